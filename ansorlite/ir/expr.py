@@ -1,0 +1,480 @@
+"""Expressions, shared by te and the loop IR, with one normal form.
+
+Grammar:
+    expr := Const | Var | Poly | Op(name, args) | Load(tensor, indices)
+Integer arithmetic (+, -, *) is always an expanded polynomial over atoms (`Var`, `Load`, opaque `Op`),
+so equal polynomials are equal objects by structure; min, max, floordiv, ceildiv and mod are opaque
+atoms with their own canonical rules. Substitution rebuilds bottom-up through the same constructors,
+hence substitute-then-build equals build-then-substitute. Floating-point arithmetic is kept as written.
+Every node carries `key`, its deterministic printed form; equality and order go by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+from ansorlite.errors import AnsorliteError
+
+Role = Literal["axis", "loop", "hole", "knob"]
+Scalar = int | float | bool
+Monomial = tuple["Expr", ...]
+
+_FLOATS = ("float32", "float64")
+_INFIX = {
+    "add": "+",
+    "sub": "-",
+    "mul": "*",
+    "div": "/",
+    "lt": "<",
+    "le": "<=",
+    "eq": "==",
+    "ne": "!=",
+    "and": "and",
+    "or": "or",
+    "floordiv": "//",
+    "mod": "%",
+}
+
+
+class Expr:
+    """Base of all expressions: `dtype`, `key` (printed form) and `free` (names of variables)."""
+
+    __slots__ = ("_hash", "dtype", "free", "key")
+    dtype: str
+    key: str
+    free: frozenset[str]
+    _hash: int
+
+    def _seal(self, key: str, dtype: str, free: frozenset[str]) -> None:
+        self.key, self.dtype, self.free = key, dtype, free
+        self._hash = hash((key, dtype))
+
+    def __str__(self) -> str:
+        return self.key
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.key})"
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (
+            isinstance(other, Expr) and self.key == other.key and self.dtype == other.dtype
+        )
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __bool__(self) -> bool:
+        raise AnsorliteError(
+            f"the expression {self.key} has no truth value here: use te.select, te.all or te.any"
+        )
+
+    def __add__(self, other: Any) -> Expr:
+        return add(self, other)
+
+    def __radd__(self, other: Any) -> Expr:
+        return add(other, self)
+
+    def __sub__(self, other: Any) -> Expr:
+        return sub(self, other)
+
+    def __rsub__(self, other: Any) -> Expr:
+        return sub(other, self)
+
+    def __mul__(self, other: Any) -> Expr:
+        return mul(self, other)
+
+    def __rmul__(self, other: Any) -> Expr:
+        return mul(other, self)
+
+    def __truediv__(self, other: Any) -> Expr:
+        return divide(self, other)
+
+    def __rtruediv__(self, other: Any) -> Expr:
+        return divide(other, self)
+
+    def __floordiv__(self, other: Any) -> Expr:
+        return floordiv(self, other)
+
+    def __rfloordiv__(self, other: Any) -> Expr:
+        return floordiv(other, self)
+
+    def __mod__(self, other: Any) -> Expr:
+        return mod(self, other)
+
+    def __rmod__(self, other: Any) -> Expr:
+        return mod(other, self)
+
+    def __neg__(self) -> Expr:
+        return mul(self, -1)
+
+    def __lt__(self, other: Any) -> Expr:
+        return compare("lt", self, other)
+
+    def __le__(self, other: Any) -> Expr:
+        return compare("le", self, other)
+
+    def __gt__(self, other: Any) -> Expr:
+        return compare("lt", other, self)
+
+    def __ge__(self, other: Any) -> Expr:
+        return compare("le", other, self)
+
+
+class Const(Expr):
+    """A literal; ints are unbounded while building and must fit the dtype in a program."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Scalar, dtype: str = "int32") -> None:
+        if dtype == "bool":
+            self.value: Any = bool(value)
+        elif dtype in _FLOATS:
+            self.value = float(value)
+        else:
+            self.value = int(value)
+        self._seal(repr(self.value), dtype, frozenset())
+
+    def __reduce__(self) -> Any:
+        return Const, (self.value, self.dtype)
+
+
+class Var(Expr):
+    """An int32 variable. Holes are >= 1, knobs (annotation holes), axes and loops are >= 0."""
+
+    __slots__ = ("name", "role")
+
+    def __init__(self, name: str, role: Role = "loop") -> None:
+        self.name, self.role = name, role
+        self._seal(name, "int32", frozenset((name,)))
+
+    def __reduce__(self) -> Any:
+        return Var, (self.name, self.role)
+
+
+class Poly(Expr):
+    """An expanded integer polynomial; build it with the arithmetic functions only."""
+
+    __slots__ = ("terms",)
+
+    def __init__(self, terms: tuple[tuple[Monomial, int], ...], dtype: str = "int32") -> None:
+        self.terms = terms
+        free = frozenset().union(*(a.free for m, _ in terms for a in m))
+        self._seal(_poly_key(terms), dtype, free)
+
+    def __reduce__(self) -> Any:
+        return Poly, (self.terms, self.dtype)
+
+
+class Op(Expr):
+    """Any other operation, by name; see `evaluate` for the meaning of each."""
+
+    __slots__ = ("args", "name")
+
+    def __init__(self, name: str, args: tuple[Expr, ...], dtype: str) -> None:
+        self.name, self.args = name, args
+        free = frozenset().union(*(a.free for a in args))
+        self._seal(_op_key(name, args, dtype), dtype, free)
+
+    def __reduce__(self) -> Any:
+        return Op, (self.name, self.args, self.dtype)
+
+
+class Load(Expr):
+    """The element of tensor (or buffer) `tensor` at `indices`."""
+
+    __slots__ = ("indices", "tensor")
+
+    def __init__(self, tensor: str, indices: tuple[Expr, ...], dtype: str) -> None:
+        self.tensor, self.indices = tensor, indices
+        free = frozenset().union(*(a.free for a in indices)) if indices else frozenset()
+        self._seal(f"{tensor}[{', '.join(i.key for i in indices)}]", dtype, free)
+
+    def __reduce__(self) -> Any:
+        return Load, (self.tensor, self.indices, self.dtype)
+
+
+def _paren(e: Expr) -> str:
+    if isinstance(e, Poly) or (isinstance(e, Op) and e.name in _INFIX):
+        return f"({e.key})"
+    return e.key
+
+
+def _op_key(name: str, args: tuple[Expr, ...], dtype: str) -> str:
+    if name in _INFIX:
+        return f" {_INFIX[name]} ".join(_paren(a) for a in args)
+    if name == "cast":
+        return f"{dtype}({args[0].key})"
+    return f"{name}({', '.join(a.key for a in args)})"
+
+
+def _poly_key(terms: tuple[tuple[Monomial, int], ...]) -> str:
+    out = ""
+    for mono, c in terms:
+        factors = [_paren(a) for a in mono]
+        if abs(c) != 1 or not factors:
+            factors.append(str(abs(c)))
+        text = "*".join(factors)
+        out += (f"-{text}" if c < 0 else text) if not out else (f" {'-' if c < 0 else '+'} {text}")
+    return out
+
+
+# ---- construction -------------------------------------------------------------------------------
+
+
+def wrap(x: Any, dtype: str | None = None) -> Expr:
+    """Make an expression of a Python or numpy scalar; expressions pass through."""
+    if isinstance(x, Expr):
+        return x
+    if hasattr(x, "item"):
+        x = x.item()
+    if isinstance(x, bool):
+        return Const(x, "bool") if dtype in (None, "bool") else Const(x, dtype or "bool")
+    if isinstance(x, int):
+        return Const(x, dtype if dtype not in (None, "bool") else "int32")
+    if isinstance(x, float):
+        return Const(x, dtype if dtype in _FLOATS else "float32")
+    raise AnsorliteError(f"{x!r} of type {type(x).__name__} is no expression and no number")
+
+
+def is_int(e: Expr) -> bool:
+    return e.dtype in ("int32", "int64")
+
+
+def is_float(e: Expr) -> bool:
+    return e.dtype in _FLOATS
+
+
+def cast(x: Any, dtype: str) -> Expr:
+    e = wrap(x)
+    if e.dtype == dtype:
+        return e
+    if isinstance(e, Const):
+        return Const(e.value, dtype)
+    return Op("cast", (e,), dtype)
+
+
+_RANK = {"bool": 0, "int32": 1, "int64": 2, "float32": 3, "float64": 4}
+
+
+def promote(a: Any, b: Any) -> tuple[Expr, Expr]:
+    """Bring both to one dtype; Python numbers take the dtype of the other operand."""
+    if isinstance(a, Expr) and not isinstance(b, Expr):
+        ints_stay = is_int(a) and isinstance(b, float)
+        b = wrap(b, None if ints_stay else a.dtype)
+    elif isinstance(b, Expr) and not isinstance(a, Expr):
+        ints_stay = is_int(b) and isinstance(a, float)
+        a = wrap(a, None if ints_stay else b.dtype)
+    ea, eb = wrap(a), wrap(b)
+    if ea.dtype == eb.dtype:
+        return ea, eb
+    dtype = max(ea.dtype, eb.dtype, key=_RANK.__getitem__)
+    return cast(ea, dtype), cast(eb, dtype)
+
+
+def terms_of(e: Expr) -> dict[Monomial, int]:
+    """The polynomial of an integer expression as {monomial: coefficient}."""
+    if isinstance(e, Const):
+        return {(): e.value} if e.value else {}
+    if isinstance(e, Poly):
+        return dict(e.terms)
+    return {(e,): 1}
+
+
+def _term_order(term: tuple[Monomial, int]) -> tuple[bool, list[str]]:
+    return not term[0], [a.key for a in term[0]]
+
+
+def poly(terms: Mapping[Monomial, int], dtype: str = "int32") -> Expr:
+    """The canonical expression of a polynomial."""
+    items = [(m, c) for m, c in terms.items() if c]
+    if not items:
+        return Const(0, dtype)
+    if len(items) == 1:
+        mono, c = items[0]
+        if not mono:
+            return Const(c, dtype)
+        if c == 1 and len(mono) == 1:
+            return mono[0]
+    items.sort(key=_term_order)
+    return Poly(tuple(items), dtype)
+
+
+def add(a: Any, b: Any) -> Expr:
+    a, b = promote(a, b)
+    if not is_int(a):
+        return _float_op("add", a, b)
+    out = terms_of(a)
+    for mono, c in terms_of(b).items():
+        out[mono] = out.get(mono, 0) + c
+    return poly(out, a.dtype)
+
+
+def sub(a: Any, b: Any) -> Expr:
+    a, b = promote(a, b)
+    if not is_int(a):
+        return _float_op("sub", a, b)
+    out = terms_of(a)
+    for mono, c in terms_of(b).items():
+        out[mono] = out.get(mono, 0) - c
+    return poly(out, a.dtype)
+
+
+def mul(a: Any, b: Any) -> Expr:
+    a, b = promote(a, b)
+    if not is_int(a):
+        return _float_op("mul", a, b)
+    out: dict[Monomial, int] = {}
+    tb = terms_of(b)
+    for m1, c1 in terms_of(a).items():
+        for m2, c2 in tb.items():
+            mono = tuple(sorted(m1 + m2, key=lambda x: x.key)) if m1 and m2 else m1 or m2
+            out[mono] = out.get(mono, 0) + c1 * c2
+    return poly(out, a.dtype)
+
+
+_FOLD: dict[str, Callable[[Any, Any], Any]] = {
+    "add": lambda a, b: a + b,
+    "sub": lambda a, b: a - b,
+    "mul": lambda a, b: a * b,
+}
+
+
+def _float_op(name: str, a: Expr, b: Expr) -> Expr:
+    if a.dtype == "bool":
+        raise AnsorliteError(f"{name} of booleans {a} and {b}: cast them first")
+    if isinstance(a, Const) and isinstance(b, Const) and name in _FOLD:
+        return Const(_FOLD[name](a.value, b.value), a.dtype)
+    return Op(name, (a, b), a.dtype)
+
+
+def divide(a: Any, b: Any) -> Expr:
+    a, b = promote(a, b)
+    if is_int(a):
+        raise AnsorliteError(f"{a} / {b} divides integers: use // or cast to float32 first")
+    return Op("div", (a, b), a.dtype)
+
+
+def _split_residue(e: Expr, c: int) -> tuple[Expr, Expr]:
+    """e = c*q + r with every coefficient of r the balanced residue modulo c."""
+    q: dict[Monomial, int] = {}
+    r: dict[Monomial, int] = {}
+    for mono, k in terms_of(e).items():
+        rest = (k + c // 2) % c - c // 2
+        q[mono], r[mono] = (k - rest) // c, rest
+    return poly(q, e.dtype), poly(r, e.dtype)
+
+
+def floordiv(a: Any, b: Any) -> Expr:
+    return int_divide("floordiv", a, b)
+
+
+def ceildiv(a: Any, b: Any) -> Expr:
+    """The quotient rounded up; divisors are positive."""
+    return int_divide("ceildiv", a, b)
+
+
+def int_divide(name: str, a: Any, b: Any) -> Expr:
+    a, b = promote(a, b)
+    if not is_int(a):
+        raise AnsorliteError(f"{name} needs integers, got {a.dtype} and {b.dtype}")
+    if not isinstance(b, Const):
+        return a if isinstance(a, Const) and a.value == 0 else Op(name, (a, b), a.dtype)
+    c = b.value
+    if c == 0:
+        raise AnsorliteError(f"division of {a} by zero")
+    if c < 0:
+        return int_divide(name, mul(a, -1), -c)
+    q, r = _split_residue(a, c)
+    if isinstance(r, Const):
+        v = r.value // c if name == "floordiv" else -((-r.value) // c)
+        return add(q, Const(v, a.dtype))
+    return add(q, Op(name, (r, b), a.dtype))
+
+
+def mod(a: Any, b: Any) -> Expr:
+    """The remainder of floor division; divisors are positive."""
+    a, b = promote(a, b)
+    if not is_int(a):
+        raise AnsorliteError(f"% needs integers, got {a.dtype} and {b.dtype}")
+    if not isinstance(b, Const):
+        return Op("mod", (a, b), a.dtype)
+    c = b.value
+    if c <= 0:
+        raise AnsorliteError(f"modulus of {a} is {c}: it must be positive")
+    r = poly({m: k % c for m, k in terms_of(a).items()}, a.dtype)
+    return Const(r.value % c, a.dtype) if isinstance(r, Const) else Op("mod", (r, b), a.dtype)
+
+
+_NONNEG: dict[Expr, bool] = {}
+
+
+def provably_nonneg(e: Expr) -> bool:
+    """True if holes >= 1 and loop variables >= 0 alone imply e >= 0 (opaque atoms: never)."""
+    terms = terms_of(e)
+    if any(not isinstance(a, Var) for m in terms for a in m):
+        return False
+    if all(c >= 0 for c in terms.values()):
+        return True
+    if terms.get((), 0) < 0 and len(terms) == 1:
+        return False
+    known = _NONNEG.get(e)
+    if known is None:
+        moved: Expr = Const(0, e.dtype)
+        for mono, c in terms.items():
+            prod: Expr = Const(c, e.dtype)
+            for atom in mono:
+                hole = isinstance(atom, Var) and atom.role == "hole"
+                prod = mul(prod, add(atom, 1) if hole else atom)
+            moved = add(moved, prod)
+        known = all(c >= 0 for c in terms_of(moved).values())
+        if len(_NONNEG) > 50_000:
+            _NONNEG.clear()
+        _NONNEG[e] = known
+    return known
+
+
+def minimum(*args: Any) -> Expr:
+    return extremum("min", args)
+
+
+def maximum(*args: Any) -> Expr:
+    return extremum("max", args)
+
+
+def extremum(name: str, raw: Sequence[Any]) -> Expr:
+    """n-ary, flattened, sorted; an argument goes only when another provably dominates it."""
+    args: list[Expr] = []
+    first = next((a for a in raw if isinstance(a, Expr)), wrap(raw[0]))
+    for a in raw:
+        e = promote(a, first)[0]
+        args.extend(e.args if isinstance(e, Op) and e.name == name and is_int(e) else (e,))
+    if not is_int(args[0]):
+        out = args[0]
+        for e in args[1:]:
+            out = Op(name, (out, e), out.dtype)
+        return out
+    sign = 1 if name == "min" else -1
+    kept: list[Expr] = []
+    for e in sorted(set(args), key=lambda x: x.key):
+        if any(provably_nonneg(mul(sub(e, k), sign)) for k in kept):
+            continue
+        kept = [k for k in kept if not provably_nonneg(mul(sub(k, e), sign))]
+        kept.append(e)
+    return kept[0] if len(kept) == 1 else Op(name, tuple(kept), kept[0].dtype)
+
+
+COMPARE: dict[str, Callable[[Any, Any], bool]] = {
+    "lt": lambda a, b: a < b,
+    "le": lambda a, b: a <= b,
+    "eq": lambda a, b: a == b,
+    "ne": lambda a, b: a != b,
+}
+
+
+def compare(name: str, a: Any, b: Any) -> Expr:
+    """lt, le, eq or ne; integer comparisons are brought to the form `x op 0`-like differences."""
+    a, b = promote(a, b)
+    if isinstance(a, Const) and isinstance(b, Const):
+        return Const(COMPARE[name](a.value, b.value), "bool")
+    return Op(name, (a, b), "bool")

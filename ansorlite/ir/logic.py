@@ -1,0 +1,62 @@
+"""Conditions, selection and math functions on expressions (the constructors beside arithmetic)."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from ansorlite.errors import AnsorliteError
+from ansorlite.ir.expr import Const, Expr, Op, is_float, promote, wrap
+
+
+def all_of(*conds: Any) -> Expr:
+    return logic("and", conds)
+
+
+def any_of(*conds: Any) -> Expr:
+    return logic("or", conds)
+
+
+def logic(name: str, conds: Sequence[Any]) -> Expr:
+    stop = name == "or"
+    kept: list[Expr] = []
+    for c in conds:
+        e = wrap(c)
+        if e.dtype != "bool":
+            raise AnsorliteError(f"{name} needs conditions, got {e} of {e.dtype}")
+        for part in e.args if isinstance(e, Op) and e.name == name else (e,):
+            if isinstance(part, Const):
+                if part.value == stop:
+                    return Const(stop, "bool")
+            elif part not in kept:
+                kept.append(part)
+    if not kept:
+        return Const(not stop, "bool")
+    return kept[0] if len(kept) == 1 else Op(name, tuple(kept), "bool")
+
+
+def negate(cond: Any) -> Expr:
+    e = wrap(cond)
+    if isinstance(e, Const):
+        return Const(not e.value, "bool")
+    return e.args[0] if isinstance(e, Op) and e.name == "not" else Op("not", (e,), "bool")
+
+
+def select(cond: Any, a: Any, b: Any) -> Expr:
+    """a where cond holds, else b; the branch not taken is not evaluated."""
+    c = wrap(cond)
+    a, b = promote(a, b)
+    if isinstance(c, Const):
+        return a if c.value else b
+    return a if a == b else Op("select", (c, a, b), a.dtype)
+
+
+UNARY = ("exp", "log", "sqrt", "tanh", "erf", "sigmoid", "abs", "floor")
+
+
+def call(name: str, *args: Any) -> Expr:
+    """A math function of floating-point arguments (`abs` also of integers)."""
+    exprs = [wrap(a) for a in args]
+    if len(exprs) == 2:
+        exprs = list(promote(args[0], args[1]))
+    if any(not is_float(e) for e in exprs) and name != "abs":
+        raise AnsorliteError(f"{name} needs floating-point arguments, got {exprs[0].dtype}")
+    return Op(name, tuple(exprs), exprs[0].dtype)

@@ -1,0 +1,195 @@
+"""What is known of integer expressions: bounds by interval arithmetic, values under an assignment.
+
+`bounds` and `simplify` serve the tidy pass over concrete programs; `Evaluator` gives the value of
+an expression for ints or, all at once, for a whole population (numpy arrays, one value a candidate).
+"""
+
+from collections.abc import Mapping
+from functools import reduce
+from typing import Any
+
+import numpy as np
+
+from ansorlite.errors import AnsorliteError
+from ansorlite.ir.expr import (
+    COMPARE,
+    Const,
+    Expr,
+    Op,
+    Poly,
+    Var,
+    extremum,
+    is_int,
+    poly,
+    sub,
+    terms_of,
+)
+from ansorlite.ir.traverse import rebuild, transform
+
+Interval = tuple[int, int]
+INF = 1 << 62
+
+
+def bounds(e: Expr, ranges: Mapping[str, Interval]) -> Interval:
+    """Smallest known interval of an integer expression; unknown parts are +-INF."""
+    if isinstance(e, Const):
+        return int(e.value), int(e.value)
+    if isinstance(e, Var):
+        return ranges.get(e.name, (0 if e.role != "hole" else 1, INF))
+    if isinstance(e, Poly):
+        lo = hi = 0
+        for mono, c in e.terms:
+            a = b = 1
+            for atom in mono:
+                x, y = bounds(atom, ranges)
+                ends = (a * x, a * y, b * x, b * y)
+                a, b = min(ends), max(ends)
+            lo, hi = lo + min(a * c, b * c), hi + max(a * c, b * c)
+        return max(lo, -INF), min(hi, INF)
+    if isinstance(e, Op) and is_int(e):
+        return _op_bounds(e, [bounds(a, ranges) for a in e.args if is_int(a)])
+    return -INF, INF
+
+
+def _op_bounds(e: Op, args: list[Interval]) -> Interval:
+    match e.name:
+        case "min":
+            return min(a for a, _ in args), min(b for _, b in args)
+        case "max":
+            return max(a for a, _ in args), max(b for _, b in args)
+        case "floordiv" | "ceildiv" if args[1][0] > 0:
+            (a, b), (c, d) = args
+            if e.name == "floordiv":
+                return min(a // c, a // d), max(b // c, b // d)
+            return min(-(-a // c), -(-a // d)), max(-(-b // c), -(-b // d))
+        case "mod" if args[1][0] > 0:
+            return 0, args[1][1] - 1
+        case "select":
+            return min(args[0][0], args[1][0]), max(args[0][1], args[1][1])
+        case _:
+            return -INF, INF
+
+
+def simplify(e: Expr, ranges: Mapping[str, Interval], memo: dict[Expr, Expr]) -> Expr:
+    """Use the ranges of the loops: drop dominated min/max arguments, decide comparisons."""
+
+    def leaf(x: Expr) -> Expr | None:
+        if not isinstance(x, Op):
+            return None
+        y = rebuild(x, [simplify(a, ranges, memo) for a in x.args])
+        return _by_range(y, ranges) if isinstance(y, Op) else y
+
+    return transform(e, leaf, memo)
+
+
+def _by_range(e: Op, ranges: Mapping[str, Interval]) -> Expr:
+    if e.name in ("min", "max") and is_int(e):
+        kept = list(e.args)
+        for a in e.args:
+            for b in kept:
+                if a is b or a not in kept:
+                    continue
+                low, high = bounds(sub(a, b), ranges)
+                if low >= 0 if e.name == "min" else high <= 0:
+                    kept.remove(a)
+        return extremum(e.name, kept) if len(kept) < len(e.args) else e
+    if e.name in ("floordiv", "ceildiv", "mod") or (e.name in COMPARE and is_int(e.args[0])):
+        if e.name in COMPARE:
+            return _decide(e, bounds(sub(e.args[0], e.args[1]), ranges))
+        low, high = bounds(e, ranges)
+        if low == high:
+            return Const(low, e.dtype)
+        if e.name == "mod" and isinstance(e.args[1], Const):
+            low, high = bounds(e.args[0], ranges)
+            if low >= 0 and high < e.args[1].value:
+                return e.args[0]
+    return e
+
+
+def _decide(e: Op, diff: Interval) -> Expr:
+    low, high = diff
+    match e.name:
+        case "lt" if high < 0 or low >= 0:
+            return Const(high < 0, "bool")
+        case "le" if high <= 0 or low > 0:
+            return Const(high <= 0, "bool")
+        case "eq" if low > 0 or high < 0 or low == high == 0:
+            return Const(low == high == 0, "bool")
+        case "ne" if low > 0 or high < 0 or low == high == 0:
+            return Const(not low == high == 0, "bool")
+        case _:
+            return e
+
+
+class Evaluator:
+    """Values of integer expressions under `env`: variable name -> int or int64 array.
+
+    Results are memoised, so common parts of many expressions cost once per population.
+    """
+
+    def __init__(self, env: Mapping[str, Any]) -> None:
+        self.env = env
+        self._memo: dict[Expr, Any] = {}
+
+    def __call__(self, e: Expr) -> Any:
+        if isinstance(e, Const):
+            return e.value
+        value = self._memo.get(e)
+        if value is None:
+            value = self._memo[e] = self._compute(e)
+        return value
+
+    def _compute(self, e: Expr) -> Any:
+        if isinstance(e, Var):
+            if e.name not in self.env:
+                raise AnsorliteError(f"no value is given for {e.name}")
+            return self.env[e.name]
+        if isinstance(e, Poly):
+            total: Any = 0
+            for mono, c in e.terms:
+                prod: Any = c
+                for atom in mono:
+                    prod = prod * self(atom)
+                total = total + prod
+            return total
+        if not isinstance(e, Op):
+            raise AnsorliteError(f"{e} is no integer expression over variables")
+        args = [self(a) for a in e.args]
+        match e.name:
+            case "min":
+                return reduce(np.minimum, args)
+            case "max":
+                return reduce(np.maximum, args)
+            case "floordiv":
+                return args[0] // args[1]
+            case "ceildiv":
+                return -(-args[0] // args[1])
+            case "mod":
+                return args[0] % args[1]
+            case "select":
+                return np.where(args[0], args[1], args[2])
+            case "and":
+                return reduce(np.logical_and, args)
+            case "or":
+                return reduce(np.logical_or, args)
+            case "not":
+                return np.logical_not(args[0])
+            case _ if e.name in COMPARE:
+                return COMPARE[e.name](args[0], args[1])
+            case _:
+                raise AnsorliteError(f"{e.name} has no integer meaning in {e}")
+
+
+def coefficient(e: Expr, var: str) -> Expr | None:
+    """The factor of loop variable `var` in an affine expression; None if not affine in it."""
+    if var not in e.free:
+        return Const(0, e.dtype)
+    out: dict[tuple[Expr, ...], int] = {}
+    for mono, c in terms_of(e).items():
+        rest = [a for a in mono if not (isinstance(a, Var) and a.name == var)]
+        if any(var in a.free for a in rest) or len(mono) - len(rest) > 1:
+            return None
+        if len(rest) < len(mono):
+            out[tuple(rest)] = out.get(tuple(rest), 0) + c
+
+    return poly(out, e.dtype)

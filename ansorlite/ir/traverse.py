@@ -1,0 +1,107 @@
+"""Walking, rebuilding and substituting expressions: the one traversal of `ir.expr` trees.
+
+Rebuilding goes bottom-up through the canonical constructors of `ir.expr`, so that substituting and
+then building gives the same expression as building with the values in place.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from ansorlite.ir.expr import (
+    COMPARE,
+    Expr,
+    Load,
+    Monomial,
+    Op,
+    Poly,
+    Var,
+    cast,
+    compare,
+    extremum,
+    int_divide,
+    mod,
+    mul,
+    poly,
+    terms_of,
+)
+from ansorlite.ir.logic import logic, negate, select
+
+
+def rebuild(e: Op, args: Sequence[Expr]) -> Expr:
+    """An operation like `e` with other arguments, through the canonical constructors."""
+    name = e.name
+    if name in ("min", "max"):
+        return extremum(name, args)
+    if name in ("floordiv", "ceildiv"):
+        return int_divide(name, *args)
+    if name == "mod":
+        return mod(*args)
+    if name in COMPARE:
+        return compare(name, *args)
+    if name in ("and", "or"):
+        return logic(name, args)
+    if name == "not":
+        return negate(*args)
+    if name == "select":
+        return select(*args)
+    if name == "cast":
+        return cast(args[0], e.dtype)
+    return Op(name, tuple(args), e.dtype)
+
+
+def children(e: Expr) -> tuple[Expr, ...]:
+    if isinstance(e, Op):
+        return e.args
+    if isinstance(e, Load):
+        return e.indices
+    if isinstance(e, Poly):
+        return tuple(a for m, _ in e.terms for a in m)
+    return ()
+
+
+def walk(e: Expr) -> Iterator[Expr]:
+    """The expression and all below it, parents first."""
+    yield e
+    for c in children(e):
+        yield from walk(c)
+
+
+def transform(e: Expr, leaf: Callable[[Expr], Expr | None], memo: dict[Expr, Expr]) -> Expr:
+    """Rebuild bottom-up; `leaf` may replace a node (seen before its children) or return None."""
+    done = memo.get(e)
+    if done is not None:
+        return done
+    new = leaf(e)
+    if new is None:
+        if isinstance(e, Poly):
+            out: dict[Monomial, int] = {}
+            for mono, c in e.terms:
+                prod: dict[Monomial, int] = {(): c}
+                for atom in mono:
+                    prod = terms_of(mul(poly(prod, e.dtype), transform(atom, leaf, memo)))
+                for m, k in prod.items():
+                    out[m] = out.get(m, 0) + k
+            new = poly(out, e.dtype)
+        elif isinstance(e, Op):
+            new = rebuild(e, [transform(a, leaf, memo) for a in e.args])
+        elif isinstance(e, Load):
+            new = Load(e.tensor, tuple(transform(i, leaf, memo) for i in e.indices), e.dtype)
+        else:
+            new = e
+    memo[e] = new
+    return new
+
+
+def substitute(e: Expr, values: Mapping[str, Expr], memo: dict[Expr, Expr] | None = None) -> Expr:
+    """Replace variables by name; pass one memo to share work between expressions."""
+    names = values.keys()
+
+    def leaf(x: Expr) -> Expr | None:
+        if isinstance(x, Var):
+            return values.get(x.name, x)
+        return x if names.isdisjoint(x.free) else None
+
+    return transform(e, leaf, {} if memo is None else memo)
+
+
+def loads(e: Expr) -> list[Load]:
+    return [x for x in walk(e) if isinstance(x, Load)]
