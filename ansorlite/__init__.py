@@ -1,0 +1,1 @@
+"""ansorlite: finds fast native programs for tensor computations by search."""

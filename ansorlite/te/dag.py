@@ -1,0 +1,202 @@
+"""The computation of a task: operations in topological order on a networkx DiGraph.
+
+In: output tensors. Out: `ComputeDAG` with unique names, FLOP count, a structural workload key that
+does not depend on names, and its meaning in numpy. Frozen; schedules never change it.
+"""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import networkx as nx
+import numpy as np
+import numpy.typing as npt
+
+from ansorlite.errors import ModelError
+from ansorlite.ir.expr import Const, Expr, Load, Op, Var, is_float
+from ansorlite.ir.traverse import loads, substitute, transform, walk
+from ansorlite.te.tensor import Axis, ComputeOp, Operation, Placeholder, Tensor
+
+_FLOP_OPS = {"add", "sub", "mul", "div", "min", "max", "pow", "exp", "log", "sqrt", "tanh"}
+_FLOP_OPS |= {"erf", "sigmoid", "abs", "floor"}
+
+
+class ComputeDAG:
+    """Operations of one task. `ops` is topological, `outputs` are names, all frozen."""
+
+    def __init__(self, outputs: Sequence[Tensor]) -> None:
+        if not outputs:
+            raise ModelError("a ComputeDAG needs at least one output tensor")
+        order = _topological(outputs)
+        names = _unique_names(order)
+        self.ops: tuple[Operation, ...] = tuple(_renamed(t, names) for t in order)
+        self.output_names = tuple(names[id(t)] for t in outputs)
+        if len(set(self.output_names)) != len(self.output_names):
+            raise ModelError(f"an output is listed twice: {', '.join(self.output_names)}")
+        for t in outputs:
+            if isinstance(t.op, Placeholder):
+                raise ModelError(f"output {t.name} is a placeholder: nothing is to be computed")
+
+    @classmethod
+    def from_ops(cls, ops: Sequence[Operation], output_names: Sequence[str]) -> "ComputeDAG":
+        """Make a DAG of operations whose loads go by name already."""
+        dag = cls.__new__(cls)
+        dag.ops, dag.output_names = tuple(ops), tuple(output_names)
+        return dag
+
+    @cached_property
+    def by_name(self) -> dict[str, Operation]:
+        return {op.name: op for op in self.ops}
+
+    @property
+    def inputs(self) -> tuple[Placeholder, ...]:
+        return tuple(op for op in self.ops if isinstance(op, Placeholder))
+
+    @property
+    def outputs(self) -> tuple[ComputeOp, ...]:
+        ops = [self.by_name[n] for n in self.output_names]
+        return tuple(op for op in ops if isinstance(op, ComputeOp))
+
+    @property
+    def computes(self) -> tuple[ComputeOp, ...]:
+        return tuple(op for op in self.ops if isinstance(op, ComputeOp))
+
+    @cached_property
+    def graph(self) -> nx.DiGraph:
+        """Edges go from a producer to its readers; nodes are names with their `op`."""
+        g = nx.DiGraph()
+        for op in self.ops:
+            g.add_node(op.name, op=op)
+        for op in self.computes:
+            g.add_edges_from((load.tensor, op.name) for load in loads(op.body))
+        return g
+
+    @cached_property
+    def flop(self) -> float:
+        """Floating-point operations: arithmetic of each element, and one a reduction step."""
+        return float(sum(_op_flop(op) for op in self.computes))
+
+    @cached_property
+    def workload_key(self) -> str:
+        """Hash of the structure: equal up to the names of tensors and axes."""
+        return hashlib.sha256(self.canonical_text.encode()).hexdigest()[:20]
+
+    @cached_property
+    def canonical_text(self) -> str:
+        rename = {op.name: f"T{k}" for k, op in enumerate(self.ops)}
+        lines = [str(_canonical(op, rename)) for op in self.ops]
+        return "\n".join([*lines, "out " + " ".join(rename[n] for n in self.output_names)])
+
+    def evaluate(self, inputs: Mapping[str, npt.ArrayLike]) -> dict[str, npt.NDArray[Any]]:
+        """The outputs by name for arrays by placeholder name; float64 inside, slow and plain."""
+        from ansorlite.te.evaluate import evaluate_dag
+
+        return evaluate_dag(self, inputs)
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.ops)) + f"\nreturn {', '.join(self.output_names)}\n"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ComputeDAG) and str(self) == str(other)
+
+    def __hash__(self) -> int:
+        return hash(str(self))
+
+
+def shape_of(op: Operation) -> tuple[int, ...]:
+    """Concrete extents of an operation; error if one depends on holes."""
+    if not all(isinstance(e, Const) for e in op.shape):
+        raise ModelError(f"the shape of {op.name} depends on holes: {op.shape}")
+    return tuple(int(e.value) for e in op.shape if isinstance(e, Const))
+
+
+def _topological(outputs: Sequence[Tensor]) -> list[Tensor]:
+    order: list[Tensor] = []
+    seen: set[int] = set()
+    stack = [(t, False) for t in reversed(outputs)]
+    while stack:
+        t, done = stack.pop()
+        if done:
+            order.append(t)
+        elif id(t) not in seen:
+            seen.add(id(t))
+            stack.append((t, True))
+            stack.extend((s, False) for s in reversed(t.inputs))
+    return order
+
+
+def _unique_names(order: Sequence[Tensor]) -> dict[int, str]:
+    names: dict[int, str] = {}
+    for t in order:
+        name, k = t.name, 1
+        while name in names.values():
+            name, k = f"{t.name}_{k}", k + 1
+        names[id(t)] = name
+    return names
+
+
+def _renamed(t: Tensor, names: dict[int, str]) -> Operation:
+    from dataclasses import replace
+
+    op = replace(t.op, name=names[id(t)])
+    if isinstance(op, Placeholder):
+        return op
+    sources = {f"#{d}": names[id(s)] for d, s in enumerate(t.inputs)}
+    return replace(op, body=rename_loads(op.body, sources))
+
+
+def rename_loads(e: Expr, names: Mapping[str, str]) -> Expr:
+    """Let loads of tensor x read names[x] (where given)."""
+    memo: dict[Expr, Expr] = {}
+
+    def leaf(x: Expr) -> Expr | None:
+        if isinstance(x, Load) and x.tensor in names:
+            idx = tuple(transform(i, leaf, memo) for i in x.indices)
+            return Load(names[x.tensor], idx, x.dtype)
+        return None
+
+    return transform(e, leaf, memo)
+
+
+def _canonical(op: Operation, rename: Mapping[str, str]) -> Operation:
+    if isinstance(op, Placeholder):
+        return Placeholder(rename[op.name], op.shape, op.dtype, op.constant)
+    axes = {a.name: f"a{k}" for k, a in enumerate(op.axes + op.reduce_axes)}
+    body = substitute(op.body, {old: Var(new, "axis") for old, new in axes.items()})
+    return ComputeOp(
+        rename[op.name],
+        tuple(Axis(axes[a.name], a.extent) for a in op.axes),
+        tuple(Axis(axes[a.name], a.extent) for a in op.reduce_axes),
+        op.combiner,
+        rename_loads(body, rename),
+        tuple((k, _canonical_attr(v, axes)) for k, v in op.attrs),
+    )
+
+
+def _canonical_attr(value: Any, axes: Mapping[str, str]) -> Any:
+    if isinstance(value, (tuple, list)):
+        return tuple(axes.get(v, v) for v in value)
+    return value
+
+
+def body_flop(op: ComputeOp) -> int:
+    """Floating-point operations of one evaluation of the body, the combiner's included."""
+    count = sum(1 for e in _unshared(op.body) if _counts(e))
+    return count + (1 if op.combiner and is_float(op.body) else 0)
+
+
+def _counts(e: Expr) -> bool:
+    return isinstance(e, Op) and e.name in _FLOP_OPS and is_float(e)
+
+
+def _unshared(e: Expr) -> list[Expr]:
+    return [x for x in walk(e) if isinstance(x, Op)]
+
+
+def _op_flop(op: ComputeOp) -> float:
+    points = float(np.prod([float(n) for n in shape_of(op)], initial=1.0))
+    for a in op.reduce_axes:
+        assert isinstance(a.extent, Const)
+        points *= a.extent.value
+    return points * body_flop(op)

@@ -1,0 +1,252 @@
+"""The meaning of a ComputeDAG in numpy: the reference that everything else is checked against.
+
+In: arrays by placeholder name. Out: output arrays, or float64 values at sampled points. Computation
+is in float64 (integers as they are) and rounded to the operation's dtype where it is stored.
+"""
+
+from collections.abc import Mapping
+from functools import reduce
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ansorlite.errors import ModelError
+from ansorlite.ir.expr import COMPARE, Const, Expr, Load, Op, Poly, Var
+from ansorlite.te.dag import ComputeDAG, shape_of
+from ansorlite.te.tensor import ComputeOp, Placeholder, combiner_identity
+
+Array = npt.NDArray[Any]
+_CHUNK = 1 << 23  # elements evaluated at once
+
+_erf = np.vectorize(__import__("math").erf, otypes=[np.float64])
+
+
+def check_inputs(dag: ComputeDAG, inputs: Mapping[str, npt.ArrayLike]) -> dict[str, Array]:
+    """Arrays by name with the right shape and dtype, or a ModelError that names the input."""
+    out: dict[str, Array] = {}
+    for op in dag.inputs:
+        if op.name not in inputs:
+            raise ModelError(f"no value is given for input {op.name}")
+        x = np.asarray(inputs[op.name])
+        if x.shape != shape_of(op):
+            raise ModelError(f"input {op.name} has shape {x.shape}, expected {shape_of(op)}")
+        if x.dtype != np.dtype(op.dtype):
+            raise ModelError(f"input {op.name} has dtype {x.dtype}, expected {op.dtype}")
+        out[op.name] = x
+    return out
+
+
+def evaluate_dag(dag: ComputeDAG, inputs: Mapping[str, npt.ArrayLike]) -> dict[str, Array]:
+    """All outputs by name; see `ComputeDAG.evaluate`."""
+    values = check_inputs(dag, inputs)
+    for op in dag.computes:
+        values[op.name] = evaluate_op(op, values)
+    return {n: values[n] for n in dag.output_names}
+
+
+def evaluate_op(op: ComputeOp, values: Mapping[str, Array]) -> Array:
+    """One operation for all its elements, in chunks of the first axis where it is large."""
+    shape = shape_of(op)
+    sizes = [*shape, *(int(a.extent.value) for a in op.reduce_axes if isinstance(a.extent, Const))]
+    rank = len(sizes)
+    grids = [
+        np.arange(n).reshape([-1 if d == k else 1 for k in range(rank)])
+        for d, n in enumerate(sizes)
+    ]
+    names = [a.name for a in op.axes + op.reduce_axes]
+    rows = max(1, int(_CHUNK // max(1, np.prod(sizes[1:], dtype=np.int64)))) if shape else 1
+    out = np.empty(shape, dtype=op.dtype)
+    for start in range(0, sizes[0] if shape else 1, rows):
+        env = dict(zip(names, grids, strict=True))
+        if shape:
+            env[names[0]] = grids[0][start : start + rows]
+        full = [min(rows, shape[0] - start), *sizes[1:]] if shape else sizes
+        value = np.broadcast_to(_value(op.body, env, values), full)
+        if op.combiner:
+            value = _combine(op, value, tuple(range(len(shape), rank)))
+        if shape:
+            out[start : start + rows] = value
+        else:
+            out[()] = value
+    return out
+
+
+def _combine(op: ComputeOp, value: Array, axis: tuple[int, ...]) -> Array:
+    if op.combiner == "sum":
+        return np.asarray(np.sum(value, axis=axis, dtype=value.dtype))
+    return np.asarray((np.max if op.combiner == "max" else np.min)(value, axis=axis))
+
+
+def evaluate_points(
+    dag: ComputeDAG, inputs: Mapping[str, npt.ArrayLike], output: str, indices: npt.ArrayLike
+) -> npt.NDArray[np.float64]:
+    """float64[n]: elements of `output` at integer indices[n, rank], evaluated on demand.
+
+    Stages that the output reads are evaluated only where they are needed.
+    """
+    arrays = check_inputs(dag, inputs)
+    points = np.asarray(indices, dtype=np.int64)
+    op = dag.by_name[output]
+    memo: dict[str, Array] = {}
+    result = _points(dag, op.name, [points[:, d] for d in range(points.shape[1])], arrays, memo)
+    return np.broadcast_to(result, (points.shape[0],)).astype(np.float64)
+
+
+def _points(
+    dag: ComputeDAG,
+    name: str,
+    index: list[Array],
+    arrays: Mapping[str, Array],
+    memo: dict[str, Array],
+) -> Array:
+    op = dag.by_name[name]
+    if isinstance(op, Placeholder):
+        return arrays[name][tuple(index)]
+    shape = np.broadcast_shapes(*(np.shape(i) for i in index)) if index else ()
+    inner = [int(a.extent.value) for a in op.reduce_axes if isinstance(a.extent, Const)]
+    wanted = int(np.prod(shape, dtype=np.int64)) * int(np.prod(inner, dtype=np.int64))
+    size = int(np.prod(shape_of(op), dtype=np.int64))
+    if name in memo or wanted * 4 > size * int(np.prod(inner, dtype=np.int64)):
+        if name not in memo:  # nearly everything is needed: evaluate the stage once
+            for read in _reads(op):
+                if isinstance(dag.by_name[read], ComputeOp) and read not in memo:
+                    every = np.indices(shape_of(dag.by_name[read]), sparse=True)
+                    memo[read] = np.asarray(_points(dag, read, list(every), arrays, memo))
+            memo[name] = evaluate_op(op, {**arrays, **memo})
+        return memo[name][tuple(index)]
+    if wanted > _CHUNK and shape:
+        flat = [np.broadcast_to(i, shape).reshape(-1) for i in index]
+        step = max(1, _CHUNK // int(np.prod(inner, dtype=np.int64)))
+        parts = [
+            _points_once(dag, op, [f[s : s + step] for f in flat], arrays, memo)
+            for s in range(0, flat[0].size, step)
+        ]
+        return np.concatenate(parts).reshape(shape)
+    return _points_once(dag, op, index, arrays, memo)
+
+
+def _points_once(
+    dag: ComputeDAG,
+    op: ComputeOp,
+    index: list[Array],
+    arrays: Mapping[str, Array],
+    memo: dict[str, Array],
+) -> Array:
+    inner = [int(a.extent.value) for a in op.reduce_axes if isinstance(a.extent, Const)]
+    shape = np.broadcast_shapes(*(np.shape(i) for i in index)) if index else ()
+    env = {
+        a.name: np.reshape(i, (*np.shape(i), *(1 for _ in inner)))
+        for a, i in zip(op.axes, index, strict=True)
+    }
+    for d, a in enumerate(op.reduce_axes):
+        env[a.name] = np.arange(inner[d]).reshape([-1 if k == d else 1 for k in range(len(inner))])
+
+    def read(name: str, idx: list[Array]) -> Array:
+        return _points(dag, name, idx, arrays, memo)
+
+    value = np.broadcast_to(_value(op.body, env, read_with(dag, read)), (*shape, *inner))
+    if op.combiner:
+        value = _combine(op, value, tuple(range(len(shape), len(shape) + len(inner))))
+    return value
+
+
+def read_with(dag: ComputeDAG, read: Any) -> dict[str, Any]:
+    """A view of the DAG's tensors as functions of index arrays."""
+    return {op.name: _Lazy(op.name, shape_of(op), read) for op in dag.ops}
+
+
+class _Lazy:
+    def __init__(self, name: str, shape: tuple[int, ...], read: Any) -> None:
+        self.name, self.shape, self.read = name, shape, read
+
+    def __getitem__(self, idx: tuple[Array, ...]) -> Array:
+        return np.asarray(self.read(self.name, list(idx)))
+
+
+def _reads(op: ComputeOp) -> list[str]:
+    from ansorlite.ir.traverse import loads
+
+    return list(dict.fromkeys(x.tensor for x in loads(op.body)))
+
+
+_UNARY: dict[str, Any] = {
+    "exp": np.exp,
+    "log": np.log,
+    "sqrt": np.sqrt,
+    "tanh": np.tanh,
+    "erf": _erf,
+    "abs": np.abs,
+    "floor": np.floor,
+    "not": np.logical_not,
+}
+_BINARY: dict[str, Any] = {
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "div": np.divide,
+    "pow": np.power,
+    "min": np.minimum,
+    "max": np.maximum,
+    "and": np.logical_and,
+    "or": np.logical_or,
+    **COMPARE,
+}
+
+
+def sigmoid(x: Array) -> Array:
+    e = np.exp(-np.abs(x))
+    return np.asarray(np.where(x >= 0, 1, e) / (1 + e))
+
+
+def _value(e: Expr, env: Mapping[str, Array], values: Mapping[str, Any]) -> Any:
+    match e:
+        case Const():
+            return e.value
+        case Var():
+            return env[e.name]
+        case Poly():
+            terms = [
+                c * reduce(np.multiply, (_value(a, env, values) for a in m), 1) for m, c in e.terms
+            ]
+            return sum(terms)
+        case Load():
+            source = values[e.tensor]
+            idx = [np.asarray(_value(i, env, values)) for i in e.indices]
+            # A guarded read may lie outside: its value is never used, so clip the index.
+            x = source[tuple(np.clip(i, 0, n - 1) for i, n in zip(idx, source.shape, strict=True))]
+            return x.astype(np.float64) if np.issubdtype(x.dtype, np.floating) else x
+        case Op():
+            return _apply(e, [_value(a, env, values) for a in e.args])
+        case _:
+            raise ModelError(f"{e} has no value")
+
+
+def _apply(e: Op, args: list[Any]) -> Any:
+    with np.errstate(all="ignore"):
+        match e.name:
+            case "select":
+                return np.where(*args)
+            case "cast":
+                wide = "float64" if e.dtype.startswith("float") else e.dtype
+                return np.asarray(args[0]).astype(wide)
+            case "floordiv":
+                return args[0] // args[1]
+            case "ceildiv":
+                return -(-args[0] // args[1])
+            case "mod":
+                return args[0] % args[1]
+            case "sigmoid":
+                return sigmoid(np.asarray(args[0], dtype=np.float64))
+            case name if name in _UNARY:
+                return _UNARY[name](args[0])
+            case name if name in _BINARY:
+                return reduce(_BINARY[name], args)
+            case name:
+                raise ModelError(f"operation {name} has no meaning in numpy")
+
+
+def identity_value(op: ComputeOp) -> Any:
+    """The start value of a reduction."""
+    assert op.combiner is not None
+    return combiner_identity(op.combiner, op.dtype).value

@@ -1,0 +1,285 @@
+"""Tensor expressions: what is to be computed, without saying how.
+
+In: Python lambdas over index variables. Out: `Tensor`s whose `op` is a frozen `Placeholder` or
+`ComputeOp`; `te.dag.ComputeDAG` orders them. Reductions stand at the top of a compute only.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from ansorlite.errors import ModelError
+from ansorlite.ir.expr import Const, Expr, Load, Var, maximum, wrap
+from ansorlite.ir.traverse import transform
+
+Combiner = Literal["sum", "max", "min"]
+DTYPES = ("float32", "float64", "int32", "int64", "bool")
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A named range [0, extent); the extent is an int, or an expression over holes (rfactor)."""
+
+    name: str
+    extent: Expr
+
+    @property
+    def var(self) -> Var:
+        return Var(self.name, "axis")
+
+
+@dataclass(frozen=True)
+class Placeholder:
+    """An input; `constant` promises that its values are known when the kernel is bound."""
+
+    name: str
+    shape: tuple[Expr, ...]
+    dtype: str
+    constant: bool = False
+
+    def __str__(self) -> str:
+        dims = ", ".join(map(str, self.shape))
+        kind = "constant" if self.constant else "placeholder"
+        return f"{self.name} = {kind}([{dims}], {self.dtype})"
+
+
+@dataclass(frozen=True)
+class ComputeOp:
+    """name[axes] = combiner over reduce_axes of body (without combiner: just body)."""
+
+    name: str
+    axes: tuple[Axis, ...]
+    reduce_axes: tuple[Axis, ...]
+    combiner: Combiner | None
+    body: Expr
+    attrs: tuple[tuple[str, Any], ...] = ()
+
+    @property
+    def dtype(self) -> str:
+        return self.body.dtype
+
+    @property
+    def shape(self) -> tuple[Expr, ...]:
+        return tuple(a.extent for a in self.axes)
+
+    def attr(self, name: str, default: Any = None) -> Any:
+        return dict(self.attrs).get(name, default)
+
+    def __str__(self) -> str:
+        body = str(self.body)
+        if self.combiner:
+            over = ", ".join(f"{a.name}<{a.extent}" for a in self.reduce_axes)
+            body = f"{self.combiner}({body}; {over})"
+        dims = ", ".join(f"{a.name}<{a.extent}" for a in self.axes)
+        attrs = "".join(f"  # {k}={v}" for k, v in self.attrs)
+        return f"{self.name}[{dims}] = {body}{attrs}"
+
+
+Operation = Placeholder | ComputeOp
+
+
+def combiner_identity(combiner: str, dtype: str) -> Const:
+    """The value that leaves the other operand of `combiner` unchanged."""
+    if combiner == "sum":
+        return Const(0, dtype)
+    if dtype.startswith("float"):
+        return Const(float("-inf") if combiner == "max" else float("inf"), dtype)
+    if dtype == "bool":
+        return Const(combiner == "min", "bool")
+    bits = 31 if dtype == "int32" else 63
+    return Const(-(1 << bits) if combiner == "max" else (1 << bits) - 1, dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class Tensor:
+    """A value of the DAG; index it with as many expressions as it has dimensions."""
+
+    op: Operation
+    inputs: tuple["Tensor", ...] = ()
+    shape: tuple[int, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        dims = tuple(int(e.value) for e in self.op.shape if isinstance(e, Const))
+        object.__setattr__(self, "shape", dims)
+
+    @property
+    def name(self) -> str:
+        return self.op.name
+
+    @property
+    def dtype(self) -> str:
+        return self.op.dtype
+
+    def __getitem__(self, indices: Any) -> Expr:
+        idx = indices if isinstance(indices, tuple) else (indices,)
+        if len(idx) != len(self.shape):
+            raise ModelError(
+                f"{self.name} has {len(self.shape)} dimensions, indexed with {len(idx)} indices"
+            )
+        return TensorLoad(self, tuple(wrap(i) for i in idx))
+
+    def __str__(self) -> str:
+        return str(self.op)
+
+
+class TensorLoad(Load):
+    """A load while a compute is being written; remembers the tensor itself."""
+
+    __slots__ = ("source",)
+
+    def __init__(self, source: Tensor, indices: tuple[Expr, ...]) -> None:
+        for i in indices:
+            if i.dtype not in ("int32", "int64"):
+                raise ModelError(f"index {i} of {source.name} is {i.dtype}, not an integer")
+        super().__init__(source.name, indices, source.dtype)
+        self.source = source
+        # Tensors of one name stay apart until the DAG gives them names of their own.
+        self._seal(f"{self.key}@{id(source)}", self.dtype, self.free)
+
+    def __reduce__(self) -> Any:
+        return Load, (self.tensor, self.indices, self.dtype)
+
+
+class Reduction(Expr):
+    """A reduction at the top of a compute, as `te.sum` returns it."""
+
+    __slots__ = ("axes", "combiner", "value")
+
+    def __init__(self, combiner: Combiner, value: Expr, axes: tuple[Axis, ...]) -> None:
+        self.combiner, self.value, self.axes = combiner, value, axes
+        self._seal(f"{combiner}({value.key})", value.dtype, value.free)
+
+
+def _check_shape(shape: Sequence[int], name: str) -> tuple[Expr, ...]:
+    for d, n in enumerate(shape):
+        if isinstance(n, bool) or not hasattr(n, "__index__") or int(n) < 1:
+            raise ModelError(f"dimension {d} of {name} is {n!r}: it must be a positive integer")
+    return tuple(Const(int(n)) for n in shape)
+
+
+def _check_name(name: str) -> str:
+    if not name or any(c in name for c in " []()@:,#"):
+        raise ModelError(f"{name!r} is no name for a tensor: use letters, digits, '_', '.'")
+    return name
+
+
+def placeholder(
+    shape: Sequence[int], dtype: str = "float32", name: str = "X", constant: bool = False
+) -> Tensor:
+    """An input tensor; with `constant=True` its layout may be changed ahead of time."""
+    if dtype not in DTYPES:
+        raise ModelError(f"dtype {dtype!r} of {name} is none of {', '.join(DTYPES)}")
+    return Tensor(Placeholder(_check_name(name), _check_shape(shape, name), dtype, constant))
+
+
+class ReduceAxis(Var):
+    """A reduction axis; as an expression it is its own index."""
+
+    __slots__ = ("extent",)
+
+    def __init__(self, name: str, extent: Expr) -> None:
+        super().__init__(name, "axis")
+        self.extent = extent
+
+    def __reduce__(self) -> Any:
+        return ReduceAxis, (self.name, self.extent)
+
+
+def reduce_axis(extent: int, name: str = "k") -> ReduceAxis:
+    """An axis to reduce over; in a compute it stands for its index."""
+    return ReduceAxis(_check_name(name), _check_shape((extent,), f"reduce axis {name}")[0])
+
+
+def reduction(combiner: Combiner, value: Any, axis: Any) -> Expr:
+    """The reduction of `value` over one reduce axis or a sequence of them."""
+    given = (axis,) if isinstance(axis, Expr) else tuple(axis)
+    if not given or not all(isinstance(a, ReduceAxis) for a in given):
+        raise ModelError(f"te.{combiner} needs reduce axes made by te.reduce_axis, got {axis!r}")
+    axes = tuple(Axis(a.name, a.extent) for a in given)
+    expr = wrap(value)
+    if isinstance(expr, Reduction):
+        raise ModelError("reductions do not nest: give all axes to one te.sum/max/min")
+    if combiner == "sum" and expr.dtype == "bool":
+        raise ModelError("te.sum of booleans: cast them first")
+    return Reduction(combiner, expr, axes)
+
+
+def _axis_names(fn: Callable[..., Any], n: int, taken: set[str]) -> list[str]:
+    params = list(inspect.signature(fn).parameters.values())
+    names = [p.name for p in params if p.kind != p.VAR_POSITIONAL]
+    if len(names) < n and params and params[-1].kind == params[-1].VAR_POSITIONAL:
+        names += [f"i{d}" for d in range(len(names), n)]
+    if len(names) != n:
+        raise ModelError(f"the lambda takes {len(names)} indices, the shape has {n} dimensions")
+    out: list[str] = []
+    for name in names:
+        unique, k = name.strip("_") or "i", 1
+        while unique in taken or unique in out:
+            unique, k = f"{name}_{k}", k + 1
+        out.append(unique)
+    return out
+
+
+def compute(
+    shape: Sequence[int],
+    fn: Callable[..., Any],
+    name: str = "compute",
+    attrs: Mapping[str, Any] | None = None,
+) -> Tensor:
+    """The tensor of `shape` with fn(indices...) as elements.
+
+    Attributes: `simplify_const_indices` (axes to unroll because tensors are constant in some index,
+    as in Winograd's transforms), `no_split_at_inner` (axes kept whole at the innermost level),
+    `always_unroll_inner` (axes whose innermost loop is unrolled); values are tuples of axis names.
+    """
+    extents = _check_shape(shape, _check_name(name))
+    names = _axis_names(fn, len(extents), set())
+    axes = tuple(Axis(a, e) for a, e in zip(names, extents, strict=True))
+    value = fn(*(a.var for a in axes))
+    body = wrap(value)
+    reduce_axes: tuple[Axis, ...] = ()
+    combiner: Combiner | None = None
+    if isinstance(body, Reduction):
+        combiner, reduce_axes, body = body.combiner, body.axes, body.value
+    used = {a.name for a in axes}
+    for a in reduce_axes:
+        if a.name in used:
+            raise ModelError(f"{name}: axis name {a.name} is used twice; name the reduce axis anew")
+        used.add(a.name)
+    if body.free - used:
+        raise ModelError(
+            f"{name} uses {', '.join(sorted(body.free - used))}, which it does not own"
+        )
+    plain, sources = _collect(body, name)
+    known = tuple(sorted((attrs or {}).items()))
+    return Tensor(ComputeOp(name, axes, reduce_axes, combiner, plain, known), sources)
+
+
+def _collect(body: Expr, name: str) -> tuple[Expr, tuple[Tensor, ...]]:
+    """Replace tensor loads by loads `#d` of the d-th distinct tensor read."""
+    sources: list[Tensor] = []
+
+    def leaf(e: Expr) -> Expr | None:
+        if isinstance(e, Reduction):
+            raise ModelError(f"{name}: a reduction must be the whole right-hand side")
+        if isinstance(e, TensorLoad):
+            if all(s is not e.source for s in sources):
+                sources.append(e.source)
+            d = next(k for k, s in enumerate(sources) if s is e.source)
+            idx = tuple(transform(i, leaf, memo) for i in e.indices)
+            return Load(f"#{d}", idx, e.dtype)
+        return None
+
+    memo: dict[Expr, Expr] = {}
+    return transform(body, leaf, memo), tuple(sources)
+
+
+def elementwise(x: Tensor, fn: Callable[[Expr], Expr], name: str) -> Tensor:
+    """fn applied to every element of x."""
+    return compute(x.shape, lambda *i: fn(x[i]), name)
+
+
+def relu(x: Tensor, name: str | None = None) -> Tensor:
+    """max(x, 0), element by element."""
+    return elementwise(x, lambda v: maximum(v, Const(0, v.dtype)), name or f"{x.name}.relu")
