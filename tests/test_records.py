@@ -1,0 +1,380 @@
+"""The tuning log: what is written is read back, and damage costs only the line it is on."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import fields, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ansorlite import records
+from ansorlite.errors import LogError
+from ansorlite.records import (
+    LogContents,
+    Record,
+    RecordLog,
+    best,
+    distill,
+    for_task,
+    read_log,
+)
+
+
+def record(**changes: object) -> Record:
+    plain = Record(
+        target="x86-64/znver3/2",
+        task="gmm-512",
+        task_name="GMM:0",
+        sketch="tile-fuse2",
+        steps=(("SP", "C", 0, (8, 4)), ("AN", "C", 1, "parallel")),
+        holes={"C.i": [8, 4], "C.unroll": [64]},
+        status="OK",
+        times_s=[0.001, 0.0011],
+        latency_s=0.001,
+        round=2,
+        trial=130,
+        seed=7,
+        timestamp=1700000000.25,
+        build_s=0.03,
+        run_s=0.2,
+        version="0.1.0",
+    )
+    return replace(plain, **changes)  # type: ignore[arg-type]
+
+
+def write(path: Path, *items: Record) -> None:
+    with RecordLog(path) as log:
+        for item in items:
+            log.append(item)
+
+
+any_text = st.text(st.characters(), max_size=20)  # lone surrogates included
+finite = st.floats(allow_nan=False, allow_infinity=False)
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | finite | any_text,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(any_text, inner, max_size=3),
+    max_leaves=8,
+)
+any_record = st.builds(
+    Record,
+    format=st.just(1),
+    target=any_text,
+    task=any_text,
+    task_name=any_text,
+    sketch=any_text,
+    steps=st.lists(json_values, max_size=4).map(tuple),
+    holes=st.dictionaries(any_text, st.lists(st.integers(), max_size=4), max_size=4),
+    status=st.sampled_from(["OK", "BUILD_ERROR", "RUN_TIMEOUT", "WRONG_OUTPUT"]),
+    times_s=st.lists(finite, max_size=4),
+    latency_s=st.none() | st.floats(min_value=1e-12, max_value=1e6),
+    error=any_text,
+    round=st.integers(),
+    trial=st.integers(),
+    seed=st.integers(),
+    timestamp=finite,
+    build_s=finite,
+    run_s=finite,
+    version=any_text,
+)
+
+
+@given(any_record)
+def test_a_line_reads_back_as_the_record(item: Record) -> None:
+    line = item.to_json()
+    assert "\n" not in line and line.isascii()
+    assert Record.from_json(line) == item
+
+
+@settings(max_examples=20, deadline=None)
+@given(items=st.lists(any_record, max_size=4), cut=st.integers(0, 400))
+def test_a_cut_loses_only_the_cut_line(
+    tmp_path_factory: pytest.TempPathFactory, items: list[Record], cut: int
+) -> None:
+    path = tmp_path_factory.mktemp("log") / "log.jsonl"
+    write(path, *items)
+    data = path.read_bytes()
+    data = data[: max(0, len(data) - cut)]
+    path.write_bytes(data)
+    whole = data.count(b"\n")
+    tail = data[data.rfind(b"\n") + 1 :]
+    expected = items[: whole + (1 if tail.endswith(b"}") and _parses(tail) else 0)]
+
+    assert read_log(path).records == tuple(expected)
+    write(path, record(trial=999))
+    again = read_log(path)
+    assert again.records == (*expected, record(trial=999))
+    assert len(again.problems) == (1 if tail and len(expected) == whole else 0)
+
+
+def _parses(tail: bytes) -> bool:
+    try:
+        json.loads(tail)
+    except ValueError:
+        return False
+    return True
+
+
+def test_golden_line() -> None:
+    assert record().to_json() == (
+        '{"format":1,"target":"x86-64/znver3/2","task":"gmm-512","task_name":"GMM:0",'
+        '"sketch":"tile-fuse2","steps":[["SP","C",0,[8,4]],["AN","C",1,"parallel"]],'
+        '"holes":{"C.i":[8,4],"C.unroll":[64]},"status":"OK","times_s":[0.001,0.0011],'
+        '"latency_s":0.001,"error":"","round":2,"trial":130,"seed":7,'
+        '"timestamp":1700000000.25,"build_s":0.03,"run_s":0.2,"version":"0.1.0"}'
+    )
+
+
+def test_every_field_is_checked() -> None:
+    assert set(records._FIELDS) == {f.name for f in fields(Record)}
+
+
+def test_numpy_values_are_taken() -> None:
+    item = record(
+        holes={"C.i": np.array([8, 4], np.int32)},
+        times_s=np.array([0.5], np.float32),
+        latency_s=np.float64(0.5),
+        trial=np.int64(3),
+    )
+    assert item.holes == {"C.i": [8, 4]}
+    assert Record.from_json(item.to_json()) == item
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        ({"latency_s": float("nan")}, "latency_s"),
+        ({"latency_s": float("inf")}, "latency_s"),
+        ({"latency_s": 0.0}, "latency_s"),
+        ({"times_s": [0.1, float("nan")]}, "times_s"),
+        ({"timestamp": float("inf")}, "timestamp"),
+        ({"steps": ((1.0, float("nan")),)}, "steps"),
+        ({"steps": (object(),)}, "steps"),
+        ({"steps": ({1: 2},)}, "steps"),
+        ({"holes": {3: [1]}}, "holes"),
+        ({"format": 2}, "format"),
+    ],
+)
+def test_what_has_no_json_form_is_refused(
+    tmp_path: Path, change: dict[str, object], name: str
+) -> None:
+    path = tmp_path / "log.jsonl"
+    with RecordLog(path) as log:
+        with pytest.raises(LogError, match=f"trial 130 of task GMM:0: field '{name}'"):
+            log.append(record(**change))
+        log.append(record())
+    assert read_log(path) == LogContents((record(),), ())
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "what"),
+    [
+        ('"trial":130', '"trial":1.5', "field 'trial' is not an integer: '1.5'"),
+        ('"trial":130', '"trial":true', "field 'trial' is not an integer: 'True'"),
+        ('"trial":130,', "", "field 'trial' is missing"),
+        ('"run_s":0.2', '"run_s":NaN', "NaN is not a number of JSON"),
+        ('"run_s":0.2', '"run_s":1e999', "field 'run_s' is not a finite number: 'inf'"),
+        ('"latency_s":0.001', '"latency_s":-1', "field 'latency_s' is not a positive finite"),
+        ('"holes":{', '"holes":{"x":[1.5],', "field 'holes' is not a mapping"),
+        ('"sketch":"tile', '"sketch":"ti\xffle', "byte 88 is not UTF-8"),
+        ("}", "", "not a JSON object"),
+        ('{"format":1', "[" * 100_000, "not a JSON object"),
+        ('{"format":1', '\0\0{"format":1', "not a JSON object"),
+    ],
+)
+def test_a_damaged_line_is_reported_and_skipped(
+    tmp_path: Path, old: str, new: str, what: str
+) -> None:
+    path = tmp_path / "log.jsonl"
+    lines = [record(trial=t).to_json() for t in (129, 130, 131)]
+    assert old in lines[1]
+    lines[1] = lines[1].replace(old, new)
+    path.write_bytes("\n".join([*lines, ""]).encode("latin-1"))
+    contents = read_log(path)
+    assert [r.trial for r in contents.records] == [129, 131]
+    (problem,) = contents.problems
+    assert problem.line == 2
+    assert what in str(problem) and str(problem).startswith("line 2: ")
+
+
+def test_blank_lines_extra_keys_and_crlf_are_fine(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    path.write_bytes(
+        b"\n" + record().to_json().replace("{", '{"colour":"red",', 1).encode() + b"\r\n\n"
+    )
+    assert read_log(path) == LogContents((record(),), ())
+
+
+def test_torn_last_line_is_repaired_by_the_next_append(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    write(path, record(trial=0), record(trial=1))
+    data = path.read_bytes()
+    path.write_bytes(data[:-9])
+    assert [str(p)[:24] for p in read_log(path).problems] == ["line 2: torn last line, "]
+    with RecordLog(path) as log:
+        assert [r.trial for r in log.contents.records] == [0]
+        log.append(record(trial=2))
+        log.append(record(trial=3))
+    assert path.read_bytes().startswith(data[:-9] + b"\n")
+    after = read_log(path)
+    assert [r.trial for r in after.records] == [0, 2, 3]
+    assert [p.line for p in after.problems] == [2]
+
+
+def test_last_line_without_its_newline_counts(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    path.write_text(record(trial=0).to_json())
+    assert [r.trial for r in read_log(path).records] == [0]
+    write(path, record(trial=1))
+    assert [r.trial for r in read_log(path).records] == [0, 1]
+    assert read_log(path).problems == ()
+
+
+@pytest.mark.parametrize("start", [b'{"form', b'{"format":1,"tar'])
+def test_a_log_that_is_only_a_torn_line_is_a_log(tmp_path: Path, start: bytes) -> None:
+    path = tmp_path / "log.jsonl"
+    path.write_bytes(start)
+    write(path, record())
+    assert read_log(path).records == (record(),)
+
+
+def test_another_format_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    path.write_text(
+        record().to_json() + "\n" + record().to_json().replace('"format":1', '"format":9') + "\n"
+    )
+    for open_it in (read_log, RecordLog):
+        with pytest.raises(LogError, match=r"line 2 has log format 9, .* reads format 1: start"):
+            open_it(path)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"trial,latency\n1,2\n",
+        b"\x7fELF\0\0",
+        b'{\n  "a": 1\n}\n',
+        b'{"i": [["k"]], "v": "v0.6"}\n',
+        b"\x08\x07\x12\x04onnx",
+    ],
+)
+def test_another_kind_of_file_is_refused_and_left_alone(tmp_path: Path, data: bytes) -> None:
+    path = tmp_path / "other"
+    path.write_bytes(data)
+    for open_it in (read_log, RecordLog):
+        with pytest.raises(LogError, match="is not a tuning log"):
+            open_it(path)
+    assert path.read_bytes() == data
+
+
+def test_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    write(Path("~/log.jsonl"), record())
+    assert read_log("~/log.jsonl").records == (record(),)
+    assert (tmp_path / "log.jsonl").exists()
+    with pytest.raises(LogError, match=r"there is no directory .*missing, create it"):
+        RecordLog(tmp_path / "missing" / "log.jsonl")
+    with pytest.raises(LogError, match="there is no tuning log"):
+        read_log(tmp_path / "none.jsonl")
+    with pytest.raises(LogError, match="is no regular file"):
+        RecordLog(tmp_path)
+    with pytest.raises(LogError, match="is no regular file"):
+        RecordLog("/dev/null")
+    with pytest.raises(LogError, match="cannot find the home directory"):
+        read_log("~no-such-user-here/log.jsonl")
+
+
+def test_an_empty_log_has_no_records(tmp_path: Path) -> None:
+    with RecordLog(tmp_path / "log.jsonl") as log:
+        assert log.contents == LogContents((), ())
+    assert read_log(tmp_path / "log.jsonl") == LogContents((), ())
+
+
+def test_a_second_tuner_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    code = (
+        "import sys; from ansorlite.records import RecordLog; from ansorlite.errors import LogError"
+        "\ntry: RecordLog(sys.argv[1])\nexcept LogError as e: print(e); sys.exit(3)"
+    )
+    command = [sys.executable, "-c", code, str(path)]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    with RecordLog(path) as log:
+        with pytest.raises(LogError, match="another tuner is writing"):
+            RecordLog(path)
+        other = subprocess.run(command, env=env, capture_output=True, text=True)
+        assert other.returncode == 3, other.stderr
+        assert "wait until it has ended, or give this run a log of its own" in other.stdout
+        log.append(record())
+        assert read_log(path).records == (record(),)  # readers need no lock
+    assert subprocess.run(command, env=env, capture_output=True).returncode == 0
+
+
+def test_a_failed_open_keeps_no_lock(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    path.write_text("not a log\n")
+    with pytest.raises(LogError):
+        RecordLog(path)
+    path.write_text("")
+    write(path, record())
+
+
+def test_a_record_is_one_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[bytes] = []
+    real = os.write
+    monkeypatch.setattr(os, "write", lambda fd, data: (calls.append(data), real(fd, data))[1])
+    write(tmp_path / "log.jsonl", record(error="line\nbreak"), record())
+    assert [c.count(b"\n") for c in calls] == [1, 1]
+
+
+def test_a_short_write_is_told_and_repaired(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "log.jsonl"
+    real = os.write
+    with RecordLog(path) as log:
+        log.append(record(trial=0))
+        monkeypatch.setattr(os, "write", lambda fd, data: real(fd, data[:10]))
+        with pytest.raises(LogError, match=r"10 of \d+ bytes were taken, free some disk space"):
+            log.append(record(trial=1))
+        monkeypatch.setattr(os, "write", real)
+        log.append(record(trial=2))
+    contents = read_log(path)
+    assert [r.trial for r in contents.records] == [0, 2]
+    assert [p.line for p in contents.problems] == [2]
+
+
+def test_appending_where_nothing_can_be_read_back_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    with RecordLog(path) as log:
+        path.unlink()
+        with pytest.raises(LogError, match="was deleted"):
+            log.append(record())
+    with pytest.raises(LogError, match="is closed"):
+        log.append(record())
+    log.close()
+
+
+def test_index_helpers() -> None:
+    a = record(trial=0, latency_s=3e-3)
+    b = record(trial=1, latency_s=2e-3, sketch="other")
+    same = record(trial=2, latency_s=2e-3, sketch="third")
+    wrong = record(trial=3, latency_s=1e-3, status="WRONG_OUTPUT")
+    failed = record(trial=4, latency_s=None, status="BUILD_ERROR")
+    elsewhere = record(trial=5, latency_s=1e-4, target="arm")
+    other = record(trial=6, task="conv")
+    faster = replace(a, trial=7, latency_s=2.5e-3)
+    log = [a, b, same, wrong, failed, elsewhere, other, faster]
+    target = a.target
+
+    assert best(log, a.task, target) is b
+    assert best(log, "nothing", target) is None
+    assert best([wrong, failed], a.task, target) is None
+    assert for_task(log, a.task, "arm") == (elsewhere,)
+    assert for_task(log, a.task) == tuple(r for r in log if r is not other)
+    assert distill(log) == (b, elsewhere, other)
+    assert distill(log, keep=3) == (b, same, faster, elsewhere, other)
+    assert distill([wrong, failed]) == ()
