@@ -1,0 +1,224 @@
+"""The machine that code is searched and generated for.
+
+In: nothing (the host is detected), a preset name, or fields given by hand. Out: a frozen `Target`
+that the search space (register and cache limits), the cost model and code generation read. Sizes
+are bytes: l1 and l2 of one core, l3 of one cache that several cores share (0 where there is none).
+Nothing here needs the host to be the target: `Target.cross` describes other machines.
+"""
+
+import hashlib
+import os
+import platform
+import subprocess
+from dataclasses import asdict, dataclass, field, fields
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import llvmlite.binding as llvm
+import numpy as np
+
+SYSFS_CPU = Path("/sys/devices/system/cpu")
+KIB, MIB = 1024, 1024 * 1024
+
+
+def _from_host(name: str) -> Any:
+    return field(default_factory=lambda: _detected()[name])
+
+
+@dataclass(frozen=True)
+class Target:
+    """One CPU model with a number of cores; every field left out is the detected host's.
+
+    `triple`, `cpu` and `features` are LLVM's words ("x86_64-unknown-linux-gnu", "znver3",
+    "+avx2,-avx512f"). `vector_bytes` is the width of one vector register and `vector_registers`
+    how many there are (AVX2: 32 B, 16; AVX-512: 64 B, 32; NEON: 16 B, 32). `cores` is how many
+    threads kernels use. Fields do not follow each other: for another CPU start from `cross`.
+    """
+
+    triple: str = _from_host("triple")
+    cpu: str = _from_host("cpu")
+    features: str = _from_host("features")
+    cores: int = _from_host("cores")
+    vector_bytes: int = _from_host("vector_bytes")
+    vector_registers: int = _from_host("vector_registers")
+    l1_bytes: int = _from_host("l1_bytes")
+    l2_bytes: int = _from_host("l2_bytes")
+    l3_bytes: int = _from_host("l3_bytes")
+    cache_line: int = 64
+
+    def __post_init__(self) -> None:
+        for name in ("cores", "vector_bytes", "vector_registers", "l1_bytes", "cache_line"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < 1:
+                raise ValueError(f"Target.{name} is {value!r}: it must be a positive integer")
+        if not (self.l2_bytes >= 0 and self.l3_bytes >= 0):
+            raise ValueError(f"Target l2_bytes={self.l2_bytes}, l3_bytes={self.l3_bytes}: not < 0")
+        if self.vector_bytes & (self.vector_bytes - 1):
+            raise ValueError(f"Target.vector_bytes is {self.vector_bytes}: not a power of two")
+
+    @staticmethod
+    def detect() -> "Target":
+        """The host: LLVM's triple, CPU and features; cores this process may run on; caches."""
+        return Target()
+
+    @staticmethod
+    def cross(name: str, cores: int = 1) -> "Target":
+        """A target by preset name, independent of the host; the names are `PRESETS`' keys.
+
+        Raises ValueError for an unknown name.
+        """
+        if name not in PRESETS:
+            raise ValueError(f"no target preset {name!r}: choose one of {', '.join(PRESETS)}")
+        return Target(cores=cores, **PRESETS[name])
+
+    @property
+    def arch(self) -> str:
+        """First part of the triple, with one name for each architecture: "x86_64", "aarch64"."""
+        arch = self.triple.split("-")[0]
+        return {"arm64": "aarch64", "amd64": "x86_64"}.get(arch, arch)
+
+    @property
+    def fingerprint(self) -> str:
+        """Short text that differs where any field does: "znver3-2c-1f0a9c3d"."""
+        return f"{self.cpu}-{self.cores}c-{_short_hash(repr(self))}"
+
+    def lanes(self, dtype: str) -> int:
+        """Elements of `dtype` in one vector register, at least 1; a bool takes one byte."""
+        return max(1, self.vector_bytes // np.dtype(dtype).itemsize)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @staticmethod
+    def from_json(data: dict[str, Any]) -> "Target":
+        """Inverse of `to_json`; raises ValueError where a field is missing or unknown."""
+        names = {f.name for f in fields(Target)}
+        if names != data.keys():
+            odd = ", ".join(sorted(names ^ data.keys()))
+            raise ValueError(f"target in JSON: missing or unknown field {odd}")
+        return Target(**data)
+
+    def __str__(self) -> str:
+        caches = "/".join(
+            f"{size // KIB}K" for size in (self.l1_bytes, self.l2_bytes, self.l3_bytes)
+        )
+        return (
+            f"Target({self.cpu}, {self.cores} cores, {self.vector_registers} vectors of"
+            f" {self.vector_bytes} B, caches {caches}, {self.triple},"
+            f" features {_short_hash(self.features)})"
+        )
+
+
+# A plain CPU of each kind, with the caches of a usual server core.
+PRESETS: dict[str, dict[str, Any]] = {
+    "x86-avx2": {
+        "triple": "x86_64-unknown-linux-gnu",
+        "cpu": "haswell",
+        "features": "+avx2,+fma",
+        "vector_bytes": 32,
+        "vector_registers": 16,
+        "l1_bytes": 32 * KIB,
+        "l2_bytes": 512 * KIB,
+        "l3_bytes": 32 * MIB,
+    },
+    "x86-avx512": {
+        "triple": "x86_64-unknown-linux-gnu",
+        "cpu": "skylake-avx512",
+        "features": "+avx512f,+avx512bw,+avx512dq,+avx512vl,+fma",
+        "vector_bytes": 64,
+        "vector_registers": 32,
+        "l1_bytes": 32 * KIB,
+        "l2_bytes": 1 * MIB,
+        "l3_bytes": 24 * MIB,
+    },
+    "aarch64-neon": {
+        "triple": "aarch64-unknown-linux-gnu",
+        "cpu": "neoverse-n1",
+        "features": "+neon",
+        "vector_bytes": 16,
+        "vector_registers": 32,
+        "l1_bytes": 64 * KIB,
+        "l2_bytes": 1 * MIB,
+        "l3_bytes": 32 * MIB,
+    },
+}
+
+
+def _short_hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+@cache
+def _detected() -> dict[str, Any]:
+    triple = llvm.get_process_triple()
+    enabled = llvm.get_host_cpu_features()
+    vector_bytes, vector_registers = _vector_unit(triple.split("-")[0], enabled)
+    caches = _caches()
+    return {
+        "triple": triple,
+        "cpu": llvm.get_host_cpu_name(),
+        "features": enabled.flatten(),
+        "cores": _available_cores(),
+        "vector_bytes": vector_bytes,
+        "vector_registers": vector_registers,
+        "l1_bytes": caches.get(1, 32 * KIB),
+        "l2_bytes": caches.get(2, 512 * KIB),
+        "l3_bytes": caches.get(3, 0 if caches else 8 * MIB),
+    }
+
+
+def _vector_unit(arch: str, enabled: dict[str, bool]) -> tuple[int, int]:
+    """(bytes, registers) of the widest vectors; SVE counts as NEON, whose width is fixed."""
+    if arch in ("x86_64", "amd64", "i386", "i686"):
+        if enabled.get("avx512f") and enabled.get("avx512vl"):
+            return 64, 32
+        return (32 if enabled.get("avx") else 16), 16
+    return 16, 32
+
+
+def _available_cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _caches(root: Path = SYSFS_CPU) -> dict[int, int]:
+    """Bytes of the data cache of each level, of the first core this process may run on.
+
+    Containers may hide the files and macOS has none: levels that are unknown are left out.
+    """
+    if platform.system() == "Darwin":
+        return _darwin_caches()
+    first = min(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0
+    found: dict[int, int] = {}
+    for index in sorted((root / f"cpu{first}" / "cache").glob("index*")):
+        try:
+            kind, level, size = (
+                (index / name).read_text().strip() for name in ("type", "level", "size")
+            )
+            if kind in ("Data", "Unified"):
+                found[int(level)] = _size_bytes(size)
+        except (OSError, ValueError):
+            continue
+    return {level: size for level, size in found.items() if size > 0}
+
+
+def _size_bytes(text: str) -> int:
+    """Bytes of a size as sysfs writes it: "32K", "8M", "512"."""
+    unit = {"K": KIB, "M": MIB, "G": 1024 * MIB}.get(text[-1:].upper())
+    return int(text[:-1]) * unit if unit else int(text)
+
+
+def _darwin_caches() -> dict[int, int]:
+    """Cache sizes of the fast cores (perflevel0), or of any core on Intel."""
+    found: dict[int, int] = {}
+    names = {1: "l1dcachesize", 2: "l2cachesize", 3: "l3cachesize"}
+    for level, name in names.items():
+        for prefix in ("hw.perflevel0.", "hw."):
+            command = ["sysctl", "-n", prefix + name]
+            answer = subprocess.run(command, capture_output=True, text=True, check=False)
+            if answer.returncode == 0 and answer.stdout.strip().isdigit():
+                found[level] = int(answer.stdout)
+                break
+    return {level: size for level, size in found.items() if size > 0}
