@@ -57,10 +57,11 @@ class Record:
     version: str = ""
 
     def __post_init__(self) -> None:
-        # Callers pass numpy scalars and lists; what is kept equals what is read back.
+        # Callers pass numpy scalars, enums and lists; what is kept equals what is read back.
         put = object.__setattr__
         put(self, "steps", tuple(_frozen(step) for step in self.steps))
         put(self, "holes", {k: [operator.index(v) for v in vs] for k, vs in self.holes.items()})
+        put(self, "status", str(self.status))
         put(self, "times_s", [float(t) for t in self.times_s])
         if self.latency_s is not None:
             put(self, "latency_s", float(self.latency_s))

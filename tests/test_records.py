@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from ansorlite import records
 from ansorlite.errors import LogError
+from ansorlite.measure.result import Status
 from ansorlite.records import (
     LogContents,
     Record,
@@ -133,13 +134,15 @@ def test_every_field_is_checked() -> None:
     assert set(records._FIELDS) == {f.name for f in fields(Record)}
 
 
-def test_numpy_values_are_taken() -> None:
+def test_numpy_values_and_enums_are_taken() -> None:
     item = record(
         holes={"C.i": np.array([8, 4], np.int32)},
         times_s=np.array([0.5], np.float32),
         latency_s=np.float64(0.5),
         trial=np.int64(3),
+        status=Status.OK,
     )
+    assert type(item.status) is str
     assert item.holes == {"C.i": [8, 4]}
     assert Record.from_json(item.to_json()) == item
 
