@@ -1,0 +1,1 @@
+"""Building and measuring candidates in processes of their own: `builder`, `runner`, `race`."""

@@ -1,0 +1,114 @@
+"""Every environment variable that ansorlite reads, declared in one place.
+
+Goes in: `os.environ`, read once, at the first call of `settings()`. Comes out: a frozen `Settings`.
+A value that makes no sense raises an `AnsorliteError` naming the variable, the value and what is
+allowed; an unknown variable with our prefix is a warning, because it is most likely a typo.
+Nothing else in the package reads the environment for its own options.
+"""
+
+import difflib
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from os import environ
+from pathlib import Path
+
+from ansorlite.errors import AnsorliteError
+
+PREFIX = "ANSORLITE_"
+VARIABLES: tuple[tuple[str, str], ...] = (
+    ("ANSORLITE_CACHE_DIR", "directory for calibrations; default: $XDG_CACHE_HOME/ansorlite"),
+    ("ANSORLITE_DEBUG", "0..5: 1 rounds, 2 candidates, 3 steps, 4 loop IR, 5 LLVM and assembly"),
+    ("ANSORLITE_DUMP", "directory that receives numbered files, one per stage"),
+    ("ANSORLITE_VERIFY", "0 or 1: verify every level between the stages"),
+    ("ANSORLITE_NUM_THREADS", "threads of a kernel; default: the processors we may use"),
+    ("ANSORLITE_BUILD_WORKERS", "processes that compile; default: the processors we may use"),
+    ("ANSORLITE_OPENMP", "path of the OpenMP runtime to load; default: the one that is found"),
+)
+MAX_THREADS = 4096
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The values of `VARIABLES`; None where the default is found out elsewhere."""
+
+    cache_dir: Path
+    debug: int = 0
+    dump: Path | None = None
+    verify: bool = False
+    num_threads: int | None = None
+    build_workers: int | None = None
+    openmp: Path | None = None
+
+
+@cache
+def settings() -> Settings:
+    """The settings of this process (`settings.cache_clear()` reads them anew).
+
+    Raises AnsorliteError if a variable has a value that makes no sense.
+    """
+    return read_settings(environ)
+
+
+def read_settings(env: Mapping[str, str]) -> Settings:
+    """Settings from `env`; an empty value counts as unset."""
+    known = [name for name, _ in VARIABLES]
+    for name in sorted(env):
+        if name.startswith(PREFIX) and name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
+            warnings.warn(f"{name} is set, but ansorlite does not read it: {hint}", stacklevel=3)
+    dump, openmp = _text(env, "DUMP"), _text(env, "OPENMP")
+    return Settings(
+        cache_dir=_cache_dir(env),
+        debug=_integer(env, "DEBUG", 0, 5) or 0,
+        dump=_directory("DUMP", dump) if dump else None,
+        verify=_boolean(env, "VERIFY"),
+        num_threads=_integer(env, "NUM_THREADS", 1, MAX_THREADS),
+        build_workers=_integer(env, "BUILD_WORKERS", 1, MAX_THREADS),
+        openmp=Path(openmp).expanduser() if openmp else None,
+    )
+
+
+def _text(env: Mapping[str, str], name: str) -> str:
+    return env.get(PREFIX + name, "").strip()
+
+
+def _integer(env: Mapping[str, str], name: str, low: int, high: int) -> int | None:
+    text = _text(env, name)
+    if not text:
+        return None
+    # isdecimal keeps out "1_000", "+3" and "1e3", which int() or a shell would read differently
+    if not (text.isascii() and text.isdecimal() and low <= int(text) <= high):
+        raise AnsorliteError(
+            f"{PREFIX}{name}={text!r} is not a whole number from {low} to {high}: correct it"
+        )
+    return int(text)
+
+
+def _boolean(env: Mapping[str, str], name: str) -> bool:
+    match _text(env, name).lower():
+        case "" | "0" | "false" | "no" | "off":
+            return False
+        case "1" | "true" | "yes" | "on":
+            return True
+        case other:
+            raise AnsorliteError(
+                f"{PREFIX}{name}={other!r} is neither true nor false: set it to 0 or 1"
+            )
+
+
+def _directory(name: str, text: str) -> Path:
+    path = Path(text).expanduser()
+    if path.exists() and not path.is_dir():
+        raise AnsorliteError(f"{PREFIX}{name}={text!r} is a file: name a directory")
+    return path
+
+
+def _cache_dir(env: Mapping[str, str]) -> Path:
+    if text := _text(env, "CACHE_DIR"):
+        return _directory("CACHE_DIR", text)
+    # XDG base directory specification: a relative XDG_CACHE_HOME is to be ignored
+    base = Path(env.get("XDG_CACHE_HOME") or "~/.cache")
+    return (base if base.is_absolute() else Path("~/.cache").expanduser()) / "ansorlite"

@@ -1,0 +1,73 @@
+"""Entry functions for worker processes of the tests: one for each way to misbehave."""
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+
+def obey() -> Callable[[tuple[str, Any]], Any]:
+    """A handler that does what the request says: (what, argument)."""
+    served = [0]
+
+    def handle(request: tuple[str, Any]) -> Any:
+        what, argument = request
+        served[0] += 1
+        match what:
+            case "echo":
+                return argument
+            case "count":
+                return served[0]
+            case "pid":
+                return os.getpid()
+            case "modules":
+                return sorted(sys.modules)
+            case "raise":
+                raise ValueError(argument)
+            case "exit":
+                sys.exit(argument)
+            case "leave":
+                os._exit(argument)
+            case "print":
+                print(argument)
+                print(argument, file=sys.stderr)
+                return None
+            case "print and crash":
+                print(argument, flush=True)
+                os.kill(os.getpid(), signal.SIGABRT)
+            case "crash":
+                ctypes.string_at(8)
+            case "sleep":
+                time.sleep(argument)
+                return argument
+            case "hang in C":
+                ctypes.PyDLL(None).sleep(1000)  # PyDLL keeps the interpreter's lock
+            case "start a child and hang":
+                child = subprocess.Popen(["sleep", "1000"])
+                with open(argument, "w") as file:
+                    file.write(str(child.pid))
+                time.sleep(1000)
+            case "lambda":
+                return lambda: argument
+        raise AssertionError(what)
+
+    return handle
+
+
+def refuse(reason: str) -> Callable[[Any], Any]:
+    raise ValueError(reason)
+
+
+def die_at_start() -> Callable[[Any], Any]:
+    print("no luck today", flush=True)
+    os.kill(os.getpid(), signal.SIGABRT)
+    raise AssertionError
+
+
+def never_ready() -> Callable[[Any], Any]:
+    time.sleep(1000)
+    raise AssertionError

@@ -1,0 +1,292 @@
+"""Worker: whatever the child does, the owner gets a reply, and no process is left behind."""
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import wait
+from pathlib import Path
+
+import pytest
+
+from ansorlite.errors import AnsorliteError
+from ansorlite.measure.worker import Worker
+
+HERE = Path(__file__).parent
+LONG_S = 60.0
+
+
+@pytest.fixture
+def worker() -> Iterator[Worker]:
+    with Worker("measure_entries:obey", name="test worker") as w:
+        yield w
+
+
+def alive(pid: int) -> bool:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return stat.rpartition(")")[2].split()[0] != "Z"
+
+
+def eventually(condition: Callable[[], bool], timeout_s: float = 20.0) -> bool:
+    end = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def pid_of(worker: Worker) -> int:
+    pid = worker.call(("pid", None), LONG_S).value
+    assert isinstance(pid, int)
+    return pid
+
+
+def test_values_come_back(worker: Worker) -> None:
+    big = b"x" * 5_000_000
+    assert worker.call(("echo", {"a": (1, None)}), LONG_S).value == {"a": (1, None)}
+    assert worker.call(("echo", big), LONG_S).value == big
+    assert worker.call(("count", None), LONG_S).value == 3
+
+
+def test_an_exception_is_a_reply_and_the_child_lives_on(worker: Worker) -> None:
+    before = pid_of(worker)
+    reply = worker.call(("raise", "seven"), LONG_S)
+    assert (reply.kind, reply.value) == ("error", None)
+    assert reply.error.startswith("ValueError: seven (measure_entries.py:")
+    assert worker.call(("exit", 3), LONG_S).error.startswith("SystemExit: 3")
+    assert worker.call(("lambda", 3), LONG_S).kind == "error"
+    assert pid_of(worker) == before
+
+
+@pytest.mark.parametrize(
+    ("request_", "text"),
+    [
+        (("crash", None), "killed by SIGSEGV"),
+        (("print and crash", "LLVM ERROR: odd"), "killed by SIGABRT; it printed: LLVM ERROR: odd"),
+        (("leave", 7), "exited with status 7"),
+    ],
+)
+def test_a_crash_is_a_reply_with_its_cause(
+    worker: Worker, request_: tuple[str, object], text: str
+) -> None:
+    before = pid_of(worker)
+    reply = worker.call(request_, LONG_S)
+    assert (reply.kind, reply.error) == ("crash", text)
+    assert pid_of(worker) != before and not alive(before)
+    assert worker.generation == 2
+
+
+@pytest.mark.parametrize("how", [("sleep", 1000), ("hang in C", None)])
+def test_a_hang_is_killed_in_time_and_replaced(worker: Worker, how: tuple[str, object]) -> None:
+    before = pid_of(worker)
+    start = time.monotonic()
+    reply = worker.call(how, 0.3)
+    assert reply.kind == "timeout" and "no answer after 0.3" in reply.error
+    assert 0.3 <= time.monotonic() - start < 30
+    assert not alive(before) and pid_of(worker) != before
+
+
+def test_the_start_does_not_count_against_the_first_request() -> None:
+    with Worker("measure_entries:obey") as w:
+        assert w.call(("echo", 1), 0.02).value == 1
+
+
+def test_a_hang_takes_its_own_children_with_it(worker: Worker, tmp_path: Path) -> None:
+    note = tmp_path / "pid"
+    assert worker.call(("start a child and hang", str(note)), 2.0).kind == "timeout"
+    assert eventually(lambda: not alive(int(note.read_text())))
+
+
+def test_what_is_printed_is_neither_lost_nor_ours(
+    worker: Worker, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert worker.call(("print", "hello"), LONG_S).kind == "value"
+    assert capfd.readouterr() == ("", "")
+    reply = worker.call(("print and crash", "x" * 10_000), LONG_S)
+    assert "hello" not in reply.error and 1900 < len(reply.error) < 2200
+
+
+def test_a_child_that_dies_while_idle_is_replaced_silently(worker: Worker) -> None:
+    before = pid_of(worker)
+    os.kill(before, signal.SIGKILL)
+    assert wait([worker.fileno()], LONG_S)
+    assert worker.call(("echo", 5), LONG_S).value == 5
+
+
+def test_recycled_after_max_tasks() -> None:
+    with Worker("measure_entries:obey", max_tasks=2) as w:
+        assert [w.call(("count", None), LONG_S).value for _ in range(5)] == [1, 2, 1, 2, 1]
+
+
+@pytest.mark.parametrize(
+    ("entry", "args", "text"),
+    [
+        ("measure_entries:refuse", ("no disk",), "cannot start: ValueError: no disk"),
+        ("measure_entries:die_at_start", (), "killed by SIGABRT; it printed: no luck today"),
+        ("measure_entries:nothing", (), "names no function"),
+        ("no_such_module_here:f", (), "No module named 'no_such_module_here'"),
+    ],
+)
+def test_a_child_that_cannot_start_is_an_error(
+    entry: str, args: tuple[str, ...], text: str
+) -> None:
+    with Worker(entry, args, name="odd worker") as w, pytest.raises(AnsorliteError, match=text):
+        w.call(1, LONG_S)
+
+
+def test_a_start_that_hangs_is_an_error() -> None:
+    w = Worker("measure_entries:never_ready", start_timeout_s=0.5)
+    with w, pytest.raises(AnsorliteError, match=r"not ready after 0\.5 s"):
+        w.call(1, LONG_S)
+
+
+def test_an_interrupted_call_leaves_no_stale_answer(worker: Worker) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before, old = pid_of(worker), signal.signal(signal.SIGALRM, interrupt)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.3)
+        with pytest.raises(KeyboardInterrupt):
+            worker.call(("sleep", 1000), LONG_S)
+    finally:
+        signal.signal(signal.SIGALRM, old)
+    assert not alive(before)
+    assert worker.call(("echo", "fresh"), LONG_S).value == "fresh"
+
+
+def test_ctrl_c_is_the_owners_business(worker: Worker) -> None:
+    before = pid_of(worker)
+    os.kill(before, signal.SIGINT)
+    os.killpg(before, signal.SIGINT)
+    assert pid_of(worker) == before
+
+
+def test_close_and_garbage_collection_kill_the_child() -> None:
+    w = Worker("measure_entries:obey")
+    closed = pid_of(w)
+    w.close()
+    w.close()
+    assert not alive(closed)
+    dropped = pid_of(w)
+    del w
+    gc.collect()
+    assert not alive(dropped)
+
+
+def test_a_fork_of_the_owner_does_not_kill_the_child(worker: Worker) -> None:
+    before = pid_of(worker)
+    if (pid := os.fork()) == 0:
+        worker.close()
+        os._exit(0)
+    os.waitpid(pid, 0)
+    assert pid_of(worker) == before
+
+
+def test_outlives_the_thread_that_started_it() -> None:
+    w = Worker("measure_entries:obey")
+    pids: list[int] = []
+    thread = threading.Thread(target=lambda: pids.append(pid_of(w)))
+    thread.start()
+    thread.join()
+    with w:
+        assert pid_of(w) == pids[0]
+
+
+def test_neither_main_nor_anything_heavy_is_imported(worker: Worker) -> None:
+    modules = worker.call(("modules", None), LONG_S).value
+    assert "__mp_main__" not in modules
+    assert not {"numpy", "llvmlite", "lightgbm", "networkx", "onnx", "tqdm"} & set(modules)
+
+
+def start_script(body: str) -> subprocess.Popen[str]:
+    """Run `body` as a script on stdin, without any __main__ guard, in a group of its own."""
+    head = f"import sys; sys.path[:0] = [{str(HERE)!r}, {str(HERE.parents[1])!r}]\n"
+    process = subprocess.Popen(
+        [sys.executable, "-"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        process_group=0,
+    )
+    assert process.stdin is not None
+    process.stdin.write(head + textwrap.dedent(body))
+    process.stdin.close()
+    return process
+
+
+def read_pids(process: subprocess.Popen[str]) -> list[int]:
+    assert process.stdout is not None
+    return [int(word) for word in process.stdout.readline().split()]
+
+
+def test_a_killed_parent_leaves_no_process() -> None:
+    """SIGKILL: one child idle, one in Python, one stuck in C with the lock, one still starting."""
+    process = start_script("""
+        import threading, time
+        from ansorlite.measure.worker import Worker
+        workers = [Worker("measure_entries:obey") for _ in range(4)]
+        idle, slow, stuck, other = [w.call(("pid", None), 60).value for w in workers]
+        workers[1].submit(("sleep", 1000), 1000)
+        workers[2].submit(("hang in C", None), 1000)
+        workers[3].close()
+        workers[3].start()
+        print(idle, slow, stuck, workers[3]._child.process.pid, flush=True)
+        time.sleep(1000)
+    """)
+    pids = read_pids(process)
+    assert len(pids) == 4
+    process.kill()
+    process.wait()
+    assert eventually(lambda: not any(map(alive, pids))), [p for p in pids if alive(p)]
+
+
+def test_a_killed_parent_leaves_no_process_that_a_thread_started() -> None:
+    process = start_script("""
+        import threading, time
+        from ansorlite.measure.worker import Worker
+        w = Worker("measure_entries:obey")
+        pids = []
+        def begin():
+            pids.append(w.call(("pid", None), 60).value)
+            w.submit(("sleep", 1000), 1000)
+        thread = threading.Thread(target=begin)
+        thread.start()
+        thread.join()
+        print(*pids, flush=True)
+        time.sleep(1000)
+    """)
+    (pid,) = read_pids(process)
+    assert alive(pid)
+    process.kill()
+    process.wait()
+    assert eventually(lambda: not alive(pid))
+
+
+def test_ctrl_c_reaches_the_parent_first_and_everything_ends_with_it() -> None:
+    """SIGINT to the whole process group, as a terminal does it: the worker answers afterwards."""
+    process = start_script("""
+        import os, time
+        from ansorlite.measure.worker import Worker
+        w = Worker("measure_entries:obey")
+        before = w.call(("pid", None), 60).value
+        print(before, flush=True)
+        try:
+            time.sleep(1000)
+        except KeyboardInterrupt:
+            print(w.call(("pid", None), 60).value, flush=True)
+    """)
+    (before,) = read_pids(process)
+    os.killpg(process.pid, signal.SIGINT)
+    assert read_pids(process) == [before]
+    assert process.wait() == 0
+    assert eventually(lambda: not alive(before))

@@ -1,0 +1,93 @@
+"""settings: every variable is read, checked, and refused with its name where it makes no sense."""
+
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from ansorlite.errors import AnsorliteError
+from ansorlite.settings import VARIABLES, Settings, read_settings, settings
+
+
+def test_nothing_set_gives_the_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/someone")
+    assert read_settings({}) == Settings(cache_dir=Path("/home/someone/.cache/ansorlite"))
+
+
+def test_every_variable_reaches_its_field() -> None:
+    env = {
+        "ANSORLITE_DEBUG": "3",
+        "ANSORLITE_DUMP": "/nowhere/dump",
+        "ANSORLITE_VERIFY": "yes",
+        "ANSORLITE_NUM_THREADS": " 8 ",
+        "ANSORLITE_BUILD_WORKERS": "2",
+        "ANSORLITE_OPENMP": "/opt/lib/libomp.so",
+        "ANSORLITE_CACHE_DIR": "/nowhere/cache",
+    }
+    assert set(env) == {name for name, _ in VARIABLES}
+    assert read_settings(env) == Settings(
+        debug=3,
+        dump=Path("/nowhere/dump"),
+        verify=True,
+        num_threads=8,
+        build_workers=2,
+        openmp=Path("/opt/lib/libomp.so"),
+        cache_dir=Path("/nowhere/cache"),
+    )
+
+
+def test_one_field_a_variable_and_at_most_ten() -> None:
+    names = [name.removeprefix("ANSORLITE_").lower() for name, _ in VARIABLES]
+    assert names == [f.name for f in fields(Settings)]
+    assert len(names) <= 10
+
+
+def test_an_empty_value_counts_as_unset() -> None:
+    env = {name: "" for name, _ in VARIABLES}
+    assert read_settings(env) == read_settings({})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("DEBUG", "6"),
+        ("DEBUG", "-1"),
+        ("DEBUG", "loud"),
+        ("VERIFY", "2"),
+        ("NUM_THREADS", "0"),
+        ("NUM_THREADS", "1_000"),
+        ("NUM_THREADS", "2.5"),
+        ("NUM_THREADS", "²"),
+        ("BUILD_WORKERS", "99999"),
+        ("DUMP", __file__),
+        ("CACHE_DIR", __file__),
+    ],
+)
+def test_nonsense_is_refused_by_name_and_value(name: str, value: str) -> None:
+    with pytest.raises(AnsorliteError, match=re.escape(f"ANSORLITE_{name}={value!r}")):
+        read_settings({f"ANSORLITE_{name}": value})
+
+
+def test_a_typo_is_a_warning_with_the_name_that_was_meant() -> None:
+    with pytest.warns(UserWarning, match="did you mean ANSORLITE_DEBUG"):
+        read_settings({"ANSORLITE_DEBGU": "1"})
+
+
+def test_cache_dir_follows_xdg_only_where_it_is_absolute(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/someone")
+    assert read_settings({"XDG_CACHE_HOME": "/x"}).cache_dir == Path("/x/ansorlite")
+    relative = read_settings({"XDG_CACHE_HOME": "x"}).cache_dir
+    assert relative == Path("/home/someone/.cache/ansorlite")
+
+
+def test_read_once_until_cleared(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings.cache_clear()
+    monkeypatch.setenv("ANSORLITE_DEBUG", "1")
+    assert settings().debug == 1
+    monkeypatch.setenv("ANSORLITE_DEBUG", "2")
+    assert settings().debug == 1
+    settings.cache_clear()
+    assert settings().debug == 2
+    monkeypatch.undo()
+    settings.cache_clear()
