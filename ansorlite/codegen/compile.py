@@ -1,0 +1,91 @@
+"""LLVM IR text -> object bytes, optimised IR or assembly, for any target.
+
+In: the text of one module and a `Target`, which need not be the host. Out: bytes of a relocatable
+object (position-independent, small code model: what the loader links and deployment writes), or
+text. One call costs 25-30 ms for a kernel and leaks some 95 KiB inside LLVM, so a process that
+compiles thousands is to be recycled. LLVM aborts the process on IR that its verifier lets through
+but its code generator cannot take: compile what is not trusted in a child process.
+"""
+
+from functools import cache
+
+import llvmlite.binding as llvm
+
+from ansorlite.errors import BuildError
+from ansorlite.target import Target
+
+
+def compile_module(module_ir: str, target: Target, *, vectorize: bool = False) -> bytes:
+    """Object bytes of a module, after LLVM's O3 pipeline.
+
+    `vectorize` turns LLVM's loop and SLP vectorisers on; they are off because vectors are emitted
+    explicitly. Raises BuildError where the IR does not parse or verify, or the target is unknown.
+    """
+    module, machine = _optimize(module_ir, target, vectorize)
+    try:
+        return bytes(machine.emit_object(module))
+    except RuntimeError as error:
+        raise BuildError(f"no object code for {target.cpu} ({target.triple}): {error}") from error
+
+
+def optimized_ir(module_ir: str, target: Target, *, vectorize: bool = False) -> str:
+    """The module's text after the same passes as `compile_module`."""
+    module, _ = _optimize(module_ir, target, vectorize)
+    return str(module)
+
+
+def assembly(module_ir: str, target: Target, *, vectorize: bool = False) -> str:
+    """The target's assembly text of what `compile_module` emits."""
+    module, machine = _optimize(module_ir, target, vectorize)
+    return str(machine.emit_assembly(module))
+
+
+def data_layout(target: Target) -> str:
+    """LLVM's data layout string of a target."""
+    return str(_target_machine(target).target_data)
+
+
+def _optimize(
+    module_ir: str, target: Target, vectorize: bool
+) -> tuple[llvm.ModuleRef, llvm.TargetMachine]:
+    machine = _target_machine(target)
+    module = _parse(module_ir)
+    module.triple = target.triple
+    module.data_layout = str(machine.target_data)
+    options = llvm.create_pipeline_tuning_options(speed_level=3)
+    options.loop_vectorization = vectorize
+    options.slp_vectorization = vectorize
+    options.loop_unrolling = True
+    # All of these are single-use: a ModulePassManager that runs twice aborts the process.
+    builder = llvm.create_pass_builder(machine, options)
+    builder.getModulePassManager().run(module, builder)
+    return module, machine
+
+
+def _parse(module_ir: str) -> llvm.ModuleRef:
+    """The verified module, in a context of its own so that its types are freed with it."""
+    try:
+        module = llvm.parse_assembly(module_ir, context=llvm.create_context())
+    except RuntimeError as error:
+        raise BuildError(f"LLVM IR does not parse: {error}") from error
+    try:
+        module.verify()
+    except RuntimeError as error:
+        raise BuildError(f"LLVM IR of module {module.name} is not legal: {error}") from error
+    return module
+
+
+def _target_machine(target: Target) -> llvm.TargetMachine:
+    _initialize()
+    try:
+        return llvm.Target.from_triple(target.triple).create_target_machine(
+            cpu=target.cpu, features=target.features, opt=3, reloc="pic", codemodel="default"
+        )
+    except RuntimeError as error:
+        raise BuildError(f"this LLVM has no target {target.triple}: {error}") from error
+
+
+@cache
+def _initialize() -> None:
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()

@@ -1,0 +1,182 @@
+"""Kernel image -> a native function in this process.
+
+In: a `KernelImage` for this machine, and aligned arrays. Out: a `NativeFunction` that runs the
+kernel on pointers, once or many times without Python in between. The object is linked by LLVM's
+JIT linker, one instance per kernel, so that all of its memory is returned when the function is
+collected. OpenMP's functions come from `codegen.openmp`; libc and libm (memset, memcpy, exp) from
+the process. A kernel trusts its pointers: shapes, types and alignment are checked here, not there.
+"""
+
+import ctypes
+import ctypes.util
+import math
+import platform
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import llvmlite.binding as llvm
+import numpy as np
+import numpy.typing as npt
+
+from ansorlite.codegen import openmp
+from ansorlite.codegen.image import KernelImage, Param
+from ansorlite.errors import BuildError
+from ansorlite.target import Target
+
+Array = npt.NDArray[Any]
+ALIGNMENT = 64
+
+_ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+_REPEAT = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
+
+REPEAT_IR = """
+define void @repeat(ptr %kernel, ptr %args, i64 %n) {
+entry:
+  %any = icmp sgt i64 %n, 0
+  br i1 %any, label %loop, label %done
+loop:
+  %i = phi i64 [ 0, %entry ], [ %next, %loop ]
+  call void %kernel(ptr %args)
+  %next = add i64 %i, 1
+  %more = icmp slt i64 %next, %n
+  br i1 %more, label %loop, label %done
+done:
+  ret void
+}
+"""
+
+
+class NativeFunction:
+    """A loaded kernel; its code is freed when this object is collected.
+
+    Pointers are given in the order of `image.params`, as arrays (checked against the parameter's
+    stored shape and dtype) or as addresses. Whoever passes them keeps the memory alive.
+    """
+
+    def __init__(self, image: KernelImage, tracker: llvm.ResourceTracker, jit: llvm.LLJIT) -> None:
+        self.image = image
+        self.address: int = tracker[image.symbol]
+        self._entry = _ENTRY(self.address)
+        self._owners = (tracker, jit)
+
+    def pointer_array(self, pointers: Sequence[Array | int]) -> ctypes.Array[ctypes.c_void_p]:
+        """The kernel's `args`, prepared for `call` and `repeat`.
+
+        Raises ValueError where the number of pointers, an array's shape, dtype or strides, or a
+        pointer's 64-byte alignment is not what the kernel needs.
+        """
+        params = self.image.params
+        if len(pointers) != len(params):
+            names = ", ".join(p.name for p in params)
+            raise ValueError(
+                f"kernel {self.image.symbol} takes {len(params)} pointers ({names}),"
+                f" not {len(pointers)}"
+            )
+        addresses = [_address(x, p) for x, p in zip(pointers, params, strict=True)]
+        return (ctypes.c_void_p * len(params))(*addresses)
+
+    def call(self, args: ctypes.Array[ctypes.c_void_p]) -> None:
+        """Run once on prepared pointers."""
+        self._entry(ctypes.addressof(args))
+
+    def run(self, pointers: Sequence[Array | int]) -> None:
+        """Check the pointers and run once."""
+        self.call(self.pointer_array(pointers))
+
+    def repeat(self, args: ctypes.Array[ctypes.c_void_p], n: int) -> None:
+        """Run `n` times in native code, so that microseconds can be timed from Python."""
+        repeat, *_ = _repeat()
+        repeat(self.address, ctypes.addressof(args), n)
+
+
+def load_image(image: KernelImage) -> NativeFunction:
+    """Link a kernel into this process.
+
+    Raises BuildError where the image is for another architecture, is not an object, or needs a
+    symbol that is nowhere to be found. A kernel for a newer CPU of the same architecture loads,
+    and dies of an illegal instruction when it runs.
+    """
+    host = Target.detect()
+    made_for = Target(triple=image.triple).arch
+    if made_for != host.arch:
+        raise BuildError(
+            f"cannot load kernel {image.symbol}: it is {made_for} code for {image.cpu},"
+            f" and this machine is {host.arch}"
+        )
+    _load_math_library()
+    library = llvm.JITLibraryBuilder().add_object_img(image.object_bytes).add_current_process()
+    for name, address in openmp.runtime().addresses.items():
+        library.import_symbol(name, address)
+    library.export_symbol(image.symbol)
+    jit = _new_jit()
+    try:
+        return NativeFunction(image, library.link(jit, image.symbol), jit)
+    except RuntimeError as error:
+        raise BuildError(
+            f"cannot load kernel {image.symbol} (a damaged object, or a function that it calls"
+            f" is not in this process): {error}"
+        ) from error
+
+
+def aligned_empty(shape: Sequence[int], dtype: npt.DTypeLike, alignment: int = ALIGNMENT) -> Array:
+    """A C-contiguous array of undefined values whose address is a multiple of `alignment` bytes."""
+    dtype = np.dtype(dtype)
+    size_bytes = math.prod(shape) * dtype.itemsize
+    memory = np.empty(size_bytes + alignment, np.uint8)
+    start = -memory.ctypes.data % alignment
+    return memory[start : start + size_bytes].view(dtype).reshape(tuple(shape))
+
+
+def aligned_copy(x: Array, alignment: int = ALIGNMENT) -> Array:
+    """`x`'s values in a new aligned, C-contiguous array of the same dtype."""
+    copy = aligned_empty(x.shape, x.dtype, alignment)
+    copy[...] = x
+    return copy
+
+
+def _address(x: Array | int, param: Param) -> int:
+    if isinstance(x, int):
+        address = x
+    else:
+        if x.shape != param.stored_shape or x.dtype != np.dtype(param.dtype):
+            raise ValueError(
+                f"parameter {param.name} is {param.dtype}{list(param.stored_shape)},"
+                f" the array is {x.dtype}{list(x.shape)}"
+            )
+        if not x.flags.c_contiguous:
+            raise ValueError(f"parameter {param.name}: the array is not C-contiguous, copy it")
+        address = x.ctypes.data
+    if address % ALIGNMENT:
+        raise ValueError(
+            f"parameter {param.name}: address {address:#x} is not a multiple of {ALIGNMENT} bytes,"
+            " use aligned_empty or aligned_copy"
+        )
+    return address
+
+
+def _new_jit() -> llvm.LLJIT:
+    """JITLink places one object's sections together, within reach of each other's relocations."""
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    return llvm.create_lljit_compiler(use_jit_link=True, suppress_errors=True)
+
+
+@cache
+def _repeat() -> tuple[Any, llvm.ResourceTracker, llvm.LLJIT]:
+    """The compiled loop, and what keeps its code alive."""
+    jit = _new_jit()
+    library = llvm.JITLibraryBuilder().add_ir(REPEAT_IR).export_symbol("repeat")
+    tracker = library.link(jit, "ansorlite_repeat")
+    return _REPEAT(tracker["repeat"]), tracker, jit
+
+
+@cache
+def _load_math_library() -> None:
+    """Make libm's symbols visible to the JIT; where they are part of libc there is nothing to do."""
+    name = {"Linux": "libm.so.6"}.get(platform.system()) or ctypes.util.find_library("m")
+    if name:
+        try:
+            ctypes.CDLL(name, mode=ctypes.RTLD_GLOBAL)
+        except OSError:
+            return
