@@ -1,0 +1,125 @@
+"""`GraphBuilder`: the one place where nodes are appended, named and typed.
+
+In: operands by value name, attributes. Out: the name of the result, at last a verified `Graph`.
+Used by import, workloads and passes. Names that are taken get a number; nodes whose operands are
+all constant are computed at once where the caller asks for it.
+"""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from ansorlite.errors import ModelError
+from ansorlite.graph.ir import Graph, Node, infer
+from ansorlite.graph.operators import OPERATORS
+from ansorlite.graph.types import DTYPES, Array, Attr, TensorType, type_of
+
+
+class GraphBuilder:
+    """Collects nodes; `fold=True` evaluates nodes of constants instead of emitting them."""
+
+    def __init__(self, name: str, fold: bool = False) -> None:
+        self.name, self.fold = name, fold
+        self.nodes: list[Node] = []
+        self.inputs: list[str] = []
+        self.types: dict[str, TensorType] = {}
+        self.constants: dict[str, Array] = {}
+        self._node_names: set[str] = set()
+
+    def unique(self, name: str) -> str:
+        """`name`, or `name.1`, `name.2`, ... where that value exists already."""
+        candidate, k = name, 1
+        while candidate in self.types:
+            candidate, k = f"{name}.{k}", k + 1
+        return candidate
+
+    def input(self, name: str, shape: Sequence[int], dtype: str = "float32") -> str:
+        if dtype not in DTYPES:
+            raise ModelError(f"input {name} has dtype {dtype}: use one of {', '.join(DTYPES)}")
+        if name in self.types:
+            raise ModelError(f"input {name} is defined twice")
+        self.types[name] = TensorType(tuple(int(n) for n in shape), dtype)
+        self.inputs.append(name)
+        return name
+
+    def constant(self, array: Array, name: str = "const") -> str:
+        """Add a constant and return its value name."""
+        array = np.asarray(array)
+        if str(array.dtype) not in DTYPES:
+            raise ModelError(
+                f"constant {name} has dtype {array.dtype}: convert the model to float32"
+            )
+        value = self.unique(name)
+        self.constants[value], self.types[value] = array, type_of(array)
+        return value
+
+    def emit(
+        self,
+        op: str,
+        inputs: Sequence[str],
+        name: str = "",
+        node: str = "",
+        **attrs: Attr,
+    ) -> str:
+        """Append op(inputs, attrs) and return the name of its value.
+
+        `name` is the value's wanted name (default: the operator's), `node` the node's (default:
+        the value's). Raises ModelError where the operands do not fit.
+        """
+        value = self.unique(name or op)
+        label = node or value
+        for v in inputs:
+            if v not in self.types:
+                raise ModelError(f"node {label} ({op}) reads {v}, which nothing computes")
+        result = infer(op, label, attrs, [self.types[v] for v in inputs])
+        if self.fold and all(v in self.constants for v in inputs):
+            arrays = tuple(self.constants[v] for v in inputs)
+            self.constants[value] = np.asarray(OPERATORS[op].meaning(attrs, arrays))
+            self.types[value] = result
+            return value
+        k, taken = 1, label
+        while taken in self._node_names:
+            taken, k = f"{label}.{k}", k + 1
+        self._node_names.add(taken)
+        self.types[value] = result
+        self.nodes.append(Node(taken, op, tuple(inputs), (value,), dict(attrs)))
+        return value
+
+    def shape(self, value: str) -> tuple[int, ...]:
+        return self.types[value].shape
+
+    def finish(self, outputs: Sequence[str]) -> Graph:
+        """The verified graph, without constants that nobody reads."""
+        used = {v for n in self.nodes for v in n.inputs} | set(outputs)
+        constants = {v: a for v, a in self.constants.items() if v in used}
+        kept = [*self.inputs, *constants, *(n.output for n in self.nodes)]
+        graph = Graph(
+            self.name,
+            tuple(self.nodes),
+            tuple(self.inputs),
+            tuple(outputs),
+            {v: self.types[v] for v in kept},
+            constants,
+        )
+        graph.verify()
+        return graph
+
+
+def start(graph: Graph, fold: bool = False) -> GraphBuilder:
+    """A builder with the inputs and constants of `graph` and none of its nodes."""
+    builder = GraphBuilder(graph.name, fold)
+    for v in graph.inputs:
+        builder.input(v, graph.types[v].shape, graph.types[v].dtype)
+    for v, array in graph.constants.items():
+        builder.constant(array, v)
+    return builder
+
+
+def copy(builder: GraphBuilder, node: Node, names: dict[str, str]) -> None:
+    """Append `node` with its operands renamed by `names`, and record its value's new name."""
+    inputs = renamed(node.inputs, names)
+    names[node.output] = builder.emit(node.op, inputs, node.output, node.name, **node.attrs)
+
+
+def renamed(values: Iterable[str], names: dict[str, str]) -> list[str]:
+    return [names.get(v, v) for v in values]

@@ -1,0 +1,163 @@
+"""Graph operators as tensor expressions: attributes in, calls of `te_ops` out.
+
+Element-wise operators give the expression of one element. Anchors and layout operators give a
+tensor; `views` tells as what shapes they read their operands, row-major views of the graph's values
+(a grouped convolution sees weights [kh, kw, ci, g, co], a dense layer a matrix), best first.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ansorlite import te
+from ansorlite.errors import ModelError
+from ansorlite.graph import te_ops
+from ansorlite.graph.shapes import Types
+from ansorlite.graph.types import Attrs, TensorType, integer, ints, number, pairs, text
+from ansorlite.ir.expr import Expr
+from ansorlite.te.tensor import Tensor
+
+Shape = tuple[int, ...]
+Scalars = Sequence[Expr]
+Tensors = Sequence[Tensor]
+ScalarFn = Callable[[Attrs, Scalars], Expr]
+TensorFn = Callable[[Attrs, Tensors], Tensor]
+
+
+def relu(attrs: Attrs, xs: Scalars) -> Expr:
+    return te.maximum(xs[0], te.const(0, xs[0].dtype))
+
+
+def leaky_relu(attrs: Attrs, xs: Scalars) -> Expr:
+    x, alpha = xs[0], number(attrs, "alpha")
+    return te.maximum(x, x * alpha) if 0 <= alpha <= 1 else te.select(x < 0, x * alpha, x)
+
+
+def clip(attrs: Attrs, xs: Scalars) -> Expr:
+    x, low, high = xs[0], number(attrs, "min"), number(attrs, "max")
+    if low > -math.inf:
+        x = te.maximum(x, te.const(low, x.dtype))
+    return te.minimum(x, te.const(high, x.dtype)) if high < math.inf else x
+
+
+def unary(fn: Callable[[Any], Expr]) -> ScalarFn:
+    return lambda attrs, xs: fn(xs[0])
+
+
+def binary(fn: Callable[[Any, Any], Expr]) -> ScalarFn:
+    return lambda attrs, xs: fn(xs[0], xs[1])
+
+
+def as_they_are(attrs: Attrs, types: Types) -> tuple[tuple[Shape, ...], ...]:
+    """The operands as the graph has them; scalars as one element."""
+    return (tuple(t.shape or (1,) for t in types),)
+
+
+def _channels_last(attrs: Attrs) -> None:
+    if text(attrs, "layout") != "channels_last":
+        raise ModelError("only channels-last operators become kernels: run the passes first")
+
+
+def conv_views(attrs: Attrs, types: Types) -> tuple[tuple[Shape, ...], ...]:
+    """Weights [*k, ci, co] as [*k, ci, g, co/g]; without the ci of depthwise convolutions."""
+    x, w = types[0].shape, types[1].shape
+    groups = integer(attrs, "groups")
+    if groups == 1:
+        return ((x, w),)
+    *kernel, ci, co = w
+    if ci > 1:
+        return ((x, (*kernel, ci, groups, co // groups)),)
+    return ((x, (*kernel, groups) if co == groups else (*kernel, groups, co // groups)),)
+
+
+def conv(attrs: Attrs, xs: Tensors) -> Tensor:
+    _channels_last(attrs)
+    x, w = xs
+    strides, dilations, pads = (
+        ints(attrs, "strides"),
+        ints(attrs, "dilations"),
+        pairs(attrs, "pads"),
+    )
+    if integer(attrs, "groups") == 1:
+        return te_ops.conv_nhwc(x, w, strides, pads, dilations)
+    # Weights are [*k, ci, g, co/g], but [*k, c] or [*k, c, m] where each group has one channel.
+    if len(w.shape) - len(strides) == 3:
+        return te_ops.grouped_conv_nhwc(x, w, strides, pads, dilations)
+    return te_ops.depthwise_conv_nhwc(x, w, strides, pads, dilations)
+
+
+def matmul_views(attrs: Attrs, types: Types) -> tuple[tuple[Shape, ...], ...]:
+    """[..., m, k] x [k, n] as one matrix product; equal leading axes as one batch axis."""
+    a, b = types[0].shape, types[1].shape
+    lead = b[:-2]
+    if math.prod(lead) == 1 and len(a) >= len(b):
+        merged: tuple[Shape, ...] = ((math.prod(a[:-1]), a[-1]), b[-2:])
+    elif a[:-2] == lead:
+        merged = ((math.prod(lead), *a[-2:]), (math.prod(lead), *b[-2:]))
+    else:
+        return ((a, b),)
+    return (merged,) if merged == (a, b) else (merged, (a, b))
+
+
+def matmul(attrs: Attrs, xs: Tensors) -> Tensor:
+    a, b = xs
+    dense = len(a.shape) == len(b.shape) == 2
+    return te_ops.dense(a, b) if dense else te_ops.batch_matmul(a, b)
+
+
+def _pool(combiner: str, attrs: Attrs, xs: Tensors) -> Tensor:
+    _channels_last(attrs)
+    return te_ops.pool_nhwc(
+        xs[0],
+        combiner,
+        ints(attrs, "kernel"),
+        ints(attrs, "strides"),
+        pairs(attrs, "pads"),
+        ints(attrs, "dilations"),
+        bool(attrs["ceil_mode"]),
+    )
+
+
+def max_pool(attrs: Attrs, xs: Tensors) -> Tensor:
+    return _pool("max", attrs, xs)
+
+
+def sum_pool(attrs: Attrs, xs: Tensors) -> Tensor:
+    return _pool("sum", attrs, xs)
+
+
+def reduce(combiner: str) -> TensorFn:
+    return lambda attrs, xs: te_ops.reduce(xs[0], combiner, ints(attrs, "axes"))
+
+
+def softmax(attrs: Attrs, xs: Tensors) -> Tensor:
+    return te_ops.softmax(xs[0], ints(attrs, "axes"))
+
+
+def lrn(attrs: Attrs, xs: Tensors) -> Tensor:
+    alpha, beta, bias = number(attrs, "alpha"), number(attrs, "beta"), number(attrs, "bias")
+    return te_ops.lrn(xs[0], integer(attrs, "axis"), integer(attrs, "size"), alpha, beta, bias)
+
+
+def transpose(attrs: Attrs, xs: Tensors) -> Tensor:
+    return te_ops.transpose(xs[0], ints(attrs, "perm"))
+
+
+def concat(attrs: Attrs, xs: Tensors) -> Tensor:
+    return te_ops.concat(xs, integer(attrs, "axis"))
+
+
+def pad(attrs: Attrs, xs: Tensors) -> Tensor:
+    return te_ops.pad(xs[0], pairs(attrs, "pads"), number(attrs, "value"))
+
+
+def slice_(attrs: Attrs, xs: Tensors) -> Tensor:
+    return te_ops.slice_(xs[0], ints(attrs, "starts"), ints(attrs, "sizes"), ints(attrs, "steps"))
+
+
+def expand(attrs: Attrs, xs: Tensors) -> Tensor:
+    return te_ops.expand(xs[0], ints(attrs, "shape"))
+
+
+def result_type(tensor: Tensor) -> TensorType:
+    return TensorType(tensor.shape, tensor.dtype)

@@ -1,0 +1,157 @@
+"""`Graph`: a network as a list of operator nodes over named values with static types.
+
+In: `GraphBuilder` (import, workloads, passes). Out: passes and partition. Frozen; `str()` is
+deterministic and reads like Python; `verify` states what is legal; `evaluate` is the meaning.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from ansorlite.errors import ModelError
+from ansorlite.graph.operators import OPERATORS, Operator
+from ansorlite.graph.types import Array, Attr, Attrs, TensorType, type_of
+
+
+@dataclass(frozen=True)
+class Node:
+    """outputs = op(inputs, attrs); every operator of the table has exactly one output."""
+
+    name: str
+    op: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attrs: Attrs = field(default_factory=dict)
+
+    @property
+    def output(self) -> str:
+        return self.outputs[0]
+
+    @property
+    def operator(self) -> Operator:
+        return OPERATORS[self.op]
+
+    def __str__(self) -> str:
+        args = [*self.inputs, *(f"{k}={_show(v)}" for k, v in self.attrs.items())]
+        return f"{', '.join(self.outputs)} = {self.op}({', '.join(args)})"
+
+
+def _show(value: Attr) -> str:
+    return repr(list(value)) if isinstance(value, tuple) else repr(value)
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Nodes in topological order; `types` has every value, `constants` the known ones."""
+
+    name: str
+    nodes: tuple[Node, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    types: Mapping[str, TensorType]
+    constants: Mapping[str, Array]
+
+    def __str__(self) -> str:
+        head = ", ".join(f"{v}: {self.types[v]}" for v in self.inputs)
+        lines = [f"graph {self.name}({head}):"]
+        lines += [f"    {v} = constant {self.types[v]}" for v in self.constants]
+        lines += [f"    {n}  # {self.types[n.output]}" for n in self.nodes]
+        return "\n".join([*lines, f"    return {', '.join(self.outputs)}", ""])
+
+    @property
+    def producers(self) -> dict[str, Node]:
+        """The node of every value that a node computes."""
+        return {v: n for n in self.nodes for v in n.outputs}
+
+    @property
+    def consumers(self) -> dict[str, list[Node]]:
+        """The nodes that read a value, each once; values that nobody reads have no entry."""
+        readers: dict[str, list[Node]] = {}
+        for n in self.nodes:
+            for v in dict.fromkeys(n.inputs):
+                readers.setdefault(v, []).append(n)
+        return readers
+
+    def verify(self) -> None:
+        """Raise a ModelError unless names are unique, values typed and defined before use."""
+        known = [*self.inputs, *self.constants]
+        for name, array in self.constants.items():
+            if type_of(array) != self.types[name]:
+                raise ModelError(
+                    f"constant {name} is {type_of(array)}, declared {self.types[name]}"
+                )
+        seen, names = set(known), set()
+        if len(seen) != len(known):
+            raise ModelError(f"graph {self.name} defines an input or constant twice")
+        for n in self.nodes:
+            missing = [v for v in n.inputs if v not in seen]
+            if missing:
+                raise ModelError(f"node {n.name} ({n.op}) reads {missing[0]} before it is computed")
+            if n.name in names or len(n.outputs) != 1 or n.output in seen:
+                raise ModelError(f"node {n.name} ({n.op}) or its value is defined twice")
+            inferred = infer(n.op, n.name, n.attrs, [self.types[v] for v in n.inputs])
+            if inferred != self.types[n.output]:
+                raise ModelError(
+                    f"{n.output} of node {n.name} ({n.op}) is {inferred}, "
+                    f"declared {self.types[n.output]}"
+                )
+            names.add(n.name)
+            seen.add(n.output)
+        for v in self.outputs:
+            if v not in seen:
+                raise ModelError(f"output {v} of graph {self.name} is never computed")
+
+
+def infer(op: str, name: str, attrs: Attrs, types: Sequence[TensorType]) -> TensorType:
+    """The type of the node's result; a ModelError names the node."""
+    operator = OPERATORS.get(op)
+    if operator is None:
+        raise ModelError(f"node {name}: {op} is no operator of graph/operators.py")
+    low, high = operator.arity
+    if not low <= len(types) <= high:
+        raise ModelError(f"node {name} ({op}) has {len(types)} operands, not {low} to {high}")
+    if set(attrs) != set(operator.attrs):
+        given, wanted = ", ".join(sorted(attrs)), ", ".join(sorted(operator.attrs))
+        raise ModelError(f"node {name} ({op}) has attributes {given or 'none'}, not {wanted}")
+    try:
+        return operator.infer(attrs, tuple(types))
+    except ModelError as error:
+        raise ModelError(f"node {name} ({op}): {error}") from None
+
+
+def check_inputs(graph: Graph, inputs: Sequence[npt.ArrayLike]) -> dict[str, Array]:
+    """The arrays by input name; a ModelError names the input whose shape or dtype is wrong."""
+    if len(inputs) != len(graph.inputs):
+        raise ModelError(
+            f"graph {graph.name} takes {len(graph.inputs)} inputs "
+            f"({', '.join(graph.inputs)}), got {len(inputs)}"
+        )
+    arrays = {}
+    for name, value in zip(graph.inputs, inputs, strict=True):
+        array = np.asarray(value)
+        if type_of(array) != graph.types[name]:
+            raise ModelError(f"input {name} is {type_of(array)}, expected {graph.types[name]}")
+        arrays[name] = array
+    return arrays
+
+
+def evaluate(
+    graph: Graph, inputs: Sequence[npt.ArrayLike] | Mapping[str, npt.ArrayLike]
+) -> tuple[Array, ...]:
+    """The outputs for arrays in input order, or by input name; see `meaning`."""
+    if isinstance(inputs, Mapping):
+        missing = [v for v in graph.inputs if v not in inputs]
+        if missing:
+            raise ModelError(f"no value is given for input {missing[0]} of graph {graph.name}")
+        inputs = [inputs[v] for v in graph.inputs]
+    values: dict[str, Array] = {**graph.constants, **check_inputs(graph, inputs)}
+    last_use = {v: k for k, n in enumerate(graph.nodes) for v in n.inputs}
+    for k, node in enumerate(graph.nodes):
+        arrays = tuple(values[v] for v in node.inputs)
+        values[node.output] = node.operator.meaning(node.attrs, arrays)
+        for v in dict.fromkeys(node.inputs):
+            if last_use[v] == k and v not in graph.outputs:
+                del values[v]
+    return tuple(values[v] for v in graph.outputs)

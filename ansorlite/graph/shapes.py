@@ -1,0 +1,224 @@
+"""Shape inference: one function per kind of operator.
+
+In: attributes and the `TensorType`s of the operands. Out: the `TensorType` of the result. Raises
+`ModelError` naming the offending extents; `GraphBuilder` and `verify` add the node. Spatial extents
+follow ONNX: floor((n + pads - dilation*(k-1) - 1) / stride) + 1, or the ceiling with `ceil_mode`.
+"""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from ansorlite.errors import ModelError
+from ansorlite.graph.types import Attrs, TensorType, integer, ints, pairs, text
+
+Types = tuple[TensorType, ...]
+
+
+def same_dtype(types: Types) -> str:
+    dtypes = sorted({t.dtype for t in types})
+    if len(dtypes) != 1:
+        raise ModelError(f"operands have different dtypes {', '.join(dtypes)}: cast one of them")
+    return dtypes[0]
+
+
+def elementwise(attrs: Attrs, types: Types) -> TensorType:
+    """The broadcast of all operands, as in numpy."""
+    try:
+        shape = np.broadcast_shapes(*(t.shape for t in types))
+    except ValueError:
+        shapes = " and ".join(str(list(t.shape)) for t in types)
+        raise ModelError(f"shapes {shapes} do not broadcast") from None
+    return TensorType(tuple(int(n) for n in shape), same_dtype(types))
+
+
+def window_extent(
+    n: int, kernel: int, stride: int, dilation: int, pad: tuple[int, int], ceil_mode: bool = False
+) -> int:
+    """Number of windows along one axis; a window never starts in the padding after the data."""
+    room = n + sum(pad) - dilation * (kernel - 1) - 1
+    out = (-(-room // stride) if ceil_mode else room // stride) + 1
+    if ceil_mode and (out - 1) * stride >= n + pad[0]:
+        out -= 1
+    if out < 1:
+        raise ModelError(
+            f"a window of {kernel} (dilation {dilation}) does not fit extent {n} with padding {pad}"
+        )
+    return out
+
+
+def spatial_axes(attrs: Attrs, rank: int) -> tuple[int, ...]:
+    """The axes of a data tensor that a window slides over."""
+    first = text(attrs, "layout") == "channels_first"
+    return tuple(range(2, rank)) if first else tuple(range(1, rank - 1))
+
+
+def channel_axis(attrs: Attrs, rank: int) -> int:
+    return 1 if text(attrs, "layout") == "channels_first" else rank - 1
+
+
+def _data_shape(attrs: Attrs, batch: int, spatial: Sequence[int], channels: int) -> tuple[int, ...]:
+    if text(attrs, "layout") == "channels_first":
+        return (batch, channels, *spatial)
+    return (batch, *spatial, channels)
+
+
+def _windows(attrs: Attrs, x: TensorType, kernel: Sequence[int]) -> tuple[int, ...]:
+    axes = spatial_axes(attrs, x.rank)
+    strides, dilations, pad = ints(attrs, "strides"), ints(attrs, "dilations"), pairs(attrs, "pads")
+    lengths = {len(kernel), len(strides), len(dilations), len(pad), len(axes)}
+    if len(lengths) != 1 or not axes:
+        raise ModelError(
+            f"data {x} needs {len(axes)} kernel extents, strides, dilations and pads, got "
+            f"{len(kernel)}, {len(strides)}, {len(dilations)} and {len(pad)}"
+        )
+    ceil = bool(attrs.get("ceil_mode", False))
+    return tuple(
+        window_extent(x.shape[a], k, s, d, p, ceil)
+        for a, k, s, d, p in zip(axes, kernel, strides, dilations, pad, strict=True)
+    )
+
+
+def conv(attrs: Attrs, types: Types) -> TensorType:
+    """data [n, c, *s] and weight [co, c/g, *k], or channels last [n, *s, c] and [*k, c/g, co]."""
+    x, w = types[0], types[1]
+    if w.rank != x.rank or x.rank < 3:
+        raise ModelError(f"data {x} and weight {w} need the same rank, at least 3")
+    groups, first = integer(attrs, "groups"), text(attrs, "layout") == "channels_first"
+    channels = x.shape[channel_axis(attrs, x.rank)]
+    co, ci = (w.shape[0], w.shape[1]) if first else (w.shape[-1], w.shape[-2])
+    kernel = w.shape[2:] if first else w.shape[:-2]
+    if channels != ci * groups or co % groups:
+        raise ModelError(
+            f"weight {w} with {groups} groups wants {ci * groups} input channels and output "
+            f"channels divisible by {groups}; data {x} has {channels}, the weight {co}"
+        )
+    if len(types) > 2 and types[2].shape != (co,):
+        raise ModelError(f"bias {types[2]} must have {co} elements")
+    return TensorType(
+        _data_shape(attrs, x.shape[0], _windows(attrs, x, kernel), co), same_dtype(types)
+    )
+
+
+def pool(attrs: Attrs, types: Types) -> TensorType:
+    (x,) = types
+    channels = x.shape[channel_axis(attrs, x.rank)]
+    spatial = _windows(attrs, x, ints(attrs, "kernel"))
+    return TensorType(_data_shape(attrs, x.shape[0], spatial, channels), x.dtype)
+
+
+def batch_norm(attrs: Attrs, types: Types) -> TensorType:
+    """data [n, c, ...] and four vectors of c elements."""
+    x = types[0]
+    for t in types[1:]:
+        if x.rank < 2 or t.shape != (x.shape[1],):
+            raise ModelError(f"statistics {t} do not match axis 1 of data {x}")
+    return TensorType(x.shape, same_dtype(types))
+
+
+def matmul(attrs: Attrs, types: Types) -> TensorType:
+    """[..., m, k] x [..., k, n] with broadcast leading axes."""
+    a, b = types
+    if a.rank < 2 or b.rank < 2 or a.shape[-1] != b.shape[-2]:
+        raise ModelError(f"cannot multiply matrices {a} and {b}: inner extents differ")
+    lead = elementwise({}, (TensorType(a.shape[:-2]), TensorType(b.shape[:-2]))).shape
+    return TensorType((*lead, a.shape[-2], b.shape[-1]), same_dtype(types))
+
+
+def gemm(attrs: Attrs, types: Types) -> TensorType:
+    """alpha * op(a) x op(b) + beta * c for matrices a, b and c that broadcasts to the product."""
+    a, b = types[0], types[1]
+    if a.rank != 2 or b.rank != 2:
+        raise ModelError(f"gemm needs matrices, got {a} and {b}")
+    left = a.shape[::-1] if attrs["trans_a"] else a.shape
+    right = b.shape[::-1] if attrs["trans_b"] else b.shape
+    out = matmul(attrs, (TensorType(left, a.dtype), TensorType(right, b.dtype)))
+    if len(types) > 2 and elementwise({}, (out, types[2])).shape != out.shape:
+        raise ModelError(f"operand c {types[2]} does not broadcast to {out}")
+    return out
+
+
+def same(attrs: Attrs, types: Types) -> TensorType:
+    return types[0]
+
+
+def axes_in_range(axes: Sequence[int], rank: int) -> None:
+    if any(not 0 <= a < rank for a in axes) or len(set(axes)) != len(axes):
+        raise ModelError(f"axes {tuple(axes)} are not distinct axes of rank {rank}")
+
+
+def softmax(attrs: Attrs, types: Types) -> TensorType:
+    axes_in_range(ints(attrs, "axes"), types[0].rank)
+    return types[0]
+
+
+def lrn(attrs: Attrs, types: Types) -> TensorType:
+    axes_in_range((integer(attrs, "axis"),), types[0].rank)
+    return types[0]
+
+
+def reduce(attrs: Attrs, types: Types) -> TensorType:
+    (x,), axes = types, ints(attrs, "axes")
+    axes_in_range(axes, x.rank)
+    if attrs["keepdims"]:
+        shape = tuple(1 if d in axes else n for d, n in enumerate(x.shape))
+    else:
+        shape = tuple(n for d, n in enumerate(x.shape) if d not in axes)
+    return TensorType(shape, x.dtype)
+
+
+def reshape(attrs: Attrs, types: Types) -> TensorType:
+    (x,), shape = types, ints(attrs, "shape")
+    if math.prod(shape) != x.size:
+        raise ModelError(f"cannot reshape {x} ({x.size} elements) to {list(shape)}")
+    return TensorType(shape, x.dtype)
+
+
+def expand(attrs: Attrs, types: Types) -> TensorType:
+    (x,), shape = types, ints(attrs, "shape")
+    if elementwise({}, (TensorType(x.shape), TensorType(shape))).shape != shape:
+        raise ModelError(f"cannot expand {x} to {list(shape)}")
+    return TensorType(shape, x.dtype)
+
+
+def transpose(attrs: Attrs, types: Types) -> TensorType:
+    (x,), perm = types, ints(attrs, "perm")
+    if sorted(perm) != list(range(x.rank)):
+        raise ModelError(f"perm {perm} is no permutation of the {x.rank} axes of {x}")
+    return TensorType(tuple(x.shape[p] for p in perm), x.dtype)
+
+
+def concat(attrs: Attrs, types: Types) -> TensorType:
+    axis, first = integer(attrs, "axis"), types[0]
+    axes_in_range((axis,), first.rank)
+    for t in types[1:]:
+        other = (*t.shape[:axis], first.shape[axis], *t.shape[axis + 1 :])
+        if t.rank != first.rank or other != first.shape:
+            raise ModelError(f"cannot concatenate {first} and {t} along axis {axis}")
+    total = sum(t.shape[axis] for t in types)
+    shape = (*first.shape[:axis], total, *first.shape[axis + 1 :])
+    return TensorType(shape, same_dtype(types))
+
+
+def pad(attrs: Attrs, types: Types) -> TensorType:
+    (x,), pad_pairs = types, pairs(attrs, "pads")
+    if len(pad_pairs) != x.rank:
+        raise ModelError(f"pads {pad_pairs} need one pair per axis of {x}")
+    shape = tuple(n + lo + hi for n, (lo, hi) in zip(x.shape, pad_pairs, strict=True))
+    if any(lo < 0 or hi < 0 for lo, hi in pad_pairs):
+        raise ModelError(f"pads {pad_pairs} are negative: use slice")
+    return TensorType(shape, x.dtype)
+
+
+def slice_(attrs: Attrs, types: Types) -> TensorType:
+    """Element i of an axis is element start + i*step of the operand, i < size."""
+    (x,) = types
+    starts, sizes, steps = ints(attrs, "starts"), ints(attrs, "sizes"), ints(attrs, "steps")
+    if not len(starts) == len(sizes) == len(steps) == x.rank:
+        raise ModelError(f"slice of {x} needs a start, size and step per axis")
+    for n, start, size, step in zip(x.shape, starts, sizes, steps, strict=True):
+        last = start + (size - 1) * step
+        if size > 0 and not (0 <= start < n and 0 <= last < n):
+            raise ModelError(f"slice {start}..{last} leaves extent {n} of {x}")
+    return TensorType(sizes, x.dtype)

@@ -1,0 +1,72 @@
+"""Types of graph values and attributes of graph nodes.
+
+A `TensorType` has a static shape (elements per dimension) and a dtype string. Attributes are plain
+Python values, so that a graph prints, compares and travels without any library.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[np.generic]
+Attr = int | float | str | bool | tuple[int, ...] | tuple[tuple[int, int], ...]
+Attrs = Mapping[str, Attr]
+DTYPES = ("float32", "float64", "int32", "int64", "bool")
+
+
+@dataclass(frozen=True)
+class TensorType:
+    """Shape and dtype of a value; every extent is at least 0 and known."""
+
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
+
+
+def type_of(array: Array) -> TensorType:
+    return TensorType(tuple(int(n) for n in array.shape), str(array.dtype))
+
+
+def ints(attrs: Attrs, name: str) -> tuple[int, ...]:
+    """The attribute `name`, a tuple of ints."""
+    value = attrs[name]
+    assert isinstance(value, tuple), f"{name}={value!r} is no tuple"
+    return tuple(v for v in value if isinstance(v, int))
+
+
+def pairs(attrs: Attrs, name: str) -> tuple[tuple[int, int], ...]:
+    """The attribute `name`, a tuple of (before, after) per dimension."""
+    value = attrs[name]
+    assert isinstance(value, tuple), f"{name}={value!r} is no tuple"
+    return tuple(v for v in value if isinstance(v, tuple))
+
+
+def integer(attrs: Attrs, name: str) -> int:
+    value = attrs[name]
+    assert isinstance(value, int), f"{name}={value!r} is no integer"
+    return value
+
+
+def number(attrs: Attrs, name: str) -> float:
+    value = attrs[name]
+    assert isinstance(value, int | float), f"{name}={value!r} is no number"
+    return float(value)
+
+
+def text(attrs: Attrs, name: str) -> str:
+    value = attrs[name]
+    assert isinstance(value, str), f"{name}={value!r} is no string"
+    return value
