@@ -173,7 +173,7 @@ def _repeat() -> tuple[Any, llvm.ResourceTracker, llvm.LLJIT]:
 
 @cache
 def _load_math_library() -> None:
-    """Make libm's symbols visible to the JIT; where they are part of libc there is nothing to do."""
+    """Make libm's symbols visible to the JIT, where they are not part of libc anyway."""
     name = {"Linux": "libm.so.6"}.get(platform.system()) or ctypes.util.find_library("m")
     if name:
         try:

@@ -1,10 +1,10 @@
 """The OpenMP runtime that parallel kernels call.
 
-Kernels call GNU's entry point `GOMP_parallel(fn, data, threads, flags)`, which libgomp, LLVM's libomp
-and Intel's libiomp5 all export, and ask `omp_get_thread_num` which thread they are. This module
-finds such a library (the system's, else one that an installed wheel brought along), loads it for
-the whole process and gives the functions' addresses to the loader. Without one, five functions
-compiled here run everything on the calling thread, after one warning.
+Kernels call GNU's entry point `GOMP_parallel(fn, data, threads, flags)`, which libgomp, LLVM's
+libomp and Intel's libiomp5 all export, and ask `omp_get_thread_num` which thread they are. This
+module finds such a library (the system's, else one that an installed wheel brought along), loads
+it for the whole process and gives the functions' addresses to the loader. Without one, five
+functions compiled here run everything on the calling thread, after one warning.
 """
 
 import ctypes

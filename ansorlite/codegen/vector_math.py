@@ -1,0 +1,360 @@
+"""Mathematical functions as LLVM IR, on scalars and on vectors of any length.
+
+In: an llvmlite IRBuilder and `float`, `double` or `<n x ...>` values. Out: the function's value. On
+float these are branch-free polynomials, so that they vectorise, with errors of a few units in the
+last place over all inputs: infinities, NaN, signed zeros and subnormal results included. On double
+they call libm, one element at a time. Coefficients are near-minimax fits (Lawson's iteration on
+Chebyshev nodes in extended precision), lowest power first.
+
+`llvm.fmuladd` becomes one FMA where the target has it and a multiply and an add elsewhere; nothing
+here needs the fused form to be correct. No fast-math flags: inf and NaN have to survive.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from llvmlite import ir
+
+from ansorlite.errors import BuildError
+
+# ln 2 in two parts: the first has 10 significant bits, so its product with an exponent is exact.
+LN2_HIGH, LN2_LOW = 0.693359375, -2.1219444005469057e-4
+LOG2_E = 1.4426950408889634
+
+# exp(r) = 1 + r + r^2 q(r) on |r| <= ln(2)/2; relative error 2^-28 of exp, 2^-26 of expm1.
+EXP_Q = (
+    0.49999993373064405,
+    0.166665195238877,
+    0.041668401088150335,
+    0.008368851085355988,
+    0.0013814320359382976,
+)
+EXPM1_Q = (
+    0.4999999813292359,
+    0.1666654268438214,
+    0.04166720392165637,
+    0.008366646804222002,
+    0.0013882497283669664,
+)
+# log(1 + f) = f - f^2/2 + f^3 q(f) on sqrt(1/2) - 1 <= f < sqrt(2) - 1; relative error 2^-27.
+LOG_Q = (
+    0.33333331707804675,
+    -0.25000821035500825,
+    0.20001226865405497,
+    -0.16623357298098754,
+    0.14201758233783773,
+    -0.131601830626404,
+    0.1276157564369896,
+    -0.07634493023813277,
+)
+# erf(a) = a + a p(a^2) on 0 <= a < 15/16; relative error 2^-31.
+ERF_CUT = 0.9375
+ERF_SMALL = (
+    0.12837916612625122,
+    -0.37612631916999817,
+    0.1128367930650711,
+    -0.02685849741101265,
+    0.005198831204324961,
+    -0.0008118088007904589,
+    8.267504745163023e-05,
+)
+# erf(a) = 1 - exp(-p(a)) on 15/16 <= a <= 4; relative error 2^-29.
+ERF_TAIL = (
+    0.00022350040671881288,
+    1.127561330795288,
+    0.6373738050460815,
+    0.10376431792974472,
+    -0.022146649658679962,
+    0.0030231643468141556,
+    -0.00019390080706216395,
+)
+# log2((1 + s) / (1 - s)) = s p(s^2) on |s| <= 3 - sqrt(8); relative error 2^-37. In double.
+LOG2_ATANH = (
+    2.885390081790142,
+    0.9617966732662074,
+    0.5770836003459495,
+    0.4116717448605103,
+    0.34074899795890756,
+)
+# 2^r on |r| <= 1/2; relative error 2^-34. In double.
+EXP2_P = (
+    0.999999999961682,
+    0.6931471807284476,
+    0.24022651198157496,
+    0.05550410353446286,
+    0.009618027253678054,
+    0.0013333922564909221,
+    0.00015469291120139392,
+    1.5201921278952927e-05,
+)
+
+B: TypeAlias = ir.IRBuilder
+V: TypeAlias = ir.Value
+
+
+def emit_math(builder: B, name: str, args: Sequence[V]) -> V:
+    """The value of function `name` on `args`, which share one type: float, double or a vector.
+
+    Names are those of `FUNCTIONS`. Raises BuildError for another name, a wrong number of
+    arguments or another type.
+    """
+    function, arity = FUNCTIONS.get(name, (None, 0))
+    types = ", ".join(str(a.type) for a in args)
+    if function is None:
+        raise BuildError(f"no code for {name}({types}): known are {', '.join(FUNCTIONS)}")
+    if len(args) != arity or any(a.type != args[0].type for a in args):
+        raise BuildError(f"{name} takes {arity} arguments of one type, not ({types})")
+    scalar = _scalar(args[0].type)
+    if not isinstance(scalar, ir.FloatType | ir.DoubleType):
+        raise BuildError(f"{name}({types}): only float and double, cast first")
+    if isinstance(scalar, ir.DoubleType) and name in LIBM:
+        return _libm(builder, name, args)
+    return function(builder, *args)
+
+
+def exp(b: B, x: V) -> V:
+    """e^x; float: error below 1 ulp. Underflows gradually; 0 below -103.98, inf above 88.72."""
+    # The bounds give 0 and inf; a NaN fails both comparisons and goes through.
+    x = _clamp(b, x, -104.0, 89.0)
+    n, r = _reduce_exp(b, x)
+    y = b.fadd(_fma(b, b.fmul(r, r), _poly(b, r, EXP_Q), r), _const(x, 1.0))
+    # 2^n is out of float's range where the result is subnormal or infinite: multiply by halves.
+    half = b.ashr(n, _const(n, 1))
+    return b.fmul(b.fmul(y, _power_of_two(b, x, half)), _power_of_two(b, x, b.sub(n, half)))
+
+
+def log(b: B, x: V) -> V:
+    """Natural logarithm; float: error below 1.5 ulp. log(+-0) = -inf, NaN for x < 0."""
+    inf = math.inf
+    subnormal = b.fcmp_ordered("<", x, _const(x, 2.0**-126))
+    normal = b.select(subnormal, b.fmul(x, _const(x, 2.0**25)), x)
+    # Less sqrt(1/2)'s bits, the exponent field is that of m in [sqrt(1/2), sqrt(2)).
+    bits = _bits(b, normal)
+    offset = b.sub(bits, _const(bits, 0x3F3504F3))
+    exponent = b.ashr(offset, _const(bits, 23))
+    m = b.bitcast(b.sub(bits, b.shl(exponent, _const(bits, 23))), x.type)
+    e = b.sitofp(exponent, x.type)
+    e = b.select(subnormal, b.fsub(e, _const(x, 25.0)), e)
+    f = b.fsub(m, _const(x, 1.0))
+    square = b.fmul(f, f)
+    y = b.fmul(b.fmul(square, f), _poly(b, f, LOG_Q))
+    y = _fma(b, e, _const(x, LN2_LOW), y)
+    y = _fma(b, square, _const(x, -0.5), y)
+    y = _fma(b, e, _const(x, LN2_HIGH), b.fadd(f, y))
+    # What is not positive and finite: inf and NaN stay, negative numbers give NaN, zeros -inf.
+    zero = _const(x, 0.0)
+    odd = b.select(b.fcmp_ordered("<", x, zero), _const(x, math.nan), x)
+    odd = b.select(b.fcmp_ordered("==", x, zero), _const(x, -inf), odd)
+    usual = b.and_(b.fcmp_ordered(">", x, zero), b.fcmp_ordered("<", x, _const(x, inf)))
+    return b.select(usual, y, odd)
+
+
+def tanh(b: B, x: V) -> V:
+    """Hyperbolic tangent; float: error below 3 ulp, exact sign and subnormals.
+
+    tanh|x| = e / (e + 2) with e = exp(2|x|) - 1 = 2^n expm1(r) + (2^n - 1), accurate near 0.
+    """
+    a = _clamp(b, _call(b, "llvm.fabs", x), -math.inf, 10.0)
+    a = b.fadd(a, a)
+    n, r = _reduce_exp(b, a)
+    scale = _power_of_two(b, x, n)
+    expm1 = _fma(b, b.fmul(r, r), _poly(b, r, EXPM1_Q), r)
+    e = _fma(b, expm1, scale, b.fsub(scale, _const(x, 1.0)))
+    return _call(b, "llvm.copysign", b.fdiv(e, b.fadd(e, _const(x, 2.0))), x)
+
+
+def erf(b: B, x: V) -> V:
+    """Error function; float: error below 1.5 ulp, exact sign and subnormals."""
+    a = _clamp(b, _call(b, "llvm.fabs", x), -math.inf, 4.0)
+    small = _fma(b, x, _poly(b, b.fmul(a, a), ERF_SMALL), x)
+    n, r = _reduce_exp(b, b.fneg(_poly(b, a, ERF_TAIL)))
+    expm1 = _fma(b, b.fmul(r, r), _poly(b, r, EXP_Q), r)
+    scale = _power_of_two(b, x, n)
+    tail = b.fsub(b.fsub(_const(x, 1.0), scale), b.fmul(expm1, scale))
+    tail = _call(b, "llvm.copysign", tail, x)
+    return b.select(b.fcmp_ordered("<", a, _const(x, ERF_CUT)), small, tail)
+
+
+def sigmoid(b: B, x: V) -> V:
+    """1 / (1 + exp(-x)) without overflow; float: error below 2.5 ulp, underflows gradually."""
+    one = _const(x, 1.0)
+    e = emit_math(b, "exp", [b.fneg(_call(b, "llvm.fabs", x))])
+    top = b.select(b.fcmp_ordered("<", x, _const(x, 0.0)), e, one)
+    return b.fdiv(top, b.fadd(one, e))
+
+
+def power(b: B, x: V, y: V) -> V:
+    """x^y with C's special cases; float: error below 0.52 ulp, computed in double."""
+    double = _like(x.type, ir.DoubleType())
+    magnitude = _call(b, "llvm.fabs", x)
+    exponent = b.fmul(b.fpext(y, double), _log2_double(b, b.fpext(magnitude, double)))
+    z = b.fptrunc(_exp2_double(b, exponent), x.type)
+    zero, one = _const(x, 0.0), _const(x, 1.0)
+    unit = b.or_(b.fcmp_ordered("==", magnitude, one), b.fcmp_ordered("==", y, zero))
+    # |x| = 1 with y = NaN stays NaN, except that 1^NaN = 1.
+    unit = b.and_(unit, b.fcmp_ordered("ord", y, y))
+    unit = b.or_(unit, b.fcmp_ordered("==", x, one))
+    z = b.select(unit, one, z)
+    integer = b.fcmp_ordered("==", _call(b, "llvm.floor", y), y)
+    half = b.fmul(y, _const(x, 0.5))
+    odd = b.and_(integer, b.fcmp_ordered("!=", _call(b, "llvm.floor", half), half))
+    z = b.select(odd, _call(b, "llvm.copysign", z, x), z)
+    # Every number is an even integer from 2^24 on, the infinities too.
+    finite_negative = b.and_(
+        b.fcmp_ordered("<", x, zero), b.fcmp_ordered(">", x, _const(x, -math.inf))
+    )
+    not_real = b.and_(finite_negative, b.not_(integer))
+    return b.select(not_real, _const(x, math.nan), z)
+
+
+def sqrt(b: B, x: V) -> V:
+    """Square root, correctly rounded."""
+    return _call(b, "llvm.sqrt", x)
+
+
+def floor(b: B, x: V) -> V:
+    """The greatest integer not above x, exact."""
+    return _call(b, "llvm.floor", x)
+
+
+def absolute(b: B, x: V) -> V:
+    """|x|, exact; clears the sign of zeros and NaN too."""
+    return _call(b, "llvm.fabs", x)
+
+
+# te's name -> the emitting function and its number of arguments.
+FUNCTIONS: dict[str, tuple[Callable[..., V], int]] = {
+    "exp": (exp, 1),
+    "log": (log, 1),
+    "tanh": (tanh, 1),
+    "erf": (erf, 1),
+    "sigmoid": (sigmoid, 1),
+    "pow": (power, 2),
+    "sqrt": (sqrt, 1),
+    "floor": (floor, 1),
+    "abs": (absolute, 1),
+}
+# Those that are libm calls on double, under the same name (errors: libm's, about 1 ulp).
+LIBM = ("exp", "log", "tanh", "erf", "pow")
+
+
+def _libm(b: B, name: str, args: Sequence[V]) -> V:
+    """Call libm's double function `name` on every element."""
+    double = ir.DoubleType()
+    function = _declare(b, name, ir.FunctionType(double, [double] * len(args)))
+    if not isinstance(args[0].type, ir.VectorType):
+        return b.call(function, args)
+    result = ir.Constant(args[0].type, ir.Undefined)
+    for i in range(args[0].type.count):
+        lane = ir.Constant(ir.IntType(32), i)
+        value = b.call(function, [b.extract_element(a, lane) for a in args])
+        result = b.insert_element(result, value, lane)
+    return result
+
+
+def _reduce_exp(b: B, x: V) -> tuple[V, V]:
+    """n (integer) and r with x = n ln 2 + r, |r| <= ln(2)/2; for float |x| < 2^13."""
+    # Adding 1.5 * 2^23 leaves the rounded integer in the low bits of the sum.
+    magic = _const(x, 1.5 * 2.0**23)
+    shifted = _fma(b, x, _const(x, LOG2_E), magic)
+    n = b.sub(_bits(b, shifted), _bits(b, magic))
+    whole = b.fsub(shifted, magic)
+    r = _fma(b, whole, _const(x, -LN2_HIGH), x)
+    return n, _fma(b, whole, _const(x, -LN2_LOW), r)
+
+
+def _power_of_two(b: B, like: V, n: V) -> V:
+    """2^n as a float, for -126 <= n <= 127."""
+    return b.bitcast(b.shl(b.add(n, _const(n, 127)), _const(n, 23)), like.type)
+
+
+def _log2_double(b: B, x: V) -> V:
+    """log2 of a double that was a float and is >= 0; relative error 2^-37; 0 -> -inf."""
+    bits, one = _bits(b, x), 0x3FF << 52
+    # sqrt(1/2)'s bits become those of 1: the exponent field is that of m in [sqrt(1/2), sqrt(2)).
+    offset = b.add(bits, _const(bits, one - 0x3FE6A09E667F3BCD))
+    biased = b.lshr(offset, _const(bits, 52))
+    fraction = b.sub(bits, b.shl(biased, _const(bits, 52)))
+    m = b.bitcast(b.add(fraction, _const(bits, one)), x.type)
+    # Few targets convert 64-bit integers: put the exponent into the low bits of 2^52.
+    magic = _const(x, 2.0**52)
+    e = b.bitcast(b.or_(_bits(b, magic), biased), x.type)
+    e = b.fsub(e, _const(x, 2.0**52 + 0x3FF))
+    s = b.fdiv(b.fsub(m, _const(x, 1.0)), b.fadd(m, _const(x, 1.0)))
+    y = _fma(b, s, _poly(b, b.fmul(s, s), LOG2_ATANH), e)
+    zero, inf = _const(x, 0.0), _const(x, math.inf)
+    y = b.select(b.fcmp_ordered("==", x, zero), _const(x, -math.inf), y)
+    return b.select(b.fcmp_ordered("<", x, inf), y, x)
+
+
+def _exp2_double(b: B, x: V) -> V:
+    """2^x as a double, relative error 2^-34; x beyond +-1000 as +-1000, out of float's range."""
+    x = _clamp(b, x, -1000.0, 1000.0)
+    magic = _const(x, 1.5 * 2.0**52)
+    shifted = b.fadd(x, magic)
+    y = _poly(b, b.fsub(x, b.fsub(shifted, magic)), EXP2_P)
+    bits = _bits(b, shifted)
+    exponent = b.shl(bits, _const(bits, 52))
+    scaled = b.bitcast(b.add(_bits(b, y), exponent), x.type)
+    # A NaN's bits plus anything may be a number.
+    return b.select(b.fcmp_ordered("ord", x, x), scaled, x)
+
+
+def _poly(b: B, x: V, coefficients: Sequence[float]) -> V:
+    """Horner's scheme; coefficients from the constant term upwards."""
+    *rest, y = (_const(x, c) for c in coefficients)
+    for c in reversed(rest):
+        y = _fma(b, y, x, c)
+    return y
+
+
+def _clamp(b: B, x: V, low: float, high: float) -> V:
+    """x within [low, high]; an infinite bound is none; NaN stays NaN."""
+    if low > -math.inf:
+        x = b.select(b.fcmp_ordered("<", x, _const(x, low)), _const(x, low), x)
+    if high < math.inf:
+        x = b.select(b.fcmp_ordered(">", x, _const(x, high)), _const(x, high), x)
+    return x
+
+
+def _fma(b: B, x: V, y: V, z: V) -> V:
+    return _call(b, "llvm.fmuladd", x, y, z)
+
+
+def _call(b: B, intrinsic: str, *args: V) -> V:
+    """Call an LLVM intrinsic that is overloaded on the one type of its arguments and result."""
+    kind = args[0].type
+    scalar = _scalar(kind).intrinsic_name
+    suffix = f"v{kind.count}{scalar}" if isinstance(kind, ir.VectorType) else scalar
+    function_type = ir.FunctionType(kind, [kind] * len(args))
+    return b.call(_declare(b, f"{intrinsic}.{suffix}", function_type), args)
+
+
+def _declare(b: B, name: str, function_type: ir.FunctionType) -> ir.Function:
+    known = b.module.globals.get(name)
+    return known if known is not None else ir.Function(b.module, function_type, name=name)
+
+
+def _bits(b: B, x: V) -> V:
+    width = 64 if isinstance(_scalar(x.type), ir.DoubleType) else 32
+    return b.bitcast(x, _like(x.type, ir.IntType(width)))
+
+
+def _const(like: V, value: float) -> V:
+    """`value` as a constant of `like`'s type, in every lane; an integer for integers."""
+    return _splat(like.type, value)
+
+
+def _splat(kind: ir.Type, value: float) -> ir.Constant:
+    if isinstance(kind, ir.VectorType):
+        return ir.Constant(kind, [ir.Constant(kind.element, value)] * kind.count)
+    return ir.Constant(kind, value)
+
+
+def _scalar(kind: ir.Type) -> ir.Type:
+    return kind.element if isinstance(kind, ir.VectorType) else kind
+
+
+def _like(kind: ir.Type, scalar: ir.Type) -> ir.Type:
+    return ir.VectorType(scalar, kind.count) if isinstance(kind, ir.VectorType) else scalar

@@ -1,0 +1,225 @@
+"""Vectorised functions: errors in units in the last place, special values, both vector forms.
+
+Every function is compiled into a kernel over one chunk of inputs and compared with float64 numpy
+(math.erf for erf), whose own error is far below a float's last place.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from llvmlite import ir
+
+from ansorlite.codegen.compile import assembly, compile_module
+from ansorlite.codegen.image import KernelImage, Param
+from ansorlite.codegen.loader import aligned_copy, aligned_empty, load_image
+from ansorlite.codegen.vector_math import FUNCTIONS, emit_math
+from ansorlite.errors import BuildError
+from ansorlite.target import PRESETS, Target
+
+N = 1 << 17
+HOST = Target.detect()
+VECTOR = 16  # wider than a register on most targets: LLVM splits it
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def module_text(name: str, scalar: ir.Type, lanes: int, n: int) -> str:
+    """IR of `out[i] = name(in[i], ...)`, i from 0 to n in steps of `lanes`."""
+    module = ir.Module(name="vector_math")
+    pointer, i64 = ir.PointerType(), ir.IntType(64)
+    function = ir.Function(module, ir.FunctionType(ir.VoidType(), [pointer]), name="kernel")
+    arity = FUNCTIONS[name][1]
+    kind = ir.VectorType(scalar, lanes) if lanes > 1 else scalar
+    entry = function.append_basic_block("entry")
+    loop, done = function.append_basic_block("loop"), function.append_basic_block("done")
+    b = ir.IRBuilder(entry)
+    slots = [b.gep(function.args[0], [i64(i)], source_etype=pointer) for i in range(arity + 1)]
+    pointers = [b.load(slot, typ=pointer) for slot in slots]
+    b.branch(loop)
+    b.position_at_end(loop)
+    i = b.phi(i64)
+    at = [b.gep(p, [i], source_etype=scalar) for p in pointers]
+    args = [b.load(p, typ=kind, align=4) for p in at[:arity]]
+    b.store(emit_math(b, name, args), at[arity], align=4)
+    step = b.add(i, i64(lanes))
+    i.add_incoming(i64(0), entry)
+    i.add_incoming(step, loop)
+    b.cbranch(b.icmp_signed("<", step, i64(n)), loop, done)
+    b.position_at_end(done)
+    b.ret_void()
+    return str(module)
+
+
+def evaluate(name: str, inputs: list[Array], lanes: int = VECTOR, target: Target = HOST) -> Array:
+    """The emitted function on arrays of one length, a multiple of `lanes`."""
+    n, dtype = inputs[0].size, str(inputs[0].dtype)
+    scalar = ir.FloatType() if dtype == "float32" else ir.DoubleType()
+    params = tuple(Param(f"p{i}", (n,), dtype, "input") for i in range(len(inputs) + 1))
+    code = compile_module(module_text(name, scalar, lanes, n), target)
+    kernel = load_image(KernelImage(code, "kernel", params, target.triple, target.cpu))
+    out = aligned_empty((n,), dtype)
+    out[:] = 12345.0
+    kernel.run([*map(aligned_copy, inputs), out])
+    return out
+
+
+def ulps(got: Array, exact: Array) -> float:
+    """The largest error in units in the last place of the exact results; inf where one is odd."""
+    with np.errstate(over="ignore"):
+        rounded = exact.astype(np.float32)
+    special = ~np.isfinite(rounded)
+    same = (got[special] == rounded[special]) | (
+        np.isnan(got[special]) & np.isnan(rounded[special])
+    )
+    if not same.all() or not np.isfinite(got[~special]).all():
+        return math.inf
+    unit = np.spacing(np.abs(rounded[~special])).astype(np.float64)
+    return float((np.abs(got[~special].astype(np.float64) - exact[~special]) / unit).max())
+
+
+def sample(low: float, high: float, seed: int = 0) -> Array:
+    """N floats: half uniform in [low, high], half any bit pattern that is a number."""
+    rng = np.random.default_rng(seed)
+    uniform = rng.uniform(low, high, N // 2).astype(np.float32)
+    bits = rng.integers(0, 2**32, N // 2, dtype=np.uint32).view(np.float32)
+    return np.concatenate([uniform, np.where(np.isfinite(bits), bits, np.float32(0.5))])
+
+
+def sigmoid64(x: Array) -> Array:
+    e = np.exp(-np.abs(x))
+    return np.where(x < 0, e, 1.0) / (1.0 + e)
+
+
+erf64 = np.vectorize(math.erf, otypes=[np.float64])
+
+# name, exact function, interval of interest, bound in ulp that its docstring states
+UNARY: list[tuple[str, Callable[[Array], Array], float, float, float]] = [
+    ("exp", np.exp, -104.5, 89.0, 1.0),
+    ("log", np.log, 0.0, 4.0, 1.5),
+    ("tanh", np.tanh, -10.0, 10.0, 3.0),
+    ("erf", erf64, -4.5, 4.5, 1.5),
+    ("sigmoid", sigmoid64, -104.5, 30.0, 2.5),
+    ("sqrt", np.sqrt, 0.0, 10.0, 0.5),
+    ("floor", np.floor, -100.0, 100.0, 0.0),
+    ("abs", np.abs, -100.0, 100.0, 0.0),
+]
+SPECIAL = np.array(
+    [0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, 1e-45, -1e-45, 1.2e-38, 3.4e38, -3.4e38, 2.0],
+    np.float32,
+)
+
+
+def without_fma() -> Target:
+    return replace(HOST, features=HOST.features + ",-fma,-fma4,-avx512f")
+
+
+@pytest.mark.parametrize(("name", "exact", "low", "high", "bound"), UNARY, ids=lambda v: str(v)[:9])
+def test_error_is_below_the_stated_bound(
+    name: str, exact: Callable[[Array], Array], low: float, high: float, bound: float
+) -> None:
+    special = np.resize(SPECIAL, VECTOR)
+    x = np.concatenate([sample(low, high), sample(-1.5, 1.5, 1), special])
+    with np.errstate(all="ignore"):
+        expected = exact(x.astype(np.float64))
+    targets = [HOST] if HOST.arch != "x86_64" else [HOST, without_fma()]
+    for target in targets:
+        assert ulps(evaluate(name, [x], target=target), expected) <= bound
+    few = np.concatenate([x[:240], special])
+    with np.errstate(all="ignore"):
+        assert ulps(evaluate(name, [few], lanes=1), exact(few.astype(np.float64))) <= bound
+
+
+@pytest.mark.parametrize("name", ["tanh", "erf", "sqrt", "floor"])
+def test_zero_keeps_its_sign(name: str) -> None:
+    x = np.resize(np.array([-0.0, 0.0], np.float32), VECTOR)
+    assert (np.signbit(evaluate(name, [x])) == np.signbit(x)).all()
+
+
+@pytest.mark.parametrize("name", ["tanh", "erf"])
+def test_accurate_near_zero(name: str) -> None:
+    exact = {"tanh": np.tanh, "erf": erf64}[name]
+    x = np.geomspace(1e-44, 0.1, N).astype(np.float32)
+    assert ulps(evaluate(name, [x]), exact(x.astype(np.float64))) <= 2.5
+
+
+def test_exp_and_sigmoid_underflow_gradually() -> None:
+    x = np.linspace(-103.9, -87.4, N).astype(np.float32)
+    for name in ("exp", "sigmoid"):
+        got = evaluate(name, [x])
+        assert (got > 0).all() and (np.diff(got.astype(np.float64)) >= 0).all()
+        assert ulps(got, np.exp(x.astype(np.float64))) <= 1.0
+
+
+def test_pow_error_is_below_the_stated_bound() -> None:
+    rng = np.random.default_rng(2)
+    x = np.abs(sample(0.0, 4.0))
+    y = np.concatenate([rng.uniform(-40, 40, N // 2), rng.uniform(-1, 1, N // 2)])
+    y = y.astype(np.float32)
+    with np.errstate(all="ignore"):
+        exact = np.power(x.astype(np.float64), y.astype(np.float64))
+    assert ulps(evaluate("pow", [x, y]), exact) <= 0.52
+    whole = np.rint(y)
+    with np.errstate(all="ignore"):
+        exact = np.power(-x.astype(np.float64), whole.astype(np.float64))
+    assert ulps(evaluate("pow", [-x, whole]), exact) <= 0.52
+
+
+def test_pow_special_cases_are_those_of_c() -> None:
+    inf, nan = np.inf, np.nan
+    some = [0.0, 0.5, 1.0, 2.0, 2.5, 3.0, 16777216.0, 3e38, 1e-45, inf]
+    values = np.array([*some, *(-v for v in some), nan], np.float32)
+    x, y = (g.ravel() for g in np.meshgrid(values, values))
+    pad = -x.size % VECTOR
+    x, y = np.pad(x, (0, pad)), np.pad(y, (0, pad))
+    with np.errstate(all="ignore"):
+        expected = np.power(x, y)
+    got = evaluate("pow", [x, y])
+    np.testing.assert_array_equal(got, expected)
+    zero_or_inf = (expected == 0) | np.isinf(expected)
+    assert (np.signbit(got) == np.signbit(expected))[zero_or_inf].all()
+
+
+@pytest.mark.parametrize("lanes", [1, 4])
+@pytest.mark.parametrize("name", [n for n in FUNCTIONS if n != "pow"])
+def test_double(name: str, lanes: int) -> None:
+    exact = {n: f for n, f, *_ in UNARY}[name]
+    x = np.random.default_rng(3).uniform(-20, 20, 400)
+    x[:4] = [0.0, -0.0, np.inf, -np.inf]
+    with np.errstate(all="ignore"):
+        np.testing.assert_allclose(evaluate(name, [x], lanes=lanes), exact(x), rtol=1e-15)
+
+
+def test_double_pow() -> None:
+    rng = np.random.default_rng(4)
+    x, y = rng.uniform(0, 9, 400), rng.uniform(-9, 9, 400)
+    np.testing.assert_allclose(evaluate("pow", [x, y], lanes=4), np.power(x, y), rtol=1e-15)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_no_calls_and_no_pointer_casts_in_float_code(preset: str) -> None:
+    for name in FUNCTIONS:
+        text = module_text(name, ir.FloatType(), VECTOR, 1024)
+        assert "inttoptr" not in text and "ptrtoint" not in text
+        code = assembly(text, Target.cross(preset))
+        calls = [
+            line for line in code.splitlines() if line.split()[:1] in (["call"], ["callq"], ["bl"])
+        ]
+        assert calls == [], (name, calls)
+
+
+def test_what_cannot_be_emitted_is_named() -> None:
+    module = ir.Module()
+    b = ir.IRBuilder(
+        ir.Function(module, ir.FunctionType(ir.VoidType(), []), name="f").append_basic_block()
+    )
+    one = ir.Constant(ir.FloatType(), 1.0)
+    with pytest.raises(BuildError, match=r"no code for gamma\(float\)"):
+        emit_math(b, "gamma", [one])
+    with pytest.raises(BuildError, match="pow takes 2 arguments"):
+        emit_math(b, "pow", [one])
+    with pytest.raises(BuildError, match="cast first"):
+        emit_math(b, "exp", [ir.Constant(ir.IntType(32), 1)])
