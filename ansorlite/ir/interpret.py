@@ -1,0 +1,220 @@
+"""The meaning of a concrete `Program`: it is written out as plain Python and run, element by element.
+
+In: a program (before or after `specialize`) and arrays by parameter name in the users' shapes.
+Out: arrays by output name. Slow on purpose; every index is checked against its buffer. Arithmetic
+is in Python floats and rounded to the buffer's dtype by each store. `counts` reports how often the
+store of each stage ran.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ansorlite.codegen.image import Layout
+from ansorlite.errors import ScheduleError
+from ansorlite.ir.expr import Const, Expr, Load, Op, Poly, Var
+from ansorlite.ir.program import Alloc, Block, Buffer, For, If, Program, Stmt, Store
+
+Array = npt.NDArray[Any]
+
+
+class _Checked:
+    """An array that refuses indices outside of it (numpy would wrap negative ones)."""
+
+    def __init__(self, name: str, data: Array) -> None:
+        self.name, self.data = name, data
+
+    def _check(self, idx: tuple[int, ...]) -> tuple[int, ...]:
+        for d, (i, n) in enumerate(zip(idx, self.data.shape, strict=True)):
+            if not 0 <= i < n:
+                raise ScheduleError(
+                    f"index {i} of dimension {d} of {self.name} is outside of extent {n}"
+                )
+        return idx
+
+    def __getitem__(self, idx: tuple[int, ...]) -> Any:
+        return self.data[self._check(idx)].item()
+
+    def __setitem__(self, idx: tuple[int, ...], value: Any) -> None:
+        self.data[self._check(idx)] = value
+
+
+def interpret(
+    p: Program, inputs: Mapping[str, npt.ArrayLike], counts: Counter[str] | None = None
+) -> dict[str, Array]:
+    """Run the program; parameters with a layout are packed first, outputs start poisoned."""
+    if p.columns:
+        raise ScheduleError(f"{p.name} has open holes: {', '.join(p.columns)}")
+    source, names = to_python(p, counts is not None)
+    arrays: dict[str, _Checked] = {}
+    for b in p.buffers:
+        arrays[b.name] = _Checked(b.name, _bind(b, inputs))
+    env = {**_RUNTIME, "counts": counts, "buffer": _new_buffer}
+    exec(compile(source, f"<{p.name}>", "exec"), env)
+    env["kernel"](*[arrays[n] for n in names])
+    return {b.name: arrays[b.name].data for b in p.buffers if b.role == "output"}
+
+
+def concrete_shape(b: Buffer) -> tuple[int, ...]:
+    """The stored shape of a buffer of a concrete program."""
+    if not all(isinstance(e, Const) for e in b.shape):
+        raise ScheduleError(f"buffer {b.name} has shape {tuple(map(str, b.shape))}: not concrete")
+    return tuple(int(e.value) for e in b.shape if isinstance(e, Const))
+
+
+def concrete_layout(b: Buffer) -> Layout | None:
+    """The packing recipe of a buffer of a concrete program."""
+    if b.layout is None:
+        return None
+    tiles = tuple(tuple(int(str(e)) for e in t) for t in b.layout.tiles)
+    return Layout(tiles, b.layout.order)
+
+
+def _bind(b: Buffer, inputs: Mapping[str, npt.ArrayLike]) -> Array:
+    if b.role in ("input", "constant"):
+        if b.name not in inputs:
+            raise ScheduleError(f"no value is given for {b.name}")
+        layout = concrete_layout(b)
+        x = np.asarray(inputs[b.name])
+        return layout.pack(x) if layout else x
+    return _new_buffer(concrete_shape(b), b.dtype)
+
+
+def _new_buffer(shape: tuple[int, ...], dtype: str) -> Array:
+    poison = np.nan if dtype.startswith("float") else (True if dtype == "bool" else -77)
+    return np.full(shape, poison, dtype=dtype)
+
+
+def to_python(p: Program, count: bool = False) -> tuple[str, list[str]]:
+    """Python source of a function `kernel` and the names of its arguments in order."""
+    names: dict[str, str] = {}
+
+    def ident(name: str) -> str:
+        return names.setdefault(name, f"v{len(names)}_{''.join(c for c in name if c.isalnum())}")
+
+    args = [b.name for b in p.buffers]
+    lines = [f"def kernel({', '.join(ident(n) for n in args)}):"]
+    _write(p.body, 1, lines, ident, count)
+    return "\n".join([*lines, "    return None"]), args
+
+
+def _write(s: Stmt, depth: int, out: list[str], ident: Any, count: bool) -> None:
+    pad = "    " * depth
+    match s:
+        case Block():
+            if not s.stmts:
+                out.append(f"{pad}pass")
+            for x in s.stmts:
+                _write(x, depth, out, ident, count)
+        case For():
+            out.append(f"{pad}for {ident(s.var)} in range({_py(s.extent, ident)}):")
+            _write(s.body, depth + 1, out, ident, count)
+        case Alloc():
+            shape = concrete_shape(s.buffer)
+            name = ident(s.buffer.name)
+            out.append(
+                f"{pad}{name} = Checked({s.buffer.name!r}, buffer({shape}, {s.buffer.dtype!r}))"
+            )
+            _write(s.body, depth, out, ident, count)
+        case If():
+            out.append(f"{pad}if {_py(s.cond, ident)}:")
+            _write(s.then, depth + 1, out, ident, count)
+            if s.orelse is not None:
+                out.append(f"{pad}else:")
+                _write(s.orelse, depth + 1, out, ident, count)
+        case Store():
+            idx = "".join(f"{_py(i, ident)}, " for i in s.indices)
+            place = f"{ident(s.buffer)}[({idx})]"
+            value = _py(s.value, ident)
+            if s.combiner == "sum":
+                value = f"{place} + {value}"
+            elif s.combiner:
+                value = f"{s.combiner}_({place}, {value})"
+            out.append(f"{pad}{place} = {value}")
+            if count:
+                out.append(f"{pad}counts[{s.stage!r}] += 1")
+
+
+_PYTHON = {
+    "add": "({} + {})",
+    "sub": "({} - {})",
+    "mul": "({} * {})",
+    "lt": "({} < {})",
+    "le": "({} <= {})",
+    "eq": "({} == {})",
+    "ne": "({} != {})",
+    "floordiv": "({} // {})",
+    "ceildiv": "(-(-{} // {}))",
+    "mod": "({} % {})",
+    "not": "(not {})",
+}
+
+
+def _py(e: Expr, ident: Any) -> str:
+    match e:
+        case Const():
+            return f"float('{e.value}')" if isinstance(e.value, float) else repr(e.value)
+        case Var():
+            return str(ident(e.name))
+        case Poly():
+            parts = ["*".join([str(c), *(_py(a, ident) for a in m)]) for m, c in e.terms]
+            return f"({' + '.join(parts)})"
+        case Load():
+            idx = "".join(f"{_py(i, ident)}, " for i in e.indices)
+            return f"{ident(e.tensor)}[({idx})]"
+        case Op():
+            args = [_py(a, ident) for a in e.args]
+            if e.name == "select":
+                return f"({args[1]} if {args[0]} else {args[2]})"
+            if e.name in ("and", "or"):
+                return f"({f' {e.name} '.join(args)})"
+            if e.name == "cast":
+                return f"cast({e.dtype!r}, {args[0]})"
+            if e.name in _PYTHON:
+                return _PYTHON[e.name].format(*args)
+            return f"{e.name}_({', '.join(args)})"
+    raise ScheduleError(f"{e} has no Python form")
+
+
+def _ieee(fn: Any) -> Any:
+    """numpy's answer in float64, so that overflow and domain errors give inf and NaN."""
+
+    def call(*args: Any) -> float:
+        with np.errstate(all="ignore"):
+            return float(fn(*(np.float64(a) for a in args)))
+
+    return call
+
+
+def _sigmoid(x: float) -> float:
+    e = math.exp(-abs(x)) if not math.isnan(x) else x
+    return (1.0 if x >= 0 else e) / (1.0 + e)
+
+
+def _extremum(fn: Any) -> Any:
+    def call(*args: Any) -> Any:
+        return fn.reduce(args).item()
+
+    return call
+
+
+_RUNTIME: dict[str, Any] = {
+    "Checked": _Checked,
+    "min_": _extremum(np.minimum),
+    "max_": _extremum(np.maximum),
+    "div_": _ieee(np.divide),
+    "exp_": _ieee(np.exp),
+    "log_": _ieee(np.log),
+    "sqrt_": _ieee(np.sqrt),
+    "tanh_": _ieee(np.tanh),
+    "pow_": _ieee(np.power),
+    "erf_": math.erf,
+    "sigmoid_": _sigmoid,
+    "floor_": _ieee(np.floor),
+    "abs_": abs,
+    "cast": lambda dtype, x: np.dtype(dtype).type(x).item(),
+}

@@ -1,0 +1,286 @@
+"""Lowering (step `lower` of the flow): a State, with or without holes -> `Program`.
+
+Bounds and loops are made here and nowhere else. The same code lowers a sketch (factors are hole
+variables) and a complete state (factors are numbers); `fill` of the former prints like the latter.
+"""
+
+from dataclasses import replace
+
+from ansorlite.errors import ScheduleError
+from ansorlite.ir.expr import Const, Expr, Load, Var, ceildiv, maximum, minimum, sub
+from ansorlite.ir.program import (
+    Alloc,
+    Annotations,
+    Buffer,
+    BufferLayout,
+    For,
+    Program,
+    Stmt,
+    Store,
+    block,
+    map_program,
+    verify,
+)
+from ansorlite.ir.tidy import tidy
+from ansorlite.ir.traverse import substitute, transform
+from ansorlite.schedule.holes import column_values
+from ansorlite.schedule.region import AxisRange, Ranges, Scope, required, whole_range
+from ansorlite.schedule.stage import Schedule, Stage
+from ansorlite.schedule.state import State
+from ansorlite.schedule.steps import packed_axes
+from ansorlite.te.tensor import Placeholder, combiner_identity
+
+
+def lower(state: State, name: str = "kernel") -> Program:
+    """The program of a state; tidied if no holes are left in it."""
+    program = _Lowering(state.schedule).program(name)
+    columns = tuple(sorted(c for h in state.holes for c in h.columns))
+    if columns:
+        program = replace(program, columns=columns)
+        verify(program)
+        return program
+    program = tidy(program)
+    verify(program)
+    return program
+
+
+def fill(program: Program, values: dict[str, tuple[int, ...]]) -> Program:
+    """The concrete program for hole values: substitution, then the tidy pass, nothing else."""
+    columns = {n: Const(v) for n, v in column_values(values).items()}
+    missing = [c for c in program.columns if c not in columns]
+    if missing:
+        raise ScheduleError(f"no values are given for {', '.join(missing)}")
+    return tidy(map_program(program, {c: columns[c] for c in program.columns}))
+
+
+class _Lowering:
+    """State of one lowering: ranges of the stages whose nests are open, visits of each."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self.schedule = schedule
+        self.ranges: dict[str, Ranges] = {}
+        self.visits: dict[str, tuple[Expr, ...]] = {}
+        self.buffers: dict[str, Buffer] = {}
+
+    def program(self, name: str) -> Program:
+        params: list[Buffer] = []
+        temps: list[Buffer] = []
+        roots = [s for s in self.schedule.stages if s.location == "root"]
+        for s in roots:
+            if not s.is_placeholder:
+                self._root_ranges(s)
+        for s in roots:
+            buffer = self._global_buffer(s)
+            self.buffers[s.name] = buffer
+            (temps if buffer.role == "temp" else params).append(buffer)
+        params.sort(key=lambda b: b.role == "output")
+        order = {n: k for k, n in enumerate(self.schedule.outputs)}
+        params.sort(key=lambda b: (b.role == "output", order.get(b.name, 0)))
+        body = block([self._nest(s, frozenset()) for s in roots if not s.is_placeholder])
+        return Program(name, (*params, *temps), body)
+
+    def _root_ranges(self, s: Stage) -> None:
+        op = s.compute
+        self.ranges[s.name] = {a.name: whole_range(s, a) for a in op.axes + op.reduce_axes}
+        self.visits[s.name] = ()
+
+    def _global_buffer(self, s: Stage) -> Buffer:
+        op = s.op
+        if isinstance(op, Placeholder):
+            role = "constant" if op.constant else "input"
+        else:
+            role = "output" if s.name in self.schedule.outputs else "temp"
+        layout = self._layout(s)
+        shape = layout.shape if layout else op.shape
+        return Buffer(s.name, shape, op.dtype, "global", role, op.shape, layout)  # type: ignore[arg-type]
+
+    def _layout(self, s: Stage) -> BufferLayout | None:
+        if s.packed_for is None:
+            return None
+        reader = self.schedule[s.packed_for]
+        axes = packed_axes(reader, s.name)
+        by_name = {a.name: a for a in reader.compute.axes + reader.compute.reduce_axes}
+        tiles = tuple(whole_range(reader, by_name[a]).nominal for a in axes)
+        order = tuple((axes.index(it.axis), it.level) for it in reader.iters if it.axis in axes)
+        return BufferLayout(tiles, order)
+
+    # ---- nests ----------------------------------------------------------------------------------
+
+    def _nest(self, s: Stage, outside: frozenset[str]) -> Stmt:
+        ranges = self.ranges[s.name]
+        own = [it for it in s.iters if it.level >= ranges[it.axis].start]
+        return self._loops(s, own, 0, outside)
+
+    def _loops(self, s: Stage, own: list, p: int, scope: frozenset[str]) -> Stmt:  # type: ignore[type-arg]
+        stmts: list[Stmt] = []
+        first = next((k for k, it in enumerate(own) if it.reduce), len(own))
+        if p == first and s.compute.combiner:
+            stmts.append(self._init(s, [it for it in own[p:] if not it.reduce]))
+        if p == len(own):
+            stmts.append(self._store(s))
+            return block(stmts)
+        it = own[p]
+        r = self.ranges[s.name][it.axis]
+        var = r.vars[it.level]
+        assert isinstance(var, Var)
+        inner = scope | {var.name}
+        body = self._with_attached(s, it.name, own, p, inner)
+        stmts.append(
+            For(
+                var.name,
+                r.clamped(it.level),
+                r.nominal[it.level],
+                it.reduce,
+                body,
+                self._notes(s, it.name),
+                axis=(s.name, it.axis, it.level),
+            )
+        )
+        return block(stmts)
+
+    def _with_attached(
+        self,
+        s: Stage,
+        iterator: str,
+        own: list,
+        p: int,
+        scope: frozenset[str],  # type: ignore[type-arg]
+    ) -> Stmt:
+        """The body of a loop: the stages attached here, then the rest of the nest."""
+        here = self.schedule.attached(s.name, iterator)
+        nests: list[Stmt] = []
+        for a in reversed(here):
+            known = {n: self.ranges[n] for n in self.ranges}
+            view = Scope(self.schedule, known, scope)
+            self.ranges[a.name] = required(view, a)
+            self.visits[a.name] = self._visits(s, scope)
+            self.buffers[a.name] = self._local_buffer(a)
+        for a in here:
+            nests.append(self._nest(a, scope))
+        body = block([*nests, self._loops(s, own, p + 1, scope)])
+        for a in reversed(here):
+            body = Alloc(self.buffers[a.name], body)
+        return body
+
+    def _local_buffer(self, s: Stage) -> Buffer:
+        shape = tuple(self.ranges[s.name][a.name].ext for a in s.compute.axes)
+        return Buffer(s.name, shape, s.compute.dtype, "local", "temp", s.compute.shape)
+
+    def _init(self, s: Stage, rest: list) -> Stmt:  # type: ignore[type-arg]
+        """The start values of a reduction, over the spatial loops inside its first reduction."""
+        op = s.compute
+        assert op.combiner is not None
+        rename = {}
+        for it in rest:
+            var = self.ranges[s.name][it.axis].vars[it.level]
+            rename[str(var)] = Var(f"{var}.init")
+        values = self._axis_values(s)
+        count = self._count(s, reduce=False)
+        identity = combiner_identity(op.combiner, op.dtype)
+        indices = self._place(s, [values[a.name] for a in op.axes])
+        stmt: Stmt = Store(
+            s.name, tuple(substitute(i, rename) for i in indices), identity, None, s.name, count
+        )
+        for it in reversed(rest):
+            r = self.ranges[s.name][it.axis]
+            notes = tuple(n for n in self._notes(s, it.name) if n[0] != "parallel")
+            stmt = For(
+                f"{r.vars[it.level]}.init",
+                substitute(r.clamped(it.level), rename),
+                r.nominal[it.level],
+                False,
+                stmt,
+                notes,
+                axis=(s.name, it.axis, it.level),
+            )
+        return stmt
+
+    def _store(self, s: Stage) -> Stmt:
+        op = s.compute
+        values = self._axis_values(s)
+        memo: dict[Expr, Expr] = {}
+
+        def leaf(e: Expr) -> Expr | None:
+            if isinstance(e, Var):
+                return values.get(e.name)
+            if isinstance(e, Load):
+                plain = [transform(i, leaf, memo) for i in e.indices]
+                return Load(e.tensor, self._read_place(s, e, plain), e.dtype)
+            return None
+
+        value = transform(op.body, leaf, memo)
+        place = self._place(s, [values[a.name] for a in op.axes])
+        return Store(s.name, place, value, op.combiner, s.name, self._count(s, reduce=True))
+
+    def _axis_values(self, s: Stage) -> dict[str, Expr]:
+        return {name: r.value for name, r in self.ranges[s.name].items()}
+
+    def _place(self, s: Stage, index: list[Expr]) -> tuple[Expr, ...]:
+        """Where a stage stores the element with this index."""
+        buffer = self.buffers[s.name]
+        if buffer.layout:
+            reader = self.schedule[s.packed_for or ""]
+            axes = [a.name for a in s.compute.axes]
+            own = self.ranges[s.name]
+            assert len(axes) == len(packed_axes(reader, s.name))
+            return tuple(own[axes[d]].vars[lv] for d, lv in buffer.layout.order)
+        if buffer.scope == "local":
+            ranges = self.ranges[s.name]
+            origins = [ranges[a.name].origin for a in s.compute.axes]
+            return tuple(sub(i, o) for i, o in zip(index, origins, strict=True))
+        return tuple(index)
+
+    def _read_place(self, reader: Stage, load: Load, index: list[Expr]) -> tuple[Expr, ...]:
+        """Where a reader finds the element of a tensor with this index."""
+        source = self.schedule[load.tensor]
+        buffer = self.buffers[load.tensor]
+        if buffer.layout:
+            axes = packed_axes(reader, load.tensor)
+            own = self.ranges[reader.name]
+            return tuple(own[axes[d]].vars[lv] for d, lv in buffer.layout.order)
+        if buffer.scope == "local":
+            ranges = self.ranges[load.tensor]
+            origins = [ranges[a.name].origin for a in source.compute.axes]
+            return tuple(sub(i, o) for i, o in zip(index, origins, strict=True))
+        return tuple(index)
+
+    # ---- annotations and counts -----------------------------------------------------------------
+
+    def _notes(self, s: Stage, iterator: str) -> Annotations:
+        return tuple((k, _token(v)) for it, k, v in s.notes if it == iterator)
+
+    def _visits(self, target: Stage, scope: frozenset[str]) -> tuple[Expr, ...]:
+        """How often the attach point is reached, as factors: trips of each axis of the target."""
+        factors = list(self.visits[target.name])
+        for r in self.ranges[target.name].values():
+            inside = [v for v in r.vars[r.start :] if isinstance(v, Var) and v.name in scope]
+            if inside:
+                level = r.start + len(inside) - 1
+                factors.append(ceildiv(r.ext, r.steps[level]))
+        return tuple(factors)
+
+    def _count(self, s: Stage, reduce: bool) -> tuple[Expr, ...]:
+        """Executions of the stage's store (or of its start value), as factors.
+
+        Exact for root and aligned stages; with overlapping halos along one axis of the target the
+        closed sum, otherwise an upper bound.
+        """
+        op = s.compute
+        axes = op.axes + (op.reduce_axes if reduce else ())
+        ranges = self.ranges[s.name]
+        if s.location == "root" or any(ranges[a.name].aligned for a in op.axes):
+            return tuple(a.extent for a in axes)
+        return (*self.visits[s.name], *(_trips(ranges[a.name]) for a in axes))
+
+
+def _trips(r: AxisRange) -> Expr:
+    return r.limit if r.whole else minimum(r.ext, r.limit)
+
+
+def _token(token: str) -> Expr:
+    """An annotation value: an int, a knob, or `knob>n`, which is 1 where the knob exceeds n."""
+    name, _, depth = token.partition(">")
+    if name.lstrip("-").isdigit():
+        return Const(int(name))
+    knob = Var(name, "knob")
+    return minimum(1, maximum(0, sub(knob, int(depth)))) if depth else knob

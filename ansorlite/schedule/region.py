@@ -1,0 +1,220 @@
+"""Which part of a stage is needed: conservative interval arithmetic over holes and loop variables.
+
+In: the schedule, the loops in scope. Out: per axis of an attached stage its `AxisRange`: where the
+needed region starts, how long it nominally is, and the levels of its loops. Decisions go by the
+structure of the schedule and of the te expressions, never by values.
+"""
+
+from dataclasses import dataclass
+
+from ansorlite.errors import ScheduleError
+from ansorlite.ir.expr import Const, Expr, Var, add, ceildiv, maximum, minimum, mul, sub
+from ansorlite.ir.ranges import coefficient
+from ansorlite.ir.traverse import loads, substitute
+from ansorlite.schedule.stage import Schedule, Stage, axis_of, factor_expr
+from ansorlite.te.tensor import Axis
+
+ZERO, ONE = Const(0), Const(1)
+
+
+@dataclass(frozen=True)
+class AxisRange:
+    """The loops of one axis of a stage at one place.
+
+    `lo`: first index computed; `origin`: unclamped lo, the index stored at position 0 of a local
+    buffer; `ext`: nominal length; `limit`: end of the tensor; `whole`: lo = 0 and ext = limit by
+    structure; `aligned`: starts at a level of a follower's loops; `start`: first level with a loop
+    of its own; `vars[l]`: the variable of level l, `steps[l]` its stride, `nominal[l]` its extent.
+    """
+
+    lo: Expr
+    origin: Expr
+    ext: Expr
+    limit: Expr
+    whole: bool
+    aligned: bool
+    start: int
+    vars: tuple[Expr, ...]
+    steps: tuple[Expr, ...]
+    nominal: tuple[Expr, ...]
+
+    @property
+    def value(self) -> Expr:
+        """The axis as an expression over its loops."""
+        return self.partial(len(self.vars))
+
+    def partial(self, levels: int) -> Expr:
+        """lo plus the contribution of the levels before `levels`."""
+        out = self.lo
+        for lv in range(self.start, levels):
+            out = add(out, mul(self.vars[lv], self.steps[lv]))
+        return out
+
+    def clamped(self, level: int) -> Expr:
+        """Trips of the loop of `level` given the loops before it."""
+        here = self.partial(level)
+        step = self.steps[level]
+        bounds = [] if self.whole and level == self.start else [self.nominal[level]]
+        bounds.append(ceildiv(sub(self.limit, here), step))
+        if not (self.whole or self.aligned):
+            stop = add(self.origin, self.ext)
+            bounds.append(ceildiv(sub(stop, here), step))
+        return minimum(*bounds)
+
+
+def loop_name(stage: Stage, axis: str, level: int) -> str:
+    return f"{stage.name}.{axis}.{level}" if stage.factors(axis) else f"{stage.name}.{axis}"
+
+
+def _steps(stage: Stage, axis: str) -> list[Expr]:
+    steps: list[Expr] = [ONE]
+    for f in reversed(stage.factors(axis)):
+        steps.insert(0, mul(steps[0], factor_expr(f)))
+    return steps
+
+
+def make_range(
+    stage: Stage, axis: Axis, lo: Expr, origin: Expr, ext: Expr, whole: bool
+) -> AxisRange:
+    """Loops over [lo, lo + ext) of an axis, all levels of its own."""
+    steps = _steps(stage, axis.name)
+    factors = [factor_expr(f) for f in stage.factors(axis.name)]
+    return AxisRange(
+        lo,
+        origin,
+        ext,
+        axis.extent,
+        whole,
+        False,
+        0,
+        tuple(Var(loop_name(stage, axis.name, lv)) for lv in range(len(steps))),
+        tuple(steps),
+        (ceildiv(ext, steps[0]), *factors),
+    )
+
+
+def whole_range(stage: Stage, axis: Axis) -> AxisRange:
+    return make_range(stage, axis, ZERO, ZERO, axis.extent, True)
+
+
+def aligned_range(stage: Stage, axis: Axis, follower: AxisRange, fixed: int) -> AxisRange:
+    """Loops that start at level `fixed` of the follower's loops over the same axis."""
+    steps = _steps(stage, axis.name)
+    own = tuple(Var(loop_name(stage, axis.name, lv)) for lv in range(len(steps)))
+    factors = tuple(factor_expr(f) for f in stage.factors(axis.name))
+    nominal = (follower.nominal[0], *factors)
+    lo = follower.partial(fixed)
+    if fixed == 0:
+        return make_range(stage, axis, lo, lo, follower.ext, follower.whole)
+    ext = steps[fixed - 1]
+    variables = (*follower.vars[:fixed], *own[fixed:])
+    limit = axis.extent
+    return AxisRange(lo, lo, ext, limit, False, True, fixed, variables, tuple(steps), nominal)
+
+
+Ranges = dict[str, AxisRange]
+
+
+@dataclass
+class Scope:
+    """The loops in scope at an attach point and the ranges of the stages around it."""
+
+    schedule: Schedule
+    ranges: dict[str, Ranges]
+    loops: frozenset[str]
+
+    def fixed_levels(self, stage: Stage, axis: str) -> int:
+        """How many outer levels of an axis are in scope; -1 if they are no prefix."""
+        flags = [
+            v.name in self.loops for v in self.ranges[stage.name][axis].vars if isinstance(v, Var)
+        ]
+        n = sum(flags)
+        return n if all(flags[:n]) else -1
+
+    def span(self, stage: Stage, axis: str) -> tuple[Expr, Expr, bool]:
+        """(first index, width, whole axis?) that one trip of the loops in scope covers."""
+        r = self.ranges[stage.name][axis]
+        n = self.fixed_levels(stage, axis)
+        if n < 0:
+            return ZERO, r.limit, True
+        if n <= r.start and not (r.aligned and n == r.start):
+            return r.lo, r.ext, r.whole
+        return r.partial(n), r.steps[n - 1], False
+
+
+def required(scope: Scope, stage: Stage) -> Ranges:
+    """The ranges of an attached stage's axes at the place described by `scope`."""
+    op = stage.compute
+    target = scope.schedule[stage.location[0]]
+    reads: list[tuple[Stage, tuple[Expr, ...]]] = []
+    for r in scope.schedule.readers(stage.name):
+        if r.name not in scope.ranges:
+            inner = required(scope, r)
+            scope.ranges[r.name] = inner
+        for x in dict.fromkeys(loads(r.compute.body)):
+            if x.tensor == stage.name:
+                reads.append((r, x.indices))
+    out: Ranges = {}
+    for d, axis in enumerate(op.axes):
+        if target.leader == stage.name and len(reads) == 1:
+            follower = target.compute.axes[d]
+            n = scope.fixed_levels(target, follower.name)
+            if n >= 0 and reads[0][0].name == target.name:
+                r = scope.ranges[target.name][follower.name]
+                out[axis.name] = aligned_range(stage, axis, r, n)
+                continue
+        out[axis.name] = _hull(scope, stage, axis, [(r, idx[d]) for r, idx in reads])
+    for axis in op.reduce_axes:
+        out[axis.name] = whole_range(stage, axis)
+    return out
+
+
+def _hull(scope: Scope, stage: Stage, axis: Axis, reads: list[tuple[Stage, Expr]]) -> AxisRange:
+    """Hull of what the readers need along one axis; the whole axis where it is not expressible."""
+    spans: list[tuple[Expr, Expr, bool, dict[str, Expr]]] = []
+    for reader, index in reads:
+        one = _one_read(scope, reader, index)
+        if one is None:
+            return whole_range(stage, axis)
+        spans.append(one)
+    lo, ext, negative, coefs = spans[0]
+    for lo2, ext2, negative2, coefs2 in spans[1:]:
+        if coefs2 != coefs:
+            return whole_range(stage, axis)
+        gap = sub(lo2, lo)
+        low = minimum(ZERO, gap)
+        ext = sub(maximum(ext, add(gap, ext2)), low)
+        lo = add(lo, low)
+        negative = negative or negative2
+    first = maximum(ZERO, lo) if negative else lo
+    return make_range(stage, axis, first, lo, ext, False)
+
+
+def _one_read(
+    scope: Scope, reader: Stage, index: Expr
+) -> tuple[Expr, Expr, bool, dict[str, Expr]] | None:
+    """(lo, width, may lo be negative, what lo depends on) of one read; None if not affine."""
+    lo: Expr = index
+    width: Expr = ONE
+    negative = False
+    moving: dict[str, Expr] = {}
+    values: dict[str, Expr] = {}
+    constant = substitute(index, {n: ZERO for n in index.free})
+    for name in sorted(index.free):
+        c = coefficient(index, name)
+        if not isinstance(c, Const):
+            return None
+        axis_of(reader.compute, name)
+        base, span, whole = scope.span(reader, name)
+        grow = mul(sub(span, ONE), Const(abs(c.value)))
+        width = add(width, grow)
+        values[name] = base
+        if c.value < 0:
+            negative = True
+            lo = sub(lo, grow)
+        if not whole:
+            moving[str(base)] = add(moving.get(str(base), ZERO), c)
+    if not isinstance(constant, Const):
+        raise ScheduleError(f"index {index} read by {reader.name} is no integer expression")
+    negative = negative or constant.value < 0
+    return substitute(lo, values), width, negative, {k: moving[k] for k in sorted(moving)}

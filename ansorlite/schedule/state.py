@@ -1,0 +1,100 @@
+"""A `State` is a DAG, the steps applied to it, and the holes that are still open in them.
+
+In: ComputeDAG. Out: `replay` gives the `Schedule`; `fill` puts numbers for holes; JSON round-trips.
+A sketch is a state whose steps have holes; a complete program is one whose steps have none.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import Any
+
+from ansorlite.errors import ScheduleError
+from ansorlite.schedule.holes import Hole, column_values
+from ansorlite.schedule.stage import Factor, Schedule, initial_schedule
+from ansorlite.schedule.steps import Step, step_from_json, step_to_json
+from ansorlite.te.dag import ComputeDAG
+
+
+@dataclass(frozen=True)
+class State:
+    """Frozen; `apply` returns the next state. Holes keep the order in which they were made."""
+
+    dag: ComputeDAG
+    steps: tuple[Step, ...] = ()
+    holes: tuple[Hole, ...] = ()
+
+    def apply(self, *steps: Step) -> "State":
+        """Append steps; ScheduleError if one is illegal here."""
+        schedule = self.schedule
+        for step in steps:
+            schedule = step.apply(schedule)
+        new = replace(self, steps=(*self.steps, *steps))
+        new.__dict__["schedule"] = schedule
+        return new
+
+    def open(self, *holes: Hole) -> "State":
+        """Add holes; one of the same name must be the same hole."""
+        known = {h.name: h for h in self.holes}
+        fresh = []
+        for h in holes:
+            if h.name in known and known[h.name] != h:
+                raise ScheduleError(f"hole {h.name} is opened twice with different options")
+            if h.name not in known:
+                fresh.append(h)
+        new = replace(self, holes=(*self.holes, *fresh))
+        if "schedule" in self.__dict__:
+            new.__dict__["schedule"] = self.__dict__["schedule"]
+        return new
+
+    @cached_property
+    def schedule(self) -> Schedule:
+        """The stages after all steps."""
+        s = initial_schedule(self.dag)
+        for step in self.steps:
+            s = step.apply(s)
+        return s
+
+    def fill(self, values: Mapping[str, tuple[int, ...]]) -> "State":
+        """The complete state with these values for all holes."""
+        for h in self.holes:
+            if h.name not in values:
+                raise ScheduleError(f"no values are given for hole {h.name}")
+            if len(values[h.name]) != h.width:
+                raise ScheduleError(f"hole {h.name} takes {h.width} values, got {values[h.name]}")
+        columns = column_values(values)
+        return State(self.dag, tuple(_fill_step(s, columns) for s in self.steps))
+
+    def to_json(self) -> list[dict[str, Any]]:
+        return [step_to_json(s) for s in self.steps]
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.steps)) + "\n"
+
+
+def state_from_json(
+    dag: ComputeDAG, steps: list[dict[str, Any]], holes: tuple[Hole, ...] = ()
+) -> State:
+    """Rebuild a state; holes are needed only where the steps name some."""
+    return State(dag, tuple(step_from_json(s) for s in steps), holes)
+
+
+def _fill_step(step: Step, columns: Mapping[str, int]) -> Step:
+    changed: dict[str, Any] = {}
+    for f in fields(step):
+        value = getattr(step, f.name)
+        if f.name in ("factors", "factor", "value"):
+            parts = value if isinstance(value, tuple) else (value,)
+            filled = tuple(_fill_factor(p, columns) for p in parts)
+            changed[f.name] = filled if isinstance(value, tuple) else filled[0]
+    return replace(step, **changed) if changed else step
+
+
+def _fill_factor(f: Factor, columns: Mapping[str, int]) -> Factor:
+    if isinstance(f, int):
+        return f
+    name, _, depth = f.partition(">")
+    if name not in columns:
+        raise ScheduleError(f"no value is given for {name}")
+    value = columns[name]
+    return int(value > int(depth)) if depth else value

@@ -1,0 +1,371 @@
+"""Transform steps: frozen values that are replayed on a schedule.
+
+One class a step: its fields, its `apply`, its JSON tag (`tag`) and its rewrite. Factors are ints or
+names of hole columns. An illegal step raises ScheduleError that names step, stage and number.
+"""
+
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar
+
+from ansorlite.errors import ScheduleError
+from ansorlite.ir.expr import Const, Expr, Load, Var, ceildiv
+from ansorlite.ir.traverse import loads, substitute
+from ansorlite.schedule.stage import (
+    Factor,
+    Iterator,
+    Schedule,
+    Stage,
+    axis_of,
+    factor_expr,
+    initial_stage,
+)
+from ansorlite.te.dag import rename_loads
+from ansorlite.te.tensor import Axis, ComputeOp
+
+
+@dataclass(frozen=True)
+class Split:
+    """rewrite: `for i` -> `for i.0: for i.1: ...`, the inner levels with the given factors."""
+
+    tag: ClassVar[str] = "split"
+    stage: str
+    axis: str
+    factors: tuple[Factor, ...]
+
+    def apply(self, s: Schedule) -> Schedule:
+        def split(stage: Stage) -> Stage:
+            axis_of(stage.compute, self.axis)
+            if stage.factors(self.axis):
+                raise ScheduleError(
+                    f"cannot split {self.axis} of {self.stage}: it is split already, "
+                    "give all levels in one step"
+                )
+            for f in self.factors:
+                if isinstance(f, int) and f < 1:
+                    raise ScheduleError(f"cannot split {self.axis} of {self.stage} by factor {f}")
+            iters: list[Iterator] = []
+            for it in stage.iters:
+                if it.axis == self.axis:
+                    levels = range(len(self.factors) + 1)
+                    iters += [Iterator(it.axis, lv, True, it.reduce) for lv in levels]
+                else:
+                    iters.append(it)
+            tiling = (*stage.tiling, (self.axis, self.factors))
+            return replace(stage, iters=tuple(iters), tiling=tiling)
+
+        return s.update(self.stage, split)
+
+
+@dataclass(frozen=True)
+class FollowSplit:
+    """rewrite: every spatial axis of `stage` is split like the same-numbered one of `leader`."""
+
+    tag: ClassVar[str] = "follow_split"
+    stage: str
+    leader: str
+
+    def apply(self, s: Schedule) -> Schedule:
+        lead = s[self.leader]
+        own, theirs = s[self.stage].compute.axes, lead.compute.axes
+        if len(own) != len(theirs):
+            raise ScheduleError(
+                f"{self.stage} cannot follow {self.leader}: {len(own)} axes against {len(theirs)}"
+            )
+        for a, b in zip(own, theirs, strict=True):
+            if lead.factors(b.name):
+                s = Split(self.stage, a.name, lead.factors(b.name)).apply(s)
+        return s.update(self.stage, lambda st: replace(st, leader=self.leader))
+
+
+@dataclass(frozen=True)
+class Reorder:
+    """rewrite: the loops of `stage` nest in `order`."""
+
+    tag: ClassVar[str] = "reorder"
+    stage: str
+    order: tuple[str, ...]
+
+    def apply(self, s: Schedule) -> Schedule:
+        def reorder(stage: Stage) -> Stage:
+            if sorted(self.order) != sorted(it.name for it in stage.iters):
+                raise ScheduleError(
+                    f"cannot reorder {self.stage} to {' '.join(self.order)}: its iterators are "
+                    + " ".join(it.name for it in stage.iters)
+                )
+            return replace(stage, iters=tuple(stage.iters[stage.position(n)] for n in self.order))
+
+        return s.update(self.stage, reorder)
+
+
+@dataclass(frozen=True)
+class ComputeAt:
+    """rewrite: compute what one trip of `target`'s loop `iterator` needs of `stage`, inside it."""
+
+    tag: ClassVar[str] = "compute_at"
+    stage: str
+    target: str
+    iterator: str
+
+    def apply(self, s: Schedule) -> Schedule:
+        s[self.target].position(self.iterator)
+        if self.stage in s.outputs:
+            raise ScheduleError(f"cannot attach {self.stage}: it is an output")
+        if s[self.stage].is_placeholder or s[self.stage].location == "inlined":
+            raise ScheduleError(f"cannot attach {self.stage}: it has no loops of its own")
+        inside = {self.target}
+        while True:
+            more = {t.name for n in inside for t in s.attached(n)} - inside
+            if not more:
+                break
+            inside |= more
+        for r in s.readers(self.stage):
+            if r.name not in inside:
+                raise ScheduleError(
+                    f"cannot attach {self.stage} to {self.target}: {r.name} reads it, too"
+                )
+        where = (self.target, self.iterator)
+        return s.update(self.stage, lambda st: replace(st, location=where))
+
+
+@dataclass(frozen=True)
+class ComputeInline:
+    """rewrite: x[i] = f(i); y[j] = g(x[j]) -> y[j] = g(f(j))."""
+
+    tag: ClassVar[str] = "compute_inline"
+    stage: str
+
+    def apply(self, s: Schedule) -> Schedule:
+        op = s[self.stage].compute
+        if op.combiner:
+            raise ScheduleError(f"cannot inline {self.stage}: it is a reduction")
+        if self.stage in s.outputs:
+            raise ScheduleError(f"cannot inline {self.stage}: it is an output")
+        s = s.update(self.stage, lambda st: replace(st, location="inlined"))
+        stages = tuple(
+            st if st.is_placeholder else replace(st, op=inline_into(st.compute, op))
+            for st in s.stages
+        )
+        return replace(s, stages=stages)
+
+
+def inline_into(reader: ComputeOp, op: ComputeOp) -> ComputeOp:
+    """The reader with every load of `op` replaced by the body of `op` at those indices."""
+    found = {x for x in loads(reader.body) if x.tensor == op.name}
+    if not found:
+        return reader
+    values: dict[Expr, Expr] = {}
+    for load in found:
+        names = {a.name: i for a, i in zip(op.axes, load.indices, strict=True)}
+        values[load] = substitute(op.body, names)
+
+    from ansorlite.ir.traverse import transform
+
+    return replace(reader, body=transform(reader.body, lambda e: values.get(e), {}))
+
+
+@dataclass(frozen=True)
+class CacheWrite:
+    """rewrite: C[i] = f(i) -> C.cache[i] = f(i); C[i] = C.cache[i]."""
+
+    tag: ClassVar[str] = "cache_write"
+    stage: str
+
+    def apply(self, s: Schedule) -> Schedule:
+        stage = s[self.stage]
+        if stage.tiling or stage.location != "root":
+            raise ScheduleError(f"cannot cache {self.stage}: it is scheduled already")
+        cache = replace(stage.compute, name=f"{self.stage}.cache")
+        body = Load(cache.name, tuple(a.var for a in cache.axes), cache.dtype)
+        copy = replace(stage.compute, reduce_axes=(), combiner=None, body=body, attrs=())
+        s = s.insert_before(self.stage, initial_stage(cache))
+        return s.update(self.stage, lambda _: initial_stage(copy))
+
+
+@dataclass(frozen=True)
+class CacheRead:
+    """rewrite: y = f(x) -> x.packed[i] = x[i]; y = f(x.packed), for one reader y."""
+
+    tag: ClassVar[str] = "cache_read"
+    tensor: str
+    reader: str
+
+    def apply(self, s: Schedule) -> Schedule:
+        source, reader = s[self.tensor], s[self.reader]
+        if all(x.tensor != self.tensor for x in loads(reader.compute.body)):
+            raise ScheduleError(f"cannot cache {self.tensor} for {self.reader}: it is not read")
+        name = f"{self.tensor}.packed"
+        axes = tuple(Axis(f"d{d}", e) for d, e in enumerate(source.op.shape))
+        body = Load(self.tensor, tuple(a.var for a in axes), source.op.dtype)
+        copy = ComputeOp(name, axes, (), None, body)
+        s = s.insert_before(self.reader, initial_stage(copy))
+        new_body = rename_loads(reader.compute.body, {self.tensor: name})
+        return s.update(self.reader, lambda st: replace(st, op=replace(st.compute, body=new_body)))
+
+
+@dataclass(frozen=True)
+class Rfactor:
+    """rewrite: C = sum over k -> C.rf[.., k'] = sum over the rest of k; C = sum over k'.
+
+    Reduction axis `axis` is cut into k_o (outer) and k_i (inner, `factor` long, exact); `keep` says
+    which part becomes the new, last spatial axis of C.rf.
+    """
+
+    tag: ClassVar[str] = "rfactor"
+    stage: str
+    axis: str
+    factor: Factor
+    keep: str
+
+    def apply(self, s: Schedule) -> Schedule:
+        stage = s[self.stage]
+        op = stage.compute
+        axis = axis_of(op, self.axis)
+        if not op.combiner or axis not in op.reduce_axes:
+            raise ScheduleError(f"cannot rfactor {self.stage}: {self.axis} is not reduced")
+        if stage.tiling or stage.location != "root":
+            raise ScheduleError(f"cannot rfactor {self.stage}: it is scheduled already")
+        if self.keep not in ("outer", "inner"):
+            raise ScheduleError(f"rfactor of {self.stage} keeps {self.keep!r}: outer or inner")
+        f = factor_expr(self.factor)
+        if isinstance(f, Const) and isinstance(axis.extent, Const) and axis.extent.value % f.value:
+            raise ScheduleError(
+                f"cannot rfactor {self.axis} of {self.stage}: {f.value} does not divide "
+                f"extent {axis.extent.value}"
+            )
+        outer = Axis(f"{self.axis}_o", ceildiv(axis.extent, f))
+        inner = Axis(f"{self.axis}_i", f)
+        kept, rest = (outer, inner) if self.keep == "outer" else (inner, outer)
+        body = substitute(op.body, {self.axis: outer.var * f + inner.var})
+        reduce_axes = tuple(rest if a == axis else a for a in op.reduce_axes)
+        rf = replace(
+            op,
+            name=f"{self.stage}.rf",
+            axes=(*op.axes, kept),
+            reduce_axes=reduce_axes,
+            body=body,
+            attrs=(),
+        )
+        load = Load(rf.name, tuple(a.var for a in rf.axes), rf.dtype)
+        final = replace(op, reduce_axes=(kept,), body=load, attrs=())
+        new = initial_stage(rf)
+        if self.keep == "inner":
+            n = len(op.axes)
+            iters = (*new.iters[:n], *new.iters[n + 1 :], new.iters[n])
+            new = replace(new, iters=iters)
+        s = s.insert_before(self.stage, new)
+        return s.update(self.stage, lambda _: initial_stage(final))
+
+
+@dataclass(frozen=True)
+class LayoutRewrite:
+    """rewrite: tensor x of one reader is stored in the order in which the reader's loops visit it.
+
+    Every index of x must be one plain axis of the reader. A computed x (a packing stage) gets the
+    same tiles and loop order; a constant placeholder is packed when the kernel is bound.
+    """
+
+    tag: ClassVar[str] = "layout_rewrite"
+    tensor: str
+    reader: str
+
+    def apply(self, s: Schedule) -> Schedule:
+        if [r.name for r in s.readers(self.tensor)] != [self.reader]:
+            raise ScheduleError(
+                f"cannot rewrite the layout of {self.tensor}: {self.reader} is not its one reader"
+            )
+        reader, source = s[self.reader], s[self.tensor]
+        axes = packed_axes(reader, self.tensor)
+        if not source.is_placeholder:
+            own = [a.name for a in source.compute.axes]
+            for d, axis in enumerate(axes):
+                if reader.factors(axis):
+                    s = Split(self.tensor, own[d], reader.factors(axis)).apply(s)
+            order = []
+            for it in reader.iters:
+                if it.axis in axes:
+                    d = axes.index(it.axis)
+                    order.append(f"{own[d]}.{it.level}" if it.split else own[d])
+            s = Reorder(self.tensor, tuple(order)).apply(s)
+        return s.update(self.tensor, lambda st: replace(st, packed_for=self.reader))
+
+
+def packed_axes(reader: Stage, tensor: str) -> list[str]:
+    """The reader's axis that indexes each dimension of the tensor."""
+    found = {x.indices for x in loads(reader.compute.body) if x.tensor == tensor}
+    if len(found) != 1:
+        raise ScheduleError(f"{reader.name} reads {tensor} in {len(found)} ways, not in one")
+    axes: list[str] = []
+    for i in next(iter(found)):
+        if not isinstance(i, Var) or i.name in axes:
+            raise ScheduleError(f"index {i} of {tensor} in {reader.name} is no axis of its own")
+        axes.append(i.name)
+    return axes
+
+
+@dataclass(frozen=True)
+class Annotate:
+    """rewrite: loop `iterator` gets annotation `key` with an int, a knob, or a depth `knob>n`."""
+
+    tag: ClassVar[str] = "annotate"
+    stage: str
+    iterator: str
+    key: str
+    value: Factor
+
+    def apply(self, s: Schedule) -> Schedule:
+        if self.key not in ("parallel", "lanes", "register", "unroll"):
+            raise ScheduleError(f"cannot annotate {self.stage}.{self.iterator}: key {self.key!r}")
+        s[self.stage].position(self.iterator)
+        note = (self.iterator, self.key, str(self.value))
+        return s.update(self.stage, lambda st: replace(st, notes=(*st.notes, note)))
+
+
+Step = (
+    Split
+    | FollowSplit
+    | Reorder
+    | ComputeAt
+    | ComputeInline
+    | CacheWrite
+    | CacheRead
+    | Rfactor
+    | LayoutRewrite
+    | Annotate
+)
+STEPS: tuple[type[Any], ...] = (
+    Split,
+    FollowSplit,
+    Reorder,
+    ComputeAt,
+    ComputeInline,
+    CacheWrite,
+    CacheRead,
+    Rfactor,
+    LayoutRewrite,
+    Annotate,
+)
+
+
+def step_to_json(step: Step) -> dict[str, Any]:
+    """{"step": tag, field: value, ...} with lists for tuples."""
+    out: dict[str, Any] = {"step": step.tag}
+    for f in fields(step):
+        value = getattr(step, f.name)
+        out[f.name] = list(value) if isinstance(value, tuple) else value
+    return out
+
+
+def step_from_json(data: dict[str, Any]) -> Step:
+    """The inverse of `step_to_json`; ScheduleError names an unknown tag or field."""
+    for cls in STEPS:
+        if cls.tag == data.get("step"):
+            names = {f.name for f in fields(cls)}
+            given = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items()}
+            given.pop("step")
+            if set(given) != names:
+                raise ScheduleError(
+                    f"step {cls.tag} has fields {sorted(given)}, not {sorted(names)}"
+                )
+            step: Step = cls(**given)
+            return step
+    raise ScheduleError(f"unknown schedule step {data.get('step')!r}")
