@@ -24,7 +24,6 @@ VARIABLES: tuple[tuple[str, str], ...] = (
     ("ANSORLITE_VERIFY", "0 or 1: verify every level between the stages"),
     ("ANSORLITE_NUM_THREADS", "threads of a kernel; default: the processors we may use"),
     ("ANSORLITE_BUILD_WORKERS", "processes that compile; default: the processors we may use"),
-    ("ANSORLITE_OPENMP", "path of the OpenMP runtime to load; default: the one that is found"),
 )
 MAX_THREADS = 4096
 
@@ -39,7 +38,6 @@ class Settings:
     verify: bool = False
     num_threads: int | None = None
     build_workers: int | None = None
-    openmp: Path | None = None
 
 
 @cache
@@ -59,7 +57,7 @@ def read_settings(env: Mapping[str, str]) -> Settings:
             near = difflib.get_close_matches(name, known, n=1)
             hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
             warnings.warn(f"{name} is set, but ansorlite does not read it: {hint}", stacklevel=3)
-    dump, openmp = _text(env, "DUMP"), _text(env, "OPENMP")
+    dump = _text(env, "DUMP")
     return Settings(
         cache_dir=_cache_dir(env),
         debug=_integer(env, "DEBUG", 0, 5) or 0,
@@ -67,7 +65,6 @@ def read_settings(env: Mapping[str, str]) -> Settings:
         verify=_boolean(env, "VERIFY"),
         num_threads=_integer(env, "NUM_THREADS", 1, MAX_THREADS),
         build_workers=_integer(env, "BUILD_WORKERS", 1, MAX_THREADS),
-        openmp=Path(openmp).expanduser() if openmp else None,
     )
 
 

@@ -22,7 +22,6 @@ def test_every_variable_reaches_its_field() -> None:
         "ANSORLITE_VERIFY": "yes",
         "ANSORLITE_NUM_THREADS": " 8 ",
         "ANSORLITE_BUILD_WORKERS": "2",
-        "ANSORLITE_OPENMP": "/opt/lib/libomp.so",
         "ANSORLITE_CACHE_DIR": "/nowhere/cache",
     }
     assert set(env) == {name for name, _ in VARIABLES}
@@ -32,7 +31,6 @@ def test_every_variable_reaches_its_field() -> None:
         verify=True,
         num_threads=8,
         build_workers=2,
-        openmp=Path("/opt/lib/libomp.so"),
         cache_dir=Path("/nowhere/cache"),
     )
 

@@ -44,6 +44,9 @@ def obey() -> Callable[[tuple[str, Any]], Any]:
             case "sleep":
                 time.sleep(argument)
                 return argument
+            case "pid after":
+                time.sleep(argument)
+                return os.getpid()
             case "hang in C":
                 ctypes.PyDLL(None).sleep(1000)  # PyDLL keeps the interpreter's lock
             case "start a child and hang":
@@ -71,3 +74,40 @@ def die_at_start() -> Callable[[Any], Any]:
 def never_ready() -> Callable[[Any], Any]:
     time.sleep(1000)
     raise AssertionError
+
+
+class Unpackable:
+    """Unpickles only in the process that made it."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+
+    def __setstate__(self, state: dict[str, int]) -> None:
+        raise ValueError("cannot be unpacked")
+
+
+class Counted:
+    """Counts how often this process unpickled it."""
+
+    unpickled = 0
+
+    def __init__(self) -> None:
+        self.state = 1
+
+    def __setstate__(self, state: dict[str, int]) -> None:
+        self.__dict__.update(state)
+        Counted.unpickled += 1
+
+
+def build(request: Any, shared: Any) -> Any:
+    """A build entry: `obey`'s requests, and questions about the shared objects."""
+    match request:
+        case ("shared", key):
+            return shared[key]
+        case ("keys", _):
+            return sorted(shared)
+        case ("unpickled", key):
+            _ = shared[key]
+            return Counted.unpickled
+        case _:
+            return obey()(request)

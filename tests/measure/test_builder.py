@@ -1,0 +1,122 @@
+"""PoolBuilder: outcomes in request order, whatever single requests do to their worker."""
+
+import os
+import pickle
+from collections.abc import Iterator
+
+import pytest
+from measure_entries import Counted, Unpackable
+
+from ansorlite.errors import AnsorliteError
+from ansorlite.measure.builder import BuildOutcome, PoolBuilder
+from ansorlite.measure.result import Status
+
+ENTRY = "measure_entries:build"
+
+
+@pytest.fixture
+def pool() -> Iterator[PoolBuilder]:
+    with PoolBuilder(2, entry=ENTRY) as builder:
+        yield builder
+
+
+def values(outcomes: list[BuildOutcome]) -> list[object]:
+    assert all(o.status is Status.OK for o in outcomes), outcomes
+    return [o.image for o in outcomes]
+
+
+def test_outcomes_come_in_request_order(pool: PoolBuilder) -> None:
+    naps = [0.2, 0.0, 0.1, 0.0, 0.05, 0.0, 0.0]
+    outcomes = pool.build([("sleep", s) for s in naps])
+    assert values(outcomes) == naps
+    assert outcomes[0].build_s >= 0.2
+    assert pool.build([]) == []
+
+
+def test_every_worker_takes_part(pool: PoolBuilder) -> None:
+    assert len(set(values(pool.build([("pid after", 0.4)] * 6)))) == 2
+
+
+def test_failures_are_outcomes_and_spare_their_neighbours() -> None:
+    requests: list[object] = [
+        ("echo", "first"),
+        ("raise", "no such axis"),
+        ("print and crash", "LLVM ERROR: cannot select"),
+        ("hang in C", None),
+        Unpackable(),
+        ("lambda", 1),
+        ("crash", None),
+        ("echo", "last"),
+    ]
+    with PoolBuilder(2, timeout_s=0.5, entry=ENTRY) as pool:
+        out = pool.build(requests)
+    assert [o.status for o in out] == [
+        Status.OK,
+        Status.BUILD_ERROR,
+        Status.BUILD_ERROR,
+        Status.BUILD_TIMEOUT,
+        Status.BUILD_ERROR,
+        Status.BUILD_ERROR,
+        Status.BUILD_ERROR,
+        Status.OK,
+    ]
+    assert values([out[0], out[-1]]) == ["first", "last"]
+    assert "ValueError: no such axis" in out[1].error
+    assert out[2].error == "killed by SIGABRT; it printed: LLVM ERROR: cannot select"
+    assert "no answer after 0.5" in out[3].error
+    assert "cannot be unpacked" in out[4].error
+    assert out[6].error == "killed by SIGSEGV"
+    result = out[3].as_result()
+    assert (result.status, result.error) == (Status.BUILD_TIMEOUT, out[3].error)
+    assert result.build_s >= 0.5 and result.latency_s is None and not result.ok
+
+
+def test_shared_objects_reach_every_worker_once() -> None:
+    with PoolBuilder(1, entry=ENTRY) as pool:
+        pool.share("a", Counted())
+        pool.share("b", [1, 2])
+        assert values(pool.build([("unpickled", "a")] * 3)) == [1, 1, 1]
+        pool.share("c", "late")
+        pool.unshare("b")
+        assert values(pool.build([("shared", "c"), ("keys", None), ("unpickled", "a")])) == [
+            "late",
+            ["a", "c"],
+            1,
+        ]
+
+
+def test_shared_objects_survive_crashes_and_recycling() -> None:
+    with PoolBuilder(2, max_tasks=2, entry=ENTRY) as pool:
+        pool.share("a", "here")
+        assert values(pool.build([("shared", "a")] * 9)) == ["here"] * 9
+        pool.share("b", "too")
+        out = pool.build([Unpackable(), ("crash", None), ("shared", "b"), ("shared", "a")])
+        assert not out[0].image and not out[1].image and values(out[2:]) == ["too", "here"]
+
+
+def test_an_unknown_key_is_a_build_error(pool: PoolBuilder) -> None:
+    (outcome,) = pool.build([("shared", "nothing")])
+    assert outcome.status is Status.BUILD_ERROR and "KeyError: 'nothing'" in outcome.error
+
+
+def test_an_entry_that_does_not_exist_is_an_error_of_its_own() -> None:
+    with (
+        PoolBuilder(1, entry="measure_entries:missing") as pool,
+        pytest.raises(AnsorliteError, match="builder 0 cannot start: 'measure_entries:missing'"),
+    ):
+        pool.build([("echo", 1)])
+
+
+def test_usable_again_after_close(pool: PoolBuilder) -> None:
+    (before,) = values(pool.build([("pid", None)]))
+    pool.close()
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(str(before)), 0)
+    assert values(pool.build([("echo", 1)])) == [1]
+
+
+def test_an_interrupted_build_leaves_no_stale_outcome(pool: PoolBuilder) -> None:
+    pool.build([("echo", 0)])
+    with pytest.raises((AttributeError, TypeError, pickle.PicklingError), match="pickle"):
+        pool.build([("sleep", 1000), ("echo", lambda: None)])
+    assert values(pool.build([("echo", k) for k in range(4)])) == [0, 1, 2, 3]
