@@ -1,0 +1,104 @@
+"""How long a kernel takes: repeats until the figure is steady, or until it has clearly lost.
+
+In: `repeat(n)`, which runs the kernel n times and returns the seconds that took. Out: `Timing`, the
+seconds a call of each repeat, and their median. Short kernels are run many times a repeat, so that
+a repeat lasts about `repeat_s`. Disturbances only ever make a run slower, so the lower half of
+the repeats tells how steady the kernel is: its width, (median - minimum) / minimum, is the spread.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import median
+
+MAX_INNER = 1 << 20
+GROWTH = 10  # calls of a microsecond are overhead for the most part: do not trust one too far
+
+
+@dataclass(frozen=True)
+class TimingPolicy:
+    """When to stop. An ordinary kernel takes 15-100 ms.
+
+    From `min_repeats` on, the measurement ends when it is steady or has lasted `budget_s`; a slow
+    kernel's ends after `limit_s` even before that. `losing` holds (repeats, factor): after that
+    many repeats, a minimum above factor times the best latency known ends it. `cold` runs once a
+    repeat, after a flush of the caches.
+    """
+
+    repeat_s: float = 0.005
+    min_repeats: int = 3
+    max_repeats: int = 20
+    budget_s: float = 0.1
+    limit_s: float = 1.0
+    spread: float = 0.03
+    losing: tuple[tuple[int, float], ...] = ((1, 3.0), (2, 2.0), (3, 1.5))
+    cold: bool = False
+
+
+@dataclass(frozen=True)
+class Timing:
+    """`times_s`: seconds a call, one entry a repeat of `inner` calls."""
+
+    times_s: tuple[float, ...]
+    inner: int
+
+    @property
+    def latency_s(self) -> float:
+        return median(self.times_s)
+
+    @property
+    def spread(self) -> float:
+        low = min(self.times_s)
+        return (self.latency_s - low) / low if low > 0 else 0.0
+
+
+def time_kernel(
+    repeat: Callable[[int], float],
+    policy: TimingPolicy,
+    best_latency_s: float | None = None,
+    flush: Callable[[], None] | None = None,
+) -> Timing:
+    """Time a kernel that has run before (the check was its warm-up).
+
+    Always returns at least one repeat, even where one call alone exceeds the limit.
+    """
+    if policy.cold:
+        inner, spent_s, times = 1, 0.0, []
+    else:
+        inner, first_s = _calibrate(repeat, policy.repeat_s)
+        spent_s, times = first_s, [first_s / inner]
+    while not _enough(times, spent_s, policy, best_latency_s):
+        if flush is not None:
+            flush()
+        seconds = repeat(inner)
+        spent_s += seconds
+        times.append(seconds / inner)
+    return Timing(tuple(times), inner)
+
+
+def _calibrate(repeat: Callable[[int], float], repeat_s: float) -> tuple[int, float]:
+    """How many calls fill `repeat_s`, and the seconds that they took."""
+    inner = 1
+    while True:
+        seconds = repeat(inner)
+        if seconds >= repeat_s or inner >= MAX_INNER:
+            return inner, seconds
+        wanted = math.ceil(inner * 1.1 * repeat_s / seconds) if seconds > 0 else MAX_INNER
+        inner = min(max(wanted, inner + 1), inner * GROWTH, MAX_INNER)
+
+
+def _enough(
+    times: list[float], spent_s: float, policy: TimingPolicy, best_latency_s: float | None
+) -> bool:
+    done = len(times)
+    if done == 0:
+        return False
+    if done >= policy.max_repeats or spent_s >= policy.limit_s:
+        return True
+    low = min(times)
+    if best_latency_s is not None and any(
+        done >= n and low > factor * best_latency_s for n, factor in policy.losing
+    ):
+        return True
+    steady = Timing(tuple(times), 1).spread <= policy.spread
+    return done >= policy.min_repeats and (steady or spent_s >= policy.budget_s)
