@@ -126,7 +126,6 @@ def exp(b: B, x: V) -> V:
 
 def log(b: B, x: V) -> V:
     """Natural logarithm; float: error below 1.5 ulp. log(+-0) = -inf, NaN for x < 0."""
-    inf = math.inf
     subnormal = b.fcmp_ordered("<", x, _const(x, 2.0**-126))
     normal = b.select(subnormal, b.fmul(x, _const(x, 2.0**25)), x)
     # Less sqrt(1/2)'s bits, the exponent field is that of m in [sqrt(1/2), sqrt(2)).
@@ -142,12 +141,10 @@ def log(b: B, x: V) -> V:
     y = _fma(b, e, _const(x, LN2_LOW), y)
     y = _fma(b, square, _const(x, -0.5), y)
     y = _fma(b, e, _const(x, LN2_HIGH), b.fadd(f, y))
-    # What is not positive and finite: inf and NaN stay, negative numbers give NaN, zeros -inf.
-    zero = _const(x, 0.0)
-    odd = b.select(b.fcmp_ordered("<", x, zero), _const(x, math.nan), x)
-    odd = b.select(b.fcmp_ordered("==", x, zero), _const(x, -inf), odd)
-    usual = b.and_(b.fcmp_ordered(">", x, zero), b.fcmp_ordered("<", x, _const(x, inf)))
-    return b.select(usual, y, odd)
+    # inf and NaN stay, negative numbers give NaN, both zeros -inf.
+    y = b.select(b.fcmp_ordered("<", x, _const(x, math.inf)), y, x)
+    y = b.select(b.fcmp_ordered("<", x, _const(x, 0.0)), _const(x, math.nan), y)
+    return b.select(b.fcmp_ordered("==", x, _const(x, 0.0)), _const(x, -math.inf), y)
 
 
 def tanh(b: B, x: V) -> V:
@@ -302,7 +299,14 @@ def _exp2_double(b: B, x: V) -> V:
 
 
 def _poly(b: B, x: V, coefficients: Sequence[float]) -> V:
-    """Horner's scheme; coefficients from the constant term upwards."""
+    """Polynomial; coefficients from the constant term upwards.
+
+    Horner's scheme; long ones as even and odd halves, to halve the chain of dependent operations.
+    """
+    if len(coefficients) > 6:
+        square = b.fmul(x, x)
+        even, odd = coefficients[::2], coefficients[1::2]
+        return _fma(b, x, _poly(b, square, odd), _poly(b, square, even))
     *rest, y = (_const(x, c) for c in coefficients)
     for c in reversed(rest):
         y = _fma(b, y, x, c)
