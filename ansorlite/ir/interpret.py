@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ansorlite.codegen.image import Layout
 from ansorlite.errors import ScheduleError
 from ansorlite.ir.expr import Const, Expr, Load, Op, Poly, Var
+from ansorlite.ir.layout import Layout
 from ansorlite.ir.program import Alloc, Block, Buffer, For, If, Program, Stmt, Store
 
 Array = npt.NDArray[Any]

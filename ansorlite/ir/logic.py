@@ -43,10 +43,10 @@ def negate(cond: Any) -> Expr:
 def select(cond: Any, a: Any, b: Any) -> Expr:
     """a where cond holds, else b; the branch not taken is not evaluated."""
     c = wrap(cond)
-    a, b = promote(a, b)
+    x, y = promote(a, b)
     if isinstance(c, Const):
-        return a if c.value else b
-    return a if a == b else Op("select", (c, a, b), a.dtype)
+        return x if c.value else y
+    return x if x == y else Op("select", (c, x, y), x.dtype)
 
 
 UNARY = ("exp", "log", "sqrt", "tanh", "erf", "sigmoid", "abs", "floor")

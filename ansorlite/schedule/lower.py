@@ -25,7 +25,7 @@ from ansorlite.ir.tidy import tidy
 from ansorlite.ir.traverse import substitute, transform
 from ansorlite.schedule.holes import column_values
 from ansorlite.schedule.region import AxisRange, Ranges, Scope, required, whole_range
-from ansorlite.schedule.stage import Schedule, Stage
+from ansorlite.schedule.stage import Iterator, Schedule, Stage
 from ansorlite.schedule.state import State
 from ansorlite.schedule.steps import packed_axes
 from ansorlite.te.tensor import Placeholder, combiner_identity
@@ -111,7 +111,7 @@ class _Lowering:
         own = [it for it in s.iters if it.level >= ranges[it.axis].start]
         return self._loops(s, own, 0, outside)
 
-    def _loops(self, s: Stage, own: list, p: int, scope: frozenset[str]) -> Stmt:  # type: ignore[type-arg]
+    def _loops(self, s: Stage, own: list[Iterator], p: int, scope: frozenset[str]) -> Stmt:
         stmts: list[Stmt] = []
         first = next((k for k, it in enumerate(own) if it.reduce), len(own))
         if p == first and s.compute.combiner:
@@ -142,9 +142,9 @@ class _Lowering:
         self,
         s: Stage,
         iterator: str,
-        own: list,
+        own: list[Iterator],
         p: int,
-        scope: frozenset[str],  # type: ignore[type-arg]
+        scope: frozenset[str],
     ) -> Stmt:
         """The body of a loop: the stages attached here, then the rest of the nest."""
         here = self.schedule.attached(s.name, iterator)
@@ -166,7 +166,7 @@ class _Lowering:
         shape = tuple(self.ranges[s.name][a.name].ext for a in s.compute.axes)
         return Buffer(s.name, shape, s.compute.dtype, "local", "temp", s.compute.shape)
 
-    def _init(self, s: Stage, rest: list) -> Stmt:  # type: ignore[type-arg]
+    def _init(self, s: Stage, rest: list[Iterator]) -> Stmt:
         """The start values of a reduction, over the spatial loops inside its first reduction."""
         op = s.compute
         assert op.combiner is not None

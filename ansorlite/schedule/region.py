@@ -160,8 +160,8 @@ def required(scope: Scope, stage: Stage) -> Ranges:
             follower = target.compute.axes[d]
             n = scope.fixed_levels(target, follower.name)
             if n >= 0 and reads[0][0].name == target.name:
-                r = scope.ranges[target.name][follower.name]
-                out[axis.name] = aligned_range(stage, axis, r, n)
+                lead = scope.ranges[target.name][follower.name]
+                out[axis.name] = aligned_range(stage, axis, lead, n)
                 continue
         out[axis.name] = _hull(scope, stage, axis, [(r, idx[d]) for r, idx in reads])
     for axis in op.reduce_axes:

@@ -117,7 +117,7 @@ def _points(
         return memo[name][tuple(index)]
     if wanted > _CHUNK and shape:
         flat = [np.broadcast_to(i, shape).reshape(-1) for i in index]
-        step = max(1, _CHUNK // int(np.prod(inner, dtype=np.int64)))
+        step: int = max(1, int(_CHUNK // np.prod(inner, dtype=np.int64)))
         parts = [
             _points_once(dag, op, [f[s : s + step] for f in flat], arrays, memo)
             for s in range(0, flat[0].size, step)
