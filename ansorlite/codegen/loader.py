@@ -125,7 +125,7 @@ def aligned_empty(shape: Sequence[int], dtype: npt.DTypeLike, alignment: int = A
     size_bytes = math.prod(shape) * dtype.itemsize
     memory = np.empty(size_bytes + alignment, np.uint8)
     start = -memory.ctypes.data % alignment
-    return memory[start : start + size_bytes].view(dtype).reshape(tuple(shape))
+    return np.ndarray(tuple(shape), dtype, buffer=memory.data, offset=start)
 
 
 def aligned_copy(x: Array, alignment: int = ALIGNMENT) -> Array:
