@@ -1,0 +1,155 @@
+"""Two kernels that show a machine's limits: multiply-add throughput and copy bandwidth.
+
+In: a `Target`. Out: `KernelImage`s that `measure.peak` runs. Both take their amount of work and
+the number of threads to ask for from their first parameter, so that one image serves all
+measurements. Compiler, loader and OpenMP runtime are those of every kernel, so the limits are
+what a kernel of this package can reach.
+"""
+
+from typing import TypeAlias
+
+from llvmlite import ir
+
+from ansorlite.codegen.compile import compile_module
+from ansorlite.codegen.image import KernelImage, Param
+from ansorlite.target import Target
+
+Value: TypeAlias = ir.Value
+
+FLOAT, I32, I64, VOID = ir.FloatType(), ir.IntType(32), ir.IntType(64), ir.VoidType()
+POINTER = ir.PointerType()
+
+
+def fma_accumulators(target: Target) -> int:
+    """Independent sums: enough to hide the FMA latency (4 cycles on 2 or more pipes).
+
+    Two registers stay free for the operands.
+    """
+    return 12 if target.vector_registers < 32 else 24
+
+
+def fma_kernel(target: Target) -> KernelImage:
+    """`work[0]` iterations on each of `work[1]` threads, of `fma_accumulators` vector FMAs each.
+
+    Parameters: work int64[2], operands float32[2, lanes] (factor and summand), out
+    float32[cores, lanes], where every thread that ran leaves its sum. A thread does
+    2 * lanes * accumulators operations an iteration. `work[1]` is at most the target's cores.
+    """
+    lanes = target.lanes("float32")
+    vector = ir.VectorType(FLOAT, lanes)
+    module, b, args, (iterations, _) = _threaded("fma")
+    operands, out = _argument(b, args, 1), _argument(b, args, 2)
+    factor = b.load(operands, typ=vector, align=4)
+    summand = b.load(_at(b, operands, vector, I64(1)), typ=vector, align=4)
+    start, loop, done = b.block, b.append_basic_block("loop"), b.append_basic_block("done")
+    b.branch(loop)
+    b.position_at_end(loop)
+    i = b.phi(I64)
+    sums = [b.phi(vector) for _ in range(fma_accumulators(target))]
+    fma = ir.Function(
+        module, ir.FunctionType(vector, [vector] * 3), name=f"llvm.fmuladd.v{lanes}f32"
+    )
+    nexts = [b.call(fma, [s, factor, summand]) for s in sums]
+    following = b.add(i, I64(1))
+    b.cbranch(b.icmp_signed("<", following, iterations), loop, done)
+    i.add_incoming(I64(0), start)
+    i.add_incoming(following, loop)
+    for k, (s, after) in enumerate(zip(sums, nexts, strict=True)):
+        s.add_incoming(ir.Constant(vector, [float(k)] * lanes), start)
+        s.add_incoming(after, loop)
+    b.position_at_end(done)
+    total = nexts[0]
+    for after in nexts[1:]:
+        total = b.fadd(total, after)
+    b.store(total, _at(b, out, vector, _of_openmp(b, "omp_get_thread_num")), align=4)
+    b.ret_void()
+    params = (
+        Param("work", (2,), "int64", "input"),
+        Param("operands", (2, lanes), "float32", "input"),
+        Param("out", (target.cores, lanes), "float32", "output"),
+    )
+    return _image(module, "fma", params, target)
+
+
+def copy_kernel(target: Target, n: int) -> KernelImage:
+    """y = scale * x on the first `work[0]` vectors, split evenly over `work[1]` threads or fewer.
+
+    Parameters: work int64[2], scale float32[lanes], x and y float32[n]. The multiplication keeps
+    LLVM from calling memcpy, whose streaming stores ordinary kernels do not have.
+    """
+    lanes = target.lanes("float32")
+    vector = ir.VectorType(FLOAT, lanes)
+    module, b, args, (vectors, _) = _threaded("copy")
+    scale = b.load(_argument(b, args, 1), typ=vector, align=4)
+    x, y = _argument(b, args, 2), _argument(b, args, 3)
+    thread, threads = _of_openmp(b, "omp_get_thread_num"), _of_openmp(b, "omp_get_num_threads")
+    first = b.sdiv(b.mul(vectors, thread), threads)
+    last = b.sdiv(b.mul(vectors, b.add(thread, I64(1))), threads)
+    start, loop, done = b.block, b.append_basic_block("loop"), b.append_basic_block("done")
+    b.cbranch(b.icmp_signed("<", first, last), loop, done)
+    b.position_at_end(loop)
+    i = b.phi(I64)
+    scaled = b.fmul(b.load(_at(b, x, vector, i), typ=vector, align=4), scale)
+    b.store(scaled, _at(b, y, vector, i), align=4)
+    following = b.add(i, I64(1))
+    i.add_incoming(first, start)
+    i.add_incoming(following, loop)
+    b.cbranch(b.icmp_signed("<", following, last), loop, done)
+    b.position_at_end(done)
+    b.ret_void()
+    params = (
+        Param("work", (2,), "int64", "input"),
+        Param("scale", (lanes,), "float32", "input"),
+        Param("x", (n,), "float32", "input"),
+        Param("y", (n,), "float32", "output"),
+    )
+    return _image(module, "copy", params, target)
+
+
+def _threaded(symbol: str) -> tuple[ir.Module, ir.IRBuilder, Value, tuple[Value, Value]]:
+    """A module whose entry point runs a body on `work[1]` threads.
+
+    Returns it with a builder in the body, the body's `args` and both elements of `work`.
+    """
+    module = ir.Module(name=symbol)
+    body_type = ir.FunctionType(VOID, [POINTER])
+    body = ir.Function(module, body_type, name=f"{symbol}_body")
+    body.linkage = "internal"
+    parallel = ir.Function(
+        module, ir.FunctionType(VOID, [POINTER, POINTER, I32, I32]), name="GOMP_parallel"
+    )
+
+    entry = ir.Function(module, body_type, name=symbol)
+    b = ir.IRBuilder(entry.append_basic_block("entry"))
+    _, threads = _work(b, entry.args[0])
+    b.call(parallel, [body, entry.args[0], b.trunc(threads, I32), I32(0)])
+    b.ret_void()
+
+    b = ir.IRBuilder(body.append_basic_block("entry"))
+    return module, b, body.args[0], _work(b, body.args[0])
+
+
+def _work(b: ir.IRBuilder, args: Value) -> tuple[Value, Value]:
+    work = _argument(b, args, 0)
+    return b.load(work, typ=I64), b.load(_at(b, work, I64, I64(1)), typ=I64)
+
+
+def _of_openmp(b: ir.IRBuilder, name: str) -> Value:
+    """The result of one of OpenMP's functions without arguments."""
+    function = ir.Function(b.module, ir.FunctionType(I32, []), name=name)
+    return b.zext(b.call(function, []), I64)
+
+
+def _argument(b: ir.IRBuilder, args: Value, index: int) -> Value:
+    return b.load(_at(b, args, POINTER, I64(index)), typ=POINTER)
+
+
+def _at(b: ir.IRBuilder, pointer: Value, element: ir.Type, index: Value) -> Value:
+    return b.gep(pointer, [index], source_etype=element)
+
+
+def _image(
+    module: ir.Module, symbol: str, params: tuple[Param, ...], target: Target
+) -> KernelImage:
+    code = compile_module(str(module), target)
+    return KernelImage(code, symbol, params, target.triple, target.cpu)

@@ -1,0 +1,179 @@
+"""What the machine can do: multiply-adds per second and bytes copied per second, measured.
+
+In: a `Target` that this machine can run. Out: a `Peak`, the limit that every report quotes. A
+measurement takes well under a second; it is kept for the process and, unless the machine was too
+busy for a steady figure, in `$XDG_CACHE_HOME/ansorlite/peak.json` (else ~/.cache) by the
+target's fingerprint.
+"""
+
+import json
+import math
+import os
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from ansorlite.codegen.loader import aligned_copy, aligned_empty, load_image
+from ansorlite.codegen.microbenchmarks import copy_kernel, fma_accumulators, fma_kernel
+from ansorlite.errors import AnsorliteError
+from ansorlite.target import Target
+
+MIB = 1024 * 1024
+RUN_S = 0.012  # one timed run; some 10,000 times the cost of starting a parallel region
+REPEATS = 9
+ATTEMPTS = 3
+# Runs are steady where the quartiles of their times lie within this share of the median, and
+# where the threads had their cores for themselves for all but this share of the time.
+STEADY = 0.1
+
+
+@dataclass(frozen=True)
+class Peak:
+    """Limits of a machine: float32 operations per second (an FMA is two) on all cores of the
+    target and on one, and bytes per second, read plus written, of a copy on all cores."""
+
+    flops_all: float
+    flops_one: float
+    copy_bytes_per_s: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.flops_all / 1e9:.1f} GFLOP/s ({self.flops_one / 1e9:.1f} on one core),"
+            f" copy {self.copy_bytes_per_s / 1e9:.1f} GB/s"
+        )
+
+
+@cache
+def measure_peak(target: Target) -> Peak:
+    """The machine's limits with the target's vectors and number of cores; cached.
+
+    Raises AnsorliteError where this machine cannot run the target's code.
+    """
+    host = Target.detect()
+    if target.arch != host.arch or target.vector_bytes > host.vector_bytes:
+        raise AnsorliteError(
+            f"cannot measure {target.cpu} ({target.arch}, vectors of {target.vector_bytes} B) here:"
+            f" this machine is {host.cpu} ({host.arch}, {host.vector_bytes} B)"
+        )
+    path = cache_file()
+    known = _read(path).get(target.fingerprint)
+    if known is not None:
+        return known
+    peak, steady = run_benchmarks(target)
+    if steady:
+        _write(path, target.fingerprint, peak)
+    return peak
+
+
+def run_benchmarks(target: Target) -> tuple[Peak, bool]:
+    """Measure now, without any cache: medians, or the best of some attempts on a busy machine.
+
+    Returns the limits, and whether the runs were steady: only then are they worth keeping.
+    """
+    best, steady = Peak(0.0, 0.0, 0.0), False
+    for _ in range(ATTEMPTS):
+        one_core, one_steady = _flops(target, 1)
+        all_cores, all_steady = _flops(target, target.cores)
+        copied = _copy_bytes_per_s(target)
+        best = Peak(
+            max(best.flops_all, all_cores),
+            max(best.flops_one, one_core),
+            max(best.copy_bytes_per_s, copied),
+        )
+        steady = one_steady and all_steady
+        if steady:
+            break
+    return best, steady
+
+
+def cache_file() -> Path:
+    """Where measured limits are kept between processes."""
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(home) / "ansorlite" / "peak.json"
+
+
+def _flops(target: Target, threads: int) -> tuple[float, bool]:
+    """Operations per second of multiply-adds in registers on some threads, and if steady."""
+    lanes = target.lanes("float32")
+    kernel = load_image(fma_kernel(target))
+    # s * 0.5 + 1 stays between 0 and 24, so that no operand is subnormal, infinite or NaN.
+    operands = aligned_copy(np.repeat(np.array([[0.5], [1.0]], np.float32), lanes, axis=1))
+    work = aligned_copy(np.array([100_000, 1], np.int64))
+    out = aligned_empty((target.cores, lanes), "float32")
+    args = kernel.pointer_array([work, operands, out])
+
+    def run() -> None:
+        kernel.call(args)
+
+    # One thread tells how long an iteration takes: many may wait for a core longer than they run.
+    work[:] = int(100_000 * RUN_S / min(_seconds(run) for _ in range(3))), threads
+    out[:] = np.nan
+    seconds, steady = _median(run, threads)
+    # OpenMP may give fewer threads than asked for (OMP_THREAD_LIMIT, or no runtime at all).
+    ran = int(np.count_nonzero(np.isfinite(out[:, 0])))
+    return 2.0 * lanes * fma_accumulators(target) * ran * int(work[0]) / seconds, steady
+
+
+def _copy_bytes_per_s(target: Target) -> float:
+    """Bytes per second of a copy between arrays that are each twice the largest cache."""
+    lanes = target.lanes("float32")
+    size_bytes = min(512 * MIB, max(64 * MIB, 2 * target.l3_bytes))
+    n = size_bytes // 4 // lanes * lanes
+    kernel = load_image(copy_kernel(target, n))
+    work = aligned_copy(np.array([n // lanes, target.cores], np.int64))
+    scale = aligned_copy(np.ones(lanes, np.float32))
+    x, y = (aligned_empty((n,), "float32") for _ in range(2))
+    x[:] = 1.0
+    args = kernel.pointer_array([work, scale, x, y])
+    seconds, _ = _median(lambda: kernel.call(args), target.cores)
+    return 2.0 * 4 * n / seconds
+
+
+def _median(run: Callable[[], None], threads: int) -> tuple[float, bool]:
+    """Median seconds of some runs, after one that does not count, and whether they were steady."""
+    run()
+    cores = min(threads, Target.detect().cores)
+    start, start_cpu = time.perf_counter(), time.process_time()
+    times = [_seconds(run) for _ in range(REPEATS)]
+    # Threads that wait for each other spin: with a core each they use all of its time.
+    busy = (time.process_time() - start_cpu) / (time.perf_counter() - start) / cores
+    low, middle, high = statistics.quantiles(times, n=4)
+    return middle, (high - low) <= STEADY * middle and busy >= 1.0 - STEADY
+
+
+def _seconds(run: Callable[[], None]) -> float:
+    start = time.perf_counter()
+    run()
+    return max(time.perf_counter() - start, 1e-9)
+
+
+def _read(path: Path) -> dict[str, Peak]:
+    """The file's entries; whatever is damaged or absent counts as not measured yet."""
+    try:
+        entries = json.loads(path.read_text())
+        peaks = {key: Peak(**{k: float(v) for k, v in e.items()}) for key, e in entries.items()}
+    except (OSError, ValueError, TypeError, AttributeError):
+        return {}
+    return {k: p for k, p in peaks.items() if all(map(_is_speed, asdict(p).values()))}
+
+
+def _is_speed(value: float) -> bool:
+    return math.isfinite(value) and value > 0
+
+
+def _write(path: Path, fingerprint: str, peak: Peak) -> None:
+    """Add an entry, in one step so that readers never see half a file. A cache that cannot be
+    written only costs time."""
+    entries = {key: asdict(p) for key, p in _read(path).items()} | {fingerprint: asdict(peak)}
+    scratch = path.with_name(f"{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        scratch.write_text(json.dumps(entries, indent=1, sort_keys=True) + "\n")
+        scratch.replace(path)
+    except OSError:
+        return

@@ -1,0 +1,129 @@
+"""The machine's measured limits: what the kernels compute, and how the figures are kept."""
+
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ansorlite.codegen import openmp
+from ansorlite.codegen.loader import aligned_copy, load_image
+from ansorlite.codegen.microbenchmarks import copy_kernel, fma_accumulators, fma_kernel
+from ansorlite.errors import AnsorliteError
+from ansorlite.measure import peak
+from ansorlite.measure.peak import Peak
+from ansorlite.target import PRESETS, Target
+
+SOME = Peak(2e11, 1e11, 2e10)
+
+
+@pytest.fixture
+def cache_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    peak.measure_peak.cache_clear()
+    yield peak.cache_file()
+    peak.measure_peak.cache_clear()
+
+
+def test_fma_kernel_does_the_operations_it_is_credited_with() -> None:
+    target = Target(cores=3)
+    lanes = target.lanes("float32")
+    work = aligned_copy(np.array([5, 3], np.int64))
+    operands = aligned_copy(np.repeat(np.array([[3.0], [1.0]], np.float32), lanes, axis=1))
+    out = aligned_copy(np.zeros((3, lanes), np.float32))
+    load_image(fma_kernel(target)).run([work, operands, out])
+    sums = np.arange(fma_accumulators(target), dtype=np.float32)
+    for _ in range(5):
+        sums = sums * 3 + 1
+    threads = 1 if openmp.runtime().is_serial else 3
+    assert (out[:threads] == sums.sum()).all() and not out[threads:].any()
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_copy_kernel_covers_every_vector_once(threads: int) -> None:
+    target = Target(cores=threads)
+    lanes = target.lanes("float32")
+    n = 101 * lanes
+    work = aligned_copy(np.array([100, threads], np.int64))
+    x = aligned_copy(np.arange(n, dtype=np.float32))
+    y = aligned_copy(np.full(n, -1, np.float32))
+    load_image(copy_kernel(target, n)).run(
+        [work, aligned_copy(np.full(lanes, 2, np.float32)), x, y]
+    )
+    np.testing.assert_array_equal(y[:-lanes], 2 * x[:-lanes])
+    assert (y[-lanes:] == -1).all()
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_kernels_compile_for_other_machines(preset: str) -> None:
+    target = Target.cross(preset, cores=4)
+    for image in (fma_kernel(target), copy_kernel(target, 1024)):
+        assert image.cpu == target.cpu and image.object_bytes[:4] == b"\x7fELF"
+    assert fma_accumulators(target) + 2 <= target.vector_registers
+
+
+def test_benchmarks_give_positive_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peak, "RUN_S", 0.001)
+    monkeypatch.setattr(peak, "REPEATS", 3)
+    monkeypatch.setattr(peak, "ATTEMPTS", 1)
+    measured, _ = peak.run_benchmarks(replace(Target(), l3_bytes=0))
+    assert all(math.isfinite(v) and v > 1e6 for v in asdict(measured).values())
+    assert "GFLOP/s" in str(measured)
+
+
+def test_a_steady_figure_is_kept_for_the_next_process(
+    cache_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(peak, "run_benchmarks", lambda target: (SOME, True))
+    assert peak.measure_peak(Target()) == SOME
+    other = replace(SOME, flops_all=9e11)
+    monkeypatch.setattr(peak, "run_benchmarks", lambda target: (other, True))
+    assert peak.measure_peak(Target()) == SOME  # this process remembers
+    peak.measure_peak.cache_clear()
+    assert peak.measure_peak(Target()) == SOME  # the file remembers
+    assert peak.measure_peak(Target(cores=77)) == other
+    assert set(json.loads(cache_file.read_text())) == {
+        Target().fingerprint,
+        Target(cores=77).fingerprint,
+    }
+
+
+def test_a_figure_from_a_busy_machine_is_not_kept(
+    cache_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(peak, "run_benchmarks", lambda target: (SOME, False))
+    assert peak.measure_peak(Target()) == SOME
+    assert not cache_file.exists()
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"%s": {"flops_all": 1}}', '{"%s": 3}', "nan"])
+def test_a_damaged_file_is_measured_over(
+    text: str, cache_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache_file.parent.mkdir(parents=True)
+    cache_file.write_text(text.replace("%s", Target().fingerprint))
+    monkeypatch.setattr(peak, "run_benchmarks", lambda target: (SOME, True))
+    assert peak.measure_peak(Target()) == SOME
+    assert json.loads(cache_file.read_text()) == {Target().fingerprint: asdict(SOME)}
+
+
+def test_a_folder_that_cannot_be_written_costs_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    monkeypatch.setattr(peak, "run_benchmarks", lambda target: (SOME, True))
+    peak.measure_peak.cache_clear()
+    assert peak.measure_peak(Target()) == SOME
+    peak.measure_peak.cache_clear()
+
+
+def test_another_machine_is_refused() -> None:
+    foreign = Target.cross("aarch64-neon" if Target().arch == "x86_64" else "x86-avx2")
+    with pytest.raises(AnsorliteError, match=f"cannot measure {foreign.cpu}"):
+        peak.measure_peak(foreign)
+    with pytest.raises(AnsorliteError, match="vectors of 128 B"):
+        peak.measure_peak(Target(vector_bytes=128))
