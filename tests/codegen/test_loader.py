@@ -10,9 +10,10 @@ import pytest
 
 from ansorlite.codegen import openmp
 from ansorlite.codegen.compile import compile_module
-from ansorlite.codegen.image import KernelImage, Layout, Param
+from ansorlite.codegen.image import KernelImage, Param
 from ansorlite.codegen.loader import NativeFunction, aligned_copy, aligned_empty, load_image
 from ansorlite.errors import BuildError
+from ansorlite.ir.layout import Layout
 from ansorlite.target import Target
 
 N = 64
