@@ -35,7 +35,7 @@ class GraphBuilder:
 
     def input(self, name: str, shape: Sequence[int], dtype: str = "float32") -> str:
         if dtype not in DTYPES:
-            raise ModelError(f"input {name} has dtype {dtype}: use one of {', '.join(DTYPES)}")
+            raise ModelError(f"input {name} has dtype {dtype}: convert the model to float32")
         if name in self.types:
             raise ModelError(f"input {name} is defined twice")
         self.types[name] = TensorType(tuple(int(n) for n in shape), dtype)

@@ -17,6 +17,7 @@ from ansorlite.ir.expr import Expr
 from ansorlite.te.tensor import ReduceAxis, Tensor
 
 Pads = Sequence[tuple[int, int]]
+Index = tuple[Any, ...]
 SPATIAL = {1: ("w",), 2: ("h", "w"), 3: ("d", "h", "w")}
 LOWEST = {"float32": -3.4028234663852886e38, "float64": -1.7976931348623157e308}
 
@@ -61,9 +62,7 @@ def _window(
     dilations: Sequence[int],
     fill: float = 0.0,
     ceil_mode: bool = False,
-) -> tuple[
-    Tensor, tuple[int, ...], tuple[ReduceAxis, ...], Callable[[Sequence[Any]], tuple[Any, ...]]
-]:
+) -> tuple[Tensor, tuple[int, ...], tuple[ReduceAxis, ...], Callable[[Sequence[Any]], Index]]:
     """Padded data, output extents, reduction axes and the data index under an output index."""
     rows = list(zip(x.shape[1:-1], kernel, strides, dilations, pads, strict=True))
     out = tuple(window_extent(n, k, s, d, p, ceil_mode) for n, k, s, d, p in rows)
@@ -74,7 +73,7 @@ def _window(
     names = spatial_names(len(kernel))
     axes = tuple(te.reduce_axis(k, name=f"k{n}") for k, n in zip(kernel, names, strict=True))
 
-    def under(at: Sequence[Any]) -> tuple[Any, ...]:
+    def under(at: Sequence[Any]) -> Index:
         moved = zip(at, axes, strides, dilations, strict=True)
         return tuple(i * s + k * d for i, k, s, d in moved)
 
@@ -267,7 +266,7 @@ def _reduced(
 
 def _merge(
     rank: int, kept: Sequence[int], at: Sequence[Any], axes: Sequence[int], ks: Sequence[ReduceAxis]
-) -> tuple[Any, ...]:
+) -> Index:
     index: list[Any] = [0] * rank
     for d, i in zip(kept, at, strict=False):
         index[d] = i
@@ -293,7 +292,7 @@ def softmax(x: Tensor, axes: Sequence[int], name: str = "softmax") -> Tensor:
         shape, lambda *i: te.max(x[_merge(rank, kept, i, axes, ks)], axis=ks), name=f"{name}_max"
     )
 
-    def rows(i: Sequence[Any]) -> tuple[Any, ...]:
+    def rows(i: Sequence[Any]) -> Index:
         return tuple(i[d] for d in kept) or (0,)
 
     e = te.compute(x.shape, lambda *i: te.exp(x[i] - high[rows(i)]), name=f"{name}_exp")

@@ -1,0 +1,163 @@
+"""ONNX operators that move data: reshapes, transposes, slices, padding, gather.
+
+In: a `Context` and an `OnnxNode` with constant shapes and indices. Out: emitted `reshape`, `slice`,
+`pad`, ... nodes with full-rank, non-negative attributes. The table is `onnx_table.IMPORTERS`.
+"""
+
+import math
+
+import numpy as np
+
+from ansorlite.errors import ModelError
+from ansorlite.graph.onnx_context import Context, OnnxNode
+
+
+def identity(c: Context, n: OnnxNode) -> str:
+    return c.emit("identity", [c.operand(n, 0)])
+
+
+def dropout(c: Context, n: OnnxNode) -> str:
+    if c.has(n, 2) and np.any(c.required(n, 2)):
+        raise ModelError("dropout in training mode: export the model in evaluation mode")
+    return identity(c, n)
+
+
+def reshape(c: Context, n: OnnxNode) -> str:
+    x = c.operand(n, 0)
+    shape, target = c.shape(x), [int(v) for v in c.required(n, 1).ravel()]
+    if not n.attrs.get("allowzero", 0):
+        if any(v == 0 and d >= len(shape) for d, v in enumerate(target)):
+            raise ModelError(f"shape {target} copies a dimension that {list(shape)} has not")
+        target = [shape[d] if v == 0 else v for d, v in enumerate(target)]
+    if -1 in target:
+        rest = math.prod(v for v in target if v != -1)
+        target[target.index(-1)] = math.prod(shape) // rest if rest else 0
+    return c.emit("reshape", [x], shape=tuple(target))
+
+
+def flatten(c: Context, n: OnnxNode) -> str:
+    x = c.operand(n, 0)
+    shape, axis = c.shape(x), int(n.attrs.get("axis", 1))
+    axis += len(shape) if axis < 0 else 0
+    return c.emit("reshape", [x], shape=(math.prod(shape[:axis]), math.prod(shape[axis:])))
+
+
+def transpose(c: Context, n: OnnxNode) -> str:
+    x = c.operand(n, 0)
+    default = tuple(reversed(range(len(c.shape(x)))))
+    return c.emit("transpose", [x], perm=tuple(n.attrs.get("perm", default)))
+
+
+def squeeze(c: Context, n: OnnxNode) -> str:
+    x = c.operand(n, 0)
+    shape, given = c.shape(x), c.axes(n, 1)
+    axes = {a % len(shape) for a in given} if given else {d for d, e in enumerate(shape) if e == 1}
+    wrong = [a for a in axes if shape[a] != 1]
+    if wrong:
+        raise ModelError(f"cannot squeeze axis {wrong[0]} of extent {shape[wrong[0]]}")
+    return c.emit("reshape", [x], shape=tuple(e for d, e in enumerate(shape) if d not in axes))
+
+
+def unsqueeze(c: Context, n: OnnxNode) -> str:
+    x, given = c.operand(n, 0), c.axes(n, 1)
+    shape = list(c.shape(x))
+    rank = len(shape) + len(given)
+    for a in sorted(a % rank for a in given):
+        shape.insert(a, 1)
+    return c.emit("reshape", [x], shape=tuple(shape))
+
+
+def concat(c: Context, n: OnnxNode) -> str:
+    rank = len(c.shape(c.operand(n, 0)))
+    return c.emit("concat", c.operands(n), axis=int(n.attrs.get("axis", 1)) % rank)
+
+
+def expand(c: Context, n: OnnxNode) -> str:
+    x, shape = c.operand(n, 0), tuple(int(v) for v in c.required(n, 1))
+    full = tuple(int(v) for v in np.broadcast_shapes(c.shape(x), shape))
+    return x if full == c.shape(x) else c.emit("expand", [x], shape=full)
+
+
+def pad(c: Context, n: OnnxNode) -> str:
+    x = c.operand(n, 0)
+    shape = c.shape(x)
+    mode, rank = n.attrs.get("mode", "constant"), len(shape)
+    if mode != "constant":
+        raise ModelError(f"pad mode {mode!r} is not supported, only 'constant'")
+    flat = [int(v) for v in (n.attrs["pads"] if n.opset < 11 else c.required(n, 1))]
+    value = float(n.attrs.get("value", 0.0))
+    if n.opset >= 11 and c.has(n, 2):
+        value = float(c.required(n, 2).item())
+    axes = [int(a) % rank for a in c.required(n, 3)] if c.has(n, 3) else list(range(rank))
+    before, after = [0] * rank, [0] * rank
+    for k, a in enumerate(axes):
+        before[a], after[a] = flat[k], flat[k + len(axes)]
+    if any(v < 0 for v in (*before, *after)):
+        starts = tuple(max(0, -lo) for lo in before)
+        cut = zip(shape, before, after, strict=True)
+        sizes = tuple(size + min(lo, 0) + min(hi, 0) for size, lo, hi in cut)
+        x = c.emit("slice", [x], starts=starts, sizes=sizes, steps=(1,) * rank)
+    pairs = tuple((max(lo, 0), max(hi, 0)) for lo, hi in zip(before, after, strict=True))
+    return c.emit("pad", [x], pads=pairs, value=value) if any(map(any, pairs)) else x
+
+
+def slice_(c: Context, n: OnnxNode) -> str:
+    x = c.operand(n, 0)
+    shape = c.shape(x)
+    if n.opset < 10:
+        first, last = list(n.attrs["starts"]), list(n.attrs["ends"])
+        axes, steps = list(n.attrs.get("axes", range(len(first)))), [1] * len(first)
+    else:
+        first, last = c.required(n, 1).tolist(), c.required(n, 2).tolist()
+        axes = c.required(n, 3).tolist() if c.has(n, 3) else list(range(len(first)))
+        steps = c.required(n, 4).tolist() if c.has(n, 4) else [1] * len(first)
+    rows = [(0, size, 1) for size in shape]
+    for lo, hi, a, step in zip(first, last, axes, steps, strict=True):
+        at = int(a) % len(shape)
+        index = range(*slice(int(lo), int(hi), int(step)).indices(shape[at]))
+        rows[at] = (index.start, len(index), int(step))
+    starts, sizes, strides = (tuple(r[k] for r in rows) for k in range(3))
+    if sizes == shape and set(strides) <= {1}:
+        return x
+    if 0 in sizes and c.known(n, 0) is None:
+        raise ModelError(f"the slice of {list(shape)} is empty")
+    return c.emit("slice", [x], starts=starts, sizes=sizes, steps=strides)
+
+
+def split(c: Context, n: OnnxNode) -> tuple[str, ...]:
+    """One slice per output; equal parts (the last may be smaller) where no sizes are given."""
+    x = c.operand(n, 0)
+    shape = c.shape(x)
+    axis, parts = int(n.attrs.get("axis", 0)) % len(shape), len(n.outputs)
+    if "split" in n.attrs or c.has(n, 1):
+        sizes = [int(v) for v in (n.attrs["split"] if "split" in n.attrs else c.required(n, 1))]
+    else:
+        part = -(-shape[axis] // parts)
+        sizes = [min(part, shape[axis] - k * part) for k in range(parts)]
+    if sum(sizes) != shape[axis] or len(sizes) != parts:
+        raise ModelError(f"cannot split extent {shape[axis]} into {parts} parts {sizes}")
+    out = []
+    for k, size in enumerate(sizes):
+        starts = tuple(sum(sizes[:k]) if d == axis else 0 for d in range(len(shape)))
+        extents = tuple(size if d == axis else e for d, e in enumerate(shape))
+        out.append(c.emit("slice", [x], starts=starts, sizes=extents, steps=(1,) * len(shape)))
+    return tuple(out)
+
+
+def gather(c: Context, n: OnnxNode) -> str:
+    """Any indices into constants; into other data one index, or a range with a fixed step."""
+    x, indices = c.operand(n, 0), c.required(n, 1)
+    shape = c.shape(x)
+    axis = int(n.attrs.get("axis", 0)) % len(shape)
+    data = c.known(n, 0)
+    if data is not None:
+        return c.constant(np.take(data, indices.astype(np.int64), axis=axis))
+    flat = [int(i) % shape[axis] for i in indices.ravel()]
+    step = flat[1] - flat[0] if len(flat) > 1 else 1
+    if not flat or step == 0 or flat != [flat[0] + k * step for k in range(len(flat))]:
+        raise ModelError("gather from data that is not constant needs indices with a fixed step")
+    starts = tuple(flat[0] if d == axis else 0 for d in range(len(shape)))
+    sizes = tuple(len(flat) if d == axis else e for d, e in enumerate(shape))
+    steps = tuple(step if d == axis else 1 for d in range(len(shape)))
+    out = c.emit("slice", [x], starts=starts, sizes=sizes, steps=steps)
+    return c.emit("reshape", [out], shape=(*shape[:axis], *indices.shape, *shape[axis + 1 :]))
