@@ -226,7 +226,7 @@ def wrap(x: Any, dtype: str | None = None) -> Expr:
     """Make an expression of a Python or numpy scalar; expressions pass through."""
     if isinstance(x, Expr):
         return x
-    if hasattr(x, "item"):
+    if getattr(x, "shape", None) == ():
         x = x.item()
     if isinstance(x, bool):
         return Const(x, "bool") if dtype in (None, "bool") else Const(x, dtype or "bool")
@@ -406,31 +406,37 @@ def mod(a: Any, b: Any) -> Expr:
     return Const(r.value % c, a.dtype) if isinstance(r, Const) else Op("mod", (r, b), a.dtype)
 
 
-_NONNEG: dict[Expr, bool] = {}
+# A name may be a hole in one sketch and a loop in another, so the holes belong to the key.
+_NONNEG: dict[tuple[Expr, frozenset[str]], bool] = {}
 
 
 def provably_nonneg(e: Expr) -> bool:
     """True if holes >= 1 and loop variables >= 0 alone imply e >= 0 (opaque atoms: never)."""
     terms = terms_of(e)
-    if any(not isinstance(a, Var) for m in terms for a in m):
-        return False
+    holes: set[str] = set()
+    for mono in terms:
+        for atom in mono:
+            if not isinstance(atom, Var):
+                return False
+            if atom.role == "hole":
+                holes.add(atom.name)
     if all(c >= 0 for c in terms.values()):
         return True
     if terms.get((), 0) < 0 and len(terms) == 1:
         return False
-    known = _NONNEG.get(e)
+    key = e, frozenset(holes)
+    known = _NONNEG.get(key)
     if known is None:
         moved: Expr = Const(0, e.dtype)
         for mono, c in terms.items():
             prod: Expr = Const(c, e.dtype)
             for atom in mono:
-                hole = isinstance(atom, Var) and atom.role == "hole"
-                prod = mul(prod, add(atom, 1) if hole else atom)
+                prod = mul(prod, add(atom, 1) if atom.key in holes else atom)
             moved = add(moved, prod)
         known = all(c >= 0 for c in terms_of(moved).values())
         if len(_NONNEG) > 50_000:
             _NONNEG.clear()
-        _NONNEG[e] = known
+        _NONNEG[key] = known
     return known
 
 
@@ -444,10 +450,11 @@ def maximum(*args: Any) -> Expr:
 
 def extremum(name: str, raw: Sequence[Any]) -> Expr:
     """n-ary, flattened, sorted; an argument goes only when another provably dominates it."""
-    args: list[Expr] = []
     first = next((a for a in raw if isinstance(a, Expr)), wrap(raw[0]))
-    for a in raw:
-        e = promote(a, first)[0]
+    exprs = [promote(a, first)[0] for a in raw]
+    dtype = max((e.dtype for e in exprs), key=_RANK.__getitem__)
+    args: list[Expr] = []
+    for e in (cast(e, dtype) for e in exprs):
         args.extend(e.args if isinstance(e, Op) and e.name == name and is_int(e) else (e,))
     if not is_int(args[0]):
         out = args[0]
@@ -473,7 +480,7 @@ COMPARE: dict[str, Callable[[Any, Any], bool]] = {
 
 
 def compare(name: str, a: Any, b: Any) -> Expr:
-    """lt, le, eq or ne; integer comparisons are brought to the form `x op 0`-like differences."""
+    """lt, le, eq or ne, as written; only literals are compared here."""
     a, b = promote(a, b)
     if isinstance(a, Const) and isinstance(b, Const):
         return Const(COMPARE[name](a.value, b.value), "bool")

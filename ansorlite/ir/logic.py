@@ -19,9 +19,7 @@ def logic(name: str, conds: Sequence[Any]) -> Expr:
     stop = name == "or"
     kept: list[Expr] = []
     for c in conds:
-        e = wrap(c)
-        if e.dtype != "bool":
-            raise AnsorliteError(f"{name} needs conditions, got {e} of {e.dtype}")
+        e = _condition(name, c)
         for part in e.args if isinstance(e, Op) and e.name == name else (e,):
             if isinstance(part, Const):
                 if part.value == stop:
@@ -33,8 +31,21 @@ def logic(name: str, conds: Sequence[Any]) -> Expr:
     return kept[0] if len(kept) == 1 else Op(name, tuple(kept), "bool")
 
 
+def _condition(name: str, c: Any) -> Expr:
+    # `i == 0` is Python's, about the structure of expressions: its answer is not what was meant.
+    if isinstance(c, bool):
+        raise AnsorliteError(
+            f"{name} got Python's {c}: compare expressions by te.equal and te.not_equal; "
+            f"the literal is te.const({c}, 'bool')"
+        )
+    e = wrap(c)
+    if e.dtype != "bool":
+        raise AnsorliteError(f"{name} needs conditions, got {e} of {e.dtype}")
+    return e
+
+
 def negate(cond: Any) -> Expr:
-    e = wrap(cond)
+    e = _condition("not", cond)
     if isinstance(e, Const):
         return Const(not e.value, "bool")
     return e.args[0] if isinstance(e, Op) and e.name == "not" else Op("not", (e,), "bool")
@@ -42,7 +53,7 @@ def negate(cond: Any) -> Expr:
 
 def select(cond: Any, a: Any, b: Any) -> Expr:
     """a where cond holds, else b; the branch not taken is not evaluated."""
-    c = wrap(cond)
+    c = _condition("select", cond)
     x, y = promote(a, b)
     if isinstance(c, Const):
         return x if c.value else y

@@ -154,20 +154,21 @@ class Evaluator:
             return total
         if not isinstance(e, Op):
             raise AnsorliteError(f"{e} is no integer expression over variables")
+        if e.name == "select":
+            return self._select(*e.args)
         args = [self(a) for a in e.args]
+        plain = all(isinstance(a, int) for a in args)
         match e.name:
             case "min":
-                return reduce(np.minimum, args)
+                return min(args) if plain else reduce(np.minimum, args)
             case "max":
-                return reduce(np.maximum, args)
+                return max(args) if plain else reduce(np.maximum, args)
             case "floordiv":
                 return args[0] // args[1]
             case "ceildiv":
                 return -(-args[0] // args[1])
             case "mod":
                 return args[0] % args[1]
-            case "select":
-                return np.where(args[0], args[1], args[2])
             case "and":
                 return reduce(np.logical_and, args)
             case "or":
@@ -178,6 +179,12 @@ class Evaluator:
                 return COMPARE[e.name](args[0], args[1])
             case _:
                 raise AnsorliteError(f"{e.name} has no integer meaning in {e}")
+
+    def _select(self, cond: Expr, a: Expr, b: Expr) -> Any:
+        chosen = self(cond)
+        if np.ndim(chosen) == 0:  # one value for all: the other branch may have none
+            return self(a if chosen else b)
+        return np.where(chosen, self(a), self(b))
 
 
 def coefficient(e: Expr, var: str) -> Expr | None:

@@ -14,6 +14,7 @@ from ansorlite.ir.expr import (
     Op,
     Poly,
     Var,
+    add,
     cast,
     compare,
     extremum,
@@ -21,14 +22,19 @@ from ansorlite.ir.expr import (
     mod,
     mul,
     poly,
+    sub,
     terms_of,
 )
 from ansorlite.ir.logic import logic, negate, select
+
+_ARITHMETIC = {"add": add, "sub": sub, "mul": mul}
 
 
 def rebuild(e: Op, args: Sequence[Expr]) -> Expr:
     """An operation like `e` with other arguments, through the canonical constructors."""
     name = e.name
+    if name in _ARITHMETIC:
+        return _ARITHMETIC[name](*args)
     if name in ("min", "max"):
         return extremum(name, args)
     if name in ("floordiv", "ceildiv"):

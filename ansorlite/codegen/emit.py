@@ -1,0 +1,321 @@
+"""Code generation: a specialised `Program` -> an LLVM module as text.
+
+One function per root nest takes the buffers as `noalias` pointers and a range of grains; the entry
+point calls it directly, or through `GOMP_parallel` where the outermost loops are parallel (each
+thread takes a contiguous share; the collapsed index is decoded once per grain). Register buffers
+become stack slots with constant offsets, which LLVM promotes to vector registers.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from llvmlite import ir
+
+from ansorlite.codegen.compile import data_layout
+from ansorlite.codegen.emit_expr import BYTES, I1, I32, I64, TYPES, Env, ExprEmitter, Memory
+from ansorlite.errors import BuildError
+from ansorlite.ir.expr import Const, Expr, Load, is_int
+from ansorlite.ir.interpret import concrete_shape
+from ansorlite.ir.program import Alloc, Block, Buffer, For, If, Program, Stmt, Store, walk
+from ansorlite.ir.traverse import loads
+from ansorlite.target import Target
+
+PTR = ir.PointerType()
+VOID = ir.VoidType()
+ALIGN = 64
+STACK_BYTES = 64 * 1024  # larger local buffers come from the heap, once per share of grains
+
+
+def emit_module(p: Program, target: Target, symbol: str) -> str:
+    """LLVM IR of the kernel; `p` must be specialised, its name is not used."""
+    module = ir.Module(name=symbol)
+    module.triple = target.triple
+    module.data_layout = data_layout(target)
+    entry = ir.Function(module, ir.FunctionType(VOID, [PTR]), symbol)
+    b = ir.IRBuilder(entry.append_basic_block("entry"))
+    slots = argument_slots(p)
+    for k, nest in enumerate(_roots(p.body)):
+        _Nest(module, p, f"{symbol}.nest{k}", slots).emit(nest, b, entry.args[0], target)
+    b.ret_void()
+    return str(module)
+
+
+def _roots(s: Stmt) -> Sequence[Stmt]:
+    return s.stmts if isinstance(s, Block) else (s,)
+
+
+def buffer_bytes(b: Buffer) -> int:
+    return math.prod(concrete_shape(b)) * BYTES[b.dtype]
+
+
+def argument_slots(p: Program) -> dict[str, tuple[int, int]]:
+    """Buffer -> (argument, byte offset in it): parameters first, then one workspace for the rest."""
+    slots: dict[str, tuple[int, int]] = {}
+    for k, buffer in enumerate(p.params):
+        slots[buffer.name] = (k, 0)
+    offset = 0
+    for buffer in p.buffers:
+        if buffer.role == "temp":
+            slots[buffer.name] = (len(p.params), offset)
+            offset += -(-buffer_bytes(buffer) // ALIGN) * ALIGN
+    return slots
+
+
+def workspace_bytes(p: Program) -> int:
+    sizes = [buffer_bytes(b) for b in p.buffers if b.role == "temp"]
+    return sum(-(-n // ALIGN) * ALIGN for n in sizes)
+
+
+def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    out = [1] * len(shape)
+    for d in range(len(shape) - 2, -1, -1):
+        out[d] = out[d + 1] * shape[d + 1]
+    return tuple(out)
+
+
+class _Nest:
+    """One root nest as a function nest(buffers..., first grain, last grain)."""
+
+    def __init__(
+        self, module: ir.Module, p: Program, name: str, slots: dict[str, tuple[int, int]]
+    ) -> None:
+        self.module, self.p, self.name, self.slots = module, p, name, slots
+
+    def emit(self, nest: Stmt, b: ir.IRBuilder, args: ir.Value, target: Target) -> None:
+        """Define the function and call it from the entry point."""
+        used = self._used(nest)
+        kind = ir.FunctionType(VOID, [PTR] * len(used) + [I64, I64])
+        fn = ir.Function(self.module, kind, self.name)
+        fn.linkage = "internal"
+        fn.attributes.add("noinline")
+        for arg in fn.args[: len(used)]:
+            arg.add_attribute("noalias")
+            arg.attributes.align = ALIGN
+        loops, body = _parallel_loops(nest)
+        self._body(fn, used, loops, body)
+        grains = math.prod(_nominal(lp) for lp in loops)
+        if loops and grains > 1:
+            self._call_parallel(fn, used, grains, b, args)
+        else:
+            b.call(fn, [*self._pointers(b, args, used), I64(0), I64(grains)])
+
+    def _used(self, nest: Stmt) -> list[Buffer]:
+        names = set()
+        for s in walk(nest):
+            if isinstance(s, Store):
+                names.add(s.buffer)
+                for e in (*s.indices, s.value):
+                    names.update(x.tensor for x in loads(e))
+            if isinstance(s, For):
+                names.update(x.tensor for x in loads(s.extent))
+        return [x for x in self.p.buffers if x.name in names]
+
+    def _pointers(self, b: ir.IRBuilder, args: ir.Value, used: list[Buffer]) -> list[ir.Value]:
+        out = []
+        for x in used:
+            k, offset = self.slots[x.name]
+            pointer = b.load(b.gep(args, [I64(k)], source_etype=PTR), typ=PTR)
+            if offset:
+                pointer = b.gep(pointer, [I64(offset)], source_etype=ir.IntType(8))
+            out.append(pointer)
+        return out
+
+    def _call_parallel(
+        self, fn: ir.Function, used: list[Buffer], grains: int, b: ir.IRBuilder, args: ir.Value
+    ) -> None:
+        share = ir.Function(self.module, ir.FunctionType(VOID, [PTR]), f"{self.name}.share")
+        share.linkage = "internal"
+        c = ir.IRBuilder(share.append_basic_block("entry"))
+        me = c.zext(c.call(_declared(self.module, "omp_get_thread_num", I32, []), []), I64)
+        all_ = c.zext(c.call(_declared(self.module, "omp_get_num_threads", I32, []), []), I64)
+        first = c.udiv(c.mul(me, I64(grains)), all_)
+        last = c.udiv(c.mul(c.add(me, I64(1)), I64(grains)), all_)
+        c.call(fn, [*self._pointers(c, share.args[0], used), first, last])
+        c.ret_void()
+        gomp = _declared(self.module, "GOMP_parallel", VOID, [PTR, PTR, I32, I32])
+        b.call(gomp, [share, args, I32(0), I32(0)])
+
+    def _body(self, fn: ir.Function, used: list[Buffer], loops: list[For], body: Stmt) -> None:
+        b = ir.IRBuilder(fn.append_basic_block("entry"))
+        emitter = _StmtEmitter(b, self.module)
+        memory = {
+            x.name: Memory(a, _strides(concrete_shape(x)), x.dtype)
+            for x, a in zip(used, fn.args, strict=False)
+        }
+        memory.update(emitter.allocate([s.buffer for s in walk(body) if isinstance(s, Alloc)]))
+        env = Env({}, memory)
+        first, last = fn.args[len(used)], fn.args[len(used) + 1]
+        if loops:
+            emitter.grains(loops, first, last, body, env)
+        else:
+            emitter.stmt(body, env)
+        emitter.release()
+        emitter.b.ret_void()
+
+
+def _declared(module: ir.Module, name: str, ret: ir.Type, args: list[ir.Type]) -> ir.Function:
+    known = module.globals.get(name)
+    return known if known is not None else ir.Function(module, ir.FunctionType(ret, args), name)
+
+
+def _parallel_loops(nest: Stmt) -> tuple[list[For], Stmt]:
+    loops: list[For] = []
+    while isinstance(nest, For) and nest.mark == "parallel":
+        loops.append(nest)
+        nest = nest.body
+    return loops, nest
+
+
+def _nominal(lp: For) -> int:
+    if not isinstance(lp.nominal, Const):
+        raise BuildError(f"parallel loop {lp.var} has no constant nominal extent: {lp.nominal}")
+    return int(lp.nominal.value)
+
+
+class _StmtEmitter(ExprEmitter):
+    """Statements of one function."""
+
+    def __init__(self, builder: ir.IRBuilder, module: ir.Module) -> None:
+        super().__init__(builder)
+        self.module = module
+        self._heap: list[ir.Value] = []
+
+    def allocate(self, buffers: list[Buffer]) -> dict[str, Memory]:
+        """Local buffers on the stack, or on the heap once they are too many bytes for it."""
+        out: dict[str, Memory] = {}
+        total = 0
+        for x in buffers:
+            shape = concrete_shape(x)
+            size = math.prod(shape)
+            if total + buffer_bytes(x) > STACK_BYTES and x.scope == "local":
+                malloc = _declared(self.module, "malloc", PTR, [I64])
+                raw = self.b.call(malloc, [I64(buffer_bytes(x) + 4096)])
+                self._heap.append(raw)
+                pointer = raw
+            else:
+                total += buffer_bytes(x)
+                slot = self.b.alloca(ir.ArrayType(TYPES[x.dtype], size))
+                slot.align = ALIGN
+                slot.type = PTR  # llvmlite types it as a pointer to the array
+                pointer = slot
+            out[x.name] = Memory(pointer, _strides(shape), x.dtype)
+        return out
+
+    def release(self) -> None:
+        for raw in self._heap:
+            self.b.call(_declared(self.module, "free", VOID, [PTR]), [raw])
+
+    def grains(
+        self, loops: list[For], first: ir.Value, last: ir.Value, body: Stmt, env: Env
+    ) -> None:
+        """for g in [first, last): decode g into the parallel loops' variables, run the body."""
+
+        def trip(g: ir.Value) -> None:
+            values: dict[str, Any] = {}
+            rest = g
+            for k, lp in enumerate(reversed(loops)):
+                n = I64(_nominal(lp))
+                last_one = k == len(loops) - 1
+                values[lp.var] = rest if last_one else self.b.urem(rest, n)
+                rest = rest if last_one else self.b.udiv(rest, n)
+            inner = env.inner(vars=values)
+            clamps = [lp for lp in loops if lp.extent != lp.nominal]
+            if not clamps:
+                self.stmt(body, inner)
+                return
+            inside: ir.Value = I1(1)
+            for lp in clamps:
+                n = self.index(lp.extent, inner)
+                n = I64(n) if isinstance(n, int) else n
+                inside = self.b.and_(inside, self.b.icmp_signed("<", values[lp.var], n))
+            with self.b.if_then(inside):
+                self.stmt(body, inner.inner())
+
+        self.count(first, last, trip)
+
+    def count(self, first: ir.Value, last: ir.Value, trip: Any) -> None:
+        """A counted loop; `trip` gets the induction variable."""
+        b = self.b
+        before = b.block
+        head, done = b.append_basic_block("loop"), b.append_basic_block("done")
+        b.cbranch(b.icmp_signed("<", first, last), head, done)
+        b.position_at_end(head)
+        i = b.phi(I64)
+        i.add_incoming(first, before)
+        trip(i)
+        following = b.add(i, I64(1), flags=["nuw", "nsw"])
+        i.add_incoming(following, b.block)
+        b.cbranch(b.icmp_signed("<", following, last), head, done)
+        b.position_at_end(done)
+
+    def stmt(self, s: Stmt, env: Env) -> None:
+        match s:
+            case Block():
+                for x in s.stmts:
+                    self.stmt(x, env)
+            case Alloc():
+                self.stmt(s.body, env)
+            case For():
+                self._for(s, env)
+            case If():
+                self._if(s, env)
+            case Store():
+                self._store(s, env)
+
+    def _for(self, s: For, env: Env) -> None:
+        if s.mark == "vector":
+            width = self._constant_extent(s)
+            if width == 1:
+                self.stmt(s.body, env.inner(vars={s.var: 0}))
+            else:
+                self.stmt(s.body, env.inner(vars={s.var: 0}, vector=s.var, width=width))
+            return
+        if s.mark == "unroll":
+            for k in range(self._constant_extent(s)):
+                # One scope for all copies: they share their addresses.
+                shared = Env({**env.vars, s.var: k}, env.memory, env.vector, env.width, env.cache)
+                self.stmt(s.body, shared)
+            return
+        n = self.index(s.extent, env)
+        if isinstance(n, int) and n <= 1:
+            if n == 1:
+                self.stmt(s.body, env.inner(vars={s.var: 0}))
+            return
+        n = I64(n) if isinstance(n, int) else n
+        self.count(I64(0), n, lambda i: self.stmt(s.body, env.inner(vars={s.var: i})))
+
+    def _constant_extent(self, s: For) -> int:
+        if not isinstance(s.extent, Const):
+            raise BuildError(f"{s.mark} loop {s.var} has extent {s.extent}, not a number")
+        return int(s.extent.value)
+
+    def _if(self, s: If, env: Env) -> None:
+        flag = self._scalar(s.cond, env)
+        if s.orelse is None:
+            with self.b.if_then(flag):
+                self.stmt(s.then, env.inner())
+            return
+        with self.b.if_else(flag) as (then, orelse):
+            with then:
+                self.stmt(s.then, env.inner())
+            with orelse:
+                self.stmt(s.orelse, env.inner())
+
+    def _store(self, s: Store, env: Env) -> None:
+        dtype = env.memory[s.buffer].dtype
+        moving = env.vector is not None and any(env.vector in i.free for i in s.indices)
+        if env.vector is not None and not moving:
+            raise BuildError(f"store to {s.buffer} does not move with vector loop {env.vector}")
+        value = self.wide(s.value, env)
+        if s.combiner:
+            old = self.wide(Load(s.buffer, s.indices, dtype), env)
+            value = self._combine(s.combiner, old, value, s.value)
+        self.store(s.buffer, s.indices, value, env)
+
+    def _combine(self, combiner: str, old: ir.Value, new: ir.Value, e: Expr) -> ir.Value:
+        if combiner != "sum":
+            return self.extremum(combiner, old, new)
+        if is_int(e):
+            return self.b.add(old, new)
+        return self.b.fadd(old, new, flags=("contract",))

@@ -1,0 +1,441 @@
+"""Specialisation of concrete programs: the one pass that duplicates code, visible and printable.
+
+In: a tidied `Program` with annotations. Out: a `Program` whose loops carry marks (serial, parallel,
+vector, unroll; the last two with constant extents) and whose register tiles accumulate in
+register-scope buffers. Its parts, each a rewrite:
+
+- bodies:     a register loop `range(min(t, N - base))` -> `if full: range(t) else: range(N mod t)`;
+- register:   `for k: for s in tile: C[s] += e` -> `acc = C; for k: for s: acc[s] += e; C = acc`;
+- vectors:    `for j in range(e)` with lanes V -> vectors of V, then one vector of the remainder;
+- horizontal: a reduction loop with lanes V -> V partial accumulators, combined afterwards.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from ansorlite.ir.expr import Const, Expr, Load, Op, Var, add, floordiv, maximum, mod, mul, terms_of
+from ansorlite.ir.program import (
+    Alloc,
+    Block,
+    Buffer,
+    For,
+    If,
+    Program,
+    Stmt,
+    Store,
+    block,
+    map_exprs,
+)
+from ansorlite.ir.traverse import substitute
+from ansorlite.te.tensor import combiner_identity
+
+MAX_TILE_VECTORS = 64  # larger register tiles stay loops
+PARTIAL_VECTORS = 4  # vectors of partial sums in a horizontal reduction
+
+
+def specialize(p: Program) -> Program:
+    """The program as code generation sees it; input must be concrete and tidied."""
+    return replace(p, body=_Specializer(p).visit(p.body))
+
+
+@dataclass
+class _Chain:
+    """A perfect nest: loops outermost first around one store."""
+
+    loops: list[For]
+    store: Store
+
+
+def _chain(s: Stmt) -> _Chain | None:
+    loops: list[For] = []
+    while isinstance(s, For):
+        loops.append(s)
+        s = s.body
+    return _Chain(loops, s) if isinstance(s, Store) else None
+
+
+class _Specializer:
+    def __init__(self, p: Program) -> None:
+        self.dtypes = {b.name: b.dtype for b in p.buffers}
+        self.fresh = 0
+
+    def visit(self, s: Stmt) -> Stmt:
+        match s:
+            case Block():
+                return self._block(s)
+            case For():
+                return self._loop(s, None)
+            case Alloc():
+                self.dtypes[s.buffer.name] = s.buffer.dtype
+                return Alloc(s.buffer, self.visit(s.body))
+            case If():
+                orelse = None if s.orelse is None else self.visit(s.orelse)
+                return If(s.cond, self.visit(s.then), orelse)
+            case _:
+                return s
+
+    def _block(self, s: Block) -> Stmt:
+        out: list[Stmt] = []
+        k = 0
+        while k < len(s.stmts):
+            here = s.stmts[k]
+            after = s.stmts[k + 1] if k + 1 < len(s.stmts) else None
+            folded = self._fold_start(here, after)
+            if folded is not None:
+                out.append(folded)
+                k += 2
+            else:
+                out.append(self.visit(here))
+                k += 1
+        return block(out)
+
+    def _fold_start(self, start: Stmt, nest: Stmt | None) -> Stmt | None:
+        """Start values followed by the whole reduction over the same tile: start in registers."""
+        first, second = _chain(start), _chain(nest) if nest is not None else None
+        if first is None or second is None or first.store.combiner or not second.loops:
+            return None
+        if first.store.buffer != second.store.buffer or not second.store.combiner:
+            return None
+        if not isinstance(first.store.value, Const):
+            return None
+        cut = _region(second.loops)
+        if cut is None or cut[0] != 0:
+            return None
+        tile = [lp for lp in second.loops if not lp.reduce]
+        if [lp.axis for lp in first.loops] != [lp.axis for lp in tile]:
+            return None
+        return self._loop(second.loops[0], first.store.value)
+
+    # ---- loops ----------------------------------------------------------------------------------
+
+    def _loop(self, s: For, start: Const | None) -> Stmt:
+        chain = _chain(s)
+        if chain is not None:
+            cut = _region(chain.loops)
+            if cut is not None:
+                return self._nest(chain, *cut, start)
+        return self._plain(s)
+
+    def _plain(self, s: For) -> Stmt:
+        mark = "parallel" if s.note("parallel") != Const(0) else "serial"
+        return replace(s, body=self.visit(s.body), mark=mark, notes=())
+
+    def _nest(self, chain: _Chain, top: int, first: int, start: Const | None) -> Stmt:
+        """Loops before `top` stay; those from `top` reduce, those from `first` are the tile."""
+        loops, store = chain.loops, chain.store
+        reduces = [lp for lp in loops[top:] if lp.reduce]
+        tile = [lp for lp in loops[top:] if not lp.reduce]
+        if tile:
+            body = self._bodies(reduces, tile, store, start)
+        else:
+            body = self._horizontal(reduces, store)
+            if start is not None:
+                body = block([replace(store, value=start, combiner=None), body])
+        for lp in reversed(loops[:top]):
+            mark = "parallel" if lp.note("parallel") != Const(0) else "serial"
+            body = replace(lp, body=body, mark=mark, notes=())
+        return body
+
+    def _bodies(
+        self, reduces: list[For], tile: list[For], store: Store, start: Const | None
+    ) -> Stmt:
+        """One body per full/tail combination of the clamped loops of the tile."""
+        for k, lp in enumerate(tile):
+            if isinstance(lp.extent, Const):
+                continue
+            sizes = _full_and_tail(lp)
+            if sizes is None:
+                return self._dynamic(reduces, tile, store, start)
+            full, rest, tail = sizes
+            make: Callable[[int], list[For]] = lambda n, k=k: [  # type: ignore[misc]  # noqa: E731
+                replace(t, extent=Const(n)) if q == k else t for q, t in enumerate(tile)
+            ]
+            return If(
+                Op("le", (Const(full), rest), "bool"),
+                self._bodies(reduces, make(full), store, start),
+                self._bodies(reduces, make(tail), store, start),
+            )
+        return self._tile(reduces, tile, store, start)
+
+    def _dynamic(
+        self, reduces: list[For], tile: list[For], store: Store, start: Const | None
+    ) -> Stmt:
+        """Extents only known at run time: accumulate in memory, vectors then single elements."""
+        lanes_at = next((k for k, lp in enumerate(tile) if _lanes(lp) > 1), None)
+        nests: list[Stmt] = []
+        if start is not None:
+            place = replace(store, value=start, combiner=None)
+            nests.append(self._dynamic_nest([], tile, lanes_at, place))
+        nests.append(self._dynamic_nest(reduces, tile, lanes_at, store))
+        return block(nests)
+
+    def _dynamic_nest(
+        self, reduces: list[For], tile: list[For], lanes_at: int | None, store: Store
+    ) -> Stmt:
+        def wrap(loops: list[For], body: Stmt) -> Stmt:
+            for lp in reversed(loops):
+                body = replace(lp, body=body, mark="serial", notes=())
+            return body
+
+        if lanes_at is None:
+            return wrap(reduces + tile, store)
+        lp = tile[lanes_at]
+        lanes = _lanes(lp)
+        outer = reduces + tile[:lanes_at] + tile[lanes_at + 1 :]
+        groups, vec = self._var(lp, "o"), self._var(lp, "v")
+        index = add(mul(groups, lanes), vec)
+        extent = maximum(lp.extent, 0)
+        many = For(
+            groups.name,
+            floordiv(extent, lanes),
+            floordiv(lp.nominal, lanes),
+            False,
+            For(vec.name, Const(lanes), Const(lanes), False, _put(store, lp, index), mark="vector"),
+            axis=lp.axis,
+        )
+        one = self._var(lp, "s")
+        rest = mod(extent, lanes)
+        done = mul(floordiv(extent, lanes), lanes)
+        single = For(
+            one.name, rest, Const(lanes), False, _put(store, lp, add(done, one)), axis=lp.axis
+        )
+        return wrap(outer, block([many, single]))
+
+    # ---- register tiles -------------------------------------------------------------------------
+
+    def _tile(self, reduces: list[For], tile: list[For], store: Store, start: Const | None) -> Stmt:
+        sizes = [_extent(lp) for lp in tile]
+        vectors = math.prod(
+            -(-n // _lanes(lp)) if _lanes(lp) > 1 else n for n, lp in zip(sizes, tile, strict=True)
+        )
+        registers = all(lp.note("register") != Const(0) for lp in tile)
+        if not store.combiner or not reduces:
+            nests = [self._spread(reduces + tile, tile, store, unroll=False)]
+            if start is not None:
+                first = replace(store, value=start, combiner=None)
+                nests.insert(0, self._spread(tile, tile, first, unroll=False))
+            return block(nests)
+        if not registers or vectors > MAX_TILE_VECTORS:
+            return self._strips(reduces, tile, store, start, vectors)
+        return self._accumulate(reduces, tile, store, start, vectors)
+
+    def _strips(
+        self, reduces: list[For], tile: list[For], store: Store, start: Const | None, vectors: int
+    ) -> Stmt:
+        """A tile that is no register tile: strips of one vector, each with its accumulator."""
+        at = next((k for k, lp in enumerate(tile) if _lanes(lp) > 1), None)
+        if at is None:
+            body = self._accumulate(reduces, [], store, start, 1)
+            for lp in reversed(tile):
+                body = replace(lp, body=body, mark="serial", notes=())
+            return body
+        lp = tile[at]
+        lanes, n = _lanes(lp), _extent(lp)
+        pieces: list[Stmt] = []
+        for first, count, width in _pieces(n, lanes):
+            group, vec = self._var(lp, "o"), self._var(lp, "v")
+            index = add(add(mul(group, width), vec), first)
+            piece = replace(lp, var=vec.name, extent=Const(width), nominal=Const(width))
+            moved_reduces = reduces
+            body = self._accumulate(moved_reduces, [piece], _put(store, lp, index), start, 1)
+            if count > 1:
+                body = For(group.name, Const(count), Const(count), False, body, axis=lp.axis)
+            else:
+                body = map_exprs(body, lambda e, g=group: substitute(e, {g.name: Const(0)}))  # type: ignore[misc]
+            pieces.append(body)
+        body = block(pieces)
+        for other in reversed(tile[:at] + tile[at + 1 :]):
+            body = replace(other, body=body, mark="serial", notes=())
+        return body
+
+    def _accumulate(
+        self,
+        reduces: list[For],
+        tile: list[For],
+        store: Store,
+        start: Const | None,
+        vectors: int,
+    ) -> Stmt:
+        dtype = self.dtypes[store.buffer]
+        shape = tuple(Const(_extent(lp)) for lp in tile) or (Const(1),)
+        self.fresh += 1
+        acc = Buffer(f"{store.stage}.acc{self.fresh}", shape, dtype, "register", "temp", shape)
+        at: tuple[Expr, ...] = tuple(Var(lp.var) for lp in tile) or (Const(0),)
+        here = Load(store.buffer, store.indices, dtype)
+        begin = Store(acc.name, at, start if start is not None else here, None, store.stage)
+        step = Store(acc.name, at, store.value, store.combiner, store.stage)
+        end = Store(store.buffer, store.indices, Load(acc.name, at, dtype), None, store.stage)
+        inner = self._spread(tile, tile, step, unroll=True)
+        for lp in reversed(reduces):
+            inner = self._reduce_loop(lp, inner, vectors, innermost=lp is reduces[-1])
+        parts = [
+            self._spread(tile, tile, begin, unroll=True),
+            inner,
+            self._spread(tile, tile, end, unroll=True),
+        ]
+        return Alloc(acc, block(parts))
+
+    def _reduce_loop(self, lp: For, body: Stmt, vectors: int, innermost: bool) -> Stmt:
+        limit = lp.note("unroll")
+        allowed = int(limit.value) // max(1, vectors) if isinstance(limit, Const) else 0
+        n = lp.extent
+        if not innermost or allowed < 2 or not isinstance(n, Const):
+            return replace(lp, body=body, mark="serial", notes=())
+        if n.value <= allowed:
+            return replace(lp, body=body, mark="unroll", notes=())
+        factor = max(d for d in range(1, allowed + 1) if n.value % d == 0)
+        if factor == 1:
+            return replace(lp, body=body, mark="serial", notes=())
+        outer, inner = self._var(lp, "o"), self._var(lp, "u")
+        index = {lp.var: add(mul(outer, factor), inner)}
+        body = map_exprs(body, lambda e: substitute(e, index))
+        few = For(inner.name, Const(factor), Const(factor), True, body, mark="unroll", axis=lp.axis)
+        trips = Const(n.value // factor)
+        return For(outer.name, trips, trips, True, few, axis=lp.axis)
+
+    def _spread(self, loops: list[For], tile: list[For], store: Store, unroll: bool) -> Stmt:
+        """The loops around a store, the one with lanes cut into vectors (innermost)."""
+        at = next((lp for lp in tile if _lanes(lp) > 1 and _extent(lp) > 1), None)
+        rest = [lp for lp in loops if lp is not at]
+        bodies: list[Stmt] = [store]
+        if at is not None:
+            bodies = []
+            for first, count, width in _pieces(_extent(at), _lanes(at)):
+                group, vec = self._var(at, "o"), self._var(at, "v")
+                index = add(add(mul(group, width) if count > 1 else Const(0), vec), first)
+                body: Stmt = _put(store, at, index)
+                body = For(
+                    vec.name,
+                    Const(width),
+                    Const(width),
+                    at.reduce,
+                    body,
+                    mark="vector",
+                    axis=at.axis,
+                )
+                if count > 1:
+                    mark = "unroll" if unroll else "serial"
+                    n = Const(count)
+                    body = For(group.name, n, n, at.reduce, body, mark=mark, axis=at.axis)
+                bodies.append(body)
+        body = block(bodies)
+        for lp in reversed(rest):
+            mark = "unroll" if unroll and lp in tile else "serial"
+            body = replace(lp, body=body, mark=mark, notes=())
+        return body
+
+    def _horizontal(self, reduces: list[For], store: Store) -> Stmt:
+        """A reduction into one element with lanes on its innermost loop."""
+        *outer, lp = reduces
+        lanes, n = _lanes(lp), _extent(lp)
+        dtype = self.dtypes[store.buffer]
+        assert store.combiner is not None
+        identity = combiner_identity(store.combiner, dtype)
+        ways = min(PARTIAL_VECTORS, n // lanes)
+        chunks: list[tuple[int, int, int]] = []  # (first index, trips, elements a trip)
+        if ways:
+            trips = n // (lanes * ways)
+            chunks.append((0, trips, lanes * ways))
+        done = chunks[0][1] * chunks[0][2] if chunks else 0
+        for first, count, width in _pieces(n - done, lanes):
+            chunks.append((done + first, count, width))
+        nests: list[Stmt] = []
+        for first, trips, size in chunks:
+            nests.append(self._partial(outer, lp, store, identity, (first, trips, size, lanes)))
+        return block(nests)
+
+    def _partial(
+        self,
+        outer: list[For],
+        lp: For,
+        store: Store,
+        identity: Const,
+        chunk: tuple[int, int, int, int],
+    ) -> Stmt:
+        first, trips, size, lanes = chunk
+        dtype = identity.dtype
+        self.fresh += 1
+        shape = (Const(size),)
+        acc = Buffer(f"{store.stage}.part{self.fresh}", shape, dtype, "register", "temp", shape)
+        lane = self._var(lp, "v")
+        part = For(lane.name, Const(size), Const(size), False, store, axis=lp.axis)
+        part = replace(part, notes=(("lanes", Const(lanes)),))
+        trip = self._var(lp, "o")
+        index = add(add(mul(trip, size), lane), first)
+        add_up = replace(_put(store, lp, index), buffer=acc.name, indices=(lane,))
+        begin = Store(acc.name, (lane,), identity, None, store.stage)
+        fold = replace(store, value=Load(acc.name, (lane,), dtype))
+        body = self._spread([part], [part], add_up, unroll=True)
+        body = For(trip.name, Const(trips), Const(trips), True, body, axis=lp.axis)
+        for o in reversed(outer):
+            body = replace(o, body=body, mark="serial", notes=())
+        last = replace(part, body=fold, mark="unroll", notes=())
+        return Alloc(acc, block([self._spread([part], [part], begin, unroll=True), body, last]))
+
+    def _var(self, lp: For, suffix: str) -> Var:
+        self.fresh += 1
+        return Var(f"{lp.var}.{suffix}{self.fresh}")
+
+
+def _put(store: Store, lp: For, index: Expr) -> Store:
+    """The store with a loop variable replaced."""
+    out = map_exprs(store, lambda e: substitute(e, {lp.var: index}))
+    assert isinstance(out, Store)
+    return out
+
+
+def _extent(lp: For) -> int:
+    assert isinstance(lp.extent, Const)
+    return int(lp.extent.value)
+
+
+def _lanes(lp: For) -> int:
+    note = lp.note("lanes")
+    return int(note.value) if isinstance(note, Const) else 0
+
+
+def _pieces(n: int, lanes: int) -> list[tuple[int, int, int]]:
+    """(first index, number of vectors, width): whole vectors, then one of the remainder."""
+    whole, rest = divmod(n, lanes)
+    out = [(0, whole, lanes)] if whole else []
+    return [*out, (whole * lanes, 1, rest)] if rest else out
+
+
+def _region(loops: list[For]) -> tuple[int, int] | None:
+    """(top, first): the reductions from `top` on and the tile inside them; None if not annotated."""
+    tagged = [k for k, lp in enumerate(loops) if _lanes(lp) > 1 or lp.note("register") != Const(0)]
+    if not tagged:
+        return None
+    if any(loops[k].reduce for k in tagged):
+        last = len(loops) - 1
+        if tagged[-1] != last or not isinstance(loops[last].extent, Const):
+            return None
+        top = last
+        while top > 0 and loops[top - 1].reduce:
+            top -= 1
+        return top, last
+    first = tagged[0]
+    if any(not lp.reduce and k not in tagged for k, lp in enumerate(loops) if k > first):
+        return None
+    top = first
+    while top > 0 and loops[top - 1].reduce:
+        top -= 1
+    return top, first
+
+
+def _full_and_tail(lp: For) -> tuple[int, Expr, int] | None:
+    """(t, rest, N mod t) of an extent min(t, rest), rest = N - multiples of t; None otherwise."""
+    e = lp.extent
+    if not (isinstance(e, Op) and e.name == "min" and len(e.args) == 2):
+        return None
+    numbers = [a for a in e.args if isinstance(a, Const)]
+    others = [a for a in e.args if not isinstance(a, Const)]
+    if len(numbers) != 1:
+        return None
+    full = int(numbers[0].value)
+    terms = terms_of(others[0])
+    size = terms.pop((), 0)
+    if size % full == 0 or any(c % full for c in terms.values()):
+        return None
+    return full, others[0], size % full
