@@ -31,7 +31,7 @@ class TimingPolicy:
     budget_s: float = 0.1
     limit_s: float = 1.0
     spread: float = 0.03
-    losing: tuple[tuple[int, float], ...] = ((1, 3.0), (2, 2.0), (3, 1.5))
+    losing: tuple[tuple[int, float], ...] = ((2, 2.0), (3, 1.5))
     cold: bool = False
 
 
@@ -62,29 +62,26 @@ def time_kernel(
 
     Always returns at least one repeat, even where one call alone exceeds the limit.
     """
-    if policy.cold:
-        inner, spent_s, times = 1, 0.0, []
-    else:
-        inner, first_s = _calibrate(repeat, policy.repeat_s)
-        spent_s, times = first_s, [first_s / inner]
+    inner, spent_s = 1, 0.0
+    times: list[float] = []
     while not _enough(times, spent_s, policy, best_latency_s):
         if flush is not None:
             flush()
         seconds = repeat(inner)
         spent_s += seconds
-        times.append(seconds / inner)
+        if not policy.cold and seconds < policy.repeat_s / 2 and inner < MAX_INNER:
+            # too short to trust; what came before was disturbed, or it would not have been enough
+            inner = _longer(inner, seconds, policy.repeat_s)
+            times.clear()
+        else:
+            times.append(seconds / inner)
     return Timing(tuple(times), inner)
 
 
-def _calibrate(repeat: Callable[[int], float], repeat_s: float) -> tuple[int, float]:
-    """How many calls fill `repeat_s`, and the seconds that they took."""
-    inner = 1
-    while True:
-        seconds = repeat(inner)
-        if seconds >= repeat_s or inner >= MAX_INNER:
-            return inner, seconds
-        wanted = math.ceil(inner * 1.1 * repeat_s / seconds) if seconds > 0 else MAX_INNER
-        inner = min(max(wanted, inner + 1), inner * GROWTH, MAX_INNER)
+def _longer(inner: int, seconds: float, repeat_s: float) -> int:
+    """How many calls will fill `repeat_s`, given that `inner` took `seconds`."""
+    wanted = math.ceil(inner * repeat_s / seconds) if seconds > 0 else MAX_INNER
+    return min(wanted, inner * GROWTH, MAX_INNER)
 
 
 def _enough(

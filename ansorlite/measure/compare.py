@@ -1,0 +1,113 @@
+"""Is an output right? Comparison with the reference, element by element.
+
+In: the reference output, made once a task, and a candidate's output. Out: `Deviation`, the largest
+error and, where something is wrong, a text with the first wrong element. A float x is right if
+|x - ref| <= tolerance * max(|ref|, rms(ref)), because the rounding errors of a sum grow with its
+terms and not with its value, which may cancel. NaN and infinities must stand where the reference
+has them; integers and booleans must be equal.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+SAFETY = 32.0
+
+
+def default_tolerance(dtype: str, reduction_length: int) -> float:
+    """Relative tolerance for a sum of `reduction_length` products: 32 eps sqrt(length).
+
+    The rounding errors of n additions of random terms, relative to the rms of the sums, are about
+    0.3 eps sqrt(n) each and stay below 2 eps sqrt(n) among millions of outputs.
+    """
+    if not np.issubdtype(np.dtype(dtype), np.floating):
+        return 0.0
+    return SAFETY * float(np.finfo(dtype).eps) * math.sqrt(max(reduction_length, 1))
+
+
+@dataclass(frozen=True)
+class Deviation:
+    """How far an output is from its reference, and its first wrong element if `n_wrong` > 0.
+
+    `max_error` is the largest |x - ref| / max(|ref|, rms(ref)), for integers the largest
+    |x - ref|; infinite where one is NaN or infinite and the other is not.
+    """
+
+    max_error: float = 0.0
+    n_wrong: int = 0
+    index: tuple[int, ...] = ()
+    got: str = ""
+    expected: str = ""
+
+
+class Expected:
+    """The reference for an output, prepared for many comparisons.
+
+    `tolerance` is relative and counts for floats only. `weight` is 1 / (largest deviation that is
+    tolerated), so that a comparison takes four passes.
+    """
+
+    def __init__(self, reference: Array, tolerance: float) -> None:
+        self.reference, self.tolerance = reference, tolerance
+        self.is_float = reference.dtype.kind == "f"
+        if self.is_float:
+            size = np.where(np.isfinite(reference), np.abs(reference), 0)
+            count = max(int(np.isfinite(reference).sum()), 1)
+            rms = math.sqrt(float(np.sum(np.square(size, dtype=np.float64))) / count)
+            limit = tolerance * np.maximum(size, rms or 1.0)
+            # no smaller than a normal number, so that its inverse is finite
+            limit = np.maximum(limit, np.finfo(reference.dtype).tiny)
+            self.weight: Array = (1 / limit).astype(reference.dtype)
+
+    @property
+    def nbytes(self) -> int:
+        return self.reference.nbytes * (2 if self.is_float else 1)
+
+    def compare(self, actual: Array) -> Deviation:
+        """How far `actual` (same shape and dtype) is from the reference."""
+        if not self.is_float:
+            # as bytes: a wrong kernel may leave a bool that is neither 0 nor 1, yet equals True
+            wrong = np.asarray(_raw(actual) != _raw(self.reference))
+            if not wrong.any():
+                return Deviation()
+            distance = np.abs(actual.astype(np.float64) - self.reference.astype(np.float64))
+            return self._deviation(actual, wrong, float(distance.max()))
+        with np.errstate(all="ignore"):
+            scaled = np.asarray(actual - self.reference)
+            np.abs(scaled, out=scaled)
+            scaled *= self.weight
+            worst = float(scaled.max(initial=0.0))
+            if worst <= 1.0:
+                return Deviation(worst * self.tolerance)
+            same = (actual == self.reference) | (np.isnan(actual) & np.isnan(self.reference))
+            scaled[same] = 0.0
+            wrong = ~(scaled <= 1.0)
+            worst = float(np.where(np.isnan(scaled), np.inf, scaled).max(initial=0.0))
+        return self._deviation(actual, wrong, worst * self.tolerance)
+
+    def _deviation(self, actual: Array, wrong: Array, max_error: float) -> Deviation:
+        if not wrong.any():
+            return Deviation(max_error)
+        first = tuple(int(i) for i in np.unravel_index(int(wrong.argmax()), wrong.shape))
+        got, expected = str(actual[first]), str(self.reference[first])
+        return Deviation(max_error, int(wrong.sum()), first, got, expected)
+
+
+def describe(
+    name: str, deviation: Deviation, expected: Expected, index: tuple[int, ...] | None = None
+) -> str:
+    """The first wrong element in words; `index` replaces its place (for samples of a tensor)."""
+    place = ", ".join(map(str, deviation.index if index is None else index))
+    within = f" within a relative {expected.tolerance:.2g}" if expected.is_float else ""
+    return (
+        f"{name}[{place}] is {deviation.got}, expected {deviation.expected}{within};"
+        f" {deviation.n_wrong} of {expected.reference.size} elements are wrong"
+    )
+
+
+def _raw(x: Array) -> Array:
+    return x.view(np.uint8) if x.dtype.kind == "b" else x

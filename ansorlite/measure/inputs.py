@@ -1,0 +1,96 @@
+"""Random inputs for a task, the same in every process and for every candidate.
+
+In: a ComputeDAG and a seed. Out: arrays by placeholder name. Floats are normal with a standard
+deviation of 1/3, so about within [-1, 1]; integers that index a tensor stay inside it, others are
+small. An array depends on the seed and the placeholder's position only, never on names or hashes.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import networkx as nx
+import numpy as np
+import numpy.typing as npt
+
+from ansorlite.ir.expr import Expr, Load, Var
+from ansorlite.ir.ranges import Interval, bounds
+from ansorlite.ir.traverse import loads, transform
+from ansorlite.te.dag import ComputeDAG, shape_of
+from ansorlite.te.tensor import ComputeOp, Placeholder
+
+Array = npt.NDArray[Any]
+SMALL_INT = 4
+INDEX = "#index"  # stands for a loaded index; no axis can have this name
+
+
+def random_inputs(dag: ComputeDAG, seed: int, *, positive: bool = False) -> dict[str, Array]:
+    """Values for all placeholders; `positive` makes all floats positive (for logs and roots)."""
+    limits = index_limits(dag)
+    return {
+        op.name: _random(op, np.random.default_rng([seed, k]), limits.get(op.name), positive)
+        for k, op in enumerate(dag.inputs)
+    }
+
+
+def _random(op: Placeholder, rng: np.random.Generator, limit: int | None, positive: bool) -> Array:
+    shape = shape_of(op)
+    match op.dtype:
+        case "float32" | "float64":
+            kind: Any = np.float32 if op.dtype == "float32" else np.float64
+            x = np.asarray(rng.standard_normal(shape, dtype=kind))
+            x *= 1 / 3
+            return np.abs(x) + kind(0.01) if positive else x
+        case "bool":
+            return np.asarray(rng.integers(0, 2, shape), dtype=np.bool_)
+        case _ if limit is not None:
+            return np.asarray(rng.integers(0, limit, shape), dtype=op.dtype)
+        case _:
+            return np.asarray(rng.integers(-SMALL_INT, SMALL_INT + 1, shape), dtype=op.dtype)
+
+
+def index_limits(dag: ComputeDAG) -> dict[str, int]:
+    """For each integer placeholder that serves as an index: values in [0, limit) are valid."""
+    limits: dict[str, int] = {}
+    for op in dag.computes:
+        axes = zip(op.axes + op.reduce_axes, _extents(op), strict=True)
+        ranges = {axis.name: (0, extent - 1) for axis, extent in axes}
+        for load in loads(op.body):
+            sizes = shape_of(dag.by_name[load.tensor])
+            for index, size in zip(load.indices, sizes, strict=True):
+                for name in {p for x in loads(index) for p in _origins(dag, x.tensor)}:
+                    limit = _limit(index, size, ranges)
+                    limits[name] = min(limits.get(name, limit), limit)
+    return limits
+
+
+def _extents(op: ComputeOp) -> tuple[int, ...]:
+    return tuple(bounds(a.extent, {})[1] for a in op.axes + op.reduce_axes)
+
+
+def _origins(dag: ComputeDAG, name: str) -> set[str]:
+    """The integer placeholders that the tensor `name` is computed from."""
+    above = {name} | nx.ancestors(dag.graph, name)
+    return {p.name for p in dag.inputs if p.name in above and p.dtype.startswith("int")}
+
+
+def _limit(index: Expr, size: int, ranges: Mapping[str, Interval]) -> int:
+    """Largest n such that loaded values in [0, n) keep `index` inside [0, size)."""
+
+    def leaf(x: Expr) -> Expr | None:
+        return Var(INDEX, "axis") if isinstance(x, Load) else None
+
+    plain = transform(index, leaf, {})
+
+    def fits(n: int) -> bool:
+        low, high = bounds(plain, {**ranges, INDEX: (0, n - 1)})
+        return low >= 0 and high < size
+
+    # Where even zero does not provably fit, a condition that intervals do not see guards the
+    # index (select(i < 0, i + n, i)), or a cast hides it: the tensor's extent is what was meant.
+    if fits(size) or not fits(1):
+        return size
+    low, high = 1, size
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low

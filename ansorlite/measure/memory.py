@@ -1,0 +1,82 @@
+"""Buffers that catch a kernel which leaves them: each lies between two pages nobody may touch.
+
+In: a shape and a dtype. Out: `GuardedBuffer`, an array whose last byte is at most 63 bytes from
+the end of its pages (its start is 64-byte aligned), so that reading or writing further kills the
+process (SIGSEGV). A read-only buffer also kills whoever writes to it. POSIX only.
+"""
+
+import ctypes
+import math
+import mmap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ansorlite.errors import AnsorliteError
+
+Array = npt.NDArray[Any]
+ALIGNMENT = 64
+HUGE_PAGES_FROM = 1 << 22  # as numpy does for its own arrays, so that we time what users get
+
+
+@dataclass(frozen=True)
+class GuardedBuffer:
+    """`array` lives in `size_bytes` of whole pages from `start`, guard pages not counted."""
+
+    array: Array
+    start: int
+    size_bytes: int
+
+    def protect(self) -> None:
+        """Make the buffer read-only, for good."""
+        self.array.flags.writeable = False
+        _mprotect(self.start, self.size_bytes, mmap.PROT_READ)
+
+    def poison(self) -> None:
+        """Fill with values that no correct kernel leaves or needs: NaN, or odd integers."""
+        # all bits set is a NaN in both float formats; -1 could be a legitimate integer
+        byte = 0xFF if self.array.dtype.kind == "f" else 0xA5
+        self.array.reshape(-1).view(np.uint8).fill(byte)
+
+
+def guarded_empty(shape: Sequence[int], dtype: npt.DTypeLike) -> GuardedBuffer:
+    """A C-contiguous, 64-byte aligned array of zeros between guard pages.
+
+    Raises AnsorliteError where the system has no memory for it.
+    """
+    kind = np.dtype(dtype)
+    count, page = math.prod(shape), mmap.PAGESIZE
+    data_bytes = math.ceil(count * kind.itemsize / ALIGNMENT) * ALIGNMENT
+    size_bytes = max(math.ceil(data_bytes / page), 1) * page
+    try:
+        pages = mmap.mmap(-1, size_bytes + 2 * page, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError as error:
+        raise AnsorliteError(
+            f"no memory for {kind.name}{list(shape)} ({size_bytes} bytes): {error}"
+        ) from error
+    if size_bytes >= HUGE_PAGES_FROM and hasattr(mmap, "MADV_HUGEPAGE"):
+        pages.madvise(mmap.MADV_HUGEPAGE)
+    offset = page + size_bytes - data_bytes
+    array = np.frombuffer(pages, kind, count, offset).reshape(tuple(shape))
+    start = array.ctypes.data - offset + page
+    _mprotect(start - page, page, 0)
+    _mprotect(start + size_bytes, page, 0)
+    return GuardedBuffer(array, start, size_bytes)
+
+
+def guarded_copy(x: Array, *, read_only: bool = False) -> GuardedBuffer:
+    """`x`'s values in a guarded buffer."""
+    buffer = guarded_empty(x.shape, x.dtype)
+    buffer.array[...] = x
+    if read_only:
+        buffer.protect()
+    return buffer
+
+
+def _mprotect(address: int, size_bytes: int, protection: int) -> None:
+    function = ctypes.CDLL(None, use_errno=True).mprotect
+    if function(ctypes.c_void_p(address), ctypes.c_size_t(size_bytes), protection):
+        raise AnsorliteError(f"mprotect of {size_bytes} bytes failed: errno {ctypes.get_errno()}")

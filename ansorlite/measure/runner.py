@@ -1,0 +1,186 @@
+"""Run candidates in a process of their own, checked and timed.
+
+Flow: builder -> `KernelImage` -> `LocalRunner.run` -> `MeasureResult` -> search. Before the first
+run of a task, `prepare` gives its `CheckSpec`: what the outputs have to be. The runner's process
+holds the task's data (see `measure.session`); when a candidate hangs or crashes, the process is
+killed, replaced and prepared again. One kernel runs at a time. Times are in seconds.
+"""
+
+import os
+import shutil
+import tempfile
+import weakref
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+from ansorlite.codegen.image import KernelImage
+from ansorlite.errors import AnsorliteError
+from ansorlite.measure.compare import default_tolerance
+from ansorlite.measure.result import MeasureResult, Status
+from ansorlite.measure.timing import TimingPolicy
+from ansorlite.measure.worker import Reply, Worker
+from ansorlite.settings import settings
+from ansorlite.target import Target
+from ansorlite.te.dag import ComputeDAG
+
+SESSION_ENTRY = "ansorlite.measure.session:serve"
+MEMORY_BYTES = 4 << 30
+CRASH_HINT = (
+    " (every buffer lies between guard pages and inputs are read-only: an access outside"
+    " a buffer, or a write to an input)"
+)
+
+
+@dataclass(frozen=True)
+class CheckSpec:
+    """How the outputs of a task's kernels are checked.
+
+    Inputs are random, from `seed`. `reference` is the plain schedule with float64 accumulators;
+    it is itself checked against numpy on sampled elements. `reduction_length` is the number of
+    terms of the longest sum; `rtol` replaces the tolerance that follows from it (see
+    `measure.compare`), for algorithms that lose digits by design, such as Winograd's.
+    """
+
+    dag: ComputeDAG
+    seed: int
+    reference: KernelImage
+    reduction_length: int = 1
+    rtol: float | None = None
+
+    def tolerance(self, dtype: str) -> float:
+        """Relative tolerance for an output of `dtype`; 0 for integers."""
+        default = default_tolerance(dtype, self.reduction_length)
+        return default if self.rtol is None or default == 0 else self.rtol
+
+
+@dataclass(frozen=True)
+class PrepareResult:
+    """Whether a task can be measured; `max_error` is the reference's largest sampled error."""
+
+    ok: bool
+    error: str = ""
+    prepare_s: float = 0.0
+    max_error: float | None = None
+
+
+class Runner(Protocol):
+    """Whatever measures kernel images; a failure is a result, not an exception."""
+
+    def prepare(self, task_key: str, spec: CheckSpec) -> PrepareResult: ...
+    def run(
+        self, task_key: str, image: KernelImage, best_latency_s: float | None = None
+    ) -> MeasureResult: ...
+    def close(self) -> None: ...
+
+
+class LocalRunner:
+    """Measures on this machine, in one process that starts at once, unwaited.
+
+    A run may take `timeout_s` for everything: loading, checking and timing. Kernels use
+    `n_threads` (default: ANSORLITE_NUM_THREADS, else the processors we may use). Of the data of
+    tasks, at most about `memory_bytes` are kept; what was dropped is made again when needed.
+    """
+
+    def __init__(
+        self,
+        timeout_s: float = 10.0,
+        *,
+        prepare_timeout_s: float = 60.0,
+        n_threads: int | None = None,
+        policy: TimingPolicy | None = None,
+        max_tasks: int = 2000,
+        memory_bytes: int = MEMORY_BYTES,
+    ) -> None:
+        self.n_threads = n_threads or settings().num_threads or Target.detect().cores
+        self._timeout_s = timeout_s
+        self._prepare_timeout_s = prepare_timeout_s
+        self._specs: dict[str, CheckSpec] = {}
+        # Checked references lie here, so that a replaced process need not compute them again.
+        self._store = tempfile.mkdtemp(prefix="ansorlite-")
+        self._cleanup = weakref.finalize(self, _remove, self._store, os.getpid())
+        env = {
+            "OMP_NUM_THREADS": str(self.n_threads),
+            # numpy's own threads would spin beside the kernel's and take its cores
+            "OPENBLAS_NUM_THREADS": "1",
+            "MKL_NUM_THREADS": "1",
+        }
+        initargs = (policy or TimingPolicy(), self._store, memory_bytes)
+        self._worker = Worker(SESSION_ENTRY, initargs, name="runner", env=env, max_tasks=max_tasks)
+        self._worker.start()
+
+    def prepare(self, task_key: str, spec: CheckSpec) -> PrepareResult:
+        """Make a task's inputs and reference outputs; to be called before `run`, once is enough.
+
+        Not ok where the reference kernel fails or disagrees with numpy.
+        """
+        result = self._prepare(task_key, spec)
+        if result.ok:
+            self._specs[task_key] = spec
+        return result
+
+    def run(
+        self, task_key: str, image: KernelImage, best_latency_s: float | None = None
+    ) -> MeasureResult:
+        """Check and time one kernel; timing ends early if it is clearly slower than the best.
+
+        Raises AnsorliteError if the task was not prepared or the process cannot start.
+        """
+        if task_key not in self._specs:
+            raise AnsorliteError(f"task {task_key} was not prepared: call prepare first")
+        request = ("run", task_key, image, best_latency_s)
+        reply = self._worker.call(request, self._timeout_s)
+        if reply.kind == "value" and reply.value is None:  # a new process, or dropped for space
+            again = self._prepare(task_key, self._specs[task_key])
+            if not again.ok:
+                return MeasureResult(Status.RUN_ERROR, error=again.error, run_s=again.prepare_s)
+            reply = self._worker.call(request, self._timeout_s)
+        return _result(reply)
+
+    def close(self) -> None:
+        """Kill the process and delete what it stored; the runner cannot be used again."""
+        self._worker.close()
+        self._cleanup()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _prepare(self, task_key: str, spec: CheckSpec) -> PrepareResult:
+        reply = self._worker.call(("prepare", task_key, spec), self._prepare_timeout_s)
+        if reply.kind == "value":
+            assert isinstance(reply.value, PrepareResult)
+            return reply.value
+        error = reply.error + _hint(reply.error)
+        if reply.kind != "error":
+            error = f"cannot run the reference kernel {spec.reference.symbol}: {error}"
+        return PrepareResult(False, error, reply.seconds)
+
+
+def _remove(store: str, owner_pid: int) -> None:
+    if owner_pid == os.getpid():  # and not a fork of the owner, at its own end
+        shutil.rmtree(store, ignore_errors=True)
+
+
+def _result(reply: Reply) -> MeasureResult:
+    match reply.kind:
+        case "value":
+            result: Any = reply.value
+            assert isinstance(result, MeasureResult)
+            return result
+        case "timeout":
+            return MeasureResult(Status.RUN_TIMEOUT, error=reply.error, run_s=reply.seconds)
+        case _:
+            error = reply.error + _hint(reply.error)
+            return MeasureResult(Status.RUN_ERROR, error=error, run_s=reply.seconds)
+
+
+def _hint(error: str) -> str:
+    return CRASH_HINT if error.startswith(("killed by SIGSEGV", "killed by SIGBUS")) else ""

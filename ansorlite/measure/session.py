@@ -1,0 +1,268 @@
+"""The inside of the runner process: check and time kernels on the data of their task.
+
+Flow: `LocalRunner` sends ("prepare", key, spec) once a task, then ("run", key, image, best). The
+first makes random inputs, runs the plain reference kernel on them and checks sampled outputs of it
+against numpy. The second loads a kernel, runs it once on poisoned outputs, compares with the
+reference, and only then takes the time. Out: `PrepareResult` and `MeasureResult`; times in seconds.
+"""
+
+import hashlib
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import networkx as nx
+import numpy as np
+import numpy.typing as npt
+
+from ansorlite.codegen.image import KernelImage, Param
+from ansorlite.codegen.loader import NativeFunction, load_image
+from ansorlite.errors import AnsorliteError
+from ansorlite.measure.compare import Expected, describe
+from ansorlite.measure.inputs import random_inputs
+from ansorlite.measure.memory import GuardedBuffer, guarded_copy, guarded_empty
+from ansorlite.measure.result import MeasureResult, Status
+from ansorlite.measure.runner import CheckSpec, PrepareResult
+from ansorlite.measure.timing import TimingPolicy, time_kernel
+from ansorlite.target import Target
+from ansorlite.te.dag import ComputeDAG, shape_of
+from ansorlite.te.evaluate import evaluate_points
+
+Array = npt.NDArray[Any]
+SAMPLES = 1000
+MAX_PACKED = 8  # packed constants kept a task: most candidates of a round share a layout
+FLUSH_BYTES = 1 << 26  # at least, where the last cache is small or unknown
+
+
+@dataclass
+class TaskData:
+    """What is kept of a task between its kernels; `packed` holds constants by name and layout."""
+
+    dag: ComputeDAG
+    inputs: dict[str, GuardedBuffer]
+    outputs: dict[str, GuardedBuffer]
+    expected: dict[str, Expected]
+    packed: dict[Param, GuardedBuffer] = field(default_factory=dict)
+
+    @property
+    def nbytes(self) -> int:
+        buffers = [*self.inputs.values(), *self.outputs.values(), *self.packed.values()]
+        return sum(b.size_bytes for b in buffers) + sum(e.nbytes for e in self.expected.values())
+
+
+def serve(policy: TimingPolicy, store: str, memory_bytes: int) -> Callable[[Any], Any]:
+    """The handler of the runner's requests; a run of an unknown task is answered with None."""
+    tasks: OrderedDict[str, TaskData] = OrderedDict()
+    flush = _make_flush() if policy.cold else None
+
+    def handle(request: tuple[Any, ...]) -> PrepareResult | MeasureResult | None:
+        match request:
+            case ("prepare", key, spec):
+                tasks[key], result = _prepare(spec, Path(store) / _file_name(key, spec))
+                while len(tasks) > 1 and sum(t.nbytes for t in tasks.values()) > memory_bytes:
+                    tasks.popitem(last=False)
+                return result
+            case ("run", key, image, best_latency_s):
+                if key not in tasks:
+                    return None
+                tasks.move_to_end(key)
+                return _run(tasks[key], image, policy, best_latency_s, flush)
+        raise AnsorliteError(f"the runner does not understand {request!r}")
+
+    return handle
+
+
+def _prepare(spec: CheckSpec, stored: Path) -> tuple[TaskData, PrepareResult]:
+    start, error = time.perf_counter(), 0.0
+    known = _load_outputs(stored)
+    if known is not None:  # made and checked by a predecessor of this process
+        outputs, positive = known
+        values = random_inputs(spec.dag, spec.seed, positive=positive)
+    else:
+        values, outputs, positive = _reference(spec)
+        error = max(_check_samples(spec, values, name, x) for name, x in outputs.items())
+        _save_outputs(stored, outputs, positive)
+    task = TaskData(
+        spec.dag,
+        {name: guarded_copy(x, read_only=True) for name, x in values.items()},
+        {name: guarded_empty(x.shape, x.dtype) for name, x in outputs.items()},
+        {name: Expected(x, spec.tolerance(x.dtype.name)) for name, x in outputs.items()},
+    )
+    return task, PrepareResult(True, "", time.perf_counter() - start, error)
+
+
+def _reference(spec: CheckSpec) -> tuple[dict[str, Array], dict[str, Array], bool]:
+    """Inputs, the reference kernel's outputs on them, and whether the inputs had to be positive."""
+    values = random_inputs(spec.dag, spec.seed)
+    outputs = _run_reference(spec, values)
+    if all(np.isfinite(x).all() for x in outputs.values()):
+        return values, outputs, False
+    # NaN equals NaN in a comparison and shows nothing: logarithms and roots want positive inputs
+    values = random_inputs(spec.dag, spec.seed, positive=True)
+    return values, _run_reference(spec, values), True
+
+
+def _run_reference(spec: CheckSpec, values: dict[str, Array]) -> dict[str, Array]:
+    inputs = {name: guarded_copy(x, read_only=True) for name, x in values.items()}
+    outputs = {op.name: guarded_empty(shape_of(op), op.dtype) for op in spec.dag.outputs}
+    buffers = _bind(TaskData(spec.dag, inputs, outputs, {}), spec.reference)
+    _run_poisoned(load_image(spec.reference), buffers)
+    return {name: buffer.array for name, buffer in outputs.items()}
+
+
+def _check_samples(spec: CheckSpec, values: dict[str, Array], name: str, x: Array) -> float:
+    """Compare some 1,000 elements with numpy, the first and the last among them."""
+    rng = np.random.default_rng([spec.seed, SAMPLES])
+    flat = np.unique(np.append(rng.integers(0, x.size, SAMPLES), (0, x.size - 1)))
+    points = np.array(np.unravel_index(flat, x.shape), dtype=np.int64).T.reshape(len(flat), x.ndim)
+    exact = evaluate_points(spec.dag, values, name, points).astype(x.dtype)
+    expected = Expected(exact, spec.tolerance(x.dtype.name))
+    deviation = expected.compare(x.reshape(-1)[flat])
+    if deviation.n_wrong:
+        index = tuple(int(i) for i in points[deviation.index[0]])
+        raise AnsorliteError(
+            f"the reference kernel {spec.reference.symbol} is wrong, so nothing can be checked"
+            f" against it: {describe(name, deviation, expected, index)} (sampled)"
+        )
+    return deviation.max_error
+
+
+def _run(
+    task: TaskData,
+    image: KernelImage,
+    policy: TimingPolicy,
+    best_latency_s: float | None,
+    flush: Callable[[], None] | None,
+) -> MeasureResult:
+    start = time.perf_counter()
+    function, buffers = load_image(image), _bind(task, image)
+    args = _run_poisoned(function, buffers)
+    max_error, error = _compare(task)
+    check_s = time.perf_counter() - start
+    if error:
+        return MeasureResult(Status.WRONG_OUTPUT, error=error, check_s=check_s, max_error=max_error)
+
+    def repeat(n: int) -> float:
+        begin = time.perf_counter_ns()
+        function.repeat(args, n)
+        return (time.perf_counter_ns() - begin) * 1e-9
+
+    start = time.perf_counter()
+    timing = time_kernel(repeat, policy, best_latency_s, flush)
+    run_s = time.perf_counter() - start
+    start = time.perf_counter()
+    max_error, error = _compare(task)
+    check_s += time.perf_counter() - start
+    if error:
+        error = f"right at first, wrong after more runs (a race between threads?): {error}"
+        return MeasureResult(
+            Status.WRONG_OUTPUT, error=error, run_s=run_s, check_s=check_s, max_error=max_error
+        )
+    return MeasureResult(
+        Status.OK, timing.latency_s, timing.times_s, "", 0.0, run_s, check_s, max_error
+    )
+
+
+def _run_poisoned(function: NativeFunction, buffers: Sequence[GuardedBuffer]) -> Any:
+    """Run once, every writable buffer poisoned before; returns the kernel's arguments."""
+    for buffer in buffers:
+        if buffer.array.flags.writeable:
+            buffer.poison()
+    args = function.pointer_array([b.array for b in buffers])
+    function.repeat(args, 1)  # and not `call`: whatever the first use of `repeat` costs, it is paid
+    return args
+
+
+def _compare(task: TaskData) -> tuple[float, str]:
+    """The largest error over all outputs, and the first wrong one in words."""
+    worst, text = 0.0, ""
+    for name, expected in task.expected.items():
+        deviation = expected.compare(task.outputs[name].array)
+        worst = max(worst, deviation.max_error)
+        if deviation.n_wrong and not text:
+            text = describe(name, deviation, expected)
+    return worst, text
+
+
+def _bind(task: TaskData, image: KernelImage) -> list[GuardedBuffer]:
+    """The buffers that the kernel's pointers are to point to."""
+    missing = set(task.outputs) - {p.name for p in image.params if p.role == "output"}
+    if missing:
+        raise AnsorliteError(f"kernel {image.symbol} does not write {', '.join(sorted(missing))}")
+    return [_buffer(task, p, image.symbol) for p in image.params]
+
+
+def _buffer(task: TaskData, param: Param, kernel: str) -> GuardedBuffer:
+    match param.role:
+        case "workspace":
+            return guarded_empty(param.stored_shape, param.dtype)
+        case "output":
+            found = task.outputs.get(param.name)
+        case _:
+            found = task.inputs.get(param.name)
+            if param.layout or found is None:
+                return _packed(task, param, kernel)
+    if found is None or (found.array.shape, found.array.dtype) != (
+        param.stored_shape,
+        np.dtype(param.dtype),
+    ):
+        has = f"{found.array.dtype}{list(found.array.shape)}" if found else "no such tensor"
+        raise AnsorliteError(
+            f"kernel {kernel} has {param.role} {param.name} as {param.dtype}"
+            f"{list(param.stored_shape)}, the task has {has}"
+        )
+    return found
+
+
+def _packed(task: TaskData, param: Param, kernel: str) -> GuardedBuffer:
+    """A constant in the kernel's layout, or a stage that is computed from constants alone."""
+    if param not in task.packed:
+        if len(task.packed) >= MAX_PACKED:
+            task.packed.pop(next(iter(task.packed)))
+        x = _value(task, param.name, kernel)
+        packed = param.layout.pack(x) if param.layout else x
+        task.packed[param] = guarded_copy(packed, read_only=True)
+    return task.packed[param]
+
+
+def _value(task: TaskData, name: str, kernel: str) -> Array:
+    values = {name: buffer.array for name, buffer in task.inputs.items()}
+    if name in values:
+        return values[name]
+    if name not in task.dag.by_name:
+        raise AnsorliteError(f"kernel {kernel} reads {name}, which the task does not have")
+    needed = {name} | nx.ancestors(task.dag.graph, name)
+    part = ComputeDAG.from_ops([op for op in task.dag.ops if op.name in needed], (name,))
+    return part.evaluate(values)[name]
+
+
+def _file_name(key: str, spec: CheckSpec) -> str:
+    return hashlib.sha256(f"{key} {spec.seed}".encode()).hexdigest()[:32] + ".npz"
+
+
+def _save_outputs(path: Path, outputs: dict[str, Array], positive: bool) -> None:
+    part = path.with_suffix(".part.npz")  # renamed when complete: we may be killed at any time
+    arrays: dict[str, Any] = {f"output {name}": x for name, x in outputs.items()}
+    np.savez(part, positive=np.array(positive), **arrays)
+    part.replace(path)
+
+
+def _load_outputs(path: Path) -> tuple[dict[str, Array], bool] | None:
+    if not path.exists():
+        return None
+    with np.load(path, allow_pickle=False) as file:
+        names = [n for n in file.files if n != "positive"]
+        return {n.removeprefix("output "): file[n] for n in names}, bool(file["positive"])
+
+
+def _make_flush() -> Callable[[], None]:
+    """A function that pushes everything else out of the caches that the cores share."""
+    words = np.zeros(max(2 * Target.detect().l3_bytes, FLUSH_BYTES) // 8, dtype=np.int64)
+
+    def flush() -> None:
+        np.add(words, 1, out=words)
+
+    return flush
