@@ -5,7 +5,7 @@ Used by import, workloads and passes. Names that are taken get a number; nodes w
 all constant are computed at once where the caller asks for it.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
@@ -20,10 +20,10 @@ class GraphBuilder:
 
     def __init__(self, name: str, fold: bool = False) -> None:
         self.name, self.fold = name, fold
-        self.nodes: list[Node] = []
         self.inputs: list[str] = []
         self.types: dict[str, TensorType] = {}
         self.constants: dict[str, Array] = {}
+        self.producers: dict[str, Node] = {}
         self._node_names: set[str] = set()
 
     def unique(self, name: str) -> str:
@@ -82,20 +82,24 @@ class GraphBuilder:
             taken, k = f"{label}.{k}", k + 1
         self._node_names.add(taken)
         self.types[value] = result
-        self.nodes.append(Node(taken, op, tuple(inputs), (value,), dict(attrs)))
+        self.producers[value] = Node(taken, op, tuple(inputs), (value,), dict(attrs))
         return value
 
     def shape(self, value: str) -> tuple[int, ...]:
         return self.types[value].shape
 
     def finish(self, outputs: Sequence[str]) -> Graph:
-        """The verified graph, without constants that nobody reads."""
-        used = {v for n in self.nodes for v in n.inputs} | set(outputs)
+        """The verified graph of what the outputs depend on; all inputs stay."""
+        used, nodes = set(outputs), list[Node]()
+        for node in reversed(self.producers.values()):
+            if node.output in used:
+                nodes.append(node)
+                used.update(node.inputs)
         constants = {v: a for v, a in self.constants.items() if v in used}
-        kept = [*self.inputs, *constants, *(n.output for n in self.nodes)]
+        kept = [*self.inputs, *constants, *(n.output for n in reversed(nodes))]
         graph = Graph(
             self.name,
-            tuple(self.nodes),
+            tuple(reversed(nodes)),
             tuple(self.inputs),
             tuple(outputs),
             {v: self.types[v] for v in kept},
@@ -123,3 +127,56 @@ def copy(builder: GraphBuilder, node: Node, names: dict[str, str]) -> None:
 
 def renamed(values: Iterable[str], names: dict[str, str]) -> list[str]:
     return [names.get(v, v) for v in values]
+
+
+class Rewriter:
+    """What a rewrite rule sees: the new graph so far, and how often its values are used."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.builder = start(graph, fold=True)
+        self.uses: dict[str, int] = {}
+        for v in [*graph.outputs, *(v for n in graph.nodes for v in n.inputs)]:
+            self.uses[v] = self.uses.get(v, 0) + 1
+
+    def emit(self, op: str, inputs: Sequence[str], name: str = "", **attrs: Attr) -> str:
+        return self.builder.emit(op, inputs, name, "", **attrs)
+
+    def constant(self, array: Array, name: str = "const") -> str:
+        return self.builder.constant(array, name)
+
+    def known(self, value: str) -> Array | None:
+        return self.builder.constants.get(value)
+
+    def shape(self, value: str) -> tuple[int, ...]:
+        return self.builder.types[value].shape
+
+    def dtype(self, value: str) -> str:
+        return self.builder.types[value].dtype
+
+    def sole(self, value: str, *ops: str) -> Node | None:
+        """The node that computes `value`, if it is one of `ops` and nothing else reads `value`."""
+        node = self.builder.producers.get(value)
+        alone = self.uses.get(value, 1) == 1
+        return node if node is not None and node.op in ops and alone else None
+
+
+Rule = Callable[[Rewriter, Node, list[str]], str | None]
+
+
+def rewrite(graph: Graph, rule: Rule) -> Graph:
+    """Rebuild `graph` node by node, in order; nodes that became dead are dropped.
+
+    `rule(rewriter, node, operands)` gets the operands' new names and returns the new name of the
+    node's value, or None to keep the node. Nodes of constants are computed.
+    """
+    rewriter, names = Rewriter(graph), dict[str, str]()
+    for node in graph.nodes:
+        value = rule(rewriter, node, renamed(node.inputs, names))
+        if value is None:
+            copy(rewriter.builder, node, names)
+        else:
+            names[node.output] = value
+        if names[node.output] != node.output:
+            uses = rewriter.uses.get(node.output, 0)
+            rewriter.uses[names[node.output]] = rewriter.uses.get(names[node.output], 0) + uses
+    return rewriter.builder.finish(renamed(graph.outputs, names))

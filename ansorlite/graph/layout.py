@@ -1,0 +1,254 @@
+"""Step `passes`: the whole graph from channels first to channels last.
+
+rewrite: conv(x: [n, c, h, w]) -> transpose(conv(transpose(x): [n, h, w, c])), with the transposes
+moved along until they meet their inverses, a constant, or an operator that needs the order.
+
+Every old value v has a new value that equals transpose(v, perm) for a `perm` that the pass keeps
+beside it; a transpose of the old graph only changes `perm`. Reshapes split and merge axes in place
+where the order allows it (the channel shuffle, flattening a 1x1 image).
+"""
+
+from collections.abc import Callable, Sequence
+
+from ansorlite.graph.build import GraphBuilder, start
+from ansorlite.graph.ir import Graph, Node
+from ansorlite.graph.rewrites import only_ones_move
+from ansorlite.graph.types import Attr, integer, ints, pairs
+
+Perm = tuple[int, ...]
+WINDOWED = ("conv", "max_pool", "avg_pool", "sum_pool")
+
+
+class Layouts:
+    """The new graph so far: for every old value, new values by the perm they are stored in."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.builder: GraphBuilder = start(graph, fold=True)
+        self.stored: dict[str, dict[Perm, str]] = {}
+        self.first: dict[str, Perm] = {}
+        for v in [*graph.inputs, *graph.constants]:
+            self.put(v, identity(graph.types[v].rank), v)
+
+    def put(self, old: str, perm: Perm, new: str) -> None:
+        self.stored.setdefault(old, {})[perm] = new
+        self.first.setdefault(old, perm)
+
+    def get(self, old: str, perm: Perm) -> str:
+        """The new value equal to transpose(old, perm), by a transpose where there is none yet."""
+        stored = self.stored[old]
+        if perm not in stored:
+            base = self.first[old]
+            move = tuple(base.index(p) for p in perm)
+            stored[perm] = self.moved(stored[base], move)
+        return stored[perm]
+
+    def moved(self, value: str, move: Perm) -> str:
+        shape = self.builder.shape(value)
+        if move == identity(len(move)):
+            return value
+        if only_ones_move(shape, move):
+            return self.reshaped(value, tuple(shape[p] for p in move))
+        return self.builder.emit("transpose", [value], f"{value}.t", perm=move)
+
+    def reshaped(self, value: str, shape: tuple[int, ...], name: str = "") -> str:
+        if shape == self.builder.shape(value):
+            return value
+        return self.builder.emit("reshape", [value], name or f"{value}.view", shape=shape)
+
+    def cost(self, old: str, perm: Perm) -> int:
+        """Elements to move for having `old` in `perm`."""
+        base, shape = self.first[old], self.graph.types[old].shape
+        if perm in self.stored[old] or old in self.graph.constants:
+            return 0
+        move = tuple(base.index(p) for p in perm)
+        stays = only_ones_move(tuple(shape[p] for p in base), move)
+        return 0 if stays else self.graph.types[old].size
+
+    def cheapest(self, operands: Sequence[str], rank: int) -> Perm:
+        """The perm that the fewest elements must move to; a permuted one among equals."""
+        full = [v for v in operands if self.graph.types[v].rank == rank]
+        plain = identity(rank)
+        perms = {self.first[v]: None for v in full if v not in self.graph.constants}
+        options = [p for p in perms if p != plain] + [plain]
+        return min(options, key=lambda p: sum(self.cost(v, p) for v in full))
+
+    def emit(self, node: Node, inputs: Sequence[str], perm: Perm, **attrs: Attr) -> None:
+        changed = {**node.attrs, **attrs}
+        new = self.builder.emit(node.op, inputs, node.output, node.name, **changed)
+        self.put(node.output, perm, new)
+
+
+def identity(rank: int) -> Perm:
+    return tuple(range(rank))
+
+
+def channels_last(graph: Graph) -> Graph:
+    """rewrite: conv, pools on [n, c, spatial] -> on [n, spatial, c], weights [*k, ci, co]"""
+    layouts = Layouts(graph)
+    for node in graph.nodes:
+        RULES.get(node.op, elementwise if node.operator.kind == "elementwise" else as_it_is)(
+            layouts, node
+        )
+    outputs = [layouts.get(v, identity(graph.types[v].rank)) for v in graph.outputs]
+    return layouts.builder.finish(outputs)
+
+
+def as_it_is(lay: Layouts, node: Node) -> None:
+    inputs = [lay.get(v, identity(lay.graph.types[v].rank)) for v in node.inputs]
+    lay.emit(node, inputs, identity(lay.graph.types[node.output].rank))
+
+
+def windowed(lay: Layouts, node: Node) -> None:
+    if node.attrs["layout"] == "channels_last":
+        return as_it_is(lay, node)
+    rank = lay.graph.types[node.output].rank
+    data = (0, *range(2, rank), 1)
+    weight = (*range(2, rank), 1, 0)
+    inputs = [lay.get(v, p) for v, p in zip(node.inputs, (data, weight, (0,)), strict=False)]
+    lay.emit(node, inputs, data, layout="channels_last")
+    return None
+
+
+def elementwise(lay: Layouts, node: Node) -> None:
+    rank = lay.graph.types[node.output].rank
+    perm = lay.cheapest(node.inputs, rank)
+    inputs = []
+    for v in node.inputs:
+        shape = lay.graph.types[v].shape
+        if len(shape) == rank:
+            inputs.append(lay.get(v, perm))
+            continue
+        plain = lay.get(v, identity(len(shape)))
+        if set(shape) <= {1}:
+            inputs.append(lay.reshaped(plain, ()))
+            continue
+        full = (1,) * (rank - len(shape)) + shape
+        inputs.append(
+            lay.moved(lay.reshaped(plain, full), perm) if perm != identity(rank) else plain
+        )
+    lay.emit(node, inputs, perm)
+
+
+def along(lay: Layouts, node: Node) -> tuple[str, Perm]:
+    """The first operand as it is stored, and its perm."""
+    perm = lay.first[node.inputs[0]]
+    return lay.get(node.inputs[0], perm), perm
+
+
+def softmax(lay: Layouts, node: Node) -> None:
+    x, perm = along(lay, node)
+    lay.emit(node, [x], perm, axes=tuple(sorted(perm.index(a) for a in ints(node.attrs, "axes"))))
+
+
+def lrn(lay: Layouts, node: Node) -> None:
+    x, perm = along(lay, node)
+    lay.emit(node, [x], perm, axis=perm.index(integer(node.attrs, "axis")))
+
+
+def reduce(lay: Layouts, node: Node) -> None:
+    x, perm = along(lay, node)
+    axes = ints(node.attrs, "axes")
+    out = perm
+    if not node.attrs["keepdims"]:
+        kept = sorted(p for p in perm if p not in axes)
+        out = tuple(kept.index(p) for p in perm if p not in axes)
+    lay.emit(node, [x], out, axes=tuple(sorted(perm.index(a) for a in axes)))
+
+
+def pad(lay: Layouts, node: Node) -> None:
+    x, perm = along(lay, node)
+    widths = pairs(node.attrs, "pads")
+    lay.emit(node, [x], perm, pads=tuple(widths[p] for p in perm))
+
+
+def slice_(lay: Layouts, node: Node) -> None:
+    x, perm = along(lay, node)
+    keys = ("starts", "sizes", "steps")
+    lay.emit(node, [x], perm, **{k: tuple(ints(node.attrs, k)[p] for p in perm) for k in keys})
+
+
+def concat(lay: Layouts, node: Node) -> None:
+    perm = lay.cheapest(node.inputs, lay.graph.types[node.output].rank)
+    inputs = [lay.get(v, perm) for v in node.inputs]
+    lay.emit(node, inputs, perm, axis=perm.index(integer(node.attrs, "axis")))
+
+
+def transpose(lay: Layouts, node: Node) -> None:
+    """Nothing moves: the stored value is the same, seen through another perm."""
+    x, perm = along(lay, node)
+    order = ints(node.attrs, "perm")
+    lay.put(node.output, tuple(order.index(p) for p in perm), x)
+
+
+def matmul(lay: Layouts, node: Node) -> None:
+    """A matrix on the right lets the leading axes of the left operand lie in any order."""
+    perm, right = lay.first[node.inputs[0]], lay.graph.types[node.inputs[1]]
+    if right.rank != 2 or perm[-1] != len(perm) - 1:
+        return as_it_is(lay, node)
+    b = lay.get(node.inputs[1], (0, 1))
+    lay.emit(node, [lay.get(node.inputs[0], perm), b], perm)
+    return None
+
+
+def blocks(old: Sequence[int], new: Sequence[int]) -> list[tuple[list[int], list[int]]]:
+    """Smallest runs of axes of `old` and of `new` that hold the same elements, in order."""
+    out: list[tuple[list[int], list[int]]] = []
+    i = j = 0
+    while i < len(old) or j < len(new):
+        left, right, p, q = list[int](), list[int](), 1, 1
+        while not left or not right or p != q:
+            if i < len(old) and (p <= q or j == len(new)):
+                left.append(i)
+                p, i = p * old[i], i + 1
+            elif j < len(new):
+                right.append(j)
+                q, j = q * new[j], j + 1
+            else:
+                break
+        if out and (not left or not right):  # ones that are left over
+            out[-1][0].extend(left)
+            out[-1][1].extend(right)
+        else:
+            out.append((left, right))
+    return out
+
+
+def reshape(lay: Layouts, node: Node) -> None:
+    """Axes split and merge where they lie; runs that do not lie together are moved first."""
+    (source,), target = node.inputs, ints(node.attrs, "shape")
+    shape, perm = lay.graph.types[source].shape, lay.first[source]
+    runs = blocks(shape, target)
+
+    def place(run: tuple[list[int], list[int]]) -> int:
+        real = [perm.index(a) for a in run[0] if shape[a] != 1]
+        return min(real, default=-1)
+
+    order = sorted(runs, key=place)
+    gathered = tuple(a for run in order for a in run[0])
+    # Extents of 1 may lie anywhere: the value is stored fittingly if the others are in order.
+    real = [a for a in gathered if shape[a] != 1]
+    if [a for a in perm if shape[a] != 1] == real:
+        x = lay.get(source, perm)
+    else:
+        x = lay.get(source, gathered)
+    out = tuple(a for run in order for a in run[1])
+    new = lay.reshaped(x, tuple(target[a] for a in out), node.output)
+    lay.put(node.output, out, new)
+
+
+RULES: dict[str, Callable[[Layouts, Node], None]] = {
+    **dict.fromkeys(WINDOWED, windowed),
+    "softmax": softmax,
+    "lrn": lrn,
+    "reduce_sum": reduce,
+    "reduce_mean": reduce,
+    "reduce_max": reduce,
+    "reduce_min": reduce,
+    "pad": pad,
+    "slice": slice_,
+    "concat": concat,
+    "transpose": transpose,
+    "matmul": matmul,
+    "reshape": reshape,
+}

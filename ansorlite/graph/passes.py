@@ -1,0 +1,38 @@
+"""Step `passes`: `PASSES`, applied in order, make an imported network ready for `partition`.
+
+In: a `Graph` as imported or built (channels first). Out: a `Graph` with the same inputs, outputs
+and meaning (up to rounding), channels last, batch norm folded, without "source" operators.
+"""
+
+from collections.abc import Callable
+
+from ansorlite.graph import rewrites as rw
+from ansorlite.graph.ir import Graph
+from ansorlite.graph.layout import channels_last
+
+Pass = Callable[[Graph], Graph]
+
+PASSES: tuple[Pass, ...] = (
+    rw.remove_dead_nodes,
+    rw.fold_constants,
+    rw.remove_identities,
+    rw.lower_batch_norm,
+    rw.lower_gemm,
+    rw.split_bias,
+    rw.lower_means,
+    rw.simplify_arithmetic,
+    rw.fold_scales,
+    channels_last,
+    rw.merge_views,
+    rw.fold_flatten,
+    rw.merge_views,
+    rw.remove_identities,
+    rw.merge_duplicates,
+)
+
+
+def optimize(graph: Graph) -> Graph:
+    """All of `PASSES`, one after the other; each result is verified where it is built."""
+    for step in PASSES:
+        graph = step(graph)
+    return graph

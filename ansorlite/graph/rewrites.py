@@ -1,0 +1,300 @@
+"""Local rewrites of operators: identities, arithmetic with constants, batch norm, bias, means.
+
+Each pass is Graph -> Graph and documented as `rewrite: before -> after`. After them a network has
+convolutions and matrix products without bias, followed by `add` of a constant; factors that follow
+them are in the weights; no "source" operators but those of `layout.channels_last` are left.
+"""
+
+import math
+
+import numpy as np
+
+from ansorlite.graph import meaning, shapes
+from ansorlite.graph.build import Rewriter, rewrite
+from ansorlite.graph.ir import Graph, Node
+from ansorlite.graph.types import Array, ints, number, text
+
+
+def remove_dead_nodes(graph: Graph) -> Graph:
+    """rewrite: v = op(...) that no output depends on -> (nothing)"""
+    return rewrite(graph, lambda r, node, xs: None)
+
+
+def fold_constants(graph: Graph) -> Graph:
+    """rewrite: v = op(constants) -> v = constant"""
+    return rewrite(graph, lambda r, node, xs: None)
+
+
+def remove_identities(graph: Graph) -> Graph:
+    """rewrite: identity(x), reshape(x, x.shape), transpose(x, 0..n) ... -> x"""
+
+    def rule(r: Rewriter, node: Node, xs: list[str]) -> str | None:
+        same = r.shape(xs[0]) == graph.types[node.output].shape
+        match node.op:
+            case "identity":
+                return xs[0]
+            case "reshape" | "expand" | "pad" if same:
+                return xs[0]
+            case "transpose" if list(ints(node.attrs, "perm")) == list(range(len(r.shape(xs[0])))):
+                return xs[0]
+            case "slice" if same and set(ints(node.attrs, "steps")) <= {1}:
+                return xs[0]
+            case "concat" if len(xs) == 1:
+                return xs[0]
+            case "clip" if (node.attrs["min"], node.attrs["max"]) == (-math.inf, math.inf):
+                return xs[0]
+            case _:
+                return None
+
+    return rewrite(graph, rule)
+
+
+def merge_duplicates(graph: Graph) -> Graph:
+    """rewrite: u = op(x), v = op(x) -> u = op(x), and u for v"""
+    seen: dict[tuple[object, ...], str] = {}
+
+    def rule(r: Rewriter, node: Node, xs: list[str]) -> str | None:
+        key = (node.op, *xs, *sorted(node.attrs.items()))
+        if key not in seen:
+            seen[key] = r.builder.emit(node.op, xs, node.output, node.name, **node.attrs)
+        return seen[key]
+
+    return rewrite(graph, rule)
+
+
+def lower_batch_norm(graph: Graph) -> Graph:
+    """rewrite: batch_norm(x, scale, bias, mean, var) -> x * s + (bias - mean * s),
+    s = scale / sqrt(var + epsilon)"""
+
+    def rule(r: Rewriter, node: Node, xs: list[str]) -> str | None:
+        if node.op != "batch_norm":
+            return None
+        x, scale, bias, mean, var = xs
+        column = (*r.shape(scale), *(1,) * (len(r.shape(x)) - 2))
+        epsilon = r.constant(np.asarray(number(node.attrs, "epsilon"), r.dtype(x)), "epsilon")
+        root = r.emit("sqrt", [r.emit("add", [var, epsilon])])
+        s = r.emit("div", [scale, root], f"{node.output}.scale")
+        t = r.emit("sub", [bias, r.emit("mul", [mean, s])], f"{node.output}.shift")
+        out = r.emit("mul", [x, r.emit("reshape", [s], shape=column)])
+        return r.emit("add", [out, r.emit("reshape", [t], shape=column)], node.output)
+
+    return rewrite(graph, rule)
+
+
+def lower_gemm(graph: Graph) -> Graph:
+    """rewrite: gemm(a, b, c) -> a @ b + c, with constants transposed and scaled ahead of time"""
+
+    def rule(r: Rewriter, node: Node, xs: list[str]) -> str | None:
+        if node.op != "gemm":
+            return None
+        a, b = xs[0], xs[1]
+        alpha, beta = number(node.attrs, "alpha"), number(node.attrs, "beta")
+        a = r.emit("transpose", [a], perm=(1, 0)) if node.attrs["trans_a"] else a
+        b = r.emit("transpose", [b], f"{b}.t", perm=(1, 0)) if node.attrs["trans_b"] else b
+        last = alpha == 1.0 and (len(xs) < 3 or beta == 0.0)
+        out = r.emit("matmul", [a, b], node.output if last else f"{node.output}.product")
+        if alpha != 1.0:
+            out = r.emit("mul", [out, r.constant(np.asarray(alpha, r.dtype(a)), "alpha")])
+        if len(xs) > 2 and beta != 0.0:
+            c = xs[2]
+            if beta != 1.0:
+                c = r.emit("mul", [c, r.constant(np.asarray(beta, r.dtype(c)), "beta")])
+            out = r.emit("add", [out, c], node.output)
+        return out
+
+    return rewrite(graph, rule)
+
+
+def split_bias(graph: Graph) -> Graph:
+    """rewrite: conv(x, w, b) -> conv(x, w) + b"""
+
+    def rule(r: Rewriter, node: Node, xs: list[str]) -> str | None:
+        if node.op != "conv" or len(xs) < 3:
+            return None
+        x, w, b = xs
+        first = text(node.attrs, "layout") == "channels_first"
+        shape = (*r.shape(b), *(1,) * (len(r.shape(x)) - 2)) if first else r.shape(b)
+        out = r.emit("conv", [x, w], node.name, **node.attrs)
+        return r.emit("add", [out, r.emit("reshape", [b], b, shape=shape)], node.output)
+
+    return rewrite(graph, rule)
+
+
+ARITHMETIC = ("add", "sub", "mul", "div", "pow", "maximum", "minimum")
+
+
+def _all(array: Array | None, value: float) -> bool:
+    return array is not None and bool(np.all(array == value))
+
+
+def simplify_arithmetic(graph: Graph) -> Graph:
+    """rewrite: c + x -> x + c; x - c -> x + (-c); x / c -> x * (1/c); x * 1, x + 0 -> x;
+    x ** 2 -> x * x; x ** 0.5 -> sqrt(x); clip(x, 0, inf) -> relu(x)"""
+
+    def rule(r: Rewriter, node: Node, xs: list[str]) -> str | None:
+        if node.op == "clip" and (node.attrs["min"], node.attrs["max"]) == (0.0, math.inf):
+            return r.emit("relu", xs, node.output)
+        op, known = node.op, [r.known(v) is not None for v in xs]
+        if op not in ARITHMETIC:
+            return None
+        if known == [True, False] and op in ("add", "mul", "maximum", "minimum"):
+            return commuted(r, node, [xs[1], xs[0]])
+        return commuted(r, node, xs) if known == [False, True] else None
+
+    def commuted(r: Rewriter, node: Node, xs: list[str]) -> str:
+        op, x, c = node.op, xs[0], r.known(xs[1])
+        assert c is not None
+        floating = c.dtype.kind == "f"
+        if op == "sub":
+            op, c = "add", np.negative(c)
+        elif op == "div" and floating and bool(np.all(c != 0)):
+            op, c = "mul", (1 / c.astype(np.float64)).astype(c.dtype)
+        same = r.shape(x) == graph.types[node.output].shape
+        if same and (_all(c, 0) if op == "add" else op in ("mul", "pow") and _all(c, 1)):
+            return x
+        if op == "pow" and same and _all(c, 2):
+            return r.emit("mul", [x, x], node.output)
+        if op == "pow" and same and _all(c, 0.5):
+            return r.emit("sqrt", [x], node.output)
+        constant = xs[1] if op == node.op else r.constant(c, f"{node.output}.{op}")
+        return r.emit(op, [x, constant], node.output)
+
+    return rewrite(graph, rule)
+
+
+def _per_channel(r: Rewriter, factor: str, value: str, axis: int) -> bool:
+    """Whether constant `factor` varies along `axis` of `value` only (or not at all)."""
+    shape = r.shape(factor)
+    rank = len(r.shape(value))
+    full = (1,) * (rank - len(shape)) + shape
+    return len(full) == rank and all(n == 1 for d, n in enumerate(full) if d != axis)
+
+
+def _scaled(r: Rewriter, value: str, factor: str, name: str) -> str | None:
+    """`value` * `factor` without a multiplication at run time, if there is such a form."""
+    node = r.sole(value, "conv", "matmul", "mul", "add")
+    if node is None or r.known(node.inputs[1]) is None:
+        return None
+    x, w = node.inputs[0], node.inputs[1]
+    rank = len(r.shape(value))
+    match node.op:
+        case "mul" if r.shape(x) == r.shape(value):
+            both = r.emit("mul", [w, factor], f"{name}.factor")
+            return _scaled(r, x, both, name) or r.emit("mul", [x, both], name)
+        case "add" if r.shape(x) == r.shape(value):
+            inner = _scaled(r, x, factor, f"{name}.scaled")
+            if inner is None:
+                return None
+            return r.emit("add", [inner, r.emit("mul", [w, factor], f"{name}.shift")], name)
+        case "matmul" if _per_channel(r, factor, value, rank - 1) and len(r.shape(w)) == 2:
+            flat = r.emit("reshape", [factor], shape=(r.builder.types[factor].size,))
+            return r.emit("matmul", [x, r.emit("mul", [w, flat], f"{w}.scaled")], name)
+        case "conv" if _per_channel(r, factor, value, shapes.channel_axis(node.attrs, rank)):
+            first = text(node.attrs, "layout") == "channels_first"
+            size = r.builder.types[factor].size
+            shape = (size, *(1,) * (rank - 1)) if first else (size,)
+            scale = r.emit("reshape", [factor], shape=shape)
+            weight = r.emit("mul", [w, scale], f"{w}.scaled")
+            return r.emit("conv", [x, weight], name, **node.attrs)
+    return None
+
+
+def fold_scales(graph: Graph) -> Graph:
+    """rewrite: conv(x, w) * s -> conv(x, w * s); (y + b) * s -> y * s + b * s;
+    (y + b) + c -> y + (b + c); the same for matmul. Batch norm ends up in the weights."""
+
+    def rule(r: Rewriter, node: Node, xs: list[str]) -> str | None:
+        if node.op not in ("mul", "add") or r.known(xs[1]) is None or r.known(xs[0]) is not None:
+            return None
+        if r.shape(xs[0]) != graph.types[node.output].shape:
+            return None
+        if node.op == "mul":
+            return _scaled(r, xs[0], xs[1], node.output)
+        inner = r.sole(xs[0], "add")
+        if inner is None or r.known(inner.inputs[1]) is None:
+            return None
+        if r.shape(inner.inputs[0]) != graph.types[node.output].shape:
+            return None
+        total = r.emit("add", [inner.inputs[1], xs[1]], f"{node.output}.bias")
+        return r.emit("add", [inner.inputs[0], total], node.output)
+
+    return rewrite(graph, rule)
+
+
+def lower_means(graph: Graph) -> Graph:
+    """rewrite: avg_pool(x) -> sum_pool(x) * (1/counts); reduce_mean(x) -> reduce_sum(x) * (1/n)"""
+
+    def rule(r: Rewriter, node: Node, xs: list[str]) -> str | None:
+        shape = r.shape(xs[0])
+        match node.op:
+            case "avg_pool":
+                attrs = {k: v for k, v in node.attrs.items() if k != "count_include_pad"}
+                total = r.emit("sum_pool", xs, f"{node.output}.sum", **attrs)
+                axes = shapes.spatial_axes(attrs, len(shape))
+                out = [r.shape(total)[a] for a in axes]
+                inverse = 1 / meaning.window_counts(node.attrs, [shape[a] for a in axes], out)
+                if text(attrs, "layout") == "channels_last":
+                    inverse = inverse[..., None]
+                if np.all(inverse == inverse.flat[0]):
+                    inverse = inverse.ravel()[0]
+            case "reduce_mean":
+                total = r.emit("reduce_sum", xs, f"{node.output}.sum", **node.attrs)
+                inverse = np.asarray(1 / math.prod(shape[a] for a in ints(node.attrs, "axes")))
+            case _:
+                return None
+        factor = np.asarray(inverse, r.dtype(xs[0]))
+        return r.emit("mul", [total, r.constant(factor, f"{node.output}.inverse")], node.output)
+
+    return rewrite(graph, rule)
+
+
+def merge_views(graph: Graph) -> Graph:
+    """rewrite: reshape(reshape(x)) -> reshape(x); transpose(transpose(x)) -> transpose(x);
+    a transpose that moves only axes of extent 1 -> reshape"""
+
+    def rule(r: Rewriter, node: Node, xs: list[str]) -> str | None:
+        inner = r.builder.producers.get(xs[0]) if xs else None
+        if node.op == "reshape" and inner is not None and inner.op == "reshape":
+            return r.emit("reshape", inner.inputs, node.output, **node.attrs)
+        if node.op != "transpose":
+            return None
+        perm, x = ints(node.attrs, "perm"), xs[0]
+        if inner is not None and inner.op == "transpose":
+            perm, x = tuple(ints(inner.attrs, "perm")[p] for p in perm), inner.inputs[0]
+        if only_ones_move(r.shape(x), perm):
+            return r.emit("reshape", [x], node.output, shape=tuple(r.shape(x)[p] for p in perm))
+        return r.emit("transpose", [x], node.output, perm=perm)
+
+    return rewrite(graph, rule)
+
+
+def only_ones_move(shape: tuple[int, ...], perm: tuple[int, ...]) -> bool:
+    """Whether transposing leaves the elements where they are in memory."""
+    moved = [p for p in perm if shape[p] != 1]
+    return moved == sorted(moved)
+
+
+def fold_flatten(graph: Graph) -> Graph:
+    """rewrite: reshape(transpose(x)) @ w -> reshape(x) @ w', the rows of constant w in the order
+    of x (a dense layer that reads channels-last data)"""
+
+    def rule(r: Rewriter, node: Node, xs: list[str]) -> str | None:
+        if node.op != "matmul" or len(r.shape(xs[1])) != 2 or r.known(xs[1]) is None:
+            return None
+        view = r.builder.producers.get(xs[0])
+        move = r.builder.producers.get(view.inputs[0]) if view and view.op == "reshape" else None
+        if move is None or move.op != "transpose":
+            return None
+        perm, shape = ints(move.attrs, "perm"), r.shape(move.output)
+        rows, columns = r.shape(xs[1])
+        lead = next((d for d in range(len(shape)) if math.prod(shape[d:]) == rows), None)
+        if lead is None or perm[:lead] != tuple(range(lead)):
+            return None
+        order = [perm.index(d) - lead for d in range(lead, len(shape))]
+        w = r.emit("reshape", [xs[1]], shape=(*shape[lead:], columns))
+        w = r.emit("transpose", [w], perm=(*order, len(order)))
+        w = r.emit("reshape", [w], f"{xs[1]}.rows", shape=(rows, columns))
+        x = r.emit("reshape", [move.inputs[0]], shape=r.shape(xs[0]))
+        return r.emit("matmul", [x, w], node.output)
+
+    return rewrite(graph, rule)
