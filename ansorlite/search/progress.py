@@ -1,0 +1,164 @@
+"""What a tuning run says while it runs: a line that stays on a terminal, a line a round elsewhere.
+
+Flow: the tuning loop makes one `Progress` and updates it with a `Snapshot` after every round (on a
+terminal, more often if it likes). In: latencies in seconds, FLOP, trials, failures by kind. Out:
+text on `stream`, standard error by default, so that results on standard output stay clean.
+"""
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Self, TextIO
+
+from ansorlite.report.units import (
+    format_flop_rate,
+    format_latency,
+    format_seconds,
+    format_share,
+    rate,
+    share,
+)
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Where a run stands.
+
+    `trials` counts the whole log, `trials_before` those that were in it when this run began, so
+    that the pace is that of this run. `flop` belongs to `latency_s`: one task's, or the weighted
+    sums of a network. `failures` maps a kind (BUILD_ERROR, RUN_TIMEOUT ...) to its number;
+    kinds with 0 are not shown.
+    """
+
+    trials: int
+    elapsed_s: float
+    latency_s: float | None = None
+    flop: float | None = None
+    task: str = ""
+    round: int | None = None
+    failures: Mapping[str, int] = field(default_factory=dict)
+    trials_before: int = 0
+
+
+def eta_s(now: Snapshot, n_trials: int | None, timeout_s: float | None = None) -> float | None:
+    """Seconds until the trials or the time run out, whichever is first; None if unknown."""
+    left: list[float] = []
+    done = now.trials - now.trials_before
+    if n_trials is not None:
+        missing = n_trials - now.trials
+        if missing <= 0:
+            return 0.0
+        if done > 0:
+            left.append(missing * now.elapsed_s / done)
+    if timeout_s is not None:
+        left.append(max(0.0, timeout_s - now.elapsed_s))
+    return min(left, default=None)
+
+
+def format_snapshot(
+    now: Snapshot,
+    n_trials: int | None = None,
+    timeout_s: float | None = None,
+    peak_flop_per_s: float | None = None,
+) -> str:
+    """One line: [round, task,] trials, best latency, FLOP/s, share of peak, failures, ETA."""
+    speed = rate(now.flop, now.latency_s)
+    of_peak = share(speed, peak_flop_per_s)
+    parts = [
+        "" if now.round is None else f"round {now.round}",
+        now.task,
+        f"{now.trials}{'' if n_trials is None else f'/{n_trials}'} trials",
+        f"best {format_latency(now.latency_s)}",
+        "" if speed is None else format_flop_rate(speed),
+        "" if of_peak is None else f"{format_share(of_peak)} of peak",
+        format_failures(now.failures),
+        f"{format_seconds(now.elapsed_s)} used",
+        f"ETA {format_seconds(eta_s(now, n_trials, timeout_s))}",
+    ]
+    return ", ".join(part for part in parts if part)
+
+
+def format_failures(failures: Mapping[str, int]) -> str:
+    """{"RUN_TIMEOUT": 2, "BUILD_ERROR": 5} -> "7 failed (5 build error, 2 run timeout)"."""
+    kinds = sorted(((n, kind) for kind, n in failures.items() if n), key=lambda k: (-k[0], k[1]))
+    if not kinds:
+        return ""
+    listed = ", ".join(f"{n} {kind.lower().replace('_', ' ')}" for n, kind in kinds)
+    return f"{sum(n for n, _ in kinds)} failed ({listed})"
+
+
+class Progress:
+    """Shows a `Snapshot`: a tqdm line where `stream` is a terminal, plain lines where it is not.
+
+    With neither `n_trials` nor `timeout_s` the ETA is unknown. `quiet` shows nothing at all.
+    """
+
+    def __init__(
+        self,
+        n_trials: int | None = None,
+        timeout_s: float | None = None,
+        peak_flop_per_s: float | None = None,
+        stream: TextIO | None = None,
+        *,
+        quiet: bool = False,
+    ) -> None:
+        self._n_trials = n_trials
+        self._timeout_s = timeout_s
+        self._peak = peak_flop_per_s
+        self._stream = sys.stderr if stream is None else stream
+        self._quiet = quiet
+        self._bar: Any = None
+        self._last = ""
+        if not quiet and self._stream.isatty():
+            from tqdm import tqdm
+
+            self._bar = tqdm(
+                total=n_trials,
+                file=self._stream,
+                # Without a bar in it tqdm does not cut the line to the width of the terminal.
+                bar_format="{percentage:3.0f}%|{bar:12}| {desc}" if n_trials else "{desc}{bar:1}",
+                dynamic_ncols=True,
+                leave=True,
+            )
+
+    def update(self, now: Snapshot) -> None:
+        """Show where the run stands; off a terminal a line that says nothing new is left out."""
+        line = format_snapshot(now, self._n_trials, self._timeout_s, self._peak)
+        if self._quiet or line == self._last:
+            return
+        self._last = line
+        if self._bar is None:
+            self._print(line)
+        else:
+            self._bar.n = now.trials if self._n_trials is None else min(now.trials, self._n_trials)
+            self._bar.set_description_str(line, refresh=True)
+
+    def note(self, text: str) -> None:
+        """A line that stays: a warning, the first error, the end of a task."""
+        if self._quiet:
+            return
+        if self._bar is None:
+            self._print(text)
+        else:
+            self._bar.write(text, file=self._stream)
+
+    def close(self) -> None:
+        """Leave the last line standing; a second call does nothing."""
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None
+
+    def _print(self, text: str) -> None:
+        print(text, file=self._stream, flush=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()

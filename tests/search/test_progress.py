@@ -1,0 +1,120 @@
+"""Progress of a tuning run: the words of a line, and where it goes."""
+
+import io
+
+import pytest
+
+from ansorlite.search.progress import (
+    Progress,
+    Snapshot,
+    eta_s,
+    format_failures,
+    format_snapshot,
+)
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+START = Snapshot(trials=0, elapsed_s=0.0)
+LATER = Snapshot(
+    trials=192,
+    elapsed_s=95.0,
+    latency_s=1.43e-3,
+    flop=2.68e8,
+    task="GMM:2",
+    round=3,
+    failures={"RUN_TIMEOUT": 1, "BUILD_ERROR": 2, "RUN_ERROR": 0},
+)
+
+
+def test_golden_lines() -> None:
+    assert format_snapshot(START) == "0 trials, best -, 0.0 s used, ETA -"
+    assert format_snapshot(LATER) == (
+        "round 3, GMM:2, 192 trials, best 1.430 ms, 187 GFLOP/s, "
+        "3 failed (2 build error, 1 run timeout), 1 min 35 s used, ETA -"
+    )
+    assert format_snapshot(LATER, 800, 300.0, 2e11) == (
+        "round 3, GMM:2, 192/800 trials, best 1.430 ms, 187 GFLOP/s, 94 % of peak, "
+        "3 failed (2 build error, 1 run timeout), 1 min 35 s used, ETA 3 min 25 s"
+    )
+
+
+def test_failures_by_kind() -> None:
+    assert format_failures({}) == ""
+    assert format_failures({"RUN_ERROR": 0}) == ""
+    assert format_failures({"B": 1, "A_C": 1, "Z": 9}) == "11 failed (9 z, 1 a c, 1 b)"
+
+
+def test_eta_is_whichever_comes_first() -> None:
+    halfway = Snapshot(trials=50, elapsed_s=20.0)
+    assert eta_s(halfway, 100) == 20.0
+    assert eta_s(halfway, 100, 25.0) == 5.0
+    assert eta_s(halfway, 100, 99.0) == 20.0
+    assert eta_s(halfway, None, 10.0) == 0.0
+    assert eta_s(halfway, 50, 99.0) == 0.0
+    assert eta_s(halfway, None) is None
+    assert eta_s(START, 100) is None
+    assert eta_s(START, 100, 30.0) == 30.0
+
+
+def test_the_pace_is_that_of_this_run() -> None:
+    resumed = Snapshot(trials=90, elapsed_s=20.0, trials_before=80)
+    assert eta_s(resumed, 100) == 20.0
+    assert eta_s(Snapshot(trials=80, elapsed_s=1.0, trials_before=80), 100) is None
+
+
+def test_off_a_terminal_every_update_is_a_line() -> None:
+    stream = io.StringIO()
+    with Progress(n_trials=800, stream=stream) as progress:
+        progress.update(START)
+        progress.update(START)
+        progress.note("task GMM:2 is at the machine's limit")
+        progress.update(LATER)
+    lines = stream.getvalue().splitlines()
+    assert lines == [
+        format_snapshot(START, 800),
+        "task GMM:2 is at the machine's limit",
+        format_snapshot(LATER, 800),
+    ]
+
+
+@pytest.mark.parametrize("n_trials", [800, None])
+def test_on_a_terminal_one_line_is_rewritten(n_trials: int | None) -> None:
+    stream = Terminal()
+    with Progress(n_trials=n_trials, stream=stream) as progress:
+        progress.update(START)
+        progress.note("a warning")
+        progress.update(LATER)
+    text = stream.getvalue()
+    assert "best -" in text and "best 1.430 ms" in text
+    assert text.count("\n") == 2  # after the warning, and at the end
+    assert "a warning\n" in text
+    assert ("24%|" in text) == (n_trials == 800)
+    progress.note("after the end")
+    progress.close()
+    assert stream.getvalue().endswith("\nafter the end\n")
+
+
+def test_more_trials_than_asked_for_stay_within_the_bar() -> None:
+    stream = Terminal()
+    with Progress(n_trials=100, stream=stream) as progress:
+        progress.update(LATER)
+    assert "100%|" in stream.getvalue() and "192/100 trials" in stream.getvalue()
+
+
+def test_quiet_says_nothing() -> None:
+    for stream in (io.StringIO(), Terminal()):
+        with Progress(n_trials=8, stream=stream, quiet=True) as progress:
+            progress.update(LATER)
+            progress.note("nothing")
+        assert stream.getvalue() == ""
+
+
+def test_the_default_stream_is_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
+    with Progress() as progress:
+        progress.update(START)
+    captured = capsys.readouterr()
+    assert captured.out == "" and captured.err == format_snapshot(START) + "\n"
