@@ -82,7 +82,7 @@ def _prepare(spec: CheckSpec, stored: Path) -> tuple[TaskData, PrepareResult]:
         outputs, positive = known
         values = random_inputs(spec.dag, spec.seed, positive=positive)
     else:
-        values, outputs, positive = _reference(spec)
+        values, outputs, positive = reference_outputs(spec)
         error = max(_check_samples(spec, values, name, x) for name, x in outputs.items())
         _save_outputs(stored, outputs, positive)
     task = TaskData(
@@ -94,7 +94,7 @@ def _prepare(spec: CheckSpec, stored: Path) -> tuple[TaskData, PrepareResult]:
     return task, PrepareResult(True, "", time.perf_counter() - start, error)
 
 
-def _reference(spec: CheckSpec) -> tuple[dict[str, Array], dict[str, Array], bool]:
+def reference_outputs(spec: CheckSpec) -> tuple[dict[str, Array], dict[str, Array], bool]:
     """Inputs, the reference kernel's outputs on them, and whether the inputs had to be positive."""
     values = random_inputs(spec.dag, spec.seed)
     outputs = _run_reference(spec, values)

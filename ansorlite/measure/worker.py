@@ -79,7 +79,7 @@ class Worker:
         self._start_timeout_s = start_timeout_s
         self._child: _Child | None = None
         self._state: Literal["off", "starting", "idle", "busy"] = "off"
-        self._sent_at = 0.0
+        self._sent_at = self._timeout_s = 0.0
         self._answered = 0
         self._safety_net: weakref.finalize[..., Worker] | None = None
 
@@ -129,7 +129,7 @@ class Worker:
         assert self._state == "idle", f"{self.name} is {self._state}"
         child, message = self._running(), pickle.dumps(request, protocol=5)
         os.ftruncate(child.log, 0)
-        self._state, self._sent_at = "busy", time.monotonic()
+        self._state, self._sent_at, self._timeout_s = "busy", time.monotonic(), timeout_s
         self.deadline = self._sent_at + timeout_s
         child.channel.settimeout(timeout_s)
         with contextlib.suppress(OSError):  # hung or dead: poll tells which
@@ -210,7 +210,7 @@ class Worker:
                 f"{self.name} was not ready after {self._start_timeout_s:g} s{tail}"
             )
         self._replace()
-        return Reply("timeout", None, f"no answer after {seconds:.3g} s{tail}", seconds)
+        return Reply("timeout", None, f"no answer within {self._timeout_s:g} s{tail}", seconds)
 
     def _on_exit(self) -> Reply | None:
         child, state, seconds = self._running(), self._state, time.monotonic() - self._sent_at

@@ -3,6 +3,7 @@
 The task: C[i] = sum over k of A[i, k] * W[k], with A[ROWS, K] an input and W[K] a constant.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from ansorlite import te
@@ -43,7 +44,8 @@ columns:
   %at = add i64 %row, %k
   %qa = getelementptr float, ptr %pa, i64 %at
   %a = load float, ptr %qa
-  %qw = getelementptr float, ptr %pw, i64 %k
+  PLACE
+  %qw = getelementptr float, ptr %pw, i64 %kw
   %w = load float, ptr %qw
   WIDEN
   %product = fmul REAL %aa, %ww
@@ -76,32 +78,81 @@ NARROW = {
 }
 
 
+TILE = 10
+LAYOUT = Layout(tiles=((8, TILE),), order=((0, 1), (0, 0)))
+PACKED_PLACE = f"""%tile = udiv i64 %k, {TILE}
+  %lane = urem i64 %k, {TILE}
+  %base = mul i64 %lane, 8
+  %kw = add i64 %base, %tile"""
+
+
 def kernel(
-    before: str = "", *, real: str = "float", rows: int = ROWS, narrow: str = ""
+    before: str = "",
+    *,
+    real: str = "float",
+    rows: int = ROWS,
+    narrow: str = "",
+    place: str = "%kw = add i64 %k, 0",
+    params: tuple[Param, ...] = PARAMS,
 ) -> KernelImage:
-    """The kernel, with the instructions `before` each store, and `narrow` in place of the sum."""
-    text = IR.replace("WIDEN", WIDEN[real]).replace("NARROW", narrow or NARROW[real])
+    """The kernel, with the instructions `before` each store, and `narrow` in place of the sum.
+
+    `place` computes where element %k of the constant lies.
+    """
+    text = IR.replace("PLACE", place)
+    text = text.replace("WIDEN", WIDEN[real]).replace("NARROW", narrow or NARROW[real])
     text = text.replace("BEFORE", before).replace("REAL", real)
     text = text.replace("ROWS", str(rows)).replace("KK", str(K))
     target = Target.detect()
-    return KernelImage(compile_module(text, target), "kernel", PARAMS, target.triple, target.cpu)
+    return KernelImage(compile_module(text, target), "kernel", params, target.triple, target.cpu)
+
+
+def with_constant(name: str = "W", layout: Layout | None = None) -> tuple[Param, ...]:
+    """The parameters, with another name or layout of the constant."""
+    a, w, *rest = PARAMS
+    return (a, replace(w, name=name, layout=layout), *rest)
 
 
 def dag() -> te.ComputeDAG:
+    return te.ComputeDAG([_product()])
+
+
+def dag_of_a_prepared_constant() -> te.ComputeDAG:
+    """The same with W * 2 + 1, a stage of its own, in place of W."""
+    return te.ComputeDAG([_product(lambda w: te.compute((K,), lambda k: w[k] * 2 + 1, name="V"))])
+
+
+def dag_with_root() -> te.ComputeDAG:
+    """C[i] = sqrt(sum): defined for positive sums only."""
+    total = _product(name="total")
+    return te.ComputeDAG([te.compute((ROWS,), lambda i: te.sqrt(total[i]), name="C")])
+
+
+def _product(prepare: Callable[[te.Tensor], te.Tensor] = lambda w: w, name: str = "C") -> te.Tensor:
     a = te.placeholder((ROWS, K), name="A")
-    w = te.placeholder((K,), name="W", constant=True)
+    w = prepare(te.placeholder((K,), name="W", constant=True))
     k = te.reduce_axis(K, name="k")
-    return te.ComputeDAG([te.compute((ROWS,), lambda i: te.sum(a[i, k] * w[k], axis=k), name="C")])
+    return te.compute((ROWS,), lambda i: te.sum(a[i, k] * w[k], axis=k), name=name)
 
 
 def check_spec(seed: int = 0) -> CheckSpec:
     return CheckSpec(dag(), seed, kernel(real="double"), reduction_length=K)
 
 
-def with_packed_weights(image: KernelImage, layout: Layout) -> KernelImage:
-    """The same code, but told that its constant comes in `layout`."""
-    a, w, *rest = image.params
-    return replace(image, params=(a, replace(w, layout=layout), *rest))
+def threads_kernel() -> KernelImage:
+    """One that writes how many threads OpenMP would use."""
+    text = """
+declare i32 @omp_get_max_threads()
+define void @threads(ptr %args) {
+  %out = load ptr, ptr %args
+  %n = call i32 @omp_get_max_threads()
+  store i32 %n, ptr %out
+  ret void
+}
+"""
+    target = Target.detect()
+    params = (Param("threads", (1,), "int32", "output"),)
+    return KernelImage(compile_module(text, target), "threads", params, target.triple, target.cpu)
 
 
 # each: instructions that make the kernel misbehave at its row %i
@@ -119,4 +170,19 @@ spin:
 dead:"""
 READ_SCRATCH = """%old = load float, ptr %scratch
   %zero = fmul float %old, 0.0
-  %c9 = fadd float %c, %zero"""
+  %c = fadd float %acc1, %zero"""
+
+ONE_ROW = """%this = icmp eq i64 %i, 123
+  %c = select i1 %this, float 9.0, float %acc1"""
+SECOND_RUN = """%seen = load float, ptr %scratch
+  %again = fcmp oeq float %seen, 7.0
+  %last = icmp eq i64 %i, 299
+  %mark = select i1 %last, float 7.0, float %seen
+  store float %mark, ptr %scratch
+  %off = select i1 %again, float 1.0, float 0.0
+  %c = fadd float %acc1, %off"""
+ROOT = "%c = call float @llvm.sqrt.f32(float %acc1)"
+ROOT_DOUBLE = """%c0 = fptrunc double %acc1 to float
+  %c = call float @llvm.sqrt.f32(float %c0)"""
+SCALED_DOUBLE = """%c0 = fmul double %acc1, 1.001
+  %c = fptrunc double %c0 to float"""

@@ -48,7 +48,7 @@ def test_failures_are_outcomes_and_spare_their_neighbours() -> None:
         ("crash", None),
         ("echo", "last"),
     ]
-    with PoolBuilder(2, timeout_s=0.5, entry=ENTRY) as pool:
+    with PoolBuilder(2, timeout_s=1.0, entry=ENTRY) as pool:
         out = pool.build(requests)
     assert [o.status for o in out] == [
         Status.OK,
@@ -63,12 +63,12 @@ def test_failures_are_outcomes_and_spare_their_neighbours() -> None:
     assert values([out[0], out[-1]]) == ["first", "last"]
     assert "ValueError: no such axis" in out[1].error
     assert out[2].error == "killed by SIGABRT; it printed: LLVM ERROR: cannot select"
-    assert "no answer after 0.5" in out[3].error
+    assert out[3].error == "no answer within 1 s"
     assert "cannot be unpacked" in out[4].error
     assert out[6].error == "killed by SIGSEGV"
     result = out[3].as_result()
     assert (result.status, result.error) == (Status.BUILD_TIMEOUT, out[3].error)
-    assert result.build_s >= 0.5 and result.latency_s is None and not result.ok
+    assert result.build_s >= 1.0 and result.latency_s is None and not result.ok
 
 
 def test_shared_objects_reach_every_worker_once() -> None:

@@ -1,0 +1,240 @@
+"""LocalRunner: right kernels are timed, wrong ones are told apart, and nothing gets out."""
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import measure_kernels as mk
+import numpy as np
+import pytest
+
+from ansorlite import te
+from ansorlite.codegen.image import Param
+from ansorlite.errors import AnsorliteError
+from ansorlite.measure.race import race
+from ansorlite.measure.result import Status
+from ansorlite.measure.runner import CheckSpec, LocalRunner
+from ansorlite.measure.session import reference_outputs
+from ansorlite.measure.timing import TimingPolicy
+
+QUICK = TimingPolicy(repeat_s=1e-4, max_repeats=3)
+
+
+@pytest.fixture(scope="module")
+def runner() -> Iterator[LocalRunner]:
+    """One that has task "t" prepared; it is the runner's job to survive what is done to it."""
+    with LocalRunner(policy=QUICK, n_threads=3) as r:
+        prepared = r.prepare("t", mk.check_spec())
+        assert prepared.ok and prepared.error == ""
+        assert prepared.max_error is not None and prepared.max_error < 1e-6
+        yield r
+
+
+def pid_of(runner: LocalRunner) -> int:
+    child = runner._worker._child
+    assert child is not None
+    return child.process.pid
+
+
+def test_a_right_kernel_is_timed(runner: LocalRunner) -> None:
+    result = runner.run("t", mk.kernel())
+    assert result.status is Status.OK and result.error == ""
+    assert result.latency_s == pytest.approx(float(np.median(result.times_s)))
+    assert min(result.times_s) > 1e-7 and len(result.times_s) <= 3
+    assert result.run_s > 0 and result.check_s > 0
+    assert result.max_error is not None and 0 < result.max_error < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("options", "first_wrong", "n_wrong"),
+    [
+        ({"narrow": mk.ONE_ROW}, "C[123] is 9.0", "1 of 300"),
+        ({"rows": mk.ROWS - 1}, "C[299] is nan", "1 of 300"),
+        ({"narrow": mk.READ_SCRATCH}, "C[0] is nan", "300 of 300"),
+        ({"narrow": "%c = fadd float %acc1, 0.0078125"}, "C[0] is", "300 of 300"),
+        ({"narrow": mk.ROOT}, "C[", "of 300"),
+    ],
+    ids=["one row", "row left out", "reads scratch", "slightly off", "another function"],
+)
+def test_a_wrong_output_is_told_by_its_first_element(
+    runner: LocalRunner, options: dict[str, Any], first_wrong: str, n_wrong: str
+) -> None:
+    result = runner.run("t", mk.kernel(**options))
+    assert (result.status, result.latency_s, result.times_s) == (Status.WRONG_OUTPUT, None, ())
+    assert result.error.startswith(first_wrong) and f"{n_wrong} elements are wrong" in result.error
+    assert "expected" in result.error and result.run_s == 0.0
+    assert result.max_error is not None and result.max_error > 1e-4
+
+
+def test_a_kernel_that_is_right_only_once_is_wrong(runner: LocalRunner) -> None:
+    result = runner.run("t", mk.kernel(narrow=mk.SECOND_RUN))
+    assert (result.status, result.latency_s) == (Status.WRONG_OUTPUT, None)
+    assert result.error.startswith("right at first, wrong after more runs")
+
+
+@pytest.mark.parametrize(
+    ("before", "signal"),
+    [
+        (mk.WRITE_INPUT, "SIGSEGV"),
+        (mk.READ_BEFORE, "SIGSEGV"),
+        (mk.WRITE_BEHIND, "SIGSEGV"),
+        (mk.TRAP, "SIG(ILL|TRAP)"),
+    ],
+)
+def test_a_crash_is_a_run_error_with_its_signal(
+    runner: LocalRunner, before: str, signal: str
+) -> None:
+    result = runner.run("t", mk.kernel(before))
+    assert (result.status, result.latency_s) == (Status.RUN_ERROR, None)
+    assert re.match(f"killed by {signal}", result.error)
+    assert ("guard pages" in result.error) == (signal == "SIGSEGV")
+    assert runner.run("t", mk.kernel()).ok
+
+
+def test_a_hang_is_a_run_timeout() -> None:
+    with LocalRunner(timeout_s=1.0, policy=QUICK) as short:
+        assert short.prepare("t", mk.check_spec()).ok
+        before = pid_of(short)
+        result = short.run("t", mk.kernel(mk.HANG))
+        assert (result.status, result.latency_s) == (Status.RUN_TIMEOUT, None)
+        assert result.run_s >= 1.0
+        with pytest.raises(ProcessLookupError):
+            os.kill(before, 0)
+        assert short.run("t", mk.kernel()).ok
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"object_bytes": b"no object"}, "cannot load kernel kernel"),
+        ({"symbol": "elsewhere"}, "cannot load kernel elsewhere"),
+        ({"params": mk.PARAMS[:2]}, "kernel kernel does not write C"),
+        ({"params": mk.with_constant("Z")}, "reads Z, which the task does not have"),
+        (
+            {"params": (Param("A", (3, 4), "float32", "input"), *mk.PARAMS[1:])},
+            "has input A as float32[3, 4], the task has float32[300, 70]",
+        ),
+    ],
+)
+def test_an_image_that_does_not_fit_is_a_run_error(
+    runner: LocalRunner, change: dict[str, Any], text: str
+) -> None:
+    before = pid_of(runner)
+    result = runner.run("t", replace(mk.kernel(), **change))
+    assert result.status is Status.RUN_ERROR and text in result.error
+    assert pid_of(runner) == before
+
+
+def test_constants_come_in_the_layout_of_the_kernel(runner: LocalRunner) -> None:
+    params = mk.with_constant(layout=mk.LAYOUT)
+    assert runner.run("t", mk.kernel(place=mk.PACKED_PLACE, params=params)).ok
+    assert runner.run("t", mk.kernel(params=params)).status is Status.WRONG_OUTPUT
+
+
+def test_a_stage_of_constants_is_computed_ahead(runner: LocalRunner) -> None:
+    reference = mk.kernel(real="double", params=mk.with_constant("V"))
+    spec = CheckSpec(mk.dag_of_a_prepared_constant(), 0, reference, mk.K)
+    assert runner.prepare("of constants", spec).ok
+    params = mk.with_constant("V", mk.LAYOUT)
+    assert runner.run("of constants", mk.kernel(place=mk.PACKED_PLACE, params=params)).ok
+    assert runner.run("of constants", mk.kernel()).status is Status.WRONG_OUTPUT
+
+
+def test_kernels_use_the_threads_that_were_asked_for(runner: LocalRunner) -> None:
+    def spec(n: int) -> CheckSpec:
+        out = te.compute((1,), lambda i: te.const(n, "int32"), name="threads")
+        return CheckSpec(te.ComputeDAG([out]), 0, mk.threads_kernel())
+
+    assert runner.n_threads == 3
+    assert runner.prepare("three", spec(3)).ok
+    wrong = runner.prepare("four", spec(4))
+    assert not wrong.ok and "threads[0] is 3, expected 4; 1 of 1" in wrong.error
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"real": "double", "narrow": mk.SCALED_DOUBLE}, "is wrong, so nothing can be checked"),
+        ({"narrow": mk.ONE_ROW}, "C[123] is 9.0"),
+        ({"before": mk.TRAP}, "cannot run the reference kernel kernel: killed by SIG"),
+        ({"before": mk.HANG}, "cannot run the reference kernel kernel: no answer within 1 s"),
+        ({"params": mk.PARAMS[:2]}, "kernel kernel does not write C"),
+    ],
+    ids=["scaled", "one row", "crash", "hang", "no output"],
+)
+def test_a_wrong_reference_is_an_error_of_prepare(options: dict[str, Any], text: str) -> None:
+    spec = replace(mk.check_spec(), reference=mk.kernel(**options))
+    timeout_s = 1.0 if text.endswith("within 1 s") else 60.0
+    with LocalRunner(prepare_timeout_s=timeout_s) as short:
+        result = short.prepare("t", spec)
+        assert not result.ok and text in result.error
+        with pytest.raises(AnsorliteError, match="task t was not prepared"):
+            short.run("t", mk.kernel())
+
+
+def test_an_explicit_tolerance_counts() -> None:
+    spec = replace(mk.check_spec(), rtol=0.01)
+    assert spec.tolerance("float32") == 0.01 and spec.tolerance("int32") == 0.0
+    with LocalRunner(policy=QUICK) as r:
+        assert r.prepare("t", spec).ok
+        assert r.run("t", mk.kernel(narrow="%c = fmul float %acc1, 1.0009765625")).ok
+        wrong = r.run("t", mk.kernel(narrow="%c = fmul float %acc1, 1.015625"))
+        assert wrong.status is Status.WRONG_OUTPUT
+
+
+def test_undefined_values_are_avoided_by_positive_inputs() -> None:
+    reference = mk.kernel(real="double", narrow=mk.ROOT_DOUBLE)
+    values, outputs, positive = reference_outputs(CheckSpec(mk.dag_with_root(), 0, reference))
+    assert positive and min(x.min() for x in values.values()) > 0
+    assert np.isfinite(outputs["C"]).all()
+    _, _, positive = reference_outputs(mk.check_spec())
+    assert not positive
+
+
+def test_what_was_dropped_for_space_is_made_again() -> None:
+    with LocalRunner(policy=QUICK, memory_bytes=0) as r:
+        assert r.prepare("a", mk.check_spec(0)).ok
+        assert r.prepare("b", mk.check_spec(1)).ok
+        before = pid_of(r)
+        assert r.run("a", mk.kernel()).ok
+        assert r.run("b", mk.kernel()).ok
+        assert r.run("a", mk.kernel(narrow=mk.ONE_ROW)).status is Status.WRONG_OUTPUT
+        assert pid_of(r) == before
+
+
+def test_a_replaced_process_finds_the_checked_reference() -> None:
+    with LocalRunner(policy=QUICK) as r:
+        assert r.prepare("t", mk.check_spec()).max_error is not None
+        (stored,) = Path(r._store).iterdir()
+        written = stored.stat().st_mtime_ns
+        assert r.run("t", mk.kernel(mk.TRAP)).status is Status.RUN_ERROR
+        assert r.run("t", mk.kernel()).ok
+        assert stored.stat().st_mtime_ns == written
+        assert r.run("t", mk.kernel(narrow=mk.ONE_ROW)).status is Status.WRONG_OUTPUT
+    assert not Path(r._store).exists()
+
+
+def test_caches_can_be_emptied_before_each_run() -> None:
+    with LocalRunner(policy=TimingPolicy(cold=True, max_repeats=3)) as r:
+        assert r.prepare("t", mk.check_spec()).ok
+        result = r.run("t", mk.kernel())
+        assert result.ok and len(result.times_s) == 3
+
+
+def test_contenders_race(runner: LocalRunner) -> None:
+    wrong = mk.kernel(narrow=mk.ONE_ROW)
+    a, b, c = race(runner, "t", [mk.kernel(), wrong, mk.kernel(real="double")], heats=2)
+    assert a.ok and c.ok and len(a.times_s) == len(c.times_s) == 2
+    assert b.status is Status.WRONG_OUTPUT
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs /proc")
+def test_the_process_has_one_openmp_runtime_and_no_learner(runner: LocalRunner) -> None:
+    assert runner.run("t", mk.kernel()).ok
+    lines = Path(f"/proc/{pid_of(runner)}/maps").read_text().splitlines()
+    libraries = {Path(line.split()[-1]).name for line in lines if ".so" in line}
+    assert len([x for x in libraries if re.match(r"lib(g|i)?omp", x)]) <= 1, libraries
+    assert not [x for x in libraries if re.search("lightgbm|torch|onnx", x)]
