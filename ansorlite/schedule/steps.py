@@ -40,6 +40,10 @@ class Split:
                     f"cannot split {self.axis} of {self.stage}: it is split already, "
                     "give all levels in one step"
                 )
+            if s.attached(self.stage, self.axis):
+                raise ScheduleError(
+                    f"cannot split {self.axis} of {self.stage}: a stage is attached to it"
+                )
             for f in self.factors:
                 if isinstance(f, int) and f < 1:
                     raise ScheduleError(f"cannot split {self.axis} of {self.stage} by factor {f}")

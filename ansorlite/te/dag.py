@@ -85,7 +85,7 @@ class ComputeDAG:
     @cached_property
     def canonical_text(self) -> str:
         rename = {op.name: f"T{k}" for k, op in enumerate(self.ops)}
-        lines = [str(_canonical(op, rename)) for op in self.ops]
+        lines = [f"{_canonical(op, rename)} {op.dtype}" for op in self.ops]
         return "\n".join([*lines, "out " + " ".join(rename[n] for n in self.output_names)])
 
     def evaluate(self, inputs: Mapping[str, npt.ArrayLike]) -> dict[str, npt.NDArray[Any]]:

@@ -55,7 +55,7 @@ def evaluate_op(op: ComputeOp, values: Mapping[str, Array]) -> Array:
         for d, n in enumerate(sizes)
     ]
     names = [a.name for a in op.axes + op.reduce_axes]
-    rows = max(1, int(_CHUNK // max(1, np.prod(sizes[1:], dtype=np.int64)))) if shape else 1
+    rows = max(1, _CHUNK // max(1, int(np.prod(sizes[1:], dtype=np.int64)))) if shape else 1
     out = np.empty(shape, dtype=op.dtype)
     for start in range(0, sizes[0] if shape else 1, rows):
         env = dict(zip(names, grids, strict=True))

@@ -5,13 +5,14 @@ In: Python lambdas over index variables. Out: `Tensor`s whose `op` is a frozen `
 """
 
 import inspect
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ansorlite.errors import ModelError
 from ansorlite.ir.expr import Const, Expr, Load, Var, maximum, wrap
-from ansorlite.ir.traverse import transform
+from ansorlite.ir.traverse import transform, walk
 
 Combiner = Literal["sum", "max", "min"]
 DTYPES = ("float32", "float64", "int32", "int64", "bool")
@@ -123,17 +124,20 @@ class Tensor:
         return str(self.op)
 
 
+_SERIAL = itertools.count()
+
+
 class TensorLoad(Load):
     """A load while a compute is being written; remembers the tensor itself."""
 
-    __slots__ = ("source",)
+    __slots__ = ("serial", "source")
 
     def __init__(self, source: Tensor, indices: tuple[Expr, ...]) -> None:
         for i in indices:
             if i.dtype not in ("int32", "int64"):
                 raise ModelError(f"index {i} of {source.name} is {i.dtype}, not an integer")
         super().__init__(source.name, indices, source.dtype)
-        self.source = source
+        self.source, self.serial = source, next(_SERIAL)
         # Tensors of one name stay apart until the DAG gives them names of their own.
         self._seal(f"{self.key}@{id(source)}", self.dtype, self.free)
 
@@ -247,28 +251,31 @@ def compute(
         if a.name in used:
             raise ModelError(f"{name}: axis name {a.name} is used twice; name the reduce axis anew")
         used.add(a.name)
+    plain, sources = _collect(body, name)
     if body.free - used:
         raise ModelError(
             f"{name} uses {', '.join(sorted(body.free - used))}, which it does not own"
         )
-    plain, sources = _collect(body, name)
     known = tuple(sorted((attrs or {}).items()))
     return Tensor(ComputeOp(name, axes, reduce_axes, combiner, plain, known), sources)
 
 
 def _collect(body: Expr, name: str) -> tuple[Expr, tuple[Tensor, ...]]:
-    """Replace tensor loads by loads `#d` of the d-th distinct tensor read."""
-    sources: list[Tensor] = []
+    """Replace tensor loads by loads `#d` of the d-th distinct tensor read.
+
+    Tensors count in the order in which they were first indexed: integer sums forget how they were
+    written, and names must not matter.
+    """
+    read = sorted((e for e in walk(body) if isinstance(e, TensorLoad)), key=lambda e: e.serial)
+    sources = list({id(e.source): e.source for e in read}.values())
+    number = {id(s): d for d, s in enumerate(sources)}
 
     def leaf(e: Expr) -> Expr | None:
         if isinstance(e, Reduction):
             raise ModelError(f"{name}: a reduction must be the whole right-hand side")
         if isinstance(e, TensorLoad):
-            if all(s is not e.source for s in sources):
-                sources.append(e.source)
-            d = next(k for k, s in enumerate(sources) if s is e.source)
             idx = tuple(transform(i, leaf, memo) for i in e.indices)
-            return Load(f"#{d}", idx, e.dtype)
+            return Load(f"#{number[id(e.source)]}", idx, e.dtype)
         return None
 
     memo: dict[Expr, Expr] = {}

@@ -1,0 +1,164 @@
+"""Annotation as holes: parallel depth, vector length, unroll step of every stage of a sketch.
+
+Where Ansor draws annotations at random after tile sizes, here they are holes of the same program:
+`<node>.parallel` (how many outer loops share their iterations among threads), `<node>.lanes`,
+`<node>.unroll`; untiled root stages also get a tile of their contiguous axis.
+"""
+
+from ansorlite.ir.expr import Const
+from ansorlite.schedule.holes import Hole, column, reduce_options, tile_options
+from ansorlite.schedule.stage import Stage
+from ansorlite.schedule.state import State
+from ansorlite.schedule.steps import Annotate, Reorder, Split
+from ansorlite.space.rules import MAX_INNERMOST_FACTOR, node_of
+from ansorlite.target import Target
+from ansorlite.te.access import contiguous_axis, extent
+
+UNROLL_STEPS = ((0,), (16,), (64,), (256,))
+
+
+def annotate(state: State, target: Target) -> State:
+    """Add annotation holes to every stage; outputs first, as the rules visit them."""
+    for name in [s.name for s in reversed(state.schedule.stages)]:
+        s = state.schedule[name]
+        if s.is_placeholder or s.location == "inlined":
+            continue
+        state = _inner(state, s, target)
+        if s.location == "root":
+            state = _parallel(state, state.schedule[name])
+    return state
+
+
+def _inner(state: State, s: Stage, target: Target) -> State:
+    """Vector, register and unroll annotations of the innermost loops."""
+    if s.notes:
+        return state
+    if s.leader is not None:
+        return _vector_loop(state, s, node_of(s.leader), target)
+    if s.packed_for is not None:
+        return _vector_loop(state, s, node_of(s.name), target)
+    if s.tiling:
+        return _register_tile(state, s, target)
+    return _untiled(state, s, target)
+
+
+def lanes_hole(node: str, n: int, dtype: str, target: Target) -> Hole:
+    """Vector lengths for a loop of `n` iterations: the target's, its half and (short loops) less."""
+    full = target.lanes(dtype)
+    options = [v for v in (full, full // 2) if 1 < v <= n] or [1 << (max(1, n).bit_length() - 1)]
+    return Hole(f"{node}.lanes", node, "lanes", tuple((v,) for v in sorted(set(options))))
+
+
+def _vector_loop(state: State, s: Stage, node: str, target: Target) -> State:
+    """Lanes on the innermost loop of the last axis that has more than one element."""
+    wide = [it for it in s.iters if not it.reduce and _size(s, it.axis) > 1]
+    if not wide:
+        return state
+    last = wide[-1]
+    hole = next((h for h in state.holes if h.name == f"{node}.lanes"), None)
+    if hole is None:
+        hole = lanes_hole(node, _size(s, last.axis), s.compute.dtype, target)
+        state = state.open(hole)
+    return state.apply(Annotate(s.name, last.name, "lanes", hole.columns[0]))
+
+
+def _size(s: Stage, axis: str) -> int:
+    for a in s.compute.axes + s.compute.reduce_axes:
+        if a.name == axis:
+            return extent(a)
+    return 1
+
+
+def _register_tile(state: State, s: Stage, target: Target) -> State:
+    """The innermost spatial level is a register tile; its last axis is the vector."""
+    op, node = s.compute, node_of(s.name)
+    tiled = [a for a in op.axes if s.factors(a.name)]
+    if not tiled:
+        return state
+    for a in tiled:
+        at = f"{a.name}.{len(s.factors(a.name))}"
+        state = state.apply(Annotate(s.name, at, "register", 1))
+    vector = tiled[-1]
+    assert isinstance(vector.extent, Const)
+    hole = lanes_hole(node, vector.extent.value, op.dtype, target)
+    at = f"{vector.name}.{len(s.factors(vector.name))}"
+    state = state.open(hole).apply(Annotate(s.name, at, "lanes", hole.columns[0]))
+    return _unroll(state, state.schedule[s.name])
+
+
+def _unroll(state: State, s: Stage) -> State:
+    """The innermost reduction loop may be unrolled."""
+    reduces = [it for it in s.iters if it.reduce and _size(s, it.axis) > 1]
+    if not reduces:
+        return state
+    node = node_of(s.name)
+    hole = Hole(f"{node}.unroll", node, "unroll", UNROLL_STEPS)
+    return state.open(hole).apply(Annotate(s.name, reduces[-1].name, "unroll", hole.columns[0]))
+
+
+def _untiled(state: State, s: Stage, target: Target) -> State:
+    """Untiled stages: vectors along the contiguous axis, spatial or reduced."""
+    op, node = s.compute, node_of(s.name)
+    along = contiguous_axis(op)
+    if along is None or state.schedule.attached(s.name, along.name):
+        return state  # a loop that holds an attached stage is no vector
+    if along in op.reduce_axes:
+        if not isinstance(along.extent, Const):
+            return state
+        order = [it.name for it in s.iters if it.axis != along.name] + [along.name]
+        hole = lanes_hole(node, extent(along), op.dtype, target)
+        return state.open(hole).apply(
+            Reorder(s.name, tuple(order)), Annotate(s.name, along.name, "lanes", hole.columns[0])
+        )
+    if s.location != "root" or not isinstance(along.extent, Const):
+        n = extent(along) if isinstance(along.extent, Const) else target.lanes(op.dtype)
+        hole = lanes_hole(node, n, op.dtype, target)
+        state = state.open(hole).apply(Annotate(s.name, along.name, "lanes", hole.columns[0]))
+        if not isinstance(along.extent, Const) and op.combiner:
+            # The factored part of a reduction is short: all of it stays in registers.
+            state = state.apply(Annotate(s.name, along.name, "register", 1))
+        return state
+    options = tile_options(along.extent.value, 1, MAX_INNERMOST_FACTOR)
+    if not op.combiner:
+        options = reduce_options(along.extent.value, 1, 1 << 20)
+    tile = Hole(f"{node}.{along.name}", node, "tile", options)
+    hole = lanes_hole(node, along.extent.value, op.dtype, target)
+    state = state.open(tile, hole).apply(Split(s.name, along.name, tile.columns))
+    inner = f"{along.name}.1"
+    spatial = [it.name for it in state.schedule[s.name].iters if not it.reduce and it.name != inner]
+    reduce = [it.name for it in state.schedule[s.name].iters if it.reduce]
+    state = state.apply(
+        Reorder(s.name, (*spatial, *reduce, inner)),
+        Annotate(s.name, inner, "lanes", hole.columns[0]),
+    )
+    if op.combiner:
+        state = state.apply(Annotate(s.name, inner, "register", 1))
+        state = _unroll(state, state.schedule[s.name])
+    return state
+
+
+def parallel_limit(state: State, s: Stage) -> int:
+    """Outer loops that may be parallel: up to the first reduction or attach point, not vectors."""
+    inner = {it for it, key, _ in s.notes if key in ("lanes", "register")}
+    n = 0
+    for it in s.iters:
+        if it.reduce or it.name in inner:
+            break
+        n += 1
+        if state.schedule.attached(s.name, it.name):
+            break
+    return n
+
+
+def _parallel(state: State, s: Stage) -> State:
+    limit = parallel_limit(state, s)
+    wide = [d for d in range(1, limit + 1) if _size(s, s.iters[d - 1].axis) > 1]
+    if not wide:
+        return state
+    node = node_of(s.name)
+    # A depth that only adds loops of one iteration is the same program as the depth before.
+    hole = Hole(f"{node}.parallel", node, "parallel", tuple((d,) for d in (0, *wide)))
+    state = state.open(hole)
+    knob = column(hole.name, 1)
+    notes = [Annotate(s.name, s.iters[d].name, "parallel", f"{knob}>{d}") for d in range(limit)]
+    return state.apply(*notes)

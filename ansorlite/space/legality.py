@@ -1,0 +1,87 @@
+"""Legality as a mask over a population, before anything is scored.
+
+In: a program with holes and the population's hole columns. Out: bool[P]. All conditions are closed
+forms over the program: register tiles fit the register file, local buffers the cache, code stays
+small, and there is work for every core.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ansorlite.ir.expr import Const
+from ansorlite.ir.program import Block, For, Program, all_buffers, stores_under, walk
+from ansorlite.ir.ranges import Evaluator
+from ansorlite.target import Target
+
+SMALL_WORK = 200_000  # store executions below which one core may do everything
+Mask = npt.NDArray[np.bool_]
+
+
+def legal(program: Program, columns: Mapping[str, Any], n: int, target: Target) -> Mask:
+    """bool[n]: which rows are worth scoring; `columns` gives int64[n] per hole column."""
+    value = Evaluator(columns)
+    ok = np.ones(n, dtype=bool)
+    for store, loops in stores_under(program.body):
+        if store.combiner:
+            ok &= _registers(loops, value, target)
+    ok &= _local_bytes(program, value) <= target.l2_bytes
+    ok &= _enough_grains(program, value, target)
+    return ok
+
+
+def tile_shape(loops: tuple[For, ...], value: Evaluator) -> tuple[Any, Any, Any]:
+    """(rows, vectors a row, lanes) of the register tile around a store; 1s without one."""
+    rows: Any = 1
+    vectors: Any = 1
+    lanes: Any = 1
+    for lp in loops:
+        tagged = lp.note("register") != Const(0)
+        width = lp.note("lanes")
+        if width != Const(0) and not lp.reduce:
+            lanes = np.maximum(1, value(width))
+            vectors = -(-value(lp.nominal) // lanes) if tagged else 1
+        elif tagged:
+            rows = rows * value(lp.nominal)
+    return rows, vectors, lanes
+
+
+def _registers(loops: tuple[For, ...], value: Evaluator, target: Target) -> Any:
+    """MR*NV + min(MR, NV) + 1 <= registers for an outer product of MR rows and NV vectors."""
+    rows, vectors, _ = tile_shape(loops, value)
+    live = rows * vectors + np.minimum(rows, vectors) + 1
+    return live <= target.vector_registers
+
+
+def _local_bytes(program: Program, value: Evaluator) -> Any:
+    total: Any = 0
+    for b in all_buffers(program):
+        if b.scope == "local":
+            total = total + math.prod(value(e) for e in b.shape) * _itemsize(b.dtype)
+    return total
+
+
+def _itemsize(dtype: str) -> int:
+    return np.dtype(dtype).itemsize
+
+
+def _enough_grains(program: Program, value: Evaluator, target: Target) -> Any:
+    """Every nest with much work is shared by all cores (or is too small to be)."""
+    ok: Any = True
+    for nest in _roots(program):
+        work: Any = 0
+        for store, _ in stores_under(nest):
+            work = work + math.prod(value(c) for c in store.count)
+        grains: Any = 1
+        for s in walk(nest):
+            if isinstance(s, For) and s.note("parallel") != Const(0):
+                grains = grains * np.where(value(s.note("parallel")) > 0, value(s.nominal), 1)
+        ok = ok & ((grains >= target.cores) | (work <= SMALL_WORK))
+    return ok
+
+
+def _roots(program: Program) -> tuple[Any, ...]:
+    return program.body.stmts if isinstance(program.body, Block) else (program.body,)

@@ -1,0 +1,262 @@
+"""Sketch rules in Ansor's order and names (paper section 4.1, table 1).
+
+A rule is a function (state, position of the stage, target) -> None if its condition does not hold,
+or an `Outcome`: successor states, each with the position of the stage to visit next, and whether
+the later rules are skipped. `SKETCH_RULES` is the visible list; users pass their own beside it.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ansorlite.ir.expr import Const
+from ansorlite.schedule.holes import Hole, exact_options, reduce_options, tile_options
+from ansorlite.schedule.stage import Stage
+from ansorlite.schedule.state import State
+from ansorlite.schedule.steps import (
+    Annotate,
+    CacheWrite,
+    ComputeAt,
+    ComputeInline,
+    FollowSplit,
+    Reorder,
+    Rfactor,
+    Split,
+)
+from ansorlite.target import Target
+from ansorlite.te.access import (
+    elementwise_match,
+    extent,
+    has_data_reuse,
+    has_more_reduction_parallel,
+    is_strictly_inlineable,
+)
+
+MAX_INNERMOST_FACTOR = 64
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Successors (state, next stage position); `skip_rest` stops the later rules."""
+
+    successors: tuple[tuple[State, int], ...]
+    skip_rest: bool = False
+
+
+SketchRule = Callable[[State, int, Target], Outcome | None]
+
+
+def node_of(stage: str) -> str:
+    """The DAG node to which a stage's holes belong."""
+    return stage.removesuffix(".cache")
+
+
+def fusible_consumer(state: State, stage: Stage) -> Stage | None:
+    """The paper's HasFusibleConsumer: the one reader, if it matches element by element."""
+    readers = state.schedule.readers(stage.name)
+    if len(readers) != 1 or stage.name in state.schedule.outputs:
+        return None
+    consumer = readers[0]
+    if consumer.compute.reduce_axes and stage.compute.reduce_axes:
+        return None
+    if consumer.tiling or not elementwise_match(consumer.compute, stage.compute):
+        return None
+    return consumer
+
+
+def _stage(state: State, position: int) -> Stage:
+    return state.schedule.stages[position]
+
+
+def always_inline(state: State, position: int, target: Target) -> Outcome | None:
+    """Strictly inlineable and no output: compute inline."""
+    s = _stage(state, position)
+    if s.is_placeholder or s.name in state.schedule.outputs:
+        return None
+    if not is_strictly_inlineable(s.compute):
+        return None
+    return Outcome(((state.apply(ComputeInline(s.name)), position - 1),), True)
+
+
+def simplify_const_tensor(state: State, position: int, target: Target) -> Outcome | None:
+    """Attribute `simplify_const_indices`: unroll the listed axes, two levels for the others."""
+    s = _stage(state, position)
+    if s.is_placeholder or not s.compute.attr("simplify_const_indices"):
+        return None
+    op = s.compute
+    listed = [n for n in op.attr("simplify_const_indices")]
+    others = [a for a in op.axes if a.name not in listed]
+    outer, inner = [], []
+    for a in others:
+        if extent(a) > 1 and isinstance(a.extent, Const):
+            options = tile_options(a.extent.value, 1, MAX_INNERMOST_FACTOR)
+            hole = Hole(f"{node_of(s.name)}.{a.name}", node_of(s.name), "tile", options)
+            state = state.open(hole).apply(Split(s.name, a.name, hole.columns))
+            outer.append(f"{a.name}.0")
+            inner.append(f"{a.name}.1")
+        else:
+            outer.append(a.name)
+    rest = [a.name for a in op.axes + op.reduce_axes if a.name not in {o.name for o in others}]
+    state = state.apply(Reorder(s.name, (*outer, *inner, *rest)))
+    for name in rest:
+        if name in listed:
+            state = state.apply(Annotate(s.name, name, "unroll", 1 << 16))
+    return Outcome(((state, position - 1),), True)
+
+
+def add_rfactor(state: State, position: int, target: Target) -> Outcome | None:
+    """HasMoreReductionParallel: factor the outer or the inner part of the reduction out."""
+    s = _stage(state, position)
+    if s.is_placeholder or s.name.endswith((".cache", ".rf")):
+        return None
+    op = s.compute
+    if not has_more_reduction_parallel(op, target.cores):
+        return None
+    axes = [a for a in op.reduce_axes if extent(a) > 1 and isinstance(a.extent, Const)]
+    if not axes:
+        return None
+    successors = []
+    for keep, axis in (("outer", axes[0]), ("inner", axes[-1])):
+        assert isinstance(axis.extent, Const)
+        most = axis.extent.value if keep == "outer" else MAX_INNERMOST_FACTOR
+        hole = Hole(
+            f"{s.name}.rf.{axis.name}", s.name, "factor", exact_options(axis.extent.value, most)
+        )
+        step = Rfactor(s.name, axis.name, hole.columns[0], keep)
+        successors.append((state.open(hole).apply(step), position - 1))
+    return Outcome(tuple(successors))
+
+
+def add_cache_write(state: State, position: int, target: Target) -> Outcome | None:
+    """HasDataReuse and no fusible consumer: compute into a cache that the output copies."""
+    s = _stage(state, position)
+    if s.is_placeholder or not has_data_reuse(s.compute):
+        return None
+    if fusible_consumer(state, s) is not None or s.name.endswith(".cache"):
+        return None
+    return Outcome(((state.apply(CacheWrite(s.name)), position),))
+
+
+def tile(state: State, name: str, target: Target) -> State:
+    """Multi-level tiling with the target's structure, "SSRSRS" on CPUs."""
+    s = state.schedule[name]
+    op, node = s.compute, node_of(name)
+    structure = target_structure(target)
+    whole = tuple(op.attr("no_split_at_inner", ()))
+    for axes, letter, options_of in (
+        (op.axes, "S", tile_options),
+        (op.reduce_axes, "R", reduce_options),
+    ):
+        inner = structure.count(letter) - 1
+        for a in axes:
+            if a.name in whole or not isinstance(a.extent, Const) or a.extent.value == 1:
+                continue
+            options = options_of(a.extent.value, inner)
+            hole = Hole(f"{node}.{a.name}", node, "tile", options)
+            state = state.open(hole).apply(Split(name, a.name, hole.columns))
+    return state.apply(Reorder(name, _tile_order(state.schedule[name], structure, whole)))
+
+
+def target_structure(target: Target) -> str:
+    """The tile structure is data of the target; every CPU has the same today."""
+    return "SSRSRS"
+
+
+def _tile_order(s: Stage, structure: str, whole: tuple[str, ...]) -> tuple[str, ...]:
+    """Iterators by level of the structure; unsplit ones first, those kept whole last."""
+    order: list[str] = []
+    seen = {"S": 0, "R": 0}
+    for letter in structure:
+        level = seen[letter]
+        seen[letter] += 1
+        axes = s.compute.axes if letter == "S" else s.compute.reduce_axes
+        for a in axes:
+            if s.factors(a.name):
+                order.append(f"{a.name}.{level}")
+            elif a.name not in whole and level == 0:
+                order.append(a.name)
+            elif a.name in whole and level == structure.count(letter) - 1:
+                order.append(a.name)
+    return tuple(order)
+
+
+def multi_level_tiling_with_fusion(state: State, position: int, target: Target) -> Outcome | None:
+    """HasDataReuse and HasFusibleConsumer: tile and attach to the consumer after 1 or 2 levels."""
+    s = _stage(state, position)
+    if s.is_placeholder or not has_data_reuse(s.compute) or s.tiling:
+        return None
+    consumer = fusible_consumer(state, s)
+    if consumer is None:
+        return None
+    tiled = tile(state, s.name, target).apply(FollowSplit(consumer.name, s.name))
+    follower = tiled.schedule[consumer.name]
+    own = {a.name: b.name for a, b in zip(s.compute.axes, consumer.compute.axes, strict=True)}
+    whole = tuple(own[n] for n in s.compute.attr("no_split_at_inner", ()))
+    spatial = target_structure(target).replace("R", "")
+    order = _tile_order(follower, spatial, whole)
+    tiled = tiled.apply(Reorder(consumer.name, order))
+    successors = []
+    for level in (1, 2):
+        at = _last_of_level(tiled.schedule[consumer.name], level)
+        if at is not None:
+            fused = tiled.apply(ComputeAt(s.name, consumer.name, at))
+            successors.append((fused, position - 1))
+    return Outcome(tuple(successors), skip_rest=s.name.endswith(".cache"))
+
+
+def _last_of_level(s: Stage, level: int) -> str | None:
+    """The innermost iterator of the first `level` spatial levels."""
+    found = [it.name for it in s.iters if it.level < level and (it.split or level == 1)]
+    return found[-1] if found else None
+
+
+def multi_level_tiling(state: State, position: int, target: Target) -> Outcome | None:
+    """HasDataReuse: tile."""
+    s = _stage(state, position)
+    if s.is_placeholder or not has_data_reuse(s.compute) or s.tiling:
+        return None
+    return Outcome(((tile(state, s.name, target), position - 1),), True)
+
+
+def skip_stage(state: State, position: int, target: Target) -> Outcome | None:
+    """Always: go on with the stage before."""
+    return Outcome(((state, position - 1),))
+
+
+SKETCH_RULES: tuple[SketchRule, ...] = (
+    always_inline,
+    simplify_const_tensor,
+    add_rfactor,
+    add_cache_write,
+    multi_level_tiling_with_fusion,
+    multi_level_tiling,
+    skip_stage,
+)
+
+
+def derive(
+    state: State, target: Target, rules: tuple[SketchRule, ...] = SKETCH_RULES
+) -> list[tuple[State, tuple[str, ...]]]:
+    """All states that the rules reach, with the names of the rules that fired, without duplicates.
+
+    Walks the stages from the output back, asking every rule at every stage (paper section 4.1).
+    """
+    done: list[tuple[State, tuple[str, ...]]] = []
+    seen: set[tuple[object, ...]] = set()
+    work: list[tuple[State, int, tuple[str, ...]]] = [(state, len(state.schedule.stages) - 1, ())]
+    while work:
+        current, position, fired = work.pop(0)
+        if position < 0:
+            if current.steps not in seen:
+                seen.add(current.steps)
+                done.append((current, fired))
+            continue
+        for rule in rules:
+            outcome = rule(current, position, target)
+            if outcome is None:
+                continue
+            name = getattr(rule, "__name__", str(rule))
+            told = fired if name == "skip_stage" else (*fired, name)
+            work.extend((s, p, told) for s, p in outcome.successors)
+            if outcome.skip_rest:
+                break
+    return done

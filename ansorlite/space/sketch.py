@@ -1,0 +1,201 @@
+"""Sketches (step `sketch` of the flow): ComputeDAG -> complete programs with holes.
+
+The rules give the structures; packing and compute locations give variants of each; annotation opens
+the remaining holes. A `Sketch` is lowered once, on first use.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ansorlite.errors import ScheduleError
+from ansorlite.ir.program import Program
+from ansorlite.ir.traverse import loads
+from ansorlite.schedule.holes import Hole, row_values, values_row
+from ansorlite.schedule.lower import fill, lower
+from ansorlite.schedule.stage import Stage
+from ansorlite.schedule.state import State
+from ansorlite.schedule.steps import CacheRead, ComputeAt, LayoutRewrite, packed_axes
+from ansorlite.space.annotate import annotate
+from ansorlite.space.rules import SKETCH_RULES, SketchRule, derive
+from ansorlite.target import Target
+from ansorlite.te.dag import ComputeDAG
+
+MAX_VARIANTS = 24  # compute-location variants a structure
+
+
+@dataclass(frozen=True)
+class SpaceOptions:
+    """What belongs to the space. `packing` and `locations` go beyond the sketches of the paper."""
+
+    packing: bool = True
+    locations: bool = True
+    rules: tuple[SketchRule, ...] = SKETCH_RULES
+    max_variants: int = MAX_VARIANTS
+
+
+@dataclass(frozen=True)
+class Sketch:
+    """A program with holes: `name` is unique in its task, `fired` the rules that made it."""
+
+    name: str
+    state: State
+    fired: tuple[str, ...] = ()
+    beyond: bool = field(default=False)  # not among the sketches of the paper
+
+    @property
+    def holes(self) -> tuple[Hole, ...]:
+        return self.state.holes
+
+    @cached_property
+    def program(self) -> Program:
+        """Lowered once, with its holes open."""
+        return lower(self.state)
+
+    def fill(self, row: npt.ArrayLike) -> Program:
+        """The concrete program of one row of option indices."""
+        return fill(self.program, self.values(row))
+
+    def values(self, row: npt.ArrayLike) -> dict[str, tuple[int, ...]]:
+        return row_values(self.holes, row)
+
+    def row(self, values: Mapping[str, tuple[int, ...]]) -> npt.NDArray[np.int32]:
+        return values_row(self.holes, values)
+
+    def sample(self, n: int, rng: np.random.Generator) -> npt.NDArray[np.int32]:
+        """int32[n, holes]: option indices drawn uniformly."""
+        sizes = [len(h.options) for h in self.holes]
+        return rng.integers(0, np.asarray(sizes), size=(n, len(sizes))).astype(np.int32)
+
+    def __str__(self) -> str:
+        holes = "".join(f"  {h}\n" for h in self.holes)
+        return f"sketch {self.name} ({', '.join(self.fired) or 'no rule'})\n{holes}{self.program}"
+
+
+def sketches(dag: ComputeDAG, target: Target, options: SpaceOptions | None = None) -> list[Sketch]:
+    """All sketches of a DAG: each derived structure, then its variants."""
+    opts = options or SpaceOptions()
+    out: list[Sketch] = []
+    for n, (state, fired) in enumerate(derive(State(dag), target, opts.rules)):
+        for label, variant, beyond in _variants(state, opts):
+            ready = annotate(variant, target)
+            out.append(Sketch(f"s{n}{label}", ready, fired, beyond))
+    return out
+
+
+def _variants(state: State, opts: SpaceOptions) -> Iterator[tuple[str, State, bool]]:
+    """Packing and compute-location variants of a derived state, the plain one first."""
+    base = _pack_constants(state) if opts.packing else state
+    yield "", base, False
+    packed = [*_pack_operands(base)] if opts.packing else []
+    for label, s in packed:
+        yield label, s, True
+    if opts.locations:
+        starts = [("", base), *packed]
+        for label, s in islice(_locations(starts), opts.max_variants):
+            yield label, s, True
+
+
+def _tiled(state: State) -> list[Stage]:
+    return [
+        s
+        for s in state.schedule.stages
+        if not s.is_placeholder and s.tiling and s.leader is None and s.location != "inlined"
+    ]
+
+
+def _packable(state: State, tensor: str, reader: Stage) -> bool:
+    if [r.name for r in state.schedule.readers(tensor)] != [reader.name]:
+        return False
+    try:
+        axes = packed_axes(reader, tensor)
+    except ScheduleError:
+        return False
+    return any(reader.factors(a) for a in axes)
+
+
+def _pack_constants(state: State) -> State:
+    """Constants read by a tiled stage are stored in the order in which it reads them."""
+    for s in _tiled(state):
+        for tensor in dict.fromkeys(x.tensor for x in loads(s.compute.body)):
+            op = state.schedule[tensor].op
+            if getattr(op, "constant", False) and _packable(state, tensor, s):
+                state = state.apply(LayoutRewrite(tensor, s.name))
+    return state
+
+
+def _pack_operands(state: State) -> Iterator[tuple[str, State]]:
+    """A tiled stage's input that moves with its vector axis is packed at root beforehand."""
+    for s in _tiled(state):
+        vector = [a.name for a in s.compute.axes if s.factors(a.name)]
+        for tensor in dict.fromkeys(x.tensor for x in loads(s.compute.body)):
+            source = state.schedule[tensor]
+            if not source.is_placeholder or source.packed_for or not vector:
+                continue
+            try:
+                axes = packed_axes(s, tensor)
+            except ScheduleError:
+                continue
+            if vector[-1] in axes and len(axes) > 1:
+                cached = state.apply(CacheRead(tensor, s.name))
+                name = f"{tensor}.packed"
+                yield f"+{name}", cached.apply(LayoutRewrite(name, s.name))
+
+
+def location_candidates(state: State, name: str) -> list[tuple[str, str]]:
+    """(stage, iterator) where an untiled root stage may be computed (reference: Ansor's list)."""
+    schedule = state.schedule
+    s = schedule[name]
+    if s.is_placeholder or s.location != "root" or s.tiling or name in schedule.outputs:
+        return []
+    targets = {_root_of(state, r) for r in schedule.readers(name)}
+    if len(targets) != 1 or s.packed_for:
+        return []
+    target = schedule[targets.pop()]
+    first_reduce = target.first_reduce
+    tiled = bool(target.tiling)
+    out: list[tuple[str, str]] = []
+    for p, it in enumerate(target.iters):
+        if not tiled and it.reduce:
+            break
+        if tiled and not it.reduce and p > first_reduce:
+            break
+        if any(a.name == it.axis and str(a.extent) == "1" for a in target.compute.axes):
+            continue
+        out.append((target.name, it.name))
+        if schedule.attached(target.name, it.name):
+            break
+    return out
+
+
+def _root_of(state: State, s: Stage) -> str:
+    while isinstance(s.location, tuple):
+        s = state.schedule[s.location[0]]
+    return s.name
+
+
+def _locations(starts: list[tuple[str, State]]) -> Iterator[tuple[str, State]]:
+    """Breadth first: one stage moved, then two, ...; each legal state once."""
+    seen: set[tuple[Any, ...]] = set()
+    work = list(starts)
+    while work:
+        label, state = work.pop(0)
+        for s in reversed(state.schedule.stages):
+            for target, iterator in location_candidates(state, s.name):
+                try:
+                    moved = state.apply(ComputeAt(s.name, target, iterator))
+                    lower(replace(moved, holes=state.holes))
+                except ScheduleError:
+                    continue
+                key = tuple(sorted(map(str, moved.steps)))
+                if key in seen:
+                    continue
+                seen.add(key)
+                new = (f"{label}@{s.name}:{iterator}", moved)
+                yield new
+                work.append(new)

@@ -1,0 +1,142 @@
+"""Access analysis: the predicates that sketch rules ask of operations.
+
+In: `ComputeOp`s of a ComputeDAG or of a schedule (where inlined stages are gone already). Out: the
+predicates of Ansor's paper, section 4.1, with the conditions of its implementation.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ansorlite.ir.expr import Const, Expr, Load, Op, Var, terms_of
+from ansorlite.ir.traverse import loads, walk
+from ansorlite.te.tensor import Axis, ComputeOp
+
+
+@dataclass(frozen=True)
+class Access:
+    """One read: `simple` if every index is a constant or an axis plus a constant."""
+
+    simple: bool
+    missing: bool  # some axis of the reader is not used
+    duplicated: bool
+    same_order: bool
+
+
+def access_of(op: ComputeOp, load: Load) -> Access:
+    names = [a.name for a in op.axes]
+    positions: list[int] = []
+    simple = True
+    for i in load.indices:
+        terms = terms_of(i)
+        movers = [(m, c) for m, c in terms.items() if m]
+        if not movers:
+            continue
+        axis = movers[0][0][0]
+        shift = len(movers) == 1 and movers[0][1] == 1 and len(movers[0][0]) == 1
+        if shift and isinstance(axis, Var) and axis.name in names:
+            positions.append(names.index(axis.name))
+        else:
+            simple = False
+    return Access(
+        simple,
+        len(set(positions)) < len(names),
+        len(set(positions)) < len(positions),
+        positions == sorted(positions),
+    )
+
+
+def distinct_loads(op: ComputeOp) -> list[Load]:
+    return list(dict.fromkeys(loads(op.body)))
+
+
+def is_strictly_inlineable(op: ComputeOp) -> bool:
+    """Simple, ordered, unduplicated reads; no exp and no branch; not a reduction.
+
+    An operation that reads nothing is always inlineable.
+    """
+    if op.combiner:
+        return False
+    reads = distinct_loads(op)
+    if not reads:
+        return True
+    if any(isinstance(e, Op) and e.name in ("exp", "select") for e in walk(op.body)):
+        return False
+    found = [access_of(op, x) for x in reads]
+    return all(a.simple and a.same_order and not a.duplicated for a in found)
+
+
+def has_data_reuse(op: ComputeOp) -> bool:
+    """The paper's HasDataReuse: multi-level tiling pays.
+
+    Counts tensors read that do not move with some spatial axis (extent > 1); true for two of them,
+    or for one if there is a reduction.
+    """
+    if op.attr("simplify_const_indices"):
+        return False
+    wide = {a.name for a in op.axes if a.extent != Const(1)}
+    moving: dict[str, set[str]] = {}
+    for x in loads(op.body):
+        moving.setdefault(x.tensor, set()).update(*(i.free for i in x.indices), set())
+    missing = sum(1 for used in moving.values() if wide - used)
+    return missing >= 2 or (missing >= 1 and bool(op.reduce_axes))
+
+
+def extent(axis: Axis) -> int:
+    """The extent as a number; 2 stands for one that depends on holes."""
+    return int(axis.extent.value) if isinstance(axis.extent, Const) else 2
+
+
+def has_more_reduction_parallel(op: ComputeOp, cores: int) -> bool:
+    """The paper's HasMoreReductionParallel: too little parallelism without rfactor."""
+    if not op.combiner:
+        return False
+    spatial = math.prod(extent(a) for a in op.axes)
+    reduction = math.prod(extent(a) for a in op.reduce_axes)
+    if has_data_reuse(op):
+        return spatial <= reduction and spatial <= 16 * cores
+    return reduction > 1 and reduction > cores
+
+
+def elementwise_match(consumer: ComputeOp, producer: ComputeOp) -> bool:
+    """The consumer has the producer's shape and reads each element of it at its own index."""
+    if consumer.shape != producer.shape:
+        return False
+    reads = [x for x in distinct_loads(consumer) if x.tensor == producer.name]
+    if len(reads) != 1:
+        return False
+    return reads[0].indices == tuple(a.var for a in consumer.axes)
+
+
+def common_outer_axes(consumer: ComputeOp, producer: ComputeOp) -> int:
+    """Leading dimensions of equal extent that every read indexes with the consumer's own axis."""
+    reads = [x for x in distinct_loads(consumer) if x.tensor == producer.name]
+    n = 0
+    for d, (a, b) in enumerate(zip(consumer.axes, producer.axes, strict=False)):
+        if a.extent != b.extent or any(not _shifted(x.indices[d], a.name) for x in reads):
+            break
+        n += 1
+    return n
+
+
+def _shifted(index: Expr, axis: str) -> bool:
+    movers = {m: c for m, c in terms_of(index).items() if m}
+    return movers == {(Var(axis),): 1}
+
+
+def contiguous_axis(op: ComputeOp) -> Axis | None:
+    """The axis along which most memory accesses of the operation are contiguous, if any.
+
+    The last index of each tensor read (and of the result) votes for the axis with coefficient 1.
+    """
+    votes: dict[str, int] = {}
+    indices = [x.indices[-1] for x in distinct_loads(op) if x.indices]
+    indices += [op.axes[-1].var] if op.axes else []
+    for i in indices:
+        for mono, c in terms_of(i).items():
+            if c == 1 and len(mono) == 1 and isinstance(mono[0], Var):
+                votes[mono[0].name] = votes.get(mono[0].name, 0) + 1
+    ranked: Mapping[str, int] = votes
+    axes = [a for a in op.axes + op.reduce_axes if a.extent != Const(1) and a.name in ranked]
+    # A tie goes to the spatial axis: it needs no horizontal reduction.
+    return max(axes, key=lambda a: (ranked[a.name], a in op.axes), default=None)
