@@ -150,6 +150,9 @@ class Rewriter:
     def shape(self, value: str) -> tuple[int, ...]:
         return self.builder.types[value].shape
 
+    def size(self, value: str) -> int:
+        return self.builder.types[value].size
+
     def dtype(self, value: str) -> str:
         return self.builder.types[value].dtype
 

@@ -59,12 +59,19 @@ def _channels_last(attrs: Attrs) -> None:
 
 
 def conv_views(attrs: Attrs, types: Types) -> tuple[tuple[Shape, ...], ...]:
-    """Weights [*k, ci, co] as [*k, ci, g, co/g]; without the ci of depthwise convolutions."""
+    """Weights [*k, ci, co] as [*k, ci, g, co/g]; without the ci of depthwise convolutions.
+
+    A 1x1 convolution that reads every pixel is a matrix product of pixels and weights.
+    """
     x, w = types[0].shape, types[1].shape
     groups = integer(attrs, "groups")
-    if groups == 1:
-        return ((x, w),)
     *kernel, ci, co = w
+    if groups == 1:
+        pointwise = {*kernel, *ints(attrs, "strides")} == {1} and not any(
+            map(any, pairs(attrs, "pads"))
+        )
+        matrices = (((math.prod(x[:-1]), ci), (ci, co)),) if pointwise else ()
+        return (*matrices, (x, w))
     if ci > 1:
         return ((x, (*kernel, ci, groups, co // groups)),)
     return ((x, (*kernel, groups) if co == groups else (*kernel, groups, co // groups)),)
@@ -73,11 +80,10 @@ def conv_views(attrs: Attrs, types: Types) -> tuple[tuple[Shape, ...], ...]:
 def conv(attrs: Attrs, xs: Tensors) -> Tensor:
     _channels_last(attrs)
     x, w = xs
-    strides, dilations, pads = (
-        ints(attrs, "strides"),
-        ints(attrs, "dilations"),
-        pairs(attrs, "pads"),
-    )
+    if len(x.shape) == 2:
+        return te_ops.dense(x, w, name="conv")
+    strides, dilations = ints(attrs, "strides"), ints(attrs, "dilations")
+    pads = pairs(attrs, "pads")
     if integer(attrs, "groups") == 1:
         return te_ops.conv_nhwc(x, w, strides, pads, dilations)
     # Weights are [*k, ci, g, co/g], but [*k, c] or [*k, c, m] where each group has one channel.

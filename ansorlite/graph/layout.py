@@ -49,12 +49,12 @@ class Layouts:
             return value
         if only_ones_move(shape, move):
             return self.reshaped(value, tuple(shape[p] for p in move))
-        return self.builder.emit("transpose", [value], f"{value}.t", perm=move)
+        return self.builder.emit("transpose", [value], tagged(value, "t"), perm=move)
 
     def reshaped(self, value: str, shape: tuple[int, ...], name: str = "") -> str:
         if shape == self.builder.shape(value):
             return value
-        return self.builder.emit("reshape", [value], name or f"{value}.view", shape=shape)
+        return self.builder.emit("reshape", [value], name or tagged(value, "view"), shape=shape)
 
     def cost(self, old: str, perm: Perm) -> int:
         """Elements to move for having `old` in `perm`."""
@@ -77,6 +77,11 @@ class Layouts:
         changed = {**node.attrs, **attrs}
         new = self.builder.emit(node.op, inputs, node.output, node.name, **changed)
         self.put(node.output, perm, new)
+
+
+def tagged(value: str, tag: str) -> str:
+    """A name for another form of `value`, tagged once only."""
+    return value if f".{tag}" in value else f"{value}.{tag}"
 
 
 def identity(rank: int) -> Perm:

@@ -26,10 +26,12 @@ def fold_constants(graph: Graph) -> Graph:
 
 
 def remove_identities(graph: Graph) -> Graph:
-    """rewrite: identity(x), reshape(x, x.shape), transpose(x, 0..n) ... -> x"""
+    """rewrite: identity(x), reshape(x, x.shape), transpose(x, 0..n) ... -> x;
+    a reduction over axes of extent 1 -> reshape; those axes leave softmax"""
 
     def rule(r: Rewriter, node: Node, xs: list[str]) -> str | None:
         same = r.shape(xs[0]) == graph.types[node.output].shape
+        size = graph.types[node.output].size
         match node.op:
             case "identity":
                 return xs[0]
@@ -43,6 +45,12 @@ def remove_identities(graph: Graph) -> Graph:
                 return xs[0]
             case "clip" if (node.attrs["min"], node.attrs["max"]) == (-math.inf, math.inf):
                 return xs[0]
+            case "reduce_sum" | "reduce_max" | "reduce_min" if r.size(xs[0]) == size:
+                return r.emit("reshape", xs, node.output, shape=graph.types[node.output].shape)
+            case "softmax":
+                axes, shape = ints(node.attrs, "axes"), r.shape(xs[0])
+                real = tuple(a for a in axes if shape[a] > 1) or axes[:1]
+                return r.emit("softmax", xs, node.output, axes=real) if real != axes else None
             case _:
                 return None
 
@@ -187,11 +195,11 @@ def _scaled(r: Rewriter, value: str, factor: str, name: str) -> str | None:
                 return None
             return r.emit("add", [inner, r.emit("mul", [w, factor], f"{name}.shift")], name)
         case "matmul" if _per_channel(r, factor, value, rank - 1) and len(r.shape(w)) == 2:
-            flat = r.emit("reshape", [factor], shape=(r.builder.types[factor].size,))
+            flat = r.emit("reshape", [factor], shape=(r.size(factor),))
             return r.emit("matmul", [x, r.emit("mul", [w, flat], f"{w}.scaled")], name)
         case "conv" if _per_channel(r, factor, value, shapes.channel_axis(node.attrs, rank)):
             first = text(node.attrs, "layout") == "channels_first"
-            size = r.builder.types[factor].size
+            size = r.size(factor)
             shape = (size, *(1,) * (rank - 1)) if first else (size,)
             scale = r.emit("reshape", [factor], shape=shape)
             weight = r.emit("mul", [w, scale], f"{w}.scaled")

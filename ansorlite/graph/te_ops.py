@@ -22,8 +22,13 @@ SPATIAL = {1: ("w",), 2: ("h", "w"), 3: ("d", "h", "w")}
 LOWEST = {"float32": -3.4028234663852886e38, "float64": -1.7976931348623157e308}
 
 
-def _named(names: Sequence[str], fn: Callable[..., Expr]) -> Callable[..., Expr]:
-    """`fn` with `names` as its parameters: `te.compute` takes the names of the axes from them."""
+def named(names: Sequence[str], fn: Callable[..., Expr]) -> Callable[..., Expr]:
+    """`fn` with `names` as its parameters: `te.compute` takes the names of the axes from them.
+
+    Without names `fn` stays as it is.
+    """
+    if not names:
+        return fn
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
     signature = inspect.Signature([inspect.Parameter(n, kind) for n in names])
     setattr(fn, "__signature__", signature)  # noqa: B010 (a function has no such static attribute)
@@ -50,8 +55,8 @@ def pad(x: Tensor, widths: Pads, value: float = 0.0, name: str = "pad") -> Tenso
         source = x[tuple(at - lo for at, (lo, _) in zip(i, widths, strict=True))]
         return te.select(te.all(*inside), source, te.const(value, x.dtype))
 
-    names = ("n", *spatial_names(len(shape) - 2), "c") if 3 <= len(shape) <= 5 else None
-    return te.compute(shape, _named(names, element) if names else element, name=name)
+    names = ("n", *spatial_names(len(shape) - 2), "c") if 3 <= len(shape) <= 5 else ()
+    return te.compute(shape, named(names, element), name=name)
 
 
 def _window(
@@ -97,7 +102,7 @@ def conv_nhwc(
         return te.sum(padded[(n, *under(at[:-1]), c)] * w[(*ks, c, at[-1])], axis=[*ks, c])
 
     names = ("n", *spatial_names(len(kernel)), "co")
-    return te.compute((x.shape[0], *out, co), _named(names, element), name=name)
+    return te.compute((x.shape[0], *out, co), named(names, element), name=name)
 
 
 def grouped_conv_nhwc(
@@ -118,7 +123,7 @@ def grouped_conv_nhwc(
         return te.sum(padded[(n, *under(s), g * ci + c)] * w[(*ks, c, g, o)], axis=[*ks, c])
 
     names = ("n", *spatial_names(len(kernel)), "g", "co")
-    return te.compute((x.shape[0], *out, groups, co), _named(names, element), name=name)
+    return te.compute((x.shape[0], *out, groups, co), named(names, element), name=name)
 
 
 def depthwise_conv_nhwc(
@@ -139,7 +144,7 @@ def depthwise_conv_nhwc(
         return te.sum(padded[(n, *under(s), channel[0])] * w[(*ks, *channel)], axis=ks)
 
     names = ("n", *spatial_names(rank), "c", "m")[: rank + 1 + len(rest)]
-    return te.compute((x.shape[0], *out, *rest), _named(names, element), name=name)
+    return te.compute((x.shape[0], *out, *rest), named(names, element), name=name)
 
 
 def conv2d_nhwc(
@@ -206,7 +211,7 @@ def batch_matmul(
         return te.sum(left * read(b, perm_b, view_b, (*lead_at, k, j)), axis=k)
 
     names = (*(("b",) if lead == 1 else tuple(f"b{d}" for d in range(lead))), "i", "j")
-    return te.compute((*batch, view_a[-2], view_b[-1]), _named(names, element), name=name)
+    return te.compute((*batch, view_a[-2], view_b[-1]), named(names, element), name=name)
 
 
 def pool_nhwc(
@@ -228,7 +233,7 @@ def pool_nhwc(
         return te.max(value, axis=ks) if combiner == "max" else te.sum(value, axis=ks)
 
     names = ("n", *spatial_names(len(kernel)), "c")
-    return te.compute((x.shape[0], *out, x.shape[-1]), _named(names, element), name=name)
+    return te.compute((x.shape[0], *out, x.shape[-1]), named(names, element), name=name)
 
 
 def max_pool2d(x: Tensor, kernel: int, stride: int, padding: int = 0) -> Tensor:

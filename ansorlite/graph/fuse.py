@@ -1,0 +1,145 @@
+"""Step `partition`, first half: which nodes form one kernel.
+
+In: an optimised `Graph`. Out: `Group`s, each with one result that leaves it. An anchor takes the
+element-wise nodes that follow it as long as all paths from it meet again inside the group (so there
+are no cycles) and the shape stays. Remaining element-wise chains are groups of their own, or join
+the group that reads them where no element would be computed twice.
+"""
+
+from dataclasses import dataclass
+
+from ansorlite.errors import ModelError
+from ansorlite.graph.ir import Graph, Node
+
+# Each element of the operand is read at most once, so element-wise producers may join.
+READ_ONCE = ("reduce_sum", "reduce_max", "reduce_min", "transpose", "concat", "pad", "slice")
+
+
+@dataclass(frozen=True)
+class Group:
+    """Nodes in topological order; the last one computes the result. `anchor` is the main node."""
+
+    nodes: tuple[Node, ...]
+    anchor: Node | None
+
+    @property
+    def output(self) -> str:
+        return self.nodes[-1].output
+
+
+class _Growing:
+    """Groups while they form: `owner[k]` is the group of node k, named by one of its nodes."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph, self.nodes = graph, graph.nodes
+        self.owner: dict[int, int] = {}
+        self.position = {n.output: k for k, n in enumerate(self.nodes)}
+        self.readers: list[list[int]] = [[] for _ in self.nodes]
+        for k, n in enumerate(self.nodes):
+            for v in dict.fromkeys(n.inputs):
+                if v in self.position:
+                    self.readers[self.position[v]].append(k)
+        self.exits = {self.position[v] for v in graph.outputs if v in self.position}
+        self.meeting = self._meetings()
+
+    def _meetings(self) -> list[int]:
+        """For each node the first node through which all its paths lead; len(nodes) if none."""
+        end = len(self.nodes)
+        meeting, depth = [end] * end, [0] * end + [0]
+        for k in reversed(range(end)):
+            targets = [end] * (k in self.exits) + self.readers[k] or [end]
+            at = targets[0]
+            for other in targets[1:]:
+                while at != other:
+                    if depth[at] >= depth[other]:
+                        at = meeting[at]
+                    else:
+                        other = meeting[other]
+            meeting[k], depth[k] = at, depth[at] + 1
+        return meeting
+
+    def kind(self, k: int) -> str:
+        return self.nodes[k].operator.kind
+
+    def shape(self, k: int) -> tuple[int, ...]:
+        return self.graph.types[self.nodes[k].output].shape
+
+    def between(self, first: int, last: int) -> list[int]:
+        """Nodes on the paths from `first` to `last`, with `last`, without `first`."""
+        found, stack = set[int](), [first]
+        while stack:
+            for k in self.readers[stack.pop()]:
+                if k not in found:
+                    found.add(k)
+                    if k != last:
+                        stack.append(k)
+        return sorted(found)
+
+    def grow(self, root: int) -> None:
+        """Make a group of `root` and the free element-wise nodes of its shape that follow."""
+        self.owner[root] = root
+        at = root
+        while (meet := self.meeting[at]) < len(self.nodes):
+            run = self.between(at, meet)
+            for k in run:
+                if k in self.owner or self.kind(k) != "elementwise":
+                    return
+                if self.shape(k) != self.shape(root):
+                    return
+            self.owner.update(dict.fromkeys(run, root))
+            at = meet
+
+    def join(self, root: int) -> None:
+        """Let the group of `root` join the one group that reads its result, where that is free."""
+        members = [k for k, o in self.owner.items() if o == root]
+        last = max(members)
+        readers = self.readers[last]
+        into = {self.owner.get(k) for k in readers}
+        if last in self.exits or len(into) != 1 or None in into:
+            return
+        if all(self.kind(k) == "elementwise" for k in members):
+            allowed = all(self.inlines(last, k) for k in readers)
+        else:
+            moves = len(members) == 1 and self.nodes[last].op == "transpose"
+            allowed = moves and all(self.nodes[k].op == "matmul" for k in readers)
+        if allowed:
+            self.owner.update(dict.fromkeys(members, self.owner[readers[0]]))
+
+    def inlines(self, last: int, reader: int) -> bool:
+        """Whether `reader` reads each element of the element-wise node `last` at most once."""
+        if self.kind(reader) == "elementwise":
+            return self.shape(reader) == self.shape(last)
+        main = self.owner[reader] == reader and self.nodes[reader].op in READ_ONCE
+        return main and self.shape(reader) != self.shape(last)
+
+
+def fuse(graph: Graph) -> tuple[Group, ...]:
+    """The kernels of `graph` in an order in which they can run; views belong to no group."""
+    growing = _Growing(graph)
+    count = len(graph.nodes)
+    for k in range(count):
+        if growing.kind(k) == "source":
+            node = graph.nodes[k]
+            raise ModelError(f"node {node.name} ({node.op}) has no kernel: run graph.passes first")
+    # Of two anchors that meet in one addition the later takes it: the other result is there then.
+    for kind in ("anchor", "injective"):
+        for k in reversed(range(count)):
+            if growing.kind(k) == kind:
+                growing.grow(k)
+    for k in range(count):
+        if growing.kind(k) == "elementwise" and k not in growing.owner:
+            growing.grow(k)
+    for k in reversed(range(count)):
+        if growing.owner.get(k) == k and growing.kind(k) in ("elementwise", "injective"):
+            growing.join(k)
+    members: dict[int, list[int]] = {}
+    for k in sorted(growing.owner):
+        members.setdefault(growing.owner[k], []).append(k)
+    groups = sorted(members.items(), key=lambda item: item[1][-1])
+    return tuple(
+        Group(
+            tuple(graph.nodes[k] for k in nodes),
+            None if growing.kind(root) == "elementwise" else graph.nodes[root],
+        )
+        for root, nodes in groups
+    )
