@@ -1,0 +1,75 @@
+"""Concrete program -> `KernelImage`; also the entry point of the build workers.
+
+A `BuildRequest` names a shared program with holes and the values to fill in; the worker does the
+fill, so the tuner never builds an object per candidate but this one.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ansorlite.codegen.compile import assembly, compile_module, optimized_ir
+from ansorlite.codegen.emit import emit_module, workspace_bytes
+from ansorlite.codegen.image import KernelImage, Param, Role
+from ansorlite.errors import BuildError
+from ansorlite.ir.expr import Const, Expr
+from ansorlite.ir.interpret import concrete_layout
+from ansorlite.ir.program import Program, verify
+from ansorlite.ir.specialize import specialize
+from ansorlite.schedule.lower import fill
+from ansorlite.settings import settings
+from ansorlite.target import Target
+
+SYMBOL = "ansorlite_kernel"
+
+
+@dataclass(frozen=True)
+class BuildRequest:
+    """Fill the shared program `program` with `values` (hole -> values) and compile it."""
+
+    program: str
+    values: dict[str, tuple[int, ...]]
+    target: Target
+
+
+def build_request(request: BuildRequest, shared: Mapping[str, Any]) -> KernelImage:
+    """Entry function of the build workers; raises BuildError or ScheduleError."""
+    return build_program(fill(shared[request.program], request.values), request.target)
+
+
+def build_program(program: Program, target: Target, symbol: str = SYMBOL) -> KernelImage:
+    """Compile a concrete, tidied program."""
+    ready = specialize(program)
+    if settings().verify:
+        verify(ready)
+    code = compile_module(emit_module(ready, target, symbol), target)
+    return KernelImage(code, symbol, kernel_params(program), target.triple, target.cpu)
+
+
+def llvm_ir(program: Program, target: Target, optimized: bool = True) -> str:
+    """The LLVM IR of a concrete program, after or before LLVM's passes."""
+    text = emit_module(specialize(program), target, SYMBOL)
+    return optimized_ir(text, target) if optimized else text
+
+
+def kernel_assembly(program: Program, target: Target) -> str:
+    return assembly(emit_module(specialize(program), target, SYMBOL), target)
+
+
+def kernel_params(program: Program) -> tuple[Param, ...]:
+    """Parameters of the entry point: inputs and constants, outputs, then the workspace if any."""
+    params: list[Param] = []
+    for b in program.params:
+        role: Role = "input" if b.role == "temp" else b.role
+        params.append(Param(b.name, _ints(b.logical, b.name), b.dtype, role, concrete_layout(b)))
+    size = workspace_bytes(program)
+    if size:
+        # float32, so that what is read before it is written shows as NaN in checked runs
+        params.append(Param("workspace", (-(-size // 4),), "float32", "workspace"))
+    return tuple(params)
+
+
+def _ints(shape: tuple[Expr, ...], name: str) -> tuple[int, ...]:
+    if not all(isinstance(e, Const) for e in shape):
+        raise BuildError(f"buffer {name} has the shape {tuple(map(str, shape))}: fill the holes")
+    return tuple(int(e.value) for e in shape if isinstance(e, Const))
