@@ -19,6 +19,7 @@ PASSES: tuple[Pass, ...] = (
     rw.lower_batch_norm,
     rw.lower_gemm,
     rw.split_bias,
+    rw.fold_pad,
     rw.lower_means,
     rw.simplify_arithmetic,
     rw.fold_scales,

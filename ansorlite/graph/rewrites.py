@@ -12,7 +12,7 @@ import numpy as np
 from ansorlite.graph import meaning, shapes
 from ansorlite.graph.build import Rewriter, rewrite
 from ansorlite.graph.ir import Graph, Node
-from ansorlite.graph.types import Array, ints, number, text
+from ansorlite.graph.types import Array, Attr, ints, number, pairs, text
 
 
 def remove_dead_nodes(graph: Graph) -> Graph:
@@ -81,10 +81,12 @@ def lower_batch_norm(graph: Graph) -> Graph:
         column = (*r.shape(scale), *(1,) * (len(r.shape(x)) - 2))
         epsilon = r.constant(np.asarray(number(node.attrs, "epsilon"), r.dtype(x)), "epsilon")
         root = r.emit("sqrt", [r.emit("add", [var, epsilon])])
-        s = r.emit("div", [scale, root], f"{node.output}.scale")
-        t = r.emit("sub", [bias, r.emit("mul", [mean, s])], f"{node.output}.shift")
-        out = r.emit("mul", [x, r.emit("reshape", [s], shape=column)])
-        return r.emit("add", [out, r.emit("reshape", [t], shape=column)], node.output)
+        s = r.emit("div", [scale, root])
+        t = r.emit("sub", [bias, r.emit("mul", [mean, s])])
+        s = r.emit("reshape", [s], f"{node.output}.scale", shape=column)
+        t = r.emit("reshape", [t], f"{node.output}.shift", shape=column)
+        out = r.emit("mul", [x, s], f"{node.output}.scaled")
+        return r.emit("add", [out, t], node.output)
 
     return rewrite(graph, rule)
 
@@ -203,7 +205,7 @@ def _scaled(r: Rewriter, value: str, factor: str, name: str) -> str | None:
             shape = (size, *(1,) * (rank - 1)) if first else (size,)
             scale = r.emit("reshape", [factor], shape=shape)
             weight = r.emit("mul", [w, scale], f"{w}.scaled")
-            return r.emit("conv", [x, weight], name, **node.attrs)
+            return r.emit("conv", [x, weight], f"{value}.scaled", **node.attrs)
     return None
 
 
@@ -252,6 +254,26 @@ def lower_means(graph: Graph) -> Graph:
                 return None
         factor = np.asarray(inverse, r.dtype(xs[0]))
         return r.emit("mul", [total, r.constant(factor, f"{node.output}.inverse")], node.output)
+
+    return rewrite(graph, rule)
+
+
+def fold_pad(graph: Graph) -> Graph:
+    """rewrite: conv(pad(x, zeros around the spatial axes)) -> conv(x) with more padding"""
+
+    def rule(r: Rewriter, node: Node, xs: list[str]) -> str | None:
+        inner = r.builder.producers.get(xs[0]) if node.op == "conv" else None
+        if inner is None or inner.op != "pad" or number(inner.attrs, "value") != 0.0:
+            return None
+        widths = pairs(inner.attrs, "pads")
+        axes = shapes.spatial_axes(node.attrs, len(widths))
+        if any(w != (0, 0) for d, w in enumerate(widths) if d not in axes):
+            return None
+        added = [widths[a] for a in axes]
+        own = pairs(node.attrs, "pads")
+        both = tuple((a + c, b + d) for (a, b), (c, d) in zip(own, added, strict=True))
+        attrs: dict[str, Attr] = {**node.attrs, "pads": both}
+        return r.emit("conv", [inner.inputs[0], *xs[1:]], node.output, **attrs)
 
     return rewrite(graph, rule)
 
