@@ -2,10 +2,11 @@
 
 Grammar:
     expr := Const | Var | Poly | Op(name, args) | Load(tensor, indices)
-Integer arithmetic (+, -, *) is always an expanded polynomial over atoms (`Var`, `Load`, opaque `Op`),
-so equal polynomials are equal objects by structure; min, max, floordiv, ceildiv and mod are opaque
-atoms with their own canonical rules. Substitution rebuilds bottom-up through the same constructors,
-hence substitute-then-build equals build-then-substitute. Floating-point arithmetic is kept as written.
+Integer arithmetic (+, -, *) is always an expanded polynomial over atoms (`Var`, `Load`, opaque
+`Op`), so equal polynomials are equal objects by structure; min, max, floordiv, ceildiv and mod are
+opaque atoms with their own canonical rules. Substitution rebuilds bottom-up through the same
+constructors, hence substitute-then-build equals build-then-substitute. Floating-point arithmetic
+is kept as written, but for literals.
 Every node carries `key`, its deterministic printed form; equality and order go by it.
 """
 
@@ -356,11 +357,12 @@ def divide(a: Any, b: Any) -> Expr:
 
 
 def _split_residue(e: Expr, c: int) -> tuple[Expr, Expr]:
-    """e = c*q + r with every coefficient of r the balanced residue modulo c."""
+    """e = c*q + r with every coefficient of r the balanced residue modulo c, c/2 the largest."""
+    half = (c - 1) // 2
     q: dict[Monomial, int] = {}
     r: dict[Monomial, int] = {}
     for mono, k in terms_of(e).items():
-        rest = (k + c // 2) % c - c // 2
+        rest = (k + half) % c - half
         q[mono], r[mono] = (k - rest) // c, rest
     return poly(q, e.dtype), poly(r, e.dtype)
 

@@ -1,7 +1,8 @@
 """What is known of integer expressions: bounds by interval arithmetic, values under an assignment.
 
 `bounds` and `simplify` serve the tidy pass over concrete programs; `Evaluator` gives the value of
-an expression for ints or, all at once, for a whole population (numpy arrays, one value a candidate).
+an expression for ints or, all at once, for a whole population (numpy arrays, one value a
+candidate).
 """
 
 from collections.abc import Mapping
@@ -18,8 +19,10 @@ from ansorlite.ir.expr import (
     Op,
     Poly,
     Var,
+    add,
     extremum,
     is_int,
+    mul,
     poly,
     sub,
     terms_of,
@@ -45,9 +48,23 @@ def bounds(e: Expr, ranges: Mapping[str, Interval]) -> Interval:
                 ends = (a * x, a * y, b * x, b * y)
                 a, b = min(ends), max(ends)
             lo, hi = lo + min(a * c, b * c), hi + max(a * c, b * c)
+        for mono, c in e.terms:
+            if c == 1 and len(mono) == 1:
+                a, b = _quotient_bounds(e, mono[0], ranges)
+                lo, hi = max(lo, a), min(hi, b)
         return max(lo, -INF), min(hi, INF)
     if isinstance(e, Op) and is_int(e):
         return _op_bounds(e, [bounds(a, ranges) for a in e.args if is_int(a)])
+    return -INF, INF
+
+
+def _quotient_bounds(e: Poly, atom: Expr, ranges: Mapping[str, Interval]) -> Interval:
+    """Bounds of q + r // d as (d*q + r) // d: the normal form took them apart."""
+    if isinstance(atom, Op) and atom.name in ("floordiv", "ceildiv"):
+        r, d = atom.args
+        if isinstance(d, Const):
+            dividend = bounds(add(mul(sub(e, atom), d), r), ranges)
+            return _op_bounds(atom, [dividend, (d.value, d.value)])
     return -INF, INF
 
 
