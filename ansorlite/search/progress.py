@@ -62,19 +62,20 @@ def format_snapshot(
     timeout_s: float | None = None,
     peak_flop_per_s: float | None = None,
 ) -> str:
-    """One line: [round, task,] trials, best latency, FLOP/s, share of peak, failures, ETA."""
+    """One line: task, trials, ETA, best latency, FLOP/s, share of peak, failures, round, time."""
     speed = rate(now.flop, now.latency_s)
     of_peak = share(speed, peak_flop_per_s)
+    # What matters most stands first: a narrow terminal cuts the line.
     parts = [
-        "" if now.round is None else f"round {now.round}",
         now.task,
         f"{now.trials}{'' if n_trials is None else f'/{n_trials}'} trials",
+        f"ETA {format_seconds(eta_s(now, n_trials, timeout_s))}",
         f"best {format_latency(now.latency_s)}",
         "" if speed is None else format_flop_rate(speed),
         "" if of_peak is None else f"{format_share(of_peak)} of peak",
         format_failures(now.failures),
+        "" if now.round is None else f"round {now.round}",
         f"{format_seconds(now.elapsed_s)} used",
-        f"ETA {format_seconds(eta_s(now, n_trials, timeout_s))}",
     ]
     return ", ".join(part for part in parts if part)
 
@@ -117,7 +118,7 @@ class Progress:
                 total=n_trials,
                 file=self._stream,
                 # Without a bar in it tqdm does not cut the line to the width of the terminal.
-                bar_format="{percentage:3.0f}%|{bar:12}| {desc}" if n_trials else "{desc}{bar:1}",
+                bar_format="{percentage:3.0f}%|{bar:6}| {desc}" if n_trials else "{desc}{bar:1}",
                 dynamic_ncols=True,
                 leave=True,
             )

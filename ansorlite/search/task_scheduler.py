@@ -23,6 +23,8 @@ SIMILAR_FLOP_RATIO = 1.618
 PROBE = 1e-3
 # A task that is this many rounds ahead of a similar one, and still slower, learns no more from it.
 ROUNDS_AHEAD = 5
+# Bounds the guess for a task without a valid program, as a multiple of the slowest task's latency.
+UNKNOWN_AT_MOST = 10.0
 
 
 class TaskScheduler(ABC):
@@ -152,10 +154,11 @@ class GradientScheduler(TaskScheduler):
     the same similarity key whose FLOP differ by a factor of at most 1.618, i included. Beyond the
     paper: forward_i stops at the machine's limit; df/dg_i is a relative finite difference, of the
     objective at max(g, ES), where ES_i is where task i stopped (objective f4 of table 2, for all
-    objectives); a task without a valid program counts as running at the slowest speed seen, until
-    it has failed `max_failed_rounds` times. Where no single task moves the objective but all of
-    them together do, as for the maximum of equals, the weights stand in for df/dg_i. Where even
-    halving all latencies gains nothing, as when f2's requirements are met, the tuning is over.
+    objectives); a task without a valid program counts as no faster than any other, in proportion
+    to its FLOP, until it has failed `max_failed_rounds` times. Where no single task moves the
+    objective but all of them together do, as for the maximum of equals, the weights stand in for
+    df/dg_i. Where even halving all latencies gains nothing, as when f2's requirements are met, the
+    tuning is over.
     """
 
     def __init__(
@@ -234,8 +237,9 @@ class GradientScheduler(TaskScheduler):
         counted = valid & (self._flops > 0)
         if not counted.any():
             return np.where(valid, latency, slowest)
-        speed = float((self._flops[counted] / latency[counted]).min())
-        estimate = np.where(self._flops > 0, self._flops / speed, slowest)
+        speed = float(self._flops[counted].sum() / latency[counted].sum())
+        # Capped, or the guess for a huge task would drown what is known of the others.
+        estimate = np.clip(self._flops / speed, slowest, UNKNOWN_AT_MOST * slowest)
         return np.where(valid, latency, estimate)
 
     def _objective_slopes(self, latency: Floats, live: list[int]) -> Floats | None:

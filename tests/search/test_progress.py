@@ -31,14 +31,14 @@ LATER = Snapshot(
 
 
 def test_golden_lines() -> None:
-    assert format_snapshot(START) == "0 trials, best -, 0.0 s used, ETA -"
+    assert format_snapshot(START) == "0 trials, ETA -, best -, 0.0 s used"
     assert format_snapshot(LATER) == (
-        "round 3, GMM:2, 192 trials, best 1.430 ms, 187 GFLOP/s, "
-        "3 failed (2 build error, 1 run timeout), 1 min 35 s used, ETA -"
+        "GMM:2, 192 trials, ETA -, best 1.430 ms, 187 GFLOP/s, "
+        "3 failed (2 build error, 1 run timeout), round 3, 1 min 35 s used"
     )
     assert format_snapshot(LATER, 800, 300.0, 2e11) == (
-        "round 3, GMM:2, 192/800 trials, best 1.430 ms, 187 GFLOP/s, 94 % of peak, "
-        "3 failed (2 build error, 1 run timeout), 1 min 35 s used, ETA 3 min 25 s"
+        "GMM:2, 192/800 trials, ETA 3 min 25 s, best 1.430 ms, 187 GFLOP/s, 94 % of peak, "
+        "3 failed (2 build error, 1 run timeout), round 3, 1 min 35 s used"
     )
 
 

@@ -361,6 +361,13 @@ def test_a_gain_lost_in_rounding_ends_the_tuning() -> None:
     assert run(scheduler, [lambda t: 1e6, lambda t: 2e-9], 50) == [0, 1]
 
 
+def test_a_huge_task_without_a_program_does_not_drown_the_others() -> None:
+    """At the speed of task 1 task 0 would take 1e15 s, and no gain on task 1 would show."""
+    scheduler = gradient([1.0, 1.0], [1e18, 1.0], max_failed_rounds=2)
+    chosen = run(scheduler, [lambda t: math.inf, lambda t: 1e-3 / t], 20)
+    assert chosen.count(0) == 2 and chosen.count(1) == 18
+
+
 def test_f3_weighs_networks_by_ratio_not_by_seconds() -> None:
     weights = [[1.0, 0.0], [0.0, 1.0]]
     curves = [lambda t: 1.0 + 0.1 / t, lambda t: 1e-3 * (0.1 + 3.0 / t)]
