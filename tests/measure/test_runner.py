@@ -2,6 +2,7 @@
 
 import os
 import re
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,13 +11,14 @@ from typing import Any
 import measure_kernels as mk
 import numpy as np
 import pytest
+from measure_processes import alive, eventually, read_pids, start_script
 
 from ansorlite import te
 from ansorlite.codegen.image import Param
 from ansorlite.errors import AnsorliteError
 from ansorlite.measure.race import race
 from ansorlite.measure.result import Status
-from ansorlite.measure.runner import CheckSpec, LocalRunner
+from ansorlite.measure.runner import CheckSpec, LocalRunner, thread_variables
 from ansorlite.measure.session import reference_outputs
 from ansorlite.measure.timing import TimingPolicy
 
@@ -154,6 +156,14 @@ def test_kernels_use_the_threads_that_were_asked_for(runner: LocalRunner) -> Non
     assert not wrong.ok and "threads[0] is 3, expected 4; 1 of 1" in wrong.error
 
 
+def test_threads_are_bound_where_they_fill_the_machine() -> None:
+    bound = {"OMP_PROC_BIND": "close", "OMP_PLACES": "threads"}
+    assert thread_variables(4, 4, {}).items() >= bound.items()
+    assert thread_variables(4, 4, {})["OMP_NUM_THREADS"] == "4"
+    for n_threads, cores, user in ((2, 4, {}), (1, 1, {}), (4, 4, {"OMP_PLACES": "cores"})):
+        assert not bound.keys() & thread_variables(n_threads, cores, user).keys()
+
+
 @pytest.mark.parametrize(
     ("options", "text"),
     [
@@ -229,6 +239,30 @@ def test_contenders_race(runner: LocalRunner) -> None:
     a, b, c = race(runner, "t", [mk.kernel(), wrong, mk.kernel(real="double")], heats=2)
     assert a.ok and c.ok and len(a.times_s) == len(c.times_s) == 2
     assert b.status is Status.WRONG_OUTPUT
+
+
+def test_a_killed_tuner_leaves_no_process() -> None:
+    """SIGKILL while one builder hangs, another is idle, and a kernel hangs in the runner."""
+    process = start_script("""
+        import measure_kernels as mk
+        from ansorlite.measure.builder import PoolBuilder
+        from ansorlite.measure.runner import LocalRunner
+        builder, runner = PoolBuilder(2, entry="measure_entries:build"), LocalRunner()
+        assert runner.prepare("t", mk.check_spec()).ok
+        assert len(builder.build([("echo", 1)] * 4)) == 4
+        workers = [*builder._workers, runner._worker]
+        workers[0].await_idle()
+        workers[0].submit((__import__("pickle").dumps(("hang in C", None)), {}, ()), 1000)
+        print(*(w._child.process.pid for w in workers), flush=True)
+        runner._timeout_s = 1000
+        runner.run("t", mk.kernel(mk.HANG))
+    """)
+    pids = read_pids(process)
+    assert len(pids) == 3 and all(map(alive, pids))
+    time.sleep(0.3)  # until the kernel runs, which nothing tells
+    process.kill()
+    process.wait()
+    assert eventually(lambda: not any(map(alive, pids)))
 
 
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs /proc")

@@ -3,21 +3,18 @@
 import gc
 import os
 import signal
-import subprocess
-import sys
-import textwrap
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from multiprocessing.connection import wait
 from pathlib import Path
 
 import pytest
+from measure_processes import alive, eventually, read_pids, start_script
 
 from ansorlite.errors import AnsorliteError
 from ansorlite.measure.worker import Worker
 
-HERE = Path(__file__).parent
 LONG_S = 60.0
 
 
@@ -25,23 +22,6 @@ LONG_S = 60.0
 def worker() -> Iterator[Worker]:
     with Worker("measure_entries:obey", name="test worker") as w:
         yield w
-
-
-def alive(pid: int) -> bool:
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return stat.rpartition(")")[2].split()[0] != "Z"
-
-
-def eventually(condition: Callable[[], bool], timeout_s: float = 20.0) -> bool:
-    end = time.monotonic() + timeout_s
-    while not condition():
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.02)
-    return True
 
 
 def pid_of(worker: Worker) -> int:
@@ -206,27 +186,6 @@ def test_neither_main_nor_anything_heavy_is_imported(worker: Worker) -> None:
     modules = worker.call(("modules", None), LONG_S).value
     assert "__mp_main__" not in modules
     assert not {"numpy", "llvmlite", "lightgbm", "networkx", "onnx", "tqdm"} & set(modules)
-
-
-def start_script(body: str) -> subprocess.Popen[str]:
-    """Run `body` as a script on stdin, without any __main__ guard, in a group of its own."""
-    head = f"import sys; sys.path[:0] = [{str(HERE)!r}, {str(HERE.parents[1])!r}]\n"
-    process = subprocess.Popen(
-        [sys.executable, "-"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        process_group=0,
-    )
-    assert process.stdin is not None
-    process.stdin.write(head + textwrap.dedent(body))
-    process.stdin.close()
-    return process
-
-
-def read_pids(process: subprocess.Popen[str]) -> list[int]:
-    assert process.stdout is not None
-    return [int(word) for word in process.stdout.readline().split()]
 
 
 def test_a_killed_parent_leaves_no_process() -> None:
