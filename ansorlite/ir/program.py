@@ -67,7 +67,11 @@ class Buffer:
 
 @dataclass(frozen=True)
 class Store:
-    """`count` is how often it runs, as factors; `stage` the stage that it computes."""
+    """`count` is how often it runs, as factors; `stage` the stage that it computes.
+
+    `ops` are the operations of one execution by class, as the te expression has them: a guard that
+    turns out to be always true in one candidate does not change them.
+    """
 
     buffer: str
     indices: tuple[Expr, ...]
@@ -75,6 +79,7 @@ class Store:
     combiner: str | None
     stage: str
     count: tuple[Expr, ...] = ()
+    ops: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ from ansorlite.schedule.region import AxisRange, Ranges, Scope, required, whole_
 from ansorlite.schedule.stage import Iterator, Schedule, Stage
 from ansorlite.schedule.state import State
 from ansorlite.schedule.steps import packed_axes
+from ansorlite.te.access import operation_counts
 from ansorlite.te.tensor import Placeholder, combiner_identity
 
 
@@ -210,7 +211,8 @@ class _Lowering:
 
         value = transform(op.body, leaf, memo)
         place = self._place(s, [values[a.name] for a in op.axes])
-        return Store(s.name, place, value, op.combiner, s.name, self._count(s, reduce=True))
+        count = self._count(s, reduce=True)
+        return Store(s.name, place, value, op.combiner, s.name, count, operation_counts(op))
 
     def _axis_values(self, s: Stage) -> dict[str, Expr]:
         return {name: r.value for name, r in self.ranges[s.name].items()}

@@ -89,7 +89,7 @@ def make_range(
         0,
         tuple(Var(loop_name(stage, axis.name, lv)) for lv in range(len(steps))),
         tuple(steps),
-        (ceildiv(ext, steps[0]), *factors),
+        (minimum(ceildiv(ext, steps[0]), ceildiv(axis.extent, steps[0])), *factors),
     )
 
 

@@ -42,8 +42,9 @@ def tile_shape(loops: tuple[For, ...], value: Evaluator) -> tuple[Any, Any, Any]
         tagged = lp.note("register") != Const(0)
         width = lp.note("lanes")
         if width != Const(0) and not lp.reduce:
-            lanes = np.maximum(1, value(width))
-            vectors = -(-value(lp.nominal) // lanes) if tagged else 1
+            n = value(lp.nominal)
+            lanes = np.where(n > 1, np.maximum(1, value(width)), 1)
+            vectors = -(-n // lanes) if tagged else 1
         elif tagged:
             rows = rows * value(lp.nominal)
     return rows, vectors, lanes

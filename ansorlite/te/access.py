@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ansorlite.ir.expr import Const, Expr, Load, Op, Var, terms_of
+from ansorlite.ir.expr import Const, Expr, Load, Op, Var, is_float, terms_of
 from ansorlite.ir.traverse import loads, walk
 from ansorlite.te.tensor import Axis, ComputeOp
 
@@ -140,3 +140,35 @@ def contiguous_axis(op: ComputeOp) -> Axis | None:
     axes = [a for a in op.axes + op.reduce_axes if a.extent != Const(1) and a.name in ranked]
     # A tie goes to the spatial axis: it needs no horizontal reduction.
     return max(axes, key=lambda a: (ranked[a.name], a in op.axes), default=None)
+
+
+def operation_counts(op: ComputeOp) -> tuple[tuple[str, int], ...]:
+    """Operations of one evaluation of the body by class; a product that a sum takes up is a mad.
+
+    Classes: mad, addsub, mul, div, minmax, math, compare, select; index arithmetic is not counted.
+    """
+    counts: dict[str, int] = {}
+
+    def add(name: str, n: int = 1) -> None:
+        counts[name] = counts.get(name, 0) + n
+
+    for e in walk(op.body):
+        if not isinstance(e, Op):
+            continue
+        if e.name in ("lt", "le", "eq", "ne", "and", "or", "not"):
+            add("compare")
+        elif e.name == "select":
+            add("select")
+        elif is_float(e) and e.name != "cast":
+            classes = {"add": "addsub", "sub": "addsub", "mul": "mul", "div": "div"}
+            classes |= {"min": "minmax", "max": "minmax"}
+            add(classes.get(e.name, "math"))
+    if op.combiner == "sum":
+        if isinstance(op.body, Op) and op.body.name == "mul":
+            add("mul", -1)
+            add("mad")
+        else:
+            add("addsub")
+    elif op.combiner:
+        add("minmax")
+    return tuple(sorted((k, n) for k, n in counts.items() if n))

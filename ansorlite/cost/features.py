@@ -1,0 +1,472 @@
+"""Features (step `features` of the flow): program with holes + population -> float32[P, S, F].
+
+One row per statement (store) of each candidate, computed for all candidates at once: loop extents,
+index coefficients and counts are expressions over holes and are evaluated on int64[P] columns. A
+filled program gives the same numbers with P = 1. Loops of one iteration change nothing. Groups as
+in the paper (appendix B): computation, buffer access, arithmetic intensity, allocation, outer
+scope; plus what the hardware sees: register tile, vector fill, balance of the parallel grains and
+data moved per cache level. Magnitudes are log2(1 + x), in bytes, elements or executions.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ansorlite.ir.expr import Const, Expr
+from ansorlite.ir.program import Buffer, For, Program, Store, all_buffers, stores_under
+from ansorlite.ir.ranges import Evaluator, coefficient
+from ansorlite.ir.traverse import loads
+from ansorlite.space.legality import tile_shape
+from ansorlite.target import Target
+
+Values = npt.NDArray[np.float64]
+MAX_BUFFERS = 5
+CURVE = 10
+
+_COMPUTE = ("mad", "addsub", "mul", "div", "minmax", "math", "compare", "select")
+_LOOPS = (
+    "rows",
+    "vectors",
+    "lanes",
+    "registers",
+    "vector_fill",
+    "unroll",
+    "parallel_grains",
+    "parallel_balance",
+    "parallel_share",
+    "inner_reduction",
+    "outer_reduction",
+)
+_ACCESS = (
+    "read",
+    "write",
+    "bytes",
+    "unique_bytes",
+    "lines",
+    "unique_lines",
+    "reuse_loop",
+    "reuse_serial",
+    "reuse_none",
+    "reuse_iterations",
+    "reuse_bytes",
+    "reuse_count",
+    "bytes_per_reuse",
+    "unique_bytes_per_reuse",
+    "lines_per_reuse",
+    "unique_lines_per_reuse",
+    "inner_stride",
+    "contiguous",
+)
+_REST = (
+    *(f"intensity_{k}" for k in range(CURVE)),
+    "alloc_bytes",
+    "alloc_total",
+    "alloc_outer",
+    "alloc_inner",
+    "executions",
+    "loops",
+    "beyond_l1",
+    "beyond_l2",
+    "beyond_l3",
+    "work_share",
+)
+FEATURE_NAMES: tuple[str, ...] = (
+    *_COMPUTE,
+    *_LOOPS,
+    *(f"buffer{b}_{n}" for b in range(MAX_BUFFERS) for n in _ACCESS),
+    *_REST,
+)
+N_FEATURES = len(FEATURE_NAMES)
+
+
+def features(
+    program: Program, columns: Mapping[str, Any], n: int, target: Target
+) -> npt.NDArray[np.float32]:
+    """float32[n, S, N_FEATURES]; `columns` gives int64[n] per hole variable (see FEATURE_NAMES)."""
+    statements = [_Statement(s, loops) for s, loops in stores_under(program.body) if not _start(s)]
+    if not statements:
+        statements = [_Statement(s, loops) for s, loops in stores_under(program.body)]
+    ev = _Batch(columns, n)
+    buffers = {b.name: b for b in all_buffers(program)}
+    touched: dict[str, int] = {}
+    for st in statements:
+        for name in {st.store.buffer, *(x.tensor for x in loads(st.store.value))}:
+            touched[name] = touched.get(name, 0) + 1
+    work = [_work(st, ev) for st in statements]
+    total = np.maximum(sum(work), 1.0)
+    out = np.empty((n, len(statements), N_FEATURES), dtype=np.float32)
+    for k, st in enumerate(statements):
+        rows = _statement_features(st, ev, buffers, touched, target)
+        rows.append(work[k] / total)
+        for c, row in enumerate(rows):
+            out[:, k, c] = row
+    return out
+
+
+def _start(s: Store) -> bool:
+    """Start values of reductions: their cost goes with the reduction."""
+    return isinstance(s.value, Const) and s.combiner is None
+
+
+class _Batch:
+    """Expressions as float64[n]."""
+
+    def __init__(self, columns: Mapping[str, Any], n: int) -> None:
+        self.int = Evaluator(columns)
+        self.n = n
+        self._memo: dict[Expr, Values] = {}
+
+    def __call__(self, e: Expr) -> Values:
+        known = self._memo.get(e)
+        if known is None:
+            value = np.asarray(self.int(e), dtype=np.float64)
+            known = self._memo[e] = np.broadcast_to(value, (self.n,))
+        return known
+
+    def product(self, factors: tuple[Expr, ...]) -> Values:
+        out = np.ones(self.n)
+        for f in factors:
+            out = out * self(f)
+        return out
+
+
+@dataclass(frozen=True)
+class _Statement:
+    store: Store
+    loops: tuple[For, ...]
+
+
+def log(x: Any) -> Values:
+    return np.asarray(np.log2(1.0 + np.maximum(x, 0.0)))
+
+
+def op_counts(store: Store) -> dict[str, int]:
+    """Operations of one execution by class; a product that a sum takes up is one mad."""
+    return dict.fromkeys(_COMPUTE, 0) | dict(store.ops)
+
+
+def _flops(store: Store) -> float:
+    c = op_counts(store)
+    return 2.0 * c["mad"] + sum(c[k] for k in ("addsub", "mul", "div", "minmax", "math")) + 0.5
+
+
+def _work(st: _Statement, ev: _Batch) -> Values:
+    return ev.product(st.store.count) * _flops(st.store)
+
+
+@dataclass
+class _Touched:
+    """One buffer under one statement: elements touched inside of each loop level.
+
+    `inner[l]`: elements touched by loops l and deeper (l = number of loops: one execution);
+    `moves[l]`: bool[n], loop l changes the address; `stride`: elements between neighbours in the
+    innermost loop that runs; `run`: contiguous elements in the innermost dimension.
+    """
+
+    buffer: Buffer
+    writes: bool
+    reads: bool
+    inner: list[Values]
+    moves: list[Any]
+    stride: Values
+    run: Values
+    itemsize: int
+
+
+def _touch(
+    buffer: Buffer,
+    indices: list[tuple[Expr, ...]],
+    flags: tuple[bool, bool],
+    st: _Statement,
+    ev: _Batch,
+    extents: list[Values],
+) -> _Touched:
+    shape = [ev(e) for e in buffer.shape]
+    rank, depth = len(shape), len(st.loops)
+    strides: list[Values] = [np.ones(ev.n)] * rank
+    for d in range(rank - 2, -1, -1):
+        strides[d] = strides[d + 1] * shape[d + 1]
+    spread = [np.ones(ev.n) for _ in range(rank)]  # extent touched per dimension
+    inner: list[Values] = [np.ones(ev.n)] * (depth + 1)
+    moves: list[Any] = [False] * depth
+    stride, found = np.zeros(ev.n), np.zeros(ev.n, dtype=bool)
+    for level in range(depth - 1, -1, -1):
+        e, var = extents[level], st.loops[level].var
+        runs = e > 1
+        step, moving = np.zeros(ev.n), np.zeros(ev.n, dtype=bool)
+        for d in range(rank):
+            coefs = [c for idx in indices if (c := _coefficient(idx[d], var)) is not None]
+            whole = any(_coefficient(idx[d], var) is None for idx in indices)
+            if whole:
+                spread[d] = np.where(runs, shape[d], spread[d])
+                step, moving = np.where(runs, strides[d], step), moving | runs
+            elif coefs:
+                size = np.abs(ev(coefs[0]))
+                for c in coefs[1:]:
+                    size = np.maximum(size, np.abs(ev(c)))
+                spread[d] = np.minimum(spread[d] + size * (e - 1), np.maximum(shape[d], 1.0))
+                step, moving = step + size * strides[d], moving | (runs & (size > 0))
+        moves[level] = moving
+        stride = np.where(runs & ~found, step, stride)
+        found = found | runs
+        total = spread[0] if rank else np.ones(ev.n)
+        for d in range(1, rank):
+            total = total * spread[d]
+        inner[level] = total
+    run = spread[-1] if rank else np.ones(ev.n)
+    size = np.dtype(buffer.dtype).itemsize
+    return _Touched(buffer, flags[0], flags[1], inner, moves, stride, run, size)
+
+
+_ZERO = Const(0)
+
+
+def _coefficient(e: Expr, var: str) -> Expr | None:
+    """The factor of `var`; None if not affine, an empty polynomial counts as absent."""
+    if var not in e.free:
+        return _ZERO
+    return coefficient(e, var)
+
+
+def _statement_features(
+    st: _Statement,
+    ev: _Batch,
+    buffers: Mapping[str, Buffer],
+    serial: Mapping[str, int],
+    target: Target,
+) -> list[Values]:
+    store, loops = st.store, st.loops
+    executions = ev.product(store.count)
+    extents = [ev(lp.nominal) for lp in loops]
+    out: list[Values] = [log(executions * c) for c in op_counts(store).values()]
+    out += _loop_features(st, ev, extents, target)
+
+    indices: dict[str, list[tuple[Expr, ...]]] = {store.buffer: [store.indices]}
+    for x in dict.fromkeys(loads(store.value)):
+        indices.setdefault(x.tensor, [])
+        if x.indices not in indices[x.tensor]:
+            indices[x.tensor].append(x.indices)
+    read = {x.tensor for x in loads(store.value)}
+    if store.combiner:
+        read.add(store.buffer)
+    touched = [
+        _touch(buffers[name], idx, (name == store.buffer, name in read), st, ev, extents)
+        for name, idx in indices.items()
+        if name in buffers
+    ]
+    # Bytes of all buffers touched by one iteration of each loop.
+    levels = len(loops) + 1
+    bytes_at: list[Values] = [np.zeros(ev.n)] * levels
+    for lv in range(levels):
+        bytes_at[lv] = sum((t.inner[lv] * t.itemsize for t in touched), np.zeros(ev.n))
+    out += _access_features(touched, executions, extents, bytes_at, serial, target, ev.n)
+    out += _intensity(executions * _flops(store), extents, bytes_at, ev.n)
+    out += _allocation(store, loops, buffers, ev, executions, extents)
+    trips = np.ones(ev.n)
+    for e in extents:
+        trips = trips * e
+    out.append(log(executions))
+    out.append(sum(((e > 1).astype(float) for e in extents), np.zeros(ev.n)))
+    for size in (target.l1_bytes, target.l2_bytes, target.l3_bytes):
+        out.append(log(_moved_beyond(size, extents, bytes_at, executions / np.maximum(trips, 1))))
+    return out
+
+
+def _loop_features(
+    st: _Statement, ev: _Batch, extents: list[Values], target: Target
+) -> list[Values]:
+    n = ev.n
+    rows, vectors, lanes = (
+        np.broadcast_to(np.asarray(v, dtype=np.float64), (n,)) for v in tile_shape(st.loops, ev.int)
+    )
+    live = rows * vectors + np.minimum(rows, vectors) + 1
+    fill, unroll = np.ones(n), np.zeros(n)
+    grains, inner_k, outer_k = np.ones(n), np.ones(n), np.ones(n)
+    open_run = np.ones(n, dtype=bool)  # still inside the innermost reduction run
+    seen = np.zeros(n, dtype=bool)
+    for lp, e in zip(reversed(st.loops), reversed(extents), strict=True):
+        width = lp.note("lanes")
+        if width != _ZERO:
+            w = np.maximum(1.0, ev(width))
+            fill = np.where(e > 1, e / (np.ceil(e / w) * w), fill)
+            lanes = np.where((e > 1) & lp.reduce, w, lanes)
+        if lp.note("unroll") != _ZERO:
+            unroll = np.where(e > 1, ev(lp.note("unroll")), unroll)
+        if lp.note("parallel") != _ZERO:
+            grains = grains * np.where(ev(lp.note("parallel")) > 0, e, 1.0)
+        if lp.reduce:
+            inner_k = np.where(open_run, inner_k * e, inner_k)
+            outer_k = np.where(open_run, outer_k, outer_k * e)
+            seen = seen | (e > 1)
+        else:
+            open_run = open_run & ~(seen & (e > 1))
+    rounds = np.ceil(grains / target.cores) * target.cores
+    return [
+        rows,
+        vectors,
+        lanes,
+        np.minimum(live / target.vector_registers, 4.0),
+        fill,
+        log(unroll),
+        log(grains),
+        grains / rounds,
+        np.minimum(grains, target.cores) / target.cores,
+        log(inner_k),
+        log(outer_k),
+    ]
+
+
+def _access_features(
+    touched: list[_Touched],
+    executions: Values,
+    extents: list[Values],
+    bytes_at: list[Values],
+    serial: Mapping[str, int],
+    target: Target,
+    n: int,
+) -> list[Values]:
+    """MAX_BUFFERS groups: the written buffer first, the others by unique bytes, zeros for none."""
+    blocks = [_one_access(t, executions, extents, bytes_at, serial, target, n) for t in touched]
+    stack = np.stack([np.stack(b) for b in blocks])  # [buffers, features, n]
+    size = np.stack([t.inner[0] * t.itemsize + (1e18 if t.writes else 0.0) for t in touched])
+    order = np.argsort(-size, axis=0, kind="stable")
+    ranked = np.take_along_axis(stack, order[:, None, :], axis=0)
+    out: list[Values] = []
+    for b in range(MAX_BUFFERS):
+        for f in range(len(_ACCESS)):
+            out.append(ranked[b, f] if b < len(ranked) else np.zeros(n))
+    return out
+
+
+def _one_access(
+    t: _Touched,
+    executions: Values,
+    extents: list[Values],
+    bytes_at: list[Values],
+    serial: Mapping[str, int],
+    target: Target,
+    n: int,
+) -> list[Values]:
+    line = target.cache_line
+    unique = t.inner[0] * t.itemsize
+    total = executions * t.itemsize
+    jump = np.minimum(1.0, t.stride * t.itemsize / line)
+    lines = np.maximum(1.0, executions * jump)
+    unique_lines = np.maximum(
+        1.0, t.inner[0] / np.maximum(1.0, np.minimum(t.run, line / t.itemsize))
+    )
+    # The innermost loop that does not move the address repeats what the loops inside it touched.
+    count, iterations, distance = np.zeros(n), np.zeros(n), np.zeros(n)
+    open_, inside = np.ones(n, dtype=bool), np.ones(n)
+    for level in range(len(extents) - 1, -1, -1):
+        e = extents[level]
+        again = open_ & (e > 1) & ~t.moves[level]
+        count = np.where(again, e, count)
+        iterations = np.where(again, inside, iterations)
+        distance = np.where(again, bytes_at[level + 1], distance)
+        open_ = open_ & ~again
+        inside = inside * np.where(open_, e, 1.0)
+    by_loop = ~open_
+    others = serial.get(t.buffer.name, 1) - 1
+    by_serial = open_ & (others > 0)
+    count = np.where(by_serial, float(others), count)
+    iterations = np.where(by_serial, inside, iterations)
+    distance = np.where(by_serial, bytes_at[0], distance)
+    per = np.where(count > 0.5, 1.0 / np.maximum(count, 0.5), 2.0)
+    return [
+        np.full(n, float(t.reads)),
+        np.full(n, float(t.writes)),
+        log(total),
+        log(unique),
+        log(lines),
+        log(unique_lines),
+        by_loop.astype(np.float64),
+        by_serial.astype(np.float64),
+        (open_ & ~by_serial).astype(np.float64),
+        log(iterations),
+        log(distance),
+        log(count),
+        log(total * per),
+        log(unique * per),
+        log(lines * per),
+        log(unique_lines * per),
+        log(t.stride),
+        log(t.run),
+    ]
+
+
+def _intensity(
+    flops: Values, extents: list[Values], bytes_at: list[Values], n: int
+) -> list[Values]:
+    """Arithmetic intensity against work: FLOP per byte at CURVE even points of log work.
+
+    Points are (work inside a loop level, work / bytes touched there), inner to outer, joined by
+    straight lines; loops of one iteration add a point twice, which changes nothing.
+    """
+    trips = np.ones(n)
+    for e in extents:
+        trips = trips * e
+    per_trip = flops / np.maximum(trips, 1.0)
+    xs: list[Values] = []
+    ys: list[Values] = []
+    inside = np.ones(n)
+    for level in range(len(extents), -1, -1):
+        if level < len(extents):
+            inside = inside * extents[level]
+        work = per_trip * inside
+        xs.append(np.log2(1.0 + work))
+        ys.append(log(work / np.maximum(bytes_at[level], 1.0)))
+    top = np.maximum(xs[-1], 1e-9)
+    out = []
+    for k in range(CURVE):
+        x = top * (k + 1) / CURVE
+        y = np.where(x <= xs[0], ys[0], ys[-1])
+        for a in range(len(xs) - 1):
+            width = xs[a + 1] - xs[a]
+            inside_ = (x > xs[a]) & (x <= xs[a + 1]) & (width > 0)
+            t = np.where(inside_, (x - xs[a]) / np.where(width > 0, width, 1.0), 0.0)
+            y = np.where(inside_, ys[a] + t * (ys[a + 1] - ys[a]), y)
+        out.append(y)
+    return out
+
+
+def _allocation(
+    store: Store,
+    loops: tuple[For, ...],
+    buffers: Mapping[str, Buffer],
+    ev: _Batch,
+    executions: Values,
+    extents: list[Values],
+) -> list[Values]:
+    """Size of the local buffer that the statement fills, and how often it is filled anew."""
+    b = buffers.get(store.buffer)
+    if b is None or b.scope == "global":
+        return [np.zeros(ev.n)] * 4
+    size = np.ones(ev.n)
+    for e in b.shape:
+        size = size * ev(e)
+    own = np.ones(ev.n)
+    for lp, e in zip(loops, extents, strict=True):
+        if lp.axis[0] == store.stage:
+            own = own * e
+    outer = executions / np.maximum(own, 1.0)
+    inner = executions / np.maximum(outer, 1.0)
+    return [log(size * np.dtype(b.dtype).itemsize), log(size * outer), log(outer), log(inner)]
+
+
+def _moved_beyond(
+    cache: int, extents: list[Values], bytes_at: list[Values], repeat: Values
+) -> Values:
+    """Bytes that cross into a cache: the outermost loop body that fits is refilled every trip."""
+    moved = bytes_at[0] * repeat
+    fits = bytes_at[0] <= cache
+    outer = np.ones_like(repeat)
+    for level, e in enumerate(extents):
+        outer = outer * e
+        now = bytes_at[level + 1]
+        moved = np.where(fits, moved, now * outer * repeat)
+        fits = fits | (now <= cache)
+    return moved
