@@ -68,8 +68,9 @@ class PoolBuilder:
         # numpy would start a BLAS thread a core in every worker, for nothing
         env = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
         self._timeout_s = timeout_s
-        self._shared: dict[str, bytes] = {}
-        self._shipped: dict[Worker, tuple[int, set[str]]] = {}  # by generation of the child
+        self._shared: dict[str, tuple[int, bytes]] = {}  # serial number and pickle
+        self._serial = 0
+        self._shipped: dict[Worker, tuple[int, dict[str, int]]] = {}  # child's generation, serials
         self._workers = [
             Worker(f"{__name__}:serve", (entry,), name=f"builder {k}", env=env, max_tasks=max_tasks)
             for k in range(n_workers)
@@ -84,10 +85,12 @@ class PoolBuilder:
     def share(self, key: str, value: object) -> None:
         """Make `value` known to the entry function as `shared[key]`, from the next build on.
 
-        A key that is given again must mean the same value.
+        A key that is given again has the new value from then on.
         """
-        if key not in self._shared:
-            self._shared[key] = pickle.dumps(value, protocol=5)
+        packed = pickle.dumps(value, protocol=5)
+        if key not in self._shared or self._shared[key][1] != packed:
+            self._serial += 1
+            self._shared[key] = (self._serial, packed)
 
     def unshare(self, key: str) -> None:
         """Forget a shared object, here and in the workers."""
@@ -137,12 +140,13 @@ class PoolBuilder:
 
     def _news(self, worker: Worker) -> tuple[dict[str, bytes], tuple[str, ...]]:
         """Shared objects that the worker lacks, and keys that it may forget."""
-        generation, known = self._shipped.get(worker, (0, set()))
+        generation, known = self._shipped.get(worker, (0, {}))
         if generation != worker.generation:
-            known = set()
-        self._shipped[worker] = (worker.generation, set(self._shared))
-        new = {key: value for key, value in self._shared.items() if key not in known}
-        return new, tuple(known - self._shared.keys())
+            known = {}
+        serials = {key: serial for key, (serial, _) in self._shared.items()}
+        self._shipped[worker] = (worker.generation, serials)
+        new = {k: packed for k, (n, packed) in self._shared.items() if known.get(k) != n}
+        return new, tuple(known.keys() - serials.keys())
 
     def _wait_for_news(self, busy: Mapping[Worker, int], *, starting: bool) -> None:
         watched = [w for w in self._workers if w in busy or (starting and not w.idle)]
@@ -180,10 +184,10 @@ class SharedObjects(Mapping[str, Any]):
         return len(self._packed)
 
     def update(self, new: Mapping[str, bytes], gone: Sequence[str]) -> None:
-        self._packed.update(new)
-        for key in gone:
+        for key in (*gone, *new):
             self._packed.pop(key, None)
             self._values.pop(key, None)
+        self._packed.update(new)
 
 
 def serve(entry: str) -> Callable[[tuple[bytes, Mapping[str, bytes], Sequence[str]]], Any]:

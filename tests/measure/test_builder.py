@@ -85,6 +85,16 @@ def test_shared_objects_reach_every_worker_once() -> None:
         ]
 
 
+def test_a_key_that_is_given_again_has_the_new_value() -> None:
+    with PoolBuilder(1, entry=ENTRY) as pool:
+        for value in ("old", "new"):
+            pool.share("a", value)
+            assert values(pool.build([("shared", "a")])) == [value]
+        pool.unshare("a")
+        pool.share("a", "newest")
+        assert values(pool.build([("shared", "a")])) == ["newest"]
+
+
 def test_shared_objects_survive_crashes_and_recycling() -> None:
     with PoolBuilder(2, max_tasks=2, entry=ENTRY) as pool:
         pool.share("a", "here")
