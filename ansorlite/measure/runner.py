@@ -7,13 +7,12 @@ killed, replaced and prepared again. One kernel runs at a time. Times are in sec
 """
 
 import os
-import shutil
-import tempfile
-import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Protocol, Self
+
+import numpy.typing as npt
 
 from ansorlite.codegen.image import KernelImage
 from ansorlite.errors import AnsorliteError
@@ -66,6 +65,14 @@ class PrepareResult:
     max_error: float | None = None
 
 
+@dataclass(frozen=True)
+class Reference:
+    """Checked outputs of a task's reference kernel; `positive` says from what inputs."""
+
+    outputs: dict[str, npt.NDArray[Any]]
+    positive: bool
+
+
 class Runner(Protocol):
     """Whatever measures kernel images; a failure is a result, not an exception."""
 
@@ -97,12 +104,10 @@ class LocalRunner:
         self.n_threads = n_threads or settings().num_threads or Target.detect().cores
         self._timeout_s = timeout_s
         self._prepare_timeout_s = prepare_timeout_s
-        self._specs: dict[str, CheckSpec] = {}
-        # Checked references lie here, so that a replaced process need not compute them again.
-        self._store = tempfile.mkdtemp(prefix="ansorlite-")
-        self._cleanup = weakref.finalize(self, _remove, self._store, os.getpid())
+        # with the reference, so that a process that replaces another need not compute it again
+        self._tasks: dict[str, tuple[CheckSpec, Reference]] = {}
         env = thread_variables(self.n_threads, Target.detect().cores, os.environ)
-        initargs = (policy or TimingPolicy(), self._store, memory_bytes)
+        initargs = (policy or TimingPolicy(), memory_bytes)
         self._worker = Worker(SESSION_ENTRY, initargs, name="runner", env=env, max_tasks=max_tasks)
         self._worker.start()
 
@@ -111,10 +116,7 @@ class LocalRunner:
 
         Not ok where the reference kernel fails or disagrees with numpy.
         """
-        result = self._prepare(task_key, spec)
-        if result.ok:
-            self._specs[task_key] = spec
-        return result
+        return self._prepare(task_key, spec, None)
 
     def run(
         self, task_key: str, image: KernelImage, best_latency_s: float | None = None
@@ -123,21 +125,20 @@ class LocalRunner:
 
         Raises AnsorliteError if the task was not prepared or the process cannot start.
         """
-        if task_key not in self._specs:
+        if task_key not in self._tasks:
             raise AnsorliteError(f"task {task_key} was not prepared: call prepare first")
         request = ("run", task_key, image, best_latency_s)
         reply = self._worker.call(request, self._timeout_s)
         if reply.kind == "value" and reply.value is None:  # a new process, or dropped for space
-            again = self._prepare(task_key, self._specs[task_key])
+            again = self._prepare(task_key, *self._tasks[task_key])
             if not again.ok:
                 return MeasureResult(Status.RUN_ERROR, error=again.error, run_s=again.prepare_s)
             reply = self._worker.call(request, self._timeout_s)
         return _result(reply)
 
     def close(self) -> None:
-        """Kill the process and delete what it stored; the runner cannot be used again."""
+        """Kill the process; a later run starts a new one."""
         self._worker.close()
-        self._cleanup()
 
     def __enter__(self) -> Self:
         return self
@@ -150,11 +151,14 @@ class LocalRunner:
     ) -> None:
         self.close()
 
-    def _prepare(self, task_key: str, spec: CheckSpec) -> PrepareResult:
-        reply = self._worker.call(("prepare", task_key, spec), self._prepare_timeout_s)
+    def _prepare(self, task_key: str, spec: CheckSpec, known: Reference | None) -> PrepareResult:
+        request = ("prepare", task_key, spec, known)
+        reply = self._worker.call(request, self._prepare_timeout_s)
         if reply.kind == "value":
-            assert isinstance(reply.value, PrepareResult)
-            return reply.value
+            result, reference = reply.value
+            assert isinstance(result, PrepareResult) and isinstance(reference, Reference)
+            self._tasks[task_key] = (spec, reference)
+            return result
         error = reply.error + _hint(reply.error)
         if reply.kind != "error":
             error = f"cannot run the reference kernel {spec.reference.symbol}: {error}"
@@ -175,11 +179,6 @@ def thread_variables(n_threads: int, cores: int, user: Mapping[str, str]) -> dic
     if 1 < n_threads >= cores and not any(name in user for name in AFFINITY_VARIABLES):
         env |= {"OMP_PROC_BIND": "close", "OMP_PLACES": "threads"}
     return env
-
-
-def _remove(store: str, owner_pid: int) -> None:
-    if owner_pid == os.getpid():  # and not a fork of the owner, at its own end
-        shutil.rmtree(store, ignore_errors=True)
 
 
 def _result(reply: Reply) -> MeasureResult:

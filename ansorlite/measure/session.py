@@ -1,17 +1,15 @@
 """The inside of the runner process: check and time kernels on the data of their task.
 
-Flow: `LocalRunner` sends ("prepare", key, spec) once a task, then ("run", key, image, best). The
+Flow: `LocalRunner` sends ("prepare", key, spec, None) once, then ("run", key, image, best). The
 first makes random inputs, runs the plain reference kernel on them and checks sampled outputs of it
 against numpy. The second loads a kernel, runs it once on poisoned outputs, compares with the
 reference, and only then takes the time. Out: `PrepareResult` and `MeasureResult`; times in seconds.
 """
 
-import hashlib
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import networkx as nx
@@ -25,7 +23,7 @@ from ansorlite.measure.compare import Expected, describe
 from ansorlite.measure.inputs import random_inputs
 from ansorlite.measure.memory import GuardedBuffer, guarded_copy, guarded_empty
 from ansorlite.measure.result import MeasureResult, Status
-from ansorlite.measure.runner import CheckSpec, PrepareResult
+from ansorlite.measure.runner import CheckSpec, PrepareResult, Reference
 from ansorlite.measure.timing import TimingPolicy, time_kernel
 from ansorlite.target import Target
 from ansorlite.te.dag import ComputeDAG, shape_of
@@ -53,18 +51,18 @@ class TaskData:
         return sum(b.size_bytes for b in buffers) + sum(e.nbytes for e in self.expected.values())
 
 
-def serve(policy: TimingPolicy, store: str, memory_bytes: int) -> Callable[[Any], Any]:
+def serve(policy: TimingPolicy, memory_bytes: int) -> Callable[[Any], Any]:
     """The handler of the runner's requests; a run of an unknown task is answered with None."""
     tasks: OrderedDict[str, TaskData] = OrderedDict()
     flush = _make_flush() if policy.cold else None
 
-    def handle(request: tuple[Any, ...]) -> PrepareResult | MeasureResult | None:
+    def handle(request: tuple[Any, ...]) -> tuple[PrepareResult, Reference] | MeasureResult | None:
         match request:
-            case ("prepare", key, spec):
-                tasks[key], result = _prepare(spec, Path(store) / _file_name(key, spec))
+            case ("prepare", key, spec, known):
+                tasks[key], result, reference = _prepare(spec, known)
                 while len(tasks) > 1 and sum(t.nbytes for t in tasks.values()) > memory_bytes:
                     tasks.popitem(last=False)
-                return result
+                return result, reference
             case ("run", key, image, best_latency_s):
                 if key not in tasks:
                     return None
@@ -75,34 +73,33 @@ def serve(policy: TimingPolicy, store: str, memory_bytes: int) -> Callable[[Any]
     return handle
 
 
-def _prepare(spec: CheckSpec, stored: Path) -> tuple[TaskData, PrepareResult]:
+def _prepare(spec: CheckSpec, known: Reference | None) -> tuple[TaskData, PrepareResult, Reference]:
     start, error = time.perf_counter(), 0.0
-    known = _load_outputs(stored)
     if known is not None:  # made and checked by a predecessor of this process
-        outputs, positive = known
-        values = random_inputs(spec.dag, spec.seed, positive=positive)
+        values = random_inputs(spec.dag, spec.seed, positive=known.positive)
+        reference = known
     else:
-        values, outputs, positive = reference_outputs(spec)
-        error = max(_check_samples(spec, values, name, x) for name, x in outputs.items())
-        _save_outputs(stored, outputs, positive)
+        values, reference = make_reference(spec)
+        error = max(_check_samples(spec, values, n, x) for n, x in reference.outputs.items())
+    outputs = reference.outputs
     task = TaskData(
         spec.dag,
         {name: guarded_copy(x, read_only=True) for name, x in values.items()},
         {name: guarded_empty(x.shape, x.dtype) for name, x in outputs.items()},
         {name: Expected(x, spec.tolerance(x.dtype.name)) for name, x in outputs.items()},
     )
-    return task, PrepareResult(True, "", time.perf_counter() - start, error)
+    return task, PrepareResult(True, "", time.perf_counter() - start, error), reference
 
 
-def reference_outputs(spec: CheckSpec) -> tuple[dict[str, Array], dict[str, Array], bool]:
-    """Inputs, the reference kernel's outputs on them, and whether the inputs had to be positive."""
+def make_reference(spec: CheckSpec) -> tuple[dict[str, Array], Reference]:
+    """Inputs, and what the reference kernel makes of them."""
     values = random_inputs(spec.dag, spec.seed)
     outputs = _run_reference(spec, values)
     if all(np.isfinite(x).all() for x in outputs.values()):
-        return values, outputs, False
+        return values, Reference(outputs, False)
     # NaN equals NaN in a comparison and shows nothing: logarithms and roots want positive inputs
     values = random_inputs(spec.dag, spec.seed, positive=True)
-    return values, _run_reference(spec, values), True
+    return values, Reference(_run_reference(spec, values), True)
 
 
 def _run_reference(spec: CheckSpec, values: dict[str, Array]) -> dict[str, Array]:
@@ -237,25 +234,6 @@ def _value(task: TaskData, name: str, kernel: str) -> Array:
     needed = {name} | nx.ancestors(task.dag.graph, name)
     part = ComputeDAG.from_ops([op for op in task.dag.ops if op.name in needed], (name,))
     return part.evaluate(values)[name]
-
-
-def _file_name(key: str, spec: CheckSpec) -> str:
-    return hashlib.sha256(f"{key} {spec.seed}".encode()).hexdigest()[:32] + ".npz"
-
-
-def _save_outputs(path: Path, outputs: dict[str, Array], positive: bool) -> None:
-    part = path.with_suffix(".part.npz")  # renamed when complete: we may be killed at any time
-    arrays: dict[str, Any] = {f"output {name}": x for name, x in outputs.items()}
-    np.savez(part, positive=np.array(positive), **arrays)
-    part.replace(path)
-
-
-def _load_outputs(path: Path) -> tuple[dict[str, Array], bool] | None:
-    if not path.exists():
-        return None
-    with np.load(path, allow_pickle=False) as file:
-        names = [n for n in file.files if n != "positive"]
-        return {n.removeprefix("output "): file[n] for n in names}, bool(file["positive"])
 
 
 def _make_flush() -> Callable[[], None]:
