@@ -4,7 +4,7 @@ In: ComputeDAG. Out: `replay` gives the `Schedule`; `fill` puts numbers for hole
 A sketch is a state whose steps have holes; a complete program is one whose steps have none.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
@@ -70,6 +70,17 @@ class State:
 
     def __str__(self) -> str:
         return "\n".join(map(str, self.steps)) + "\n"
+
+
+def complete_state(
+    dag: ComputeDAG, steps: Sequence[Mapping[str, Any]], values: Mapping[str, Sequence[int]]
+) -> State:
+    """The complete state of recorded steps and hole values.
+
+    ScheduleError if a step is unknown or names a hole without values.
+    """
+    columns = column_values({k: tuple(v) for k, v in values.items()})
+    return State(dag, tuple(_fill_step(step_from_json(dict(s)), columns) for s in steps))
 
 
 def state_from_json(
