@@ -1,0 +1,1 @@
+"""Operators and networks to tune: shapes as data, definitions as code."""

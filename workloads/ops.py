@@ -1,0 +1,312 @@
+"""The operator suite as search tasks: shapes and FLOP formulas from ops.toml, definitions here.
+
+In: a name as "C2D", the number of a case, a batch size. Out: a `SearchTask` in float32, channels
+last, padding as a stage of its own. Convolution weights (bias and batch norm too) are placeholders
+marked `constant`; the operands of GMM, TBG, TBS, NRM and SFM are not. `define` takes any shape.
+"""
+
+import ast
+import operator
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from ansorlite import te
+from ansorlite.errors import ModelError
+from ansorlite.graph import te_ops
+from ansorlite.ir.expr import Expr
+from ansorlite.target import Target
+from ansorlite.task import SearchTask
+from ansorlite.te.tensor import Tensor
+
+Params = Mapping[str, int]
+CAPSULE = 4  # extent of a capsule's matrices
+
+
+@dataclass(frozen=True)
+class Operator:
+    """An entry of ops.toml; `batch` is the parameter that a batch size replaces ("" if none)."""
+
+    name: str
+    summary: str
+    parameters: tuple[str, ...]
+    batch: str
+    derived: tuple[tuple[str, str], ...]
+    flop: str
+    cases: tuple[tuple[int, ...], ...]
+
+    def case(self, index: int, batch: int = 1) -> dict[str, int]:
+        """Parameters of a case by name; raises ModelError for a case that does not exist."""
+        if not 0 <= index < len(self.cases):
+            known = f"{self.name}:0 to {self.name}:{len(self.cases) - 1}"
+            raise ModelError(f"{self.name} has no case {index}: choose one of {known}")
+        params = dict(zip(self.parameters, self.cases[index], strict=True))
+        if batch < 1 or (batch != 1 and not self.batch):
+            why = "it must be positive" if self.batch else f"{self.name} has none, leave it at 1"
+            raise ModelError(f"batch of {self.name} is {batch}: {why}")
+        return {**params, self.batch: batch * params[self.batch]} if self.batch else params
+
+    def count_flop(self, params: Params) -> int:
+        """Floating-point operations for these parameters, by the formula of ops.toml."""
+        names = dict(params)
+        for name, formula in self.derived:
+            names[name] = arithmetic(formula, names)
+        return arithmetic(self.flop, names)
+
+
+@cache
+def operators() -> dict[str, Operator]:
+    """All operators of ops.toml by name, in its order."""
+    text = Path(__file__).with_name("ops.toml").read_text(encoding="utf-8")
+    return {name: _operator(name, table) for name, table in tomllib.loads(text).items()}
+
+
+def _operator(name: str, table: dict[str, Any]) -> Operator:
+    return Operator(
+        name,
+        table["summary"],
+        tuple(table["parameters"]),
+        table.get("batch", ""),
+        tuple(table.get("derived", {}).items()),
+        table["flop"],
+        tuple(tuple(case) for case in table["cases"]),
+    )
+
+
+_BINARY: dict[type[ast.operator], Callable[[int, int], int]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+}
+
+
+def arithmetic(formula: str, names: Params) -> int:
+    """The value of a formula of integers, names, + - * // and parentheses; nothing else runs."""
+
+    def value(node: ast.expr) -> int:
+        match node:
+            case ast.Constant(value=int(n)) if not isinstance(n, bool):
+                return n
+            case ast.Name(id=name) if name in names:
+                return names[name]
+            case ast.BinOp(left=a, op=op, right=b) if type(op) in _BINARY:
+                return _BINARY[type(op)](value(a), value(b))
+            case ast.UnaryOp(op=ast.USub(), operand=a):
+                return -value(a)
+        raise ModelError(
+            f"cannot evaluate {ast.unparse(node)!r} in {formula!r}: use integers, + - * // and "
+            f"the names {', '.join(names)}"
+        )
+
+    try:
+        tree = ast.parse(formula.strip(), mode="eval")
+    except SyntaxError as err:
+        raise ModelError(f"{formula!r} is no arithmetic formula: {err.msg}") from None
+    return value(tree.body)
+
+
+# ---- tasks --------------------------------------------------------------------------------------
+
+
+def workload(
+    name: str,
+    index: int = 0,
+    batch: int = 1,
+    constant_weights: bool = True,
+    target: Target | None = None,
+) -> SearchTask:
+    """The task of a case: workload("C2D", 2) or workload("C2D:2"), names in any case.
+
+    Raises ModelError, naming what there is, for an unknown name, case or batch.
+    """
+    if ":" in name:
+        name, index = parse_case(name)
+    op = find(name)
+    result = define(op.name, op.case(index, batch), constant_weights)
+    suffix = f" batch {batch}" if op.batch else ""
+    return SearchTask([result], target, f"{op.name}:{index}{suffix}")
+
+
+def parse_case(text: str) -> tuple[str, int]:
+    """("C2D", 2) of "c2d:2", ("C2D", 0) of "C2D"; ModelError where that is no case."""
+    name, _, number = text.partition(":")
+    op = find(name)
+    if number and not (number.isascii() and number.isdecimal()):
+        raise ModelError(f"{text!r} is no case: write {op.name}:0 to {op.name}:{len(op.cases) - 1}")
+    index = int(number or 0)
+    op.case(index)
+    return op.name, index
+
+
+def find(name: str) -> Operator:
+    """The operator of a name in any case, or a ModelError that lists the names."""
+    for op in operators().values():
+        if op.name.casefold() == name.casefold():
+            return op
+    raise ModelError(f"unknown workload {name!r}: choose one of {', '.join(operators())}")
+
+
+# ---- definitions --------------------------------------------------------------------------------
+
+
+def define(name: str, params: Params, constant_weights: bool = True) -> Tensor:
+    """The tensor that operator `name` computes for parameters named as in ops.toml."""
+    op = find(name)
+    if set(params) != set(op.parameters):
+        raise ModelError(f"{op.name} takes the parameters {', '.join(op.parameters)}")
+    return DEFINITIONS[op.name](params, constant_weights)
+
+
+def convolution(rank: int) -> Callable[[Params, bool], Tensor]:
+    """data [N, *spatial, CI] and weight [*k, CI, CO] with `rank` spatial axes, dilation `d`."""
+
+    def build(p: Params, constant: bool) -> Tensor:
+        extents = [p[name] for name in ({1: "L", 2: "HW", 3: "DHW"}[rank])]
+        data = te.placeholder((p["N"], *extents, p["CI"]), name="data")
+        shape = (*(p["k"],) * rank, p["CI"], p["CO"])
+        weight = te.placeholder(shape, name="weight", constant=constant)
+        return te_ops.conv_nhwc(data, weight, *_windows(p, rank))
+
+    return build
+
+
+def _windows(p: Params, rank: int) -> tuple[Any, Any, Any]:
+    """Strides, paddings and dilations of `rank` spatial axes."""
+    return (p["s"],) * rank, ((p["p"], p["p"]),) * rank, (p.get("d", 1),) * rank
+
+
+def grouped(p: Params, constant: bool) -> Tensor:
+    """data [N, H, W, CI] and weight [k, k, CI/g, g, CO/g] -> [N, OH, OW, g, CO/g]."""
+    g = p["g"]
+    if p["CI"] % g or p["CO"] % g:
+        raise ModelError(f"{g} groups do not divide {p['CI']} and {p['CO']} channels")
+    data = te.placeholder((p["N"], p["H"], p["W"], p["CI"]), name="data")
+    shape = (p["k"], p["k"], p["CI"] // g, g, p["CO"] // g)
+    weight = te.placeholder(shape, name="weight", constant=constant)
+    return te_ops.grouped_conv_nhwc(data, weight, *_windows(p, 2))
+
+
+def depthwise(p: Params, constant: bool) -> Tensor:
+    data = te.placeholder((p["N"], p["H"], p["W"], p["C"]), name="data")
+    weight = te.placeholder((p["k"], p["k"], p["C"]), name="weight", constant=constant)
+    return te_ops.depthwise_conv_nhwc(data, weight, *_windows(p, 2))
+
+
+def transposed(p: Params, constant: bool) -> Tensor:
+    """out[h] = sum of data[(h + p - kh) / s] * weight[kh] where that is a whole number, and so w.
+
+    The test stands inside the sum: where h, w, kh and kw are unrolled, nothing is left of it and
+    of the products with zero.
+    """
+    k, s, edge = p["k"], p["s"], p["k"] - 1 - p["p"]
+    oh, ow = ((p[n] - 1) * s - 2 * p["p"] + k for n in "HW")
+    if oh < 1 or ow < 1:
+        raise ModelError(f"T2D of extents {oh} and {ow}: a padding of {p['p']} is too much")
+    data = te.placeholder((p["N"], p["H"], p["W"], p["CI"]), name="data")
+    weight = te.placeholder((k, k, p["CI"], p["CO"]), name="weight", constant=constant)
+    before, after = max(0, -(-edge // s)), max(0, edge // s)
+    padded = te_ops.pad(data, ((0, 0), (before, after), (before, after), (0, 0)))
+    kh, kw = te.reduce_axis(k, name="kh"), te.reduce_axis(k, name="kw")
+    c = te.reduce_axis(p["CI"], name="ci")
+
+    def element(n: Any, h: Any, w: Any, co: Any) -> Expr:
+        y, x = h + p["p"] - kh, w + p["p"] - kw
+        hit = te.all(te.equal(y % s, 0), te.equal(x % s, 0))
+        value = padded[n, y // s + before, x // s + before, c]
+        return te.sum(te.select(hit, value, 0.0) * weight[kh, kw, c, co], axis=[kh, kw, c])
+
+    attrs = {"always_unroll_inner": ("h", "w", "kh", "kw")}
+    return te.compute((p["N"], oh, ow, p["CO"]), element, name="conv", attrs=attrs)
+
+
+def capsule(p: Params, constant: bool) -> Tensor:
+    """data [N, H, W, 4, 4, CI], weight [k, k, 4, 4, CI, CO]: conv with a 4x4 matrix product."""
+    k, s, q = p["k"], p["s"], p["p"]
+    data = te.placeholder((p["N"], p["H"], p["W"], CAPSULE, CAPSULE, p["CI"]), name="data")
+    shape = (k, k, CAPSULE, CAPSULE, p["CI"], p["CO"])
+    weight = te.placeholder(shape, name="weight", constant=constant)
+    padded = te_ops.pad(data, ((0, 0), (q, q), (q, q), (0, 0), (0, 0), (0, 0)))
+    oh, ow = ((p[n] + 2 * q - k) // s + 1 for n in "HW")
+    kh, kw = te.reduce_axis(k, name="kh"), te.reduce_axis(k, name="kw")
+    cap, c = te.reduce_axis(CAPSULE, name="cap_k"), te.reduce_axis(p["CI"], name="ci")
+
+    def element(n: Any, h: Any, w: Any, cap_i: Any, cap_j: Any, co: Any) -> Expr:
+        value = padded[n, h * s + kh, w * s + kw, cap_i, cap, c]
+        return te.sum(value * weight[kh, kw, cap, cap_j, c, co], axis=[kh, kw, cap, c])
+
+    return te.compute((p["N"], oh, ow, CAPSULE, CAPSULE, p["CO"]), element, name="conv")
+
+
+def batch_matmul(p: Params, constant: bool) -> Tensor:
+    a = te.placeholder((p["B"], p["N"], p["K"]), name="A")
+    b = te.placeholder((p["B"], p["K"], p["M"]), name="B")
+    return te_ops.batch_matmul(a, b)
+
+
+def norm(p: Params, constant: bool) -> Tensor:
+    """A [B, M, N] -> [B]: the root of the sum of squares."""
+    a = te.placeholder((p["B"], p["M"], p["N"]), name="A")
+    i, j = te.reduce_axis(p["M"], name="i"), te.reduce_axis(p["N"], name="j")
+    total = te.compute((p["B"],), lambda b: te.sum(a[b, i, j] * a[b, i, j], [i, j]), name="squares")
+    return te.compute((p["B"],), lambda b: te.sqrt(total[b]), name="norm")
+
+
+def conv_layer(p: Params, constant: bool) -> Tensor:
+    conv = convolution(2)(p, constant)
+    bias, scale, offset = (
+        te.placeholder((p["CO"],), name=name, constant=constant)
+        for name in ("bias", "scale", "offset")
+    )
+    shape = conv.shape
+    biased = te.compute(shape, lambda n, h, w, co: conv[n, h, w, co] + bias[co], name="biased")
+    scaled = te.compute(shape, lambda n, h, w, co: biased[n, h, w, co] * scale[co], name="scaled")
+    moved = te.compute(shape, lambda n, h, w, co: scaled[n, h, w, co] + offset[co], name="moved")
+    return te.relu(moved, name="relu")
+
+
+def attention_scores(p: Params, constant: bool) -> Tensor:
+    """query, value [N, L, H, D] -> [N, H, L, L]: a matrix product for each head."""
+    shape = (p["N"], p["L"], p["H"], p["D"])
+    query, value = te.placeholder(shape, name="query"), te.placeholder(shape, name="value")
+    left = te.compute(
+        (p["N"], p["H"], p["L"], p["D"]), lambda b, h, i, d: query[b, i, h, d], name="query_t"
+    )
+    right = te.compute(
+        (p["N"], p["H"], p["D"], p["L"]), lambda b, h, d, j: value[b, j, h, d], name="value_t"
+    )
+    k = te.reduce_axis(p["D"], name="k")
+    return te.compute(
+        (p["N"], p["H"], p["L"], p["L"]),
+        lambda b, h, i, j: te.sum(left[b, h, i, k] * right[b, h, k, j], axis=k),
+        name="matmul",
+    )
+
+
+def attention_softmax(p: Params, constant: bool) -> Tensor:
+    return te_ops.softmax(attention_scores(p, constant), (3,))
+
+
+def softmax(p: Params, constant: bool) -> Tensor:
+    return te_ops.softmax(te.placeholder((p["M"], p["N"]), name="A"), (1,))
+
+
+DEFINITIONS: dict[str, Callable[[Params, bool], Tensor]] = {
+    "C1D": convolution(1),
+    "C2D": convolution(2),
+    "C3D": convolution(3),
+    "GMM": batch_matmul,
+    "GRP": grouped,
+    "DIL": convolution(2),
+    "DEP": depthwise,
+    "T2D": transposed,
+    "CAP": capsule,
+    "NRM": norm,
+    "ConvLayer": conv_layer,
+    "TBG": attention_scores,
+    "TBS": attention_softmax,
+    "SFM": softmax,
+}
