@@ -1,1 +1,36 @@
-"""ansorlite: finds fast native programs for tensor computations by search."""
+"""ansorlite: finds fast native programs for tensor computations by search.
+
+The public names are loaded when they are first used: worker processes import this package, too, and
+must stay small.
+"""
+
+from importlib import import_module
+from typing import Any
+
+__version__ = "0.1.0"
+
+_PUBLIC = {
+    "SearchTask": "ansorlite.task",
+    "Target": "ansorlite.target",
+    "tune": "ansorlite.search.tune",
+    "TuneResult": "ansorlite.search.tune",
+    "Kernel": "ansorlite.codegen.kernel",
+    "workload": "ansorlite.workloads",
+    "network": "ansorlite.workloads",
+    "load_onnx": "ansorlite.graph",
+    "auto_schedule": "ansorlite.pipeline",
+    "CompiledModule": "ansorlite.graph.module",
+    "AnsorliteError": "ansorlite.errors",
+}
+
+__all__ = ["__version__", *_PUBLIC]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PUBLIC:
+        raise AttributeError(f"module 'ansorlite' has no attribute {name!r}")
+    return getattr(import_module(_PUBLIC[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

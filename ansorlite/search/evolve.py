@@ -1,0 +1,110 @@
+"""Moves on populations: neighbours of tiles, mutation, crossover by DAG node, hops between sketches.
+
+Everything works on int32[P, holes] matrices of option indices with tables made once per hole; no
+Python object is made per candidate (paper section 5.1; crossover and hops go beyond the original).
+"""
+
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from ansorlite.schedule.holes import Hole
+from ansorlite.space.sketch import Sketch
+
+Rows = npt.NDArray[np.int32]
+MAX_NEIGHBOURS = 24
+REDRAW = 0.25  # share of tile mutations that draw any option
+KIND_WEIGHTS = {"tile": 1.0, "factor": 0.8, "parallel": 0.3, "lanes": 0.3, "unroll": 0.4}
+
+
+@lru_cache(maxsize=512)
+def neighbours(options: tuple[tuple[int, ...], ...]) -> npt.NDArray[np.int32]:
+    """int32[n_options, MAX_NEIGHBOURS]: options one move away, repeated to fill each line.
+
+    A move multiplies or divides one level by a small factor (the outermost level takes up the
+    rest), shifts a factor between two levels, or changes the register factor to its neighbours.
+    """
+    where = {o: k for k, o in enumerate(options)}
+    table = np.empty((len(options), MAX_NEIGHBOURS), dtype=np.int32)
+    last_values = sorted({o[-1] for o in options})
+    rank = {v: k for k, v in enumerate(last_values)}
+    for k, o in enumerate(options):
+        found: list[int] = []
+        width = len(o)
+        for a in range(width):
+            for p in (2, 3, 5, 7):
+                up = (*o[:a], o[a] * p, *o[a + 1 :])
+                found.append(where.get(up, -1))
+                if o[a] % p == 0:
+                    down = (*o[:a], o[a] // p, *o[a + 1 :])
+                    found.append(where.get(down, -1))
+                    for b in range(width):
+                        if b != a:
+                            moved = list(down)
+                            moved[b] *= p
+                            found.append(where.get(tuple(moved), -1))
+        for step in (-2, -1, 1, 2):
+            r = rank[o[-1]] + step
+            if 0 <= r < len(last_values):
+                found.append(where.get((*o[:-1], last_values[r]), -1))
+        near = [n for n in dict.fromkeys(found) if n >= 0 and n != k][:MAX_NEIGHBOURS]
+        table[k] = np.resize(np.asarray(near or [k], dtype=np.int32), MAX_NEIGHBOURS)
+    return table
+
+
+def mutate(rows: Rows, holes: tuple[Hole, ...], rng: np.random.Generator) -> Rows:
+    """A copy with one hole of each row changed, chosen by the weight of its kind."""
+    n = len(rows)
+    out = rows.copy()
+    if n == 0 or not holes:
+        return out
+    weights = np.asarray([KIND_WEIGHTS[h.kind] * (len(h.options) > 1) for h in holes])
+    if weights.sum() == 0:
+        return out
+    chosen = rng.choice(len(holes), size=n, p=weights / weights.sum())
+    redraw = rng.random(n) < REDRAW
+    draw = rng.random(n)
+    slot = rng.integers(0, MAX_NEIGHBOURS, size=n)
+    for k, h in enumerate(holes):
+        at = np.flatnonzero(chosen == k)
+        if at.size == 0:
+            continue
+        anywhere = (draw[at] * len(h.options)).astype(np.int32)
+        near = neighbours(h.options)[out[at, k], slot[at]]
+        out[at, k] = np.where(redraw[at], anywhere, near)
+    return out
+
+
+def crossover(
+    mothers: Rows, fathers: Rows, holes: tuple[Hole, ...], rng: np.random.Generator
+) -> Rows:
+    """Children take all holes of a DAG node from one parent (paper section 5.1)."""
+    nodes = sorted({h.node for h in holes})
+    if len(nodes) == 1:  # one node: mix by axis, so that crossing means something
+        nodes = [h.name for h in holes]
+        member = np.arange(len(holes))
+    else:
+        member = np.asarray([nodes.index(h.node) for h in holes])
+    side = rng.random((len(mothers), len(nodes))) < 0.5
+    return np.where(side[:, member], mothers, fathers).astype(np.int32)
+
+
+@lru_cache(maxsize=4096)
+def _translation(old: Hole, new: Hole) -> npt.NDArray[np.int32]:
+    """Option index of `old` -> option index of `new` with the same values, or -1."""
+    return np.asarray(
+        [-1 if (k := new.find(o)) is None else k for o in old.options], dtype=np.int32
+    )
+
+
+def hop(rows: Rows, source: Sketch, target: Sketch, rng: np.random.Generator) -> Rows:
+    """Rows of another sketch that keep the values of holes of the same name."""
+    out = target.sample(len(rows), rng)
+    named = {h.name: k for k, h in enumerate(source.holes)}
+    for k, h in enumerate(target.holes):
+        if h.name in named:
+            at = named[h.name]
+            moved = _translation(source.holes[at], h)[rows[:, at]]
+            out[:, k] = np.where(moved >= 0, moved, out[:, k])
+    return out

@@ -1,0 +1,336 @@
+"""Search policies as ask/tell: which candidates of a task are measured next.
+
+In: sketches, a cost model, results told so far. Out: `Candidate`s (a sketch and a row). What is
+asked depends only on (seed, workload key, round) and on what was told, so a resumed run asks what
+the uninterrupted one would have asked. `EvolutionaryPolicy` is Ansor's (paper section 5.1) with
+crossover, hops between sketches, an analytic score until the model is trained, and a de-duplicated
+population; `RandomPolicy` draws legal rows.
+"""
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from ansorlite.cost.analytic import analytic_score
+from ansorlite.cost.features import features
+from ansorlite.cost.losses import TrainingGroup
+from ansorlite.cost.model import CostModel
+from ansorlite.schedule.holes import population_columns
+from ansorlite.search.evolve import Rows, crossover, hop, mutate
+from ansorlite.search.select import roulette, rows_in, unique_rows
+from ansorlite.space.legality import legal
+from ansorlite.space.sketch import Sketch
+from ansorlite.target import Target
+
+Scores = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A row of a sketch; `score` is what the policy predicted (0 if it did not)."""
+
+    sketch: Sketch
+    row: tuple[int, ...]
+    score: float = 0.0
+
+    @property
+    def key(self) -> tuple[str, tuple[int, ...]]:
+        return self.sketch.name, self.row
+
+    @property
+    def values(self) -> dict[str, tuple[int, ...]]:
+        return self.sketch.values(np.asarray(self.row, dtype=np.int32))
+
+
+class SearchPolicy(Protocol):
+    """Proposes candidates and learns from results; `latency_s` is inf for a failure."""
+
+    def ask(self, n: int, round_: int) -> list[Candidate]: ...
+    def tell(self, candidates: Sequence[Candidate], latency_s: Sequence[float]) -> None: ...
+
+
+@dataclass(frozen=True)
+class EvolutionParams:
+    """Defaults follow Ansor's where it has them."""
+
+    population: int = 1024
+    generations: int = 4
+    mutation: float = 0.85
+    hop: float = 0.1  # share of mutations that change the sketch
+    epsilon: float = 0.05
+    measured_share: float = 0.25
+    alive: int = 8  # sketches that breed in one round
+    draws: int = 16  # random draws a wanted row, before the legality mask
+
+
+@dataclass
+class _Measured:
+    """What was told of one sketch."""
+
+    rows: list[tuple[int, ...]] = field(default_factory=list)
+    latency_s: list[float] = field(default_factory=list)
+    features: list[npt.NDArray[np.float32]] = field(default_factory=list)
+
+
+class _History:
+    """Results by sketch, shared by the policies."""
+
+    def __init__(self, sketches: Sequence[Sketch], target: Target) -> None:
+        self.sketches = {s.name: s for s in sketches}
+        self.target = target
+        self.told: dict[str, _Measured] = {s.name: _Measured() for s in sketches}
+
+    def tell(self, candidates: Sequence[Candidate], latency_s: Sequence[float]) -> None:
+        for name in dict.fromkeys(c.sketch.name for c in candidates):
+            pairs = [
+                (c, t) for c, t in zip(candidates, latency_s, strict=True) if c.sketch.name == name
+            ]
+            m = self.told[name]
+            rows = np.asarray([c.row for c, _ in pairs], dtype=np.int32)
+            m.features.extend(self.features(name, rows))
+            m.rows.extend(c.row for c, _ in pairs)
+            m.latency_s.extend(t for _, t in pairs)
+
+    def features(self, name: str, rows: Rows) -> npt.NDArray[np.float32]:
+        s = self.sketches[name]
+        columns = population_columns(s.holes, rows)
+        return features(s.program, columns, len(rows), self.target)
+
+    def legal(self, name: str, rows: Rows) -> npt.NDArray[np.bool_]:
+        s = self.sketches[name]
+        columns = population_columns(s.holes, rows)
+        return legal(s.program, columns, len(rows), self.target)
+
+    def measured_rows(self, name: str) -> Rows:
+        rows = self.told[name].rows
+        width = len(self.sketches[name].holes)
+        return np.asarray(rows, dtype=np.int32).reshape(len(rows), width)
+
+    def sample(self, name: str, n: int, draws: int, rng: np.random.Generator) -> Rows:
+        """Up to n legal rows, none twice; the draws are bounded (some sketches have no legal row)."""
+        s = self.sketches[name]
+        rows = s.sample(max(64, n * draws), rng)
+        rows = rows[unique_rows(rows)]
+        return rows[self.legal(name, rows)][:n]
+
+    def group(self, task_key: str) -> TrainingGroup:
+        """Everything told so far, as the cost model learns it."""
+        feats = [f for m in self.told.values() for f in m.features]
+        times = [t for m in self.told.values() for t in m.latency_s]
+        return TrainingGroup(task_key, feats, np.asarray(times, dtype=np.float64))
+
+    @property
+    def best_latency_s(self) -> float:
+        times = [t for m in self.told.values() for t in m.latency_s]
+        return min(times, default=float("inf"))
+
+
+def round_rng(seed: int, task_key: str, round_: int) -> np.random.Generator:
+    """The randomness of a round: a function of seed, workload key and round alone."""
+    return np.random.default_rng([seed, zlib.crc32(task_key.encode()), round_])
+
+
+class RandomPolicy:
+    """Legal rows of random sketches, none twice."""
+
+    def __init__(self, sketches: Sequence[Sketch], target: Target, seed: int, key: str) -> None:
+        self.history = _History(sketches, target)
+        self._seed, self._key = seed, key
+
+    def ask(self, n: int, round_: int) -> list[Candidate]:
+        rng = round_rng(self._seed, self._key, round_)
+        names = list(self.history.sketches)
+        out: dict[tuple[str, tuple[int, ...]], Candidate] = {}
+        for _ in range(8):
+            for k in rng.permutation(len(names)):
+                name = names[int(k)]
+                share = max(1, -(-n // len(names)))
+                rows = self.history.sample(name, 4 * share, 8, rng)
+                rows = rows[~rows_in(rows, self.history.measured_rows(name))]
+                for row in rows[:share]:
+                    c = Candidate(self.history.sketches[name], tuple(int(v) for v in row))
+                    if len(out) < n:
+                        out[c.key] = c
+            if len(out) >= n:
+                break
+        return list(out.values())
+
+    def tell(self, candidates: Sequence[Candidate], latency_s: Sequence[float]) -> None:
+        self.history.tell(candidates, latency_s)
+
+
+class EvolutionaryPolicy:
+    """Ansor's fine-tuning on whole populations."""
+
+    def __init__(
+        self,
+        sketches: Sequence[Sketch],
+        target: Target,
+        seed: int,
+        key: str,
+        model: CostModel,
+        params: EvolutionParams | None = None,
+    ) -> None:
+        self.history = _History(sketches, target)
+        self.params = params or EvolutionParams()
+        self._seed, self._key, self._model = seed, key, model
+
+    def tell(self, candidates: Sequence[Candidate], latency_s: Sequence[float]) -> None:
+        self.history.tell(candidates, latency_s)
+
+    def ask(self, n: int, round_: int) -> list[Candidate]:
+        rng = round_rng(self._seed, self._key, round_)
+        pool = self._first(rng)
+        best = _Pool()
+        for generation in range(self.params.generations + 1):
+            scored = {k: (rows, self._score(k, rows)) for k, rows in pool.items() if len(rows)}
+            for name, (rows, scores) in scored.items():
+                new = ~rows_in(rows, self.history.measured_rows(name))
+                best.add(name, rows[new], scores[new], keep=4 * n)
+            if generation < self.params.generations:
+                pool = self._breed(scored, rng)
+        return self._pick(best, n, rng)
+
+    def _score(self, name: str, rows: Rows) -> Scores:
+        f = self.history.features(name, rows)
+        if self._model.is_trained:
+            return np.asarray(self._model.predict(f), dtype=np.float64)
+        return analytic_score(f)
+
+    # ---- populations ----------------------------------------------------------------------------
+
+    def _first(self, rng: np.random.Generator) -> dict[str, Rows]:
+        """Random legal rows and the best measured ones, for the sketches alive this round."""
+        p = self.params
+        names = self._alive(rng)
+        share = max(32, p.population // max(1, len(names)))
+        pool: dict[str, Rows] = {}
+        for name in names:
+            rows = self.history.sample(name, share, p.draws, rng)
+            measured = self.history.measured_rows(name)
+            if len(measured):
+                order = np.argsort(self.history.told[name].latency_s, kind="stable")
+                top = order[: max(1, int(share * p.measured_share))]
+                rows = np.concatenate([measured[top], rows])
+            pool[name] = rows
+        return pool
+
+    def _alive(self, rng: np.random.Generator) -> list[str]:
+        """Sketches by their best measured or (unmeasured) predicted candidate, some at random."""
+        names = list(self.history.sketches)
+        if len(names) <= self.params.alive:
+            return names
+        merit: dict[str, float] = {}
+        for name in names:
+            rows = self.history.sample(name, 16, self.params.draws, rng)
+            merit[name] = float(self._score(name, rows).max()) if len(rows) else -np.inf
+        ranked = sorted(names, key=lambda s: -merit[s])
+        measured = sorted(
+            (s for s in names if self.history.told[s].latency_s),
+            key=lambda s: min(self.history.told[s].latency_s),
+        )
+        keep = list(dict.fromkeys([*measured[: self.params.alive // 2], *ranked]))
+        keep = keep[: self.params.alive - 1]
+        rest = [s for s in names if s not in keep]
+        return [*keep, rest[int(rng.integers(len(rest)))]]
+
+    def _breed(
+        self, scored: dict[str, tuple[Rows, Scores]], rng: np.random.Generator
+    ) -> dict[str, Rows]:
+        """The next generation: parents by roulette over all sketches, then mutation or crossing."""
+        names = list(scored)
+        if not names:
+            return {}
+        flat = np.concatenate([scored[s][1] for s in names])
+        owner = np.concatenate([np.full(len(scored[s][0]), k) for k, s in enumerate(names)])
+        offset = np.cumsum([0, *(len(scored[s][0]) for s in names)])
+        parents = roulette(_fitness(flat), self.params.population, rng)
+        out: dict[str, list[Rows]] = {s: [] for s in names}
+        for k, name in enumerate(names):
+            mine = parents[owner[parents] == k] - offset[k]
+            if not len(mine):
+                continue
+            rows = scored[name][0][mine]
+            holes = self.history.sketches[name].holes
+            changed = rng.random(len(rows)) < self.params.mutation
+            partner = rows[rng.permutation(len(rows))]
+            mutants = mutate(rows[changed], holes, rng)
+            crossed = crossover(rows[~changed], partner[~changed], holes, rng)
+            if len(names) > 1 and len(mutants):
+                leave = rng.random(len(mutants)) < self.params.hop
+                other = names[int(rng.integers(len(names)))]
+                if other != name and leave.any():
+                    moved = hop(
+                        mutants[leave],
+                        self.history.sketches[name],
+                        self.history.sketches[other],
+                        rng,
+                    )
+                    out[other].append(moved)
+                    mutants = mutants[~leave]
+            out[name] += [mutants, crossed]
+        return {s: self._clean(s, parts) for s, parts in out.items() if parts}
+
+    def _clean(self, name: str, parts: list[Rows]) -> Rows:
+        rows = np.concatenate(parts)
+        rows = rows[unique_rows(rows)]
+        return rows[self.history.legal(name, rows)] if len(rows) else rows
+
+    def _pick(self, best: "_Pool", n: int, rng: np.random.Generator) -> list[Candidate]:
+        """The best predicted, with a share of random legal rows for diversity."""
+        n_random = int(np.ceil(self.params.epsilon * n)) if n > 4 else 0
+        out: dict[tuple[str, tuple[int, ...]], Candidate] = {}
+        for name, row, score in best.ranked():
+            if len(out) >= n - n_random:
+                break
+            c = Candidate(self.history.sketches[name], tuple(int(v) for v in row), float(score))
+            out.setdefault(c.key, c)
+        names = list(self.history.sketches)
+        for _ in range(4 * n):
+            if len(out) >= n:
+                break
+            name = names[int(rng.integers(len(names)))]
+            rows = self.history.sample(name, 4, 8, rng)
+            rows = rows[~rows_in(rows, self.history.measured_rows(name))]
+            if len(rows):
+                c = Candidate(self.history.sketches[name], tuple(int(v) for v in rows[0]))
+                out.setdefault(c.key, c)
+        return list(out.values())
+
+
+class _Pool:
+    """The best rows seen in a round, by sketch."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, Rows] = {}
+        self.scores: dict[str, Scores] = {}
+
+    def add(self, name: str, rows: Rows, scores: Scores, keep: int) -> None:
+        if name in self.rows:
+            rows = np.concatenate([self.rows[name], rows])
+            scores = np.concatenate([self.scores[name], scores])
+        first = unique_rows(rows)
+        rows, scores = rows[first], scores[first]
+        order = np.argsort(-scores, kind="stable")[:keep]
+        self.rows[name], self.scores[name] = rows[order], scores[order]
+
+    def ranked(self) -> list[tuple[str, npt.NDArray[np.int32], float]]:
+        entries = [
+            (name, row, float(score))
+            for name in self.rows
+            for row, score in zip(self.rows[name], self.scores[name], strict=True)
+        ]
+        return sorted(entries, key=lambda e: -e[2])
+
+
+def _fitness(scores: Scores) -> Scores:
+    """Positive selection weights: exponential in the score's distance from the best, by rank."""
+    if not len(scores):
+        return scores
+    rank = np.empty(len(scores))
+    rank[np.argsort(-scores, kind="stable")] = np.arange(len(scores))
+    return np.asarray(np.exp(-4.0 * rank / max(1, len(scores))))

@@ -1,0 +1,442 @@
+"""Tuning loops: one task, or the tasks of networks under one task scheduler.
+
+In: `SearchTask`s with weights and a budget (trials, wall-clock seconds). Out: `TuneResult`s. The
+loop owns budget, clock, log, progress and Ctrl-C; policies, models, builders and runners are
+arguments. An existing log is continued; its trials count.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from ansorlite.codegen.kernel import Kernel
+from ansorlite.cost.model import CostModel, GBDTModel
+from ansorlite.errors import AnsorliteError
+from ansorlite.ir.program import Program
+from ansorlite.measure.builder import Builder, PoolBuilder
+from ansorlite.measure.peak import Peak, measure_peak
+from ansorlite.measure.runner import LocalRunner, Runner
+from ansorlite.records import Record, RecordLog
+from ansorlite.report.tables import time_table
+from ansorlite.report.units import format_gflops, format_latency, format_share
+from ansorlite.search.clock import PhaseClock
+from ansorlite.search.policy import EvolutionaryPolicy, RandomPolicy, SearchPolicy
+from ansorlite.search.progress import Progress, Snapshot
+from ansorlite.search.task_scheduler import GradientScheduler, TaskScheduler
+from ansorlite.search.tuner import Shared, TaskTuner, record_program
+from ansorlite.settings import settings
+from ansorlite.space.sketch import SpaceOptions, sketches
+from ansorlite.task import SearchTask
+
+PolicyName = Literal["evolutionary", "random"]
+ROUND_SIZE = 64
+MIN_ROUND = 8
+SETTLE = 3  # contenders raced at the end
+SAME_ERRORS = 16  # identical failures in a row that end a task with a diagnosis
+
+
+@dataclass(frozen=True)
+class BestProgram:
+    """The fastest program found for a task."""
+
+    task: SearchTask
+    record: Record
+    latency_s: float
+    peak: Peak | None = None
+
+    @property
+    def gflops(self) -> float:
+        """10^9 floating-point operations per second."""
+        return self.task.flop / self.latency_s / 1e9
+
+    @property
+    def share_of_peak(self) -> float | None:
+        """Speed as a share of the measured FMA limit of all cores."""
+        return None if self.peak is None else self.gflops * 1e9 / self.peak.flops_all
+
+    @property
+    def program(self) -> Program:
+        return record_program(self.task, self.record)
+
+    def __str__(self) -> str:
+        share = self.share_of_peak
+        of_peak = "" if share is None else f", {format_share(share)} of the FMA limit"
+        head = (
+            f"{self.task.name}: {format_latency(self.latency_s)}, "
+            f"{format_gflops(self.gflops * 1e9)} GFLOP/s{of_peak} "
+            f"(trial {self.record.trial}, sketch {self.record.sketch})"
+        )
+        return f"{head}\n{self.program}"
+
+
+@dataclass(frozen=True)
+class TuneResult:
+    """What tuning one task gave: `best` is None if nothing ran."""
+
+    task: SearchTask
+    best: BestProgram | None
+    records: tuple[Record, ...]
+    seconds: dict[str, float] = field(default_factory=dict)  # wall time by phase
+    wall_s: float = 0.0
+    interrupted: bool = False
+
+    @property
+    def kernel(self) -> Kernel:
+        """The best program as a callable; AnsorliteError if there is none."""
+        if self.best is None:
+            raise AnsorliteError(f"no program of task {self.task.name} ran: see the log's errors")
+        return Kernel(self.best.program, self.task.target)
+
+    @property
+    def trials(self) -> int:
+        return len(self.records)
+
+    def time_table(self) -> str:
+        return time_table(self.seconds, self.wall_s)
+
+
+@dataclass
+class Session:
+    """One run of the tuner: budget, clock, log and the processes that build and measure."""
+
+    n_trials: int | None
+    timeout: float | None
+    seed: int = 0
+    log: str | Path | None = None
+    policy: PolicyName = "evolutionary"
+    model: CostModel | None = None
+    builder: Builder | None = None
+    runner: Runner | None = None
+    space: SpaceOptions | None = None
+    progress: bool = True
+    round_size: int | None = None
+
+    def __enter__(self) -> "Session":
+        if self.n_trials is None and self.timeout is None:
+            raise AnsorliteError("tuning needs a budget: give n_trials or timeout")
+        for name in ("n_trials", "timeout"):
+            value = getattr(self, name)
+            if value is not None and value < 0:
+                raise AnsorliteError(f"{name} is {value}: it must not be negative")
+        self._began = time.perf_counter()
+        self.clock = PhaseClock()
+        self._stack = ExitStack()
+        self._log: RecordLog | None = None
+        self.history: tuple[Record, ...] = ()
+        self.interrupted = False
+        if self.log is not None:
+            self._log = RecordLog(self.log)
+            self._stack.callback(self._log.close)
+            self.history = self._log.contents.records
+        try:
+            self._builder = self.builder or self._own(PoolBuilder())
+            self._runner = self.runner or self._own(LocalRunner())
+        except BaseException:
+            self._stack.close()
+            raise
+        self.cost_model: CostModel = self.model or GBDTModel(seed=self.seed)
+        self._trained_on = -1
+        self.shared = Shared(
+            self._builder, self._runner, self.clock, self._append, self.left_s, self.seed
+        )
+        self.trials_before = 0
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._stack.close()
+
+    def _own(self, thing: Any) -> Any:
+        self._stack.callback(thing.close)
+        return thing
+
+    def _append(self, record: Record) -> None:
+        if self._log is not None:
+            self._log.append(record)
+        if settings().debug >= 2:
+            print(f"trial {record.trial} {record.status} {record.latency_s} {record.sketch}")
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """What was damaged in the log that is being continued."""
+        return () if self._log is None else tuple(map(str, self._log.contents.problems))
+
+    @property
+    def elapsed_s(self) -> float:
+        return time.perf_counter() - self._began
+
+    def left_s(self) -> float:
+        return float("inf") if self.timeout is None else self.timeout - self.elapsed_s
+
+    def tuner(self, task: SearchTask) -> TaskTuner:
+        with self.clock.phase("search"):
+            space = sketches(task.dag, task.target, self.space)
+            made: SearchPolicy
+            if self.policy == "random":
+                made = RandomPolicy(space, task.target, self.seed, task.workload_key)
+            else:
+                made = EvolutionaryPolicy(
+                    space, task.target, self.seed, task.workload_key, self.cost_model
+                )
+            return TaskTuner(task, space, made, self.shared, self.history)
+
+    def train(self, tuners: Sequence[TaskTuner]) -> None:
+        """Retrain the cost model on everything told so far, if something is new."""
+        known = sum(t.trials for t in tuners)
+        if known == self._trained_on or self.policy == "random":
+            return
+        groups = [
+            t.policy.history.group(t.task.workload_key)
+            for t in tuners
+            if isinstance(t.policy, EvolutionaryPolicy)
+        ]
+        groups = [g for g in groups if len(g.latency_s)]
+        if groups:
+            with self.clock.phase("training"):
+                self.cost_model.update(groups)
+        self._trained_on = known
+
+
+def tune(
+    task: SearchTask,
+    n_trials: int | None = 64,
+    timeout: float | None = None,
+    *,
+    seed: int = 0,
+    log: str | Path | None = None,
+    policy: PolicyName = "evolutionary",
+    model: CostModel | None = None,
+    builder: Builder | None = None,
+    runner: Runner | None = None,
+    space: SpaceOptions | None = None,
+    progress: bool = True,
+    round_size: int | None = None,
+) -> TuneResult:
+    """Search for a fast program of one task.
+
+    `n_trials` counts measured candidates, those in the log included; `timeout` is wall-clock
+    seconds for everything; the first budget spent ends it. Ctrl-C ends it with the best so far.
+    With `n_trials=0` nothing is measured: the best of the log, else the plain schedule.
+    """
+    with Session(
+        n_trials, timeout, seed, log, policy, model, builder, runner, space, progress, round_size
+    ) as session:
+        return _tune_one(session, task)
+
+
+def _tune_one(session: Session, task: SearchTask) -> TuneResult:
+    tuner = session.tuner(task)
+    session.trials_before = tuner.trials
+    peak = measure_peak(task.target) if session.n_trials != 0 else None
+    show = Progress(
+        session.n_trials,
+        session.timeout,
+        None if peak is None else peak.flops_all,
+        quiet=not session.progress,
+    )
+    for problem in session.problems:
+        show.note(f"log: {problem}")
+    size = _round_size(session, 1)
+    winner: tuple[Record, float] | None = None
+    try:
+        while True:
+            missing = (
+                size if session.n_trials is None else min(size, session.n_trials - tuner.trials)
+            )
+            if missing <= 0 or session.left_s() <= 0:
+                break
+            session.train([tuner])
+            if tuner.round(missing) == 0:
+                show.note(f"{task.name}: no candidate is left to measure")
+                break
+            show.update(_snapshot(session, [tuner], tuner))
+            if stuck := same_failures(tuner.records):
+                show.note(f"{task.name}: {SAME_ERRORS} failures of one kind in a row: {stuck}")
+                break
+        if session.n_trials != 0 and tuner.trials > session.trials_before:
+            winner = tuner.settle(SETTLE)
+    except KeyboardInterrupt:
+        session.interrupted = True
+        show.note("interrupted: the best so far is kept")
+    finally:
+        show.close()
+    return task_result(session, tuner, winner, peak)
+
+
+def task_result(
+    session: Session,
+    tuner: TaskTuner,
+    winner: tuple[Record, float] | None,
+    peak: Peak | None,
+) -> TuneResult:
+    best = tuner.best
+    if winner is None and best is not None:
+        winner = best, float(best.latency_s or 0.0)
+    found = None if winner is None else BestProgram(tuner.task, winner[0], winner[1], peak)
+    return TuneResult(
+        tuner.task,
+        found,
+        tuple(tuner.records),
+        session.clock.seconds,
+        session.elapsed_s,
+        session.interrupted,
+    )
+
+
+def _round_size(session: Session, n_tasks: int) -> int:
+    """Candidates a round: so many that every task gets some four rounds of a small budget."""
+    if session.round_size is not None:
+        return session.round_size
+    if session.n_trials is None:
+        return 16
+    return int(np.clip(session.n_trials // (4 * n_tasks), MIN_ROUND, ROUND_SIZE))
+
+
+def same_failures(records: Sequence[Record]) -> str:
+    """The error text if the last trials all failed alike (the first, plain, one not counted)."""
+    last = records[-SAME_ERRORS:]
+    if len(last) < SAME_ERRORS or any(r.ok for r in last):
+        return ""
+    first = last[0]
+    alike = all(r.status == first.status and r.error[:80] == first.error[:80] for r in last)
+    return f"{first.status} {first.error[:200]}" if alike else ""
+
+
+def _snapshot(session: Session, tuners: Sequence[TaskTuner], current: TaskTuner) -> Snapshot:
+    failures = {k: n for k, n in session.shared.counts.items() if k != "OK"}
+    return Snapshot(
+        trials=sum(t.trials for t in tuners),
+        elapsed_s=session.elapsed_s,
+        latency_s=current.best_latency_s,
+        flop=current.task.flop,
+        task=current.task.name,
+        round=current.rounds,
+        failures=failures,
+        trials_before=session.trials_before,
+    )
+
+
+@dataclass(frozen=True)
+class WeightedTask:
+    """A task of a network and how often it occurs in it."""
+
+    task: SearchTask
+    weight: float
+    similarity: str = ""
+
+
+def tune_tasks(
+    session: Session,
+    weighted: Sequence[WeightedTask],
+    scheduler: Callable[..., TaskScheduler] = GradientScheduler,
+    objective: Any = None,
+    on_round: Callable[[Sequence[TaskTuner]], None] | None = None,
+) -> list[TuneResult]:
+    """Tune the tasks of networks together under the session's budget (paper section 6)."""
+    tuners = [session.tuner(w.task) for w in weighted]
+    session.trials_before = sum(t.trials for t in tuners)
+    peak = measure_peak(weighted[0].task.target) if session.n_trials != 0 and weighted else None
+    plan = scheduler(
+        weights=[w.weight for w in weighted],
+        flops=[w.task.flop for w in weighted],
+        similarity_keys=[w.similarity or w.task.workload_key for w in weighted],
+        objective=objective,
+        rng=np.random.default_rng(session.seed),
+        bounds_s=None if peak is None else [w.task.flop / peak.flops_all for w in weighted],
+    )
+    _replay(plan, tuners)
+    show = Progress(
+        session.n_trials,
+        session.timeout,
+        None if peak is None else peak.flops_all,
+        quiet=not session.progress,
+    )
+    for problem in session.problems:
+        show.note(f"log: {problem}")
+    winners: dict[int, tuple[Record, float] | None] = {}
+    try:
+        _rounds(session, weighted, tuners, plan, show, on_round)
+        if session.n_trials != 0:
+            order = np.argsort(
+                [
+                    -w.weight * (t.best_latency_s or 0.0)
+                    for w, t in zip(weighted, tuners, strict=True)
+                ]
+            )
+            for k in order:
+                if session.left_s() > 1.0 and tuners[k].trials > 1:
+                    winners[int(k)] = tuners[k].settle(SETTLE)
+    except KeyboardInterrupt:
+        session.interrupted = True
+        show.note("interrupted: the best so far is kept")
+    finally:
+        show.close()
+    return [task_result(session, t, winners.get(k), peak) for k, t in enumerate(tuners)]
+
+
+def _replay(plan: TaskScheduler, tuners: Sequence[TaskTuner]) -> None:
+    """Tell the scheduler the rounds that a log holds, in the order in which they were measured."""
+    rounds: dict[tuple[int, int], list[Record]] = {}
+    for k, t in enumerate(tuners):
+        for r in t.records:
+            rounds.setdefault((k, r.round), []).append(r)
+    best: dict[int, float] = {}
+    for (k, _), found in sorted(rounds.items(), key=lambda item: item[1][0].timestamp):
+        times = [r.latency_s for r in found if r.ok and r.latency_s]
+        best[k] = min([best.get(k, float("inf")), *times])
+        plan.tell(k, best[k] if np.isfinite(best[k]) else None, len(found))
+
+
+def _rounds(
+    session: Session,
+    weighted: Sequence[WeightedTask],
+    tuners: Sequence[TaskTuner],
+    plan: TaskScheduler,
+    show: Progress,
+    on_round: Callable[[Sequence[TaskTuner]], None] | None,
+) -> None:
+    size = _round_size(session, len(tuners))
+    # Every task first gets its valid answer, the plain schedule, so that any end has a network.
+    for t in tuners:
+        if t.rounds == 0 and session.n_trials != 0:
+            t.round(1)
+    while session.left_s() > 0:
+        done = sum(t.trials for t in tuners)
+        n = size if session.n_trials is None else min(size, session.n_trials - done)
+        k = plan.next_task()
+        if n <= 0 or k is None:
+            break
+        session.train(tuners)
+        before = tuners[k].trials
+        if tuners[k].round(n) == 0:
+            plan.tell(k, tuners[k].best_latency_s, 0)
+        else:
+            plan.tell(k, tuners[k].best_latency_s, tuners[k].trials - before)
+        show.update(_network_snapshot(session, weighted, tuners, k))
+        if on_round is not None:
+            on_round(tuners)
+
+
+def _network_snapshot(
+    session: Session, weighted: Sequence[WeightedTask], tuners: Sequence[TaskTuner], k: int
+) -> Snapshot:
+    times = [t.best_latency_s for t in tuners]
+    total = None
+    if all(t is not None for t in times):
+        total = sum(w.weight * (t or 0.0) for w, t in zip(weighted, times, strict=True))
+    now = _snapshot(session, tuners, tuners[k])
+    flop = sum(w.weight * w.task.flop for w in weighted)
+    return Snapshot(
+        trials=now.trials,
+        elapsed_s=now.elapsed_s,
+        latency_s=total,
+        flop=flop,
+        task=now.task,
+        round=now.round,
+        failures=now.failures,
+        trials_before=now.trials_before,
+    )
