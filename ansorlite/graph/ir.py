@@ -114,7 +114,9 @@ def infer(op: str, name: str, attrs: Attrs, types: Sequence[TensorType]) -> Tens
         raise ModelError(f"node {name} ({op}) has {len(types)} operands, not {low} to {high}")
     if set(attrs) != set(operator.attrs):
         given, wanted = ", ".join(sorted(attrs)), ", ".join(sorted(operator.attrs))
-        raise ModelError(f"node {name} ({op}) has attributes {given or 'none'}, not {wanted}")
+        raise ModelError(
+            f"node {name} ({op}) has attributes {given or 'none'}, not {wanted or 'none'}"
+        )
     try:
         return operator.infer(attrs, tuple(types))
     except ModelError as error:

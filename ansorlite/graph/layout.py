@@ -203,7 +203,9 @@ def blocks(old: Sequence[int], new: Sequence[int]) -> list[tuple[list[int], list
     while i < len(old) or j < len(new):
         left, right, p, q = list[int](), list[int](), 1, 1
         while not left or not right or p != q:
-            if i < len(old) and (p <= q or j == len(new)):
+            # One axis of each first, then whichever side has fewer elements so far.
+            behind = not left or (bool(right) and p < q)
+            if i < len(old) and (behind or j == len(new)):
                 left.append(i)
                 p, i = p * old[i], i + 1
             elif j < len(new):

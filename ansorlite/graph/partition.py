@@ -79,7 +79,7 @@ class Partition:
                 lines.append(f"    {s.result} = view {s.source}  # {types[s.result]}")
             else:
                 call = f"{', '.join(s.outputs)} = {s.name}({', '.join(s.inputs)})"
-                lines.append(f"    {call}  # {types[s.outputs[0]]} {s.dag.workload_key}")
+                lines.append(f"    {call}  # {types[s.outputs[0]]}")
         return "\n".join([*lines, f"    return {', '.join(self.graph.outputs)}", ""])
 
     def verify(self) -> None:

@@ -1,0 +1,271 @@
+"""Passes: each one alone and all in order keep the meaning, and do what their docstrings say."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from random_nets import nets
+
+from ansorlite.graph import rewrites as rw
+from ansorlite.graph.build import GraphBuilder
+from ansorlite.graph.ir import Graph, evaluate
+from ansorlite.graph.layout import blocks, channels_last
+from ansorlite.graph.operators import OPERATORS
+from ansorlite.graph.passes import PASSES, Pass, optimize
+
+FIRST: dict[str, Any] = {
+    "strides": (1, 1),
+    "pads": ((1, 1), (1, 1)),
+    "dilations": (1, 1),
+    "layout": "channels_first",
+}
+
+
+def assert_same_meaning(before: Graph, after: Graph) -> None:
+    after.verify()
+    assert [before.types[v] for v in before.inputs] == [after.types[v] for v in after.inputs]
+    rng = np.random.default_rng(0)
+    inputs = [rng.standard_normal(before.types[v].shape).astype(np.float32) for v in before.inputs]
+    results = zip(evaluate(before, inputs), evaluate(after, inputs), strict=True)
+    for want, got in results:
+        assert got.shape == want.shape
+        np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-4 * max(1, np.abs(want).max()))
+
+
+@pytest.mark.parametrize("step", dict.fromkeys(PASSES), ids=lambda p: p.__name__)
+@given(graph=nets())
+@settings(max_examples=25)
+def test_a_pass_alone_keeps_the_meaning(step: Pass, graph: Graph) -> None:
+    assert_same_meaning(graph, step(graph))
+
+
+@given(nets())
+@settings(max_examples=40)
+def test_all_passes_keep_the_meaning_and_lower_everything(graph: Graph) -> None:
+    best = optimize(graph)
+    assert_same_meaning(graph, best)
+    for node in best.nodes:
+        assert OPERATORS[node.op].kind != "source", node
+        assert node.attrs.get("layout", "channels_last") == "channels_last", node
+        assert len(node.inputs) < 3 or node.op == "concat", node
+
+
+@given(nets())
+@settings(max_examples=15)
+def test_a_second_time_adds_nothing(graph: Graph) -> None:
+    best = optimize(graph)
+    assert_same_meaning(graph, optimize(best))
+    assert len(optimize(best).nodes) <= len(best.nodes)
+
+
+@pytest.mark.parametrize("step", dict.fromkeys(PASSES), ids=lambda p: p.__name__)
+def test_a_pass_says_what_it_rewrites(step: Pass) -> None:
+    assert step.__doc__ is not None
+    assert step.__doc__.startswith("rewrite: ") and "->" in step.__doc__
+
+
+class Small:
+    """A builder with weights of ones and the layers that the tests below need."""
+
+    def __init__(self, *shape: int) -> None:
+        self.b = GraphBuilder("small")
+        self.x = self.b.input("x", shape)
+        self.rng = np.random.default_rng(3)
+
+    def param(self, *shape: int) -> str:
+        return self.b.constant(self.rng.uniform(0.5, 1.5, shape).astype(np.float32), "w")
+
+    def conv(self, x: str, co: int, bias: bool = False) -> str:
+        operands = [x, self.param(co, self.b.shape(x)[1], 3, 3)]
+        operands += [self.param(co)] if bias else []
+        return self.b.emit("conv", operands, groups=1, **FIRST)
+
+    def norm(self, x: str) -> str:
+        params = [self.param(self.b.shape(x)[1]) for _ in range(4)]
+        return self.b.emit("batch_norm", [x, *params], epsilon=1e-5)
+
+    def gemm(self, x: str, n: int) -> str:
+        operands = [x, self.param(n, self.b.shape(x)[1]), self.param(n)]
+        return self.b.emit("gemm", operands, trans_a=False, trans_b=True, alpha=1.0, beta=1.0)
+
+    def optimized(self, *outputs: str) -> list[str]:
+        """The operators after all passes."""
+        graph = self.b.finish(outputs)
+        best = optimize(graph)
+        assert_same_meaning(graph, best)
+        return [n.op for n in best.nodes]
+
+
+def test_batch_norm_and_scale_end_up_in_the_weights() -> None:
+    s = Small(1, 3, 5, 5)
+    y = s.norm(s.conv(s.x, 4, bias=True))
+    y = s.b.emit("mul", [y, s.param(4, 1, 1)])
+    y = s.b.emit("add", [y, s.param(4, 1, 1)])
+    assert s.optimized(y) == ["transpose", "conv", "add", "transpose"]
+
+
+def test_batch_norm_and_scale_fold_into_gemm() -> None:
+    s = Small(2, 5)
+    y = s.b.emit("div", [s.norm(s.gemm(s.x, 4)), s.param(4)])
+    assert s.optimized(y) == ["matmul", "add"]
+
+
+def test_batch_norm_stays_where_others_read_the_convolution() -> None:
+    s = Small(1, 3, 5, 5)
+    y = s.conv(s.x, 4)
+    ops = s.optimized(s.norm(y), y)
+    assert ops.count("conv") == 1 and ops.count("mul") == 1 and ops.count("add") == 1
+
+
+def test_a_factor_per_pixel_does_not_fold() -> None:
+    s = Small(1, 3, 5, 5)
+    assert "mul" in s.optimized(s.b.emit("mul", [s.conv(s.x, 4), s.param(5, 5)]))
+
+
+def test_transposes_stay_at_the_borders() -> None:
+    s = Small(1, 3, 6, 6)
+    y = s.b.emit("relu", [s.conv(s.x, 4)])
+    y = s.b.emit("add", [s.conv(y, 4), y])
+    y = s.b.emit("concat", [y, s.conv(y, 2)], axis=1)
+    y = s.b.emit("pad", [y], pads=((0, 0), (1, 0), (0, 0), (0, 2)), value=0.5)
+    y = s.b.emit("lrn", [y], axis=1, size=3, alpha=0.1, beta=0.75, bias=1.0)
+    ops = s.optimized(s.conv(y, 5))
+    assert ops.count("transpose") == 2 and (ops[0], ops[-1]) == ("transpose", "transpose")
+
+
+def test_flatten_into_a_dense_layer_moves_the_weights_rows() -> None:
+    s = Small(2, 3, 5, 5)
+    y = s.conv(s.x, 4)
+    y = s.gemm(s.b.emit("reshape", [y], shape=(2, 100)), 7)
+    assert s.optimized(y) == ["transpose", "conv", "reshape", "matmul", "add"]
+
+
+def test_flatten_after_global_pooling_is_a_view() -> None:
+    s = Small(2, 3, 5, 5)
+    y = s.b.emit("reduce_mean", [s.conv(s.x, 4)], axes=(2, 3), keepdims=True)
+    y = s.gemm(s.b.emit("reshape", [y], shape=(2, 4)), 7)
+    expected = ["transpose", "conv", "reduce_sum", "mul", "reshape", "matmul", "add"]
+    assert s.optimized(y) == expected
+
+
+def test_a_channel_shuffle_moves_data_once() -> None:
+    s = Small(1, 3, 5, 5)
+    y = s.conv(s.x, 6)
+    y = s.b.emit("reshape", [y], shape=(1, 2, 3, 5, 5))
+    y = s.b.emit("transpose", [y], perm=(0, 2, 1, 3, 4))
+    y = s.b.emit("reshape", [y], shape=(1, 6, 5, 5))
+    y = s.b.emit("reduce_max", [s.conv(y, 4)], axes=(2, 3), keepdims=False)
+    assert s.optimized(y).count("transpose") == 2
+
+
+def test_patches_to_rows_move_nothing() -> None:
+    """[n, c, h, w] -> [n, c, h*w] -> [n, h*w, c] is how channels-last data lies already."""
+    s = Small(1, 3, 5, 5)
+    y = s.b.emit("reshape", [s.conv(s.x, 4)], shape=(1, 4, 25))
+    y = s.b.emit("transpose", [y], perm=(0, 2, 1))
+    y = s.b.emit("matmul", [y, s.param(4, 6)])
+    assert s.optimized(y) == ["transpose", "conv", "reshape", "matmul"]
+
+
+def test_explicit_padding_goes_into_the_convolution() -> None:
+    s = Small(1, 3, 5, 5)
+    y = s.b.emit("pad", [s.x], pads=((0, 0), (0, 0), (1, 2), (0, 1)), value=0.0)
+    graph = s.b.finish([s.conv(y, 4)])
+    (node,) = [n for n in optimize(graph).nodes if n.op == "conv"]
+    assert node.attrs["pads"] == ((2, 3), (1, 2))
+    assert_same_meaning(graph, optimize(graph))
+
+
+def test_average_pool_divides_by_a_constant_or_by_a_table() -> None:
+    attrs = {k: v for k, v in FIRST.items()} | {"kernel": (3, 3), "ceil_mode": False}
+    sizes = []
+    for include in (True, False):
+        s = Small(1, 2, 5, 5)
+        graph = s.b.finish([s.b.emit("avg_pool", [s.x], count_include_pad=include, **attrs)])
+        low = rw.lower_means(graph)
+        assert_same_meaning(graph, low)
+        sizes += [a.size for a in low.constants.values()]
+    assert sizes == [1, 25]
+
+
+def arithmetic(op: str, value: float, flip: bool = False) -> list[str]:
+    s = Small(2, 3)
+    pair = [s.x, s.b.constant(np.full(3, value, np.float32))]
+    return s.optimized(s.b.emit("tanh", [s.b.emit(op, pair[::-1] if flip else pair)]))
+
+
+@pytest.mark.parametrize(
+    ("op", "value", "flip", "expected"),
+    [
+        ("add", 0.0, False, []),
+        ("add", 0.0, True, []),
+        ("sub", 0.0, False, []),
+        ("sub", 0.0, True, ["sub"]),
+        ("sub", 2.0, False, ["add"]),
+        ("mul", 1.0, True, []),
+        ("div", 1.0, False, []),
+        ("div", 4.0, False, ["mul"]),
+        ("div", 4.0, True, ["div"]),
+        ("pow", 1.0, False, []),
+        ("pow", 2.0, False, ["mul"]),
+        ("pow", 0.0, True, ["pow"]),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_arithmetic_with_constants(op: str, value: float, flip: bool, expected: list[str]) -> None:
+    s = Small(2, 3)
+    pair = [s.x, s.b.constant(np.full(3, value, np.float32))]
+    graph = s.b.finish([s.b.emit("tanh", [s.b.emit(op, pair[::-1] if flip else pair)])])
+    best = optimize(graph)
+    assert [n.op for n in best.nodes] == [*expected, "tanh"]
+    x = np.asarray([[1.0, 2.0, 3.0], [0.5, 4.0, 0.1]], np.float32)
+    np.testing.assert_allclose(evaluate(best, [x])[0], evaluate(graph, [x])[0], rtol=1e-6)
+
+
+def test_adding_zeros_that_enlarge_stays() -> None:
+    s = Small(1, 3)
+    zeros = s.b.constant(np.zeros((4, 3), np.float32))
+    assert s.optimized(s.b.emit("add", [s.x, zeros])) == ["add"]
+
+
+def test_duplicates_and_dead_nodes_go() -> None:
+    s = Small(2, 3)
+    u, v = s.b.emit("exp", [s.x]), s.b.emit("exp", [s.x])
+    s.b.emit("tanh", [u])
+    assert s.optimized(s.b.emit("add", [u, v])) == ["exp", "add"]
+
+
+def test_an_identity_at_the_output_goes() -> None:
+    s = Small(2, 3)
+    assert s.optimized(s.b.emit("identity", [s.b.emit("identity", [s.x])])) == []
+
+
+def test_constants_are_computed() -> None:
+    s = Small(2, 3)
+    w = s.b.emit("transpose", [s.param(3, 2)], perm=(1, 0))
+    assert s.optimized(s.b.emit("add", [s.x, s.b.emit("exp", [w])])) == ["add"]
+
+
+def test_channels_last_leaves_channels_last_alone() -> None:
+    s = Small(1, 5, 5, 3)
+    y = s.b.emit(
+        "conv", [s.x, s.param(3, 3, 3, 4)], groups=1, **FIRST | {"layout": "channels_last"}
+    )
+    graph = s.b.finish([y])
+    assert str(channels_last(graph)) == str(graph)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ((2, 6, 4), (2, 3, 2, 4), [([0], [0]), ([1], [1, 2]), ([2], [3])]),
+        ((2, 3, 4), (6, 4), [([0, 1], [0]), ([2], [1])]),
+        ((2, 3, 1, 1), (2, 3), [([0], [0]), ([1, 2, 3], [1])]),
+        ((4, 3), (3, 4), [([0, 1], [0, 1])]),
+        ((), (1, 1), [([], [0, 1])]),
+        ((1, 6), (2, 3), [([0, 1], [0, 1])]),
+    ],
+)
+def test_blocks_of_a_reshape(old: Any, new: Any, expected: Any) -> None:
+    assert blocks(old, new) == expected
