@@ -1,0 +1,172 @@
+"""A compiled network (step `compile` of the flow): native kernels in order, weights packed once.
+
+In: a `Partition` and one `KernelImage` per distinct task. Out: `CompiledModule`, callable on numpy
+arrays in the network's own layouts. All activations live in one arena whose offsets are planned by
+lifetimes; pointers are prepared once; each constant is stored once per layout that a kernel reads.
+"""
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ansorlite.codegen.image import KernelImage, Param
+from ansorlite.codegen.loader import aligned_copy, aligned_empty, load_image
+from ansorlite.errors import ModelError
+from ansorlite.graph.ir import check_inputs
+from ansorlite.graph.memory import Lifetime, plan_arena
+from ansorlite.graph.partition import Partition, Subgraph, tasks
+from ansorlite.ir.layout import Layout
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class LayerTime:
+    """Latency of one kernel of the network (seconds, median of the profile's runs)."""
+
+    name: str
+    latency_s: float
+    flop: float
+
+
+class CompiledModule:
+    """Callable network; calls are serialised, they share one arena."""
+
+    def __init__(self, parts: Partition, images: Sequence[KernelImage]) -> None:
+        """`images[k]` is the kernel of the k-th task of `partition.tasks(parts)`."""
+        self.partition = parts
+        self._lock = threading.Lock()
+        self._kernels = [load_image(image) for image in images]
+        by_subgraph = {s: k for k, t in enumerate(tasks(parts)) for s in t.subgraphs}
+        self._values = self._place()
+        self._constants: dict[tuple[str, Layout | None, tuple[int, ...]], Array] = {}
+        workspace = max(
+            (p.nbytes for i in images for p in i.params if p.role == "workspace"), default=0
+        )
+        self._workspace = aligned_empty((workspace,), "uint8")
+        self._calls: list[tuple[Any, Any, Subgraph]] = []
+        for n, subgraph in enumerate(parts.subgraphs):
+            native = self._kernels[by_subgraph[n]]
+            pointers = self._pointers(subgraph, native.image)
+            args = native.pointer_array([int(x.ctypes.data) for x in pointers])
+            self._calls.append((native, args, subgraph))
+
+    # ---- memory ---------------------------------------------------------------------------------
+
+    def _place(self) -> dict[str, Array]:
+        """An array for every value that is no constant: graph inputs and results of kernels."""
+        graph, alias = self.partition.graph, self.partition.aliases
+        last = len(self.partition.subgraphs)
+        life: dict[str, list[int]] = {}
+        for v in graph.inputs:
+            life[v] = [-1, -1]
+        for k, s in enumerate(self.partition.subgraphs):
+            for v in (*s.inputs, *s.outputs):
+                owner = alias.get(v, v)
+                if owner not in graph.constants:
+                    life.setdefault(owner, [k, k])[1] = k
+        for v in graph.outputs:
+            owner = alias.get(v, v)
+            if owner in life:
+                life[owner][1] = last
+        sizes = {
+            v: Lifetime(graph.types[v].size * np.dtype(graph.types[v].dtype).itemsize, a, b)
+            for v, (a, b) in life.items()
+        }
+        offsets, total = plan_arena(sizes)
+        self.arena_bytes = total
+        self._arena = aligned_empty((total,), "uint8")
+        out: dict[str, Array] = {}
+        for v, at in offsets.items():
+            kind = graph.types[v]
+            raw = self._arena[at : at + sizes[v].size_bytes]
+            out[v] = raw.view(kind.dtype).reshape(kind.shape)
+        return out
+
+    def _pointers(self, s: Subgraph, image: KernelImage) -> list[Array]:
+        inputs = iter(s.inputs)
+        outputs = iter(s.outputs)
+        alias, graph = self.partition.aliases, self.partition.graph
+        arrays: list[Array] = []
+        for p in image.params:
+            if p.role == "workspace":
+                arrays.append(self._workspace)
+                continue
+            value = next(outputs) if p.role == "output" else next(inputs)
+            owner = alias.get(value, value)
+            if owner in graph.constants:
+                arrays.append(self._constant(owner, p))
+            else:
+                arrays.append(self._values[owner])
+        return arrays
+
+    def _constant(self, value: str, p: Param) -> Array:
+        key = (value, p.layout, p.shape)
+        if key not in self._constants:
+            x = self.partition.graph.constants[value].reshape(p.shape)
+            self._constants[key] = aligned_copy(p.layout.pack(x) if p.layout else x)
+        return self._constants[key]
+
+    # ---- calls ----------------------------------------------------------------------------------
+
+    def __call__(self, *args: npt.ArrayLike, **named: npt.ArrayLike) -> Array | tuple[Array, ...]:
+        """Run on arrays in input order, or by input name; one array, or a tuple in output order.
+
+        Raises ModelError for a wrong number, shape or dtype of inputs.
+        """
+        graph = self.partition.graph
+        given = check_inputs(graph, _ordered(graph.inputs, args, named))
+        with self._lock:
+            for name, x in given.items():
+                self._values[name][...] = x
+            for native, call, _ in self._calls:
+                native.call(call)
+            results = tuple(self._result(v) for v in graph.outputs)
+        return results[0] if len(results) == 1 else results
+
+    def _result(self, value: str) -> Array:
+        graph = self.partition.graph
+        owner = self.partition.aliases.get(value, value)
+        source = graph.constants.get(owner)
+        x = self._values[owner] if source is None else source
+        return np.array(x.reshape(graph.types[value].shape))
+
+    def profile(self, *args: npt.ArrayLike, repeats: int = 10) -> tuple[LayerTime, ...]:
+        """Latency of every kernel on these inputs, each timed `repeats` times in its place."""
+        self(*args)
+        times = np.zeros((repeats, len(self._calls)))
+        with self._lock:
+            for r in range(repeats):
+                for k, (native, call, _) in enumerate(self._calls):
+                    began = perf_counter()
+                    native.call(call)
+                    times[r, k] = perf_counter() - began
+        return tuple(
+            LayerTime(s.name, float(t), s.dag.flop)
+            for (_, _, s), t in zip(self._calls, np.median(times, axis=0), strict=True)
+        )
+
+    @property
+    def weights_bytes(self) -> int:
+        return sum(x.nbytes for x in self._constants.values())
+
+
+def _ordered(
+    names: Sequence[str], args: Sequence[npt.ArrayLike], named: Mapping[str, npt.ArrayLike]
+) -> list[npt.ArrayLike]:
+    if args and named:
+        raise ModelError("give the network's inputs in order or by name, not both")
+    if not named:
+        return list(args)
+    unknown = [n for n in named if n not in names]
+    if unknown:
+        raise ModelError(f"the network has no input {unknown[0]} (it has: {', '.join(names)})")
+    missing = [n for n in names if n not in named]
+    if missing:
+        raise ModelError(f"no value is given for input {missing[0]}")
+    return [named[n] for n in names]

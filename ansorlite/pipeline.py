@@ -1,0 +1,128 @@
+"""The whole system on one screen: a network in, a native, checked, fast network out.
+
+Each line of `auto_schedule` is a stage of the flow table in the README; the names are those that
+debug output, timings and `ansorlite show --stage` use. Open the folder of a stage next.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ansorlite.codegen.build import build_program
+from ansorlite.codegen.image import KernelImage
+from ansorlite.graph.ir import Graph
+from ansorlite.graph.module import CompiledModule
+from ansorlite.graph.partition import Partition, partition, tasks
+from ansorlite.graph.passes import optimize
+from ansorlite.measure.peak import Peak, measure_peak
+from ansorlite.report.tables import TaskRow, task_table, time_table
+from ansorlite.schedule.lower import lower
+from ansorlite.search.tune import Session, TuneResult, WeightedTask, tune_tasks
+from ansorlite.search.tuner import TaskTuner
+from ansorlite.space.plain import plain_state
+from ansorlite.target import Target
+from ansorlite.task import SearchTask
+
+
+@dataclass(frozen=True)
+class NetworkReport:
+    """What tuning a network gave: one result a task, and where the wall time went."""
+
+    results: tuple[TuneResult, ...]
+    weights: tuple[float, ...]
+    seconds: dict[str, float]
+    wall_s: float
+    peak: Peak | None
+    interrupted: bool = False
+
+    @property
+    def rows(self) -> tuple[TaskRow, ...]:
+        return tuple(
+            TaskRow(
+                r.task.name, r.task.flop, w, None if r.best is None else r.best.latency_s, r.trials
+            )
+            for r, w in zip(self.results, self.weights, strict=True)
+        )
+
+    def __str__(self) -> str:
+        peak = None if self.peak is None else self.peak.flops_all
+        return f"{task_table(self.rows, peak)}\n{time_table(self.seconds, self.wall_s)}"
+
+
+class ScheduledModule(CompiledModule):
+    """A compiled network that remembers how it was found (`report`)."""
+
+    report: NetworkReport
+
+
+def auto_schedule(
+    network: Graph,
+    n_trials: int | None = None,
+    timeout: float | None = None,
+    *,
+    log: str | Path | None = None,
+    seed: int = 0,
+    target: Target | None = None,
+    objective: Any = None,
+    progress: bool = True,
+    on_round: Callable[[Sequence[TaskTuner]], None] | None = None,
+    **session: Any,
+) -> ScheduledModule:
+    """Tune all subgraphs of a network together and compile it from the best programs.
+
+    `n_trials` counts measured programs over all tasks, those in the log included; `timeout` is
+    wall-clock seconds for everything. Without either, 64 trials a task. `n_trials=0` measures
+    nothing: it compiles from the log, and from the model alone where the log has nothing. Ctrl-C
+    compiles the best so far. More keyword arguments go to `search.tune.Session`.
+    """
+    machine = target or Target.detect()
+    graph = optimize(network)  # passes
+    parts = partition(graph)  # partition, expression
+    weighted = network_tasks(parts, machine)
+    if n_trials is None and timeout is None:
+        n_trials = 64 * len(weighted)
+    run = Session(n_trials, timeout, seed, log, progress=progress, **session)
+    with run:
+        # sketch, lower, sample, evolve, features, score, build, run, record, schedule tasks
+        results = tune_tasks(run, weighted, objective=objective, on_round=on_round)
+        images = [compile_task(r) for r in results]  # compile
+        module = ScheduledModule(parts, images)
+        peak = measure_peak(machine) if n_trials != 0 else None
+        module.report = NetworkReport(
+            tuple(results),
+            tuple(w.weight for w in weighted),
+            run.clock.seconds,
+            run.elapsed_s,
+            peak,
+            run.interrupted,
+        )
+    return module
+
+
+def network_tasks(parts: Partition, target: Target) -> list[WeightedTask]:
+    """The distinct tasks of a partition with their weights, in order of first occurrence."""
+    out = []
+    for t in tasks(parts):
+        name = parts.subgraphs[t.subgraphs[0]].name
+        kinds = "+".join(op.combiner or "map" for op in t.dag.computes)
+        out.append(WeightedTask(SearchTask(t.dag, target, name), float(t.weight), kinds))
+    return out
+
+
+def compile_task(result: TuneResult) -> KernelImage:
+    """Object code of a task's best program; of the plain schedule if nothing was found."""
+    if result.best is not None:
+        return build_program(result.best.program, result.task.target)
+    return plain_image(result.task)
+
+
+def plain_image(task: SearchTask) -> KernelImage:
+    return build_program(lower(plain_state(task.dag, task.target)), task.target)
+
+
+def compile_plain(network: Graph, target: Target | None = None) -> CompiledModule:
+    """The network with the plain schedule everywhere: valid, unsearched, the thing to beat."""
+    machine = target or Target.detect()
+    parts = partition(optimize(network))
+    return CompiledModule(parts, [plain_image(w.task) for w in network_tasks(parts, machine)])
