@@ -1,0 +1,87 @@
+"""Auto-schedules ResNet-18 at 224x224 and runs it on a picture (about two minutes on two cores).
+
+Usage: sh scripts/demo.sh [--timeout SECONDS] [--log FILE]. Prints the tuning's progress, the tables
+of tasks and of wall time, the latency of the plain and of the tuned network (medians over calls),
+its share of the measured FMA limit, and the check of the output against the numpy reference.
+"""
+
+import argparse
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+import ansorlite as al
+from ansorlite.graph.ir import evaluate
+from ansorlite.measure.peak import measure_peak
+from ansorlite.pipeline import compile_plain
+from ansorlite.target import Target
+from ansorlite.workloads.networks import network
+
+TOLERANCE = 1e-4
+
+
+def picture(size: int = 224) -> npt.NDArray[np.float32]:
+    """A drawn landscape, float32[1, 3, size, size], normalised as image networks expect it."""
+    y, x = np.mgrid[0:size, 0:size] / size
+    sky = np.stack([0.45 + 0.2 * y, 0.65 + 0.15 * y, 0.95 - 0.2 * y])
+    sun = np.exp(-((x - 0.72) ** 2 + (y - 0.25) ** 2) / 0.006)
+    sky += sun * np.array([0.6, 0.45, -0.3])[:, None, None]
+    hills = 0.62 + 0.08 * np.sin(7 * x) + 0.03 * np.sin(23 * x + 1)
+    stripes = 0.04 * np.sin(90 * y + 8 * np.sin(5 * x))
+    grass = np.stack([0.2 + stripes, 0.5 + 0.2 * (y - hills) + stripes, 0.15 + stripes])
+    image = np.where(y > hills, grass, sky).clip(0, 1)
+    mean, deviation = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
+    normal = (image - mean[:, None, None]) / deviation[:, None, None]
+    return normal[None].astype(np.float32)
+
+
+def median_latency_s(call: Any, x: npt.NDArray[np.float32], seconds: float = 3.0) -> float:
+    """Median over calls for about `seconds`, the first three not counted."""
+    for _ in range(3):
+        call(x)
+    times, end = [], time.perf_counter() + seconds
+    while time.perf_counter() < end or len(times) < 5:
+        began = time.perf_counter()
+        call(x)
+        times.append(time.perf_counter() - began)
+    return float(np.median(times))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--timeout", type=float, default=110.0, help="seconds of tuning")
+    parser.add_argument("--log", type=Path, default=Path("demo-log.jsonl"), help="tuning log")
+    args = parser.parse_args()
+
+    target = Target.detect()
+    print(f"machine: {target}")
+    net, x = network("resnet18"), picture()
+    expected = evaluate(net, [x])[0]
+    plain = compile_plain(net, target)
+    plain_s = median_latency_s(plain, x)
+    module = al.auto_schedule(net, timeout=args.timeout, log=args.log, seed=0)
+    print(f"\n{module.report}")
+    tuned_s = median_latency_s(module, x)
+    y = module(x)
+    error = float(np.abs(y - expected).max() / np.abs(expected).max())
+    peak = measure_peak(target).flops_all
+    flop = module.partition.flop
+    print(f"plain schedule: {plain_s * 1e3:.1f} ms   tuned: {tuned_s * 1e3:.1f} ms   ", end="")
+    print(f"speed-up {plain_s / tuned_s:.1f}")
+    print(
+        f"tuned: {flop / tuned_s / 1e9:.0f} GFLOP/s end to end, "
+        f"{flop / tuned_s / peak:.2f} of the measured FMA limit ({peak / 1e9:.0f} GFLOP/s)"
+    )
+    top = np.argsort(-y[0])[:3]
+    print(f"largest logits: {', '.join(f'class {k}: {y[0, k]:.3f}' for k in top)}")
+    print(f"relative error against the numpy reference: {error:.1e} ", end="")
+    print("(correct)" if error < TOLERANCE else f"(WRONG: the limit is {TOLERANCE})")
+    return 0 if error < TOLERANCE else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,25 @@
+# Sourced by the other scripts: makes .venv with the pinned install, once per change of its inputs.
+# Sets PYTHON to the interpreter of the environment. Usage: . scripts/setup.sh EXTRAS
+set -eu
+cd "$(dirname "$0")/.."
+extras="$1"
+python=""
+for candidate in python3.13 python3.12 python3.11 python3; do
+  if command -v "$candidate" >/dev/null 2>&1 &&
+     "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+    python="$candidate"
+    break
+  fi
+done
+if [ -z "$python" ]; then
+  echo "ansorlite needs Python 3.11 or newer on the PATH" >&2
+  exit 1
+fi
+stamp=".venv/installed-$extras"
+if [ ! -f "$stamp" ] || [ pyproject.toml -nt "$stamp" ] || [ scripts/constraints.txt -nt "$stamp" ]; then
+  [ -x .venv/bin/python ] || "$python" -m venv .venv
+  .venv/bin/python -m pip install --quiet --disable-pip-version-check \
+    --constraint scripts/constraints.txt --editable ".[$extras]"
+  touch "$stamp"
+fi
+PYTHON="$PWD/.venv/bin/python"
