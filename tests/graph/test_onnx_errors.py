@@ -1,0 +1,211 @@
+"""What users see when a model cannot be imported: one clear line each."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from ansorlite.errors import MissingExtra, ModelError
+from ansorlite.graph.ir import evaluate
+from ansorlite.graph.onnx_import import load_onnx
+
+FLOAT = onnx.TensorProto.FLOAT
+Nodes = list[onnx.NodeProto]
+
+
+def model(
+    nodes: Nodes,
+    shape: Any = (2, 3),
+    dtype: int = FLOAT,
+    arrays: dict[str, Any] | None = None,
+    opset: int = 17,
+    output: str = "y",
+) -> onnx.ModelProto:
+    info = onnx.helper.make_tensor_value_info
+    initializers = [
+        onnx.numpy_helper.from_array(np.asarray(v), k) for k, v in (arrays or {}).items()
+    ]
+    graph = onnx.helper.make_graph(
+        nodes, "net", [info("x", dtype, shape)], [info(output, dtype, None)], initializers
+    )
+    return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)])
+
+
+def node(op: str, *inputs: str, out: str = "y", name: str = "n1", **attrs: Any) -> onnx.NodeProto:
+    return onnx.helper.make_node(op, inputs, [out], name, **attrs)
+
+
+RELU = [node("Relu", "x")]
+
+
+def refused(source: Any, message: str, **arguments: Any) -> None:
+    with pytest.raises(ModelError, match=message) as caught:
+        load_onnx(source, **arguments)
+    assert "\n" not in str(caught.value)
+
+
+def test_missing_file(tmp_path: Path) -> None:
+    refused(tmp_path / "none.onnx", r"there is no file .*none\.onnx")
+
+
+def test_damaged_files(tmp_path: Path) -> None:
+    path = tmp_path / "net.onnx"
+    path.write_bytes(b"this is text, not a model")
+    refused(path, r"net\.onnx is no (readable )?ONNX model")
+    path.write_bytes(b"")
+    refused(str(path), r"net\.onnx is no ONNX model, or one without nodes")
+    refused(b"\xff\xff\xff", "model of 3 bytes is no readable ONNX model")
+
+
+def test_cut_off_file(tmp_path: Path) -> None:
+    whole = model([node("Add", "x", "w")], arrays={"w": np.ones((2, 3), np.float32)})
+    refused(whole.SerializeToString()[:-40], "is no readable ONNX model")
+
+
+def test_not_a_model() -> None:
+    refused(3.5, "a float is no ONNX model: give a path or a ModelProto")
+
+
+def test_path_bytes_and_proto_give_the_same(tmp_path: Path) -> None:
+    proto = model(RELU)
+    path = tmp_path / "net.onnx"
+    onnx.save(proto, path)
+    texts = {str(load_onnx(s)) for s in (proto, proto.SerializeToString(), path, str(path))}
+    assert len(texts) == 1
+
+
+def test_all_unsupported_operators_are_listed() -> None:
+    nodes = [
+        node("LSTM", "x", out="a", name="first"),
+        node("Relu", "a", out="b", name="fine"),
+        node("Einsum", "b", out="c", name="second"),
+        onnx.helper.make_node("LSTM", ["c"], ["d"]),
+        onnx.helper.make_node("FusedMatMul", ["d"], ["y"], "own", domain="com.microsoft"),
+    ]
+    refused(
+        model(nodes),
+        r"3 unsupported operators: Einsum \(node second\); LSTM \(node first, LSTM_3\); "
+        r"com\.microsoft\.FusedMatMul \(node own\)",
+    )
+
+
+@pytest.mark.parametrize("opset", [6, 29])
+def test_opset_out_of_range(opset: int) -> None:
+    refused(model(RELU, opset=opset), rf"opset {opset}; supported are 7 to 28: convert it")
+
+
+def test_dynamic_batch() -> None:
+    proto = model(RELU, ("N", 3))
+    refused(proto, r"input x has the dynamic dimension 0 \(N\): pass dims=\{'N': 1\} or batch=1")
+    assert load_onnx(proto, batch=4).types["x"].shape == (4, 3)
+    assert load_onnx(proto, dims={"N": 5}).types["x"].shape == (5, 3)
+
+
+def test_dynamic_image() -> None:
+    proto = model(RELU, (1, 3, "height", None))
+    refused(proto, r"dynamic dimension 2 \(height\): pass dims=\{'height': 1\}$")
+    refused(proto, r"dynamic dimension 3 \(x\.3\): pass", dims={"height": 8})
+    assert load_onnx(proto, dims={"height": 8, "x.3": 9}).types["x"].shape == (1, 3, 8, 9)
+
+
+def test_dims_that_nothing_has() -> None:
+    refused(
+        model(RELU, ("N", 3)), "dims names 'M'; the dynamic dimensions of net: N", dims={"M": 1}
+    )
+    refused(model(RELU), "dims names 'M'; the dynamic dimensions of net: none", dims={"M": 1})
+
+
+def test_extent_below_one() -> None:
+    refused(model(RELU), "dimension 0 of input x is 0, must be >= 1", batch=0)
+
+
+def test_batch_replaces_a_fixed_extent() -> None:
+    assert load_onnx(model(RELU), batch=7).types["x"].shape == (7, 3)
+
+
+def test_unsupported_dtypes_are_named() -> None:
+    refused(model(RELU, dtype=onnx.TensorProto.FLOAT16), "input x has dtype float16: convert")
+    refused(model(RELU, dtype=onnx.TensorProto.BFLOAT16), "input x has dtype bfloat16: convert")
+    refused(model(RELU, dtype=onnx.TensorProto.STRING), "input x has dtype string: convert")
+    weights = {"w": np.ones((2, 3), np.float16)}
+    refused(model([node("Add", "x", "w")], arrays=weights), "constant w has dtype float16: convert")
+
+
+def test_mixed_dtypes_name_the_node() -> None:
+    weights = {"w": np.ones((2, 3), np.float64)}
+    proto = model([node("Add", "x", "w")], arrays=weights)
+    refused(proto, r"node n1 \(add\): operands have different dtypes float32, float64")
+
+
+def test_input_without_shape() -> None:
+    proto = model(RELU)
+    proto.graph.input[0].type.tensor_type.ClearField("shape")
+    refused(proto, "input x has no tensor shape: export the model with shapes")
+
+
+def test_shapes_that_do_not_fit_name_the_node() -> None:
+    proto = model([node("MatMul", "x", "w")], arrays={"w": np.ones((4, 2), np.float32)})
+    refused(proto, r"node n1 \(matmul\): cannot multiply matrices")
+
+
+def test_a_shape_that_depends_on_the_input() -> None:
+    proto = model([node("Reshape", "x", "x")])
+    refused(proto, r"node n1 \(Reshape\): operand x must be constant: it depends on the input")
+
+
+def test_missing_pieces_of_a_node() -> None:
+    refused(model([node("LRN", "x")]), r"node n1 \(LRN\) has no attribute 'size'")
+    refused(model([node("Relu")]), r"node n1 \(relu\) has 0 operands, not 1 to 1")
+    refused(model([node("Relu", "q")]), r"node n1 \(Relu\) reads q, which no node computes")
+    refused(model(RELU, output="z"), "net: no node computes the output z")
+
+
+@pytest.mark.parametrize(
+    ("op", "inputs", "attrs", "message"),
+    [
+        ("BatchNormalization", "xwwww", {"training_mode": 1}, "export in evaluation mode"),
+        ("Pad", "xp", {"mode": "reflect"}, "pad mode 'reflect' is not supported"),
+        ("Cast", "x", {"to": onnx.TensorProto.INT32}, r"cannot cast float32\[2, 3\] to int32"),
+        ("Gather", "xi", {}, "indices with a fixed step"),
+        ("Squeeze", "xj", {}, "cannot squeeze axis 1 of extent 3"),
+        ("Conv", "xw", {}, "a kernel of 0 extents|same rank|spatial"),
+        ("MaxPool", "x", {"kernel_shape": [2], "auto_pad": "LEFT"}, "1 extents over 0 spatial"),
+        ("Constant", "", {"value_string": "a"}, "constant of kind value_string"),
+    ],
+)
+def test_what_an_operator_cannot_do(op: str, inputs: str, attrs: Any, message: str) -> None:
+    arrays = {
+        "w": np.ones(3, np.float32),
+        "p": np.zeros(4, np.int64),
+        "i": np.asarray([0, 1, 0], np.int64),
+        "j": np.asarray([1], np.int64),
+    }
+    refused(model([node(op, *inputs, **attrs)], arrays=arrays), rf"node n1 \({op}\).*{message}")
+
+
+def test_initializers_that_are_also_inputs_are_constants() -> None:
+    proto = model([node("Add", "x", "w")], arrays={"w": np.ones((2, 3), np.float32)})
+    proto.graph.input.append(onnx.helper.make_tensor_value_info("w", FLOAT, (2, 3)))
+    graph = load_onnx(proto)
+    assert graph.inputs == ("x",) and list(graph.constants) == ["w"]
+    assert evaluate(graph, [np.zeros((2, 3), np.float32)])[0].tolist() == [[1, 1, 1], [1, 1, 1]]
+
+
+def test_without_onnx_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    with pytest.raises(MissingExtra, match=r"pip install 'ansorlite\[onnx\]'"):
+        load_onnx("net.onnx")
+
+
+def test_weights_in_a_file_of_their_own(tmp_path: Path) -> None:
+    weight = np.arange(600, dtype=np.float32).reshape(3, 200)
+    proto = model([node("MatMul", "x", "w")], arrays={"w": weight})
+    path = tmp_path / "net.onnx"
+    onnx.save(proto, path, save_as_external_data=True, location="w.bin", size_threshold=0)
+    x = np.ones((2, 3), np.float32)
+    np.testing.assert_allclose(evaluate(load_onnx(path), [x])[0], x @ weight)
+    (tmp_path / "w.bin").unlink()
+    refused(path, r"net\.onnx is no readable ONNX model: .*w\.bin")
