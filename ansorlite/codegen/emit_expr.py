@@ -127,7 +127,7 @@ class ExprEmitter:
             if key not in env.cache:
                 env.cache[key] = self._int_op(atom, args, env)
             return env.cache[key]
-        return _fold(atom.name, args)
+        return _fold(atom.name, [a for a in args if isinstance(a, int)])
 
     def _widen(self, v: ir.Value, dtype: str) -> ir.Value:
         return v if dtype == "int64" else self.b.sext(v, I64)

@@ -82,28 +82,41 @@ FEATURE_NAMES: tuple[str, ...] = (
 N_FEATURES = len(FEATURE_NAMES)
 
 
+class FeaturePlan:
+    """What features need of a program, taken from it once: accesses with their coefficients."""
+
+    def __init__(self, program: Program) -> None:
+        found = list(stores_under(program.body))
+        kept = [(s, loops) for s, loops in found if not _start(s)] or found
+        buffers = {b.name: b for b in all_buffers(program)}
+        self.statements = [_Statement(s, loops, _accesses(s, loops, buffers)) for s, loops in kept]
+        self.buffers = buffers
+        self.touched: dict[str, int] = {}
+        for st in self.statements:
+            for a in st.accesses:
+                self.touched[a.buffer.name] = self.touched.get(a.buffer.name, 0) + 1
+
+    def __call__(
+        self, columns: Mapping[str, Any], n: int, target: Target
+    ) -> npt.NDArray[np.float32]:
+        """float32[n, S, N_FEATURES]; `columns` gives int64[n] per hole variable."""
+        ev = _Batch(columns, n)
+        work = [_work(st, ev) for st in self.statements]
+        total = np.maximum(sum(work), 1.0)
+        out = np.empty((n, len(self.statements), N_FEATURES), dtype=np.float32)
+        for k, st in enumerate(self.statements):
+            rows = _statement_features(st, ev, self.buffers, self.touched, target)
+            rows.append(work[k] / total)
+            for c, row in enumerate(rows):
+                out[:, k, c] = row
+        return out
+
+
 def features(
     program: Program, columns: Mapping[str, Any], n: int, target: Target
 ) -> npt.NDArray[np.float32]:
-    """float32[n, S, N_FEATURES]; `columns` gives int64[n] per hole variable (see FEATURE_NAMES)."""
-    statements = [_Statement(s, loops) for s, loops in stores_under(program.body) if not _start(s)]
-    if not statements:
-        statements = [_Statement(s, loops) for s, loops in stores_under(program.body)]
-    ev = _Batch(columns, n)
-    buffers = {b.name: b for b in all_buffers(program)}
-    touched: dict[str, int] = {}
-    for st in statements:
-        for name in {st.store.buffer, *(x.tensor for x in loads(st.store.value))}:
-            touched[name] = touched.get(name, 0) + 1
-    work = [_work(st, ev) for st in statements]
-    total = np.maximum(sum(work), 1.0)
-    out = np.empty((n, len(statements), N_FEATURES), dtype=np.float32)
-    for k, st in enumerate(statements):
-        rows = _statement_features(st, ev, buffers, touched, target)
-        rows.append(work[k] / total)
-        for c, row in enumerate(rows):
-            out[:, k, c] = row
-    return out
+    """float32[n, S, N_FEATURES] (see FEATURE_NAMES) of a population of one program."""
+    return FeaturePlan(program)(columns, n, target)
 
 
 def _start(s: Store) -> bool:
@@ -134,9 +147,62 @@ class _Batch:
 
 
 @dataclass(frozen=True)
+class _Access:
+    """All accesses of one statement to one buffer.
+
+    `moves[level]` lists (dimension, coefficients) of the loops that change the address; no
+    coefficients means that the index is not affine in the loop variable.
+    """
+
+    buffer: Buffer
+    writes: bool
+    reads: bool
+    moves: tuple[tuple[tuple[int, tuple[Expr, ...]], ...], ...]
+
+
+@dataclass(frozen=True)
 class _Statement:
     store: Store
     loops: tuple[For, ...]
+    accesses: tuple[_Access, ...]
+
+
+def _accesses(
+    store: Store, loops: tuple[For, ...], buffers: Mapping[str, Buffer]
+) -> tuple[_Access, ...]:
+    """The written buffer first, then the others in order of appearance."""
+    indices: dict[str, list[tuple[Expr, ...]]] = {store.buffer: [store.indices]}
+    for x in dict.fromkeys(loads(store.value)):
+        indices.setdefault(x.tensor, [])
+        if x.indices not in indices[x.tensor]:
+            indices[x.tensor].append(x.indices)
+    read = {x.tensor for x in loads(store.value)} | ({store.buffer} if store.combiner else set())
+    return tuple(
+        _Access(
+            buffers[name],
+            name == store.buffer,
+            name in read,
+            tuple(_moves(found, lp.var) for lp in loops),
+        )
+        for name, found in indices.items()
+        if name in buffers
+    )
+
+
+def _moves(indices: list[tuple[Expr, ...]], var: str) -> tuple[tuple[int, tuple[Expr, ...]], ...]:
+    out = []
+    for d in range(len(indices[0])):
+        coefs: list[Expr] = []
+        affine = True
+        for idx in indices:
+            if var in idx[d].free:
+                c = coefficient(idx[d], var)
+                affine = affine and c is not None
+                if c is not None:
+                    coefs.append(c)
+        if coefs or not affine:
+            out.append((d, tuple(dict.fromkeys(coefs)) if affine else ()))
+    return tuple(out)
 
 
 def log(x: Any) -> Values:
@@ -155,6 +221,9 @@ def _flops(store: Store) -> float:
 
 def _work(st: _Statement, ev: _Batch) -> Values:
     return ev.product(st.store.count) * _flops(st.store)
+
+
+_ZERO = Const(0)
 
 
 @dataclass
@@ -176,59 +245,46 @@ class _Touched:
     itemsize: int
 
 
-def _touch(
-    buffer: Buffer,
-    indices: list[tuple[Expr, ...]],
-    flags: tuple[bool, bool],
-    st: _Statement,
-    ev: _Batch,
-    extents: list[Values],
-) -> _Touched:
+def _touch(access: _Access, ev: _Batch, extents: list[Values]) -> _Touched:
+    buffer = access.buffer
     shape = [ev(e) for e in buffer.shape]
-    rank, depth = len(shape), len(st.loops)
-    strides: list[Values] = [np.ones(ev.n)] * rank
+    rank, depth = len(shape), len(extents)
+    ones = np.ones(ev.n)
+    strides: list[Values] = [ones] * rank
     for d in range(rank - 2, -1, -1):
         strides[d] = strides[d + 1] * shape[d + 1]
-    spread = [np.ones(ev.n) for _ in range(rank)]  # extent touched per dimension
-    inner: list[Values] = [np.ones(ev.n)] * (depth + 1)
-    moves: list[Any] = [False] * depth
+    spread = [ones] * rank  # extent touched per dimension
+    inner: list[Values] = [ones] * (depth + 1)
+    moves: list[Any] = [np.zeros(ev.n, dtype=bool)] * depth
     stride, found = np.zeros(ev.n), np.zeros(ev.n, dtype=bool)
     for level in range(depth - 1, -1, -1):
-        e, var = extents[level], st.loops[level].var
-        runs = e > 1
-        step, moving = np.zeros(ev.n), np.zeros(ev.n, dtype=bool)
-        for d in range(rank):
-            coefs = [c for idx in indices if (c := _coefficient(idx[d], var)) is not None]
-            whole = any(_coefficient(idx[d], var) is None for idx in indices)
-            if whole:
+        runs = extents[level] > 1
+        step: Any = 0.0
+        moving: Any = moves[level]
+        for d, coefs in access.moves[level]:
+            if not coefs:
                 spread[d] = np.where(runs, shape[d], spread[d])
                 step, moving = np.where(runs, strides[d], step), moving | runs
-            elif coefs:
-                size = np.abs(ev(coefs[0]))
-                for c in coefs[1:]:
-                    size = np.maximum(size, np.abs(ev(c)))
-                spread[d] = np.minimum(spread[d] + size * (e - 1), np.maximum(shape[d], 1.0))
-                step, moving = step + size * strides[d], moving | (runs & (size > 0))
+                continue
+            size = np.abs(ev(coefs[0]))
+            for c in coefs[1:]:
+                size = np.maximum(size, np.abs(ev(c)))
+            grown = spread[d] + size * (extents[level] - 1)
+            spread[d] = np.minimum(grown, np.maximum(shape[d], 1.0))
+            step, moving = step + size * strides[d], moving | (runs & (size > 0))
         moves[level] = moving
         stride = np.where(runs & ~found, step, stride)
         found = found | runs
-        total = spread[0] if rank else np.ones(ev.n)
-        for d in range(1, rank):
-            total = total * spread[d]
-        inner[level] = total
-    run = spread[-1] if rank else np.ones(ev.n)
-    size = np.dtype(buffer.dtype).itemsize
-    return _Touched(buffer, flags[0], flags[1], inner, moves, stride, run, size)
-
-
-_ZERO = Const(0)
-
-
-def _coefficient(e: Expr, var: str) -> Expr | None:
-    """The factor of `var`; None if not affine, an empty polynomial counts as absent."""
-    if var not in e.free:
-        return _ZERO
-    return coefficient(e, var)
+        if access.moves[level]:
+            total = ones
+            for s in spread:
+                total = total * s
+            inner[level] = total
+        else:
+            inner[level] = inner[level + 1]
+    run = spread[-1] if rank else ones
+    size_bytes = np.dtype(buffer.dtype).itemsize
+    return _Touched(buffer, access.writes, access.reads, inner, moves, stride, run, size_bytes)
 
 
 def _statement_features(
@@ -244,19 +300,7 @@ def _statement_features(
     out: list[Values] = [log(executions * c) for c in op_counts(store).values()]
     out += _loop_features(st, ev, extents, target)
 
-    indices: dict[str, list[tuple[Expr, ...]]] = {store.buffer: [store.indices]}
-    for x in dict.fromkeys(loads(store.value)):
-        indices.setdefault(x.tensor, [])
-        if x.indices not in indices[x.tensor]:
-            indices[x.tensor].append(x.indices)
-    read = {x.tensor for x in loads(store.value)}
-    if store.combiner:
-        read.add(store.buffer)
-    touched = [
-        _touch(buffers[name], idx, (name == store.buffer, name in read), st, ev, extents)
-        for name, idx in indices.items()
-        if name in buffers
-    ]
+    touched = [_touch(a, ev, extents) for a in st.accesses]
     # Bytes of all buffers touched by one iteration of each loop.
     levels = len(loops) + 1
     bytes_at: list[Values] = [np.zeros(ev.n)] * levels
@@ -419,17 +463,17 @@ def _intensity(
         work = per_trip * inside
         xs.append(np.log2(1.0 + work))
         ys.append(log(work / np.maximum(bytes_at[level], 1.0)))
-    top = np.maximum(xs[-1], 1e-9)
+    x, y = np.stack(xs), np.stack(ys)  # [points, n], x never falls
+    top = np.maximum(x[-1], 1e-9)
+    column = np.arange(n)
     out = []
     for k in range(CURVE):
-        x = top * (k + 1) / CURVE
-        y = np.where(x <= xs[0], ys[0], ys[-1])
-        for a in range(len(xs) - 1):
-            width = xs[a + 1] - xs[a]
-            inside_ = (x > xs[a]) & (x <= xs[a + 1]) & (width > 0)
-            t = np.where(inside_, (x - xs[a]) / np.where(width > 0, width, 1.0), 0.0)
-            y = np.where(inside_, ys[a] + t * (ys[a + 1] - ys[a]), y)
-        out.append(y)
+        at = top * (k + 1) / CURVE
+        right = np.minimum((x < at).sum(axis=0), len(x) - 1)
+        left = np.maximum(right - 1, 0)
+        x0, x1, y0, y1 = x[left, column], x[right, column], y[left, column], y[right, column]
+        t = np.clip((at - x0) / np.where(x1 > x0, x1 - x0, 1.0), 0.0, 1.0)
+        out.append(y0 + t * (y1 - y0))
     return out
 
 
@@ -446,8 +490,8 @@ def _allocation(
     if b is None or b.scope == "global":
         return [np.zeros(ev.n)] * 4
     size = np.ones(ev.n)
-    for e in b.shape:
-        size = size * ev(e)
+    for dim in b.shape:
+        size = size * ev(dim)
     own = np.ones(ev.n)
     for lp, e in zip(loops, extents, strict=True):
         if lp.axis[0] == store.stage:

@@ -21,6 +21,7 @@ from ansorlite.ir.program import (
     Buffer,
     For,
     If,
+    Mark,
     Program,
     Stmt,
     Store,
@@ -118,7 +119,7 @@ class _Specializer:
         return self._plain(s)
 
     def _plain(self, s: For) -> Stmt:
-        mark = "parallel" if s.note("parallel") != Const(0) else "serial"
+        mark: Mark = "parallel" if s.note("parallel") != Const(0) else "serial"
         return replace(s, body=self.visit(s.body), mark=mark, notes=())
 
     def _nest(self, chain: _Chain, top: int, first: int, start: Const | None) -> Stmt:
@@ -133,7 +134,7 @@ class _Specializer:
             if start is not None:
                 body = block([replace(store, value=start, combiner=None), body])
         for lp in reversed(loops[:top]):
-            mark = "parallel" if lp.note("parallel") != Const(0) else "serial"
+            mark: Mark = "parallel" if lp.note("parallel") != Const(0) else "serial"
             body = replace(lp, body=body, mark=mark, notes=())
         return body
 
@@ -315,13 +316,13 @@ class _Specializer:
                     axis=at.axis,
                 )
                 if count > 1:
-                    mark = "unroll" if unroll else "serial"
+                    kind: Mark = "unroll" if unroll else "serial"
                     n = Const(count)
-                    body = For(group.name, n, n, at.reduce, body, mark=mark, axis=at.axis)
+                    body = For(group.name, n, n, at.reduce, body, mark=kind, axis=at.axis)
                 bodies.append(body)
         body = block(bodies)
         for lp in reversed(rest):
-            mark = "unroll" if unroll and lp in tile else "serial"
+            mark: Mark = "unroll" if unroll and lp in tile else "serial"
             body = replace(lp, body=body, mark=mark, notes=())
         return body
 

@@ -8,6 +8,7 @@ population; `RandomPolicy` draws legal rows.
 """
 
 import zlib
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -16,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ansorlite.cost.analytic import analytic_score
-from ansorlite.cost.features import features
+from ansorlite.cost.features import FeaturePlan
 from ansorlite.cost.losses import TrainingGroup
 from ansorlite.cost.model import CostModel
 from ansorlite.schedule.holes import population_columns
@@ -64,6 +65,7 @@ class EvolutionParams:
     epsilon: float = 0.05
     measured_share: float = 0.25
     alive: int = 8  # sketches that breed in one round
+    same_tiles: int = 2  # picked rows of a round with equal tiles
     draws: int = 16  # random draws a wanted row, before the legality mask
 
 
@@ -83,6 +85,7 @@ class _History:
         self.sketches = {s.name: s for s in sketches}
         self.target = target
         self.told: dict[str, _Measured] = {s.name: _Measured() for s in sketches}
+        self._plans: dict[str, FeaturePlan] = {}
 
     def tell(self, candidates: Sequence[Candidate], latency_s: Sequence[float]) -> None:
         for name in dict.fromkeys(c.sketch.name for c in candidates):
@@ -97,8 +100,9 @@ class _History:
 
     def features(self, name: str, rows: Rows) -> npt.NDArray[np.float32]:
         s = self.sketches[name]
-        columns = population_columns(s.holes, rows)
-        return features(s.program, columns, len(rows), self.target)
+        if name not in self._plans:
+            self._plans[name] = FeaturePlan(s.program)
+        return self._plans[name](population_columns(s.holes, rows), len(rows), self.target)
 
     def legal(self, name: str, rows: Rows) -> npt.NDArray[np.bool_]:
         s = self.sketches[name]
@@ -111,7 +115,7 @@ class _History:
         return np.asarray(rows, dtype=np.int32).reshape(len(rows), width)
 
     def sample(self, name: str, n: int, draws: int, rng: np.random.Generator) -> Rows:
-        """Up to n legal rows, none twice; the draws are bounded (some sketches have no legal row)."""
+        """Up to n legal rows, none twice, of a bounded number of draws (there may be none)."""
         s = self.sketches[name]
         rows = s.sample(max(64, n * draws), rng)
         rows = rows[unique_rows(rows)]
@@ -284,9 +288,16 @@ class EvolutionaryPolicy:
         """The best predicted, with a share of random legal rows for diversity."""
         n_random = int(np.ceil(self.params.epsilon * n)) if n > 4 else 0
         out: dict[tuple[str, tuple[int, ...]], Candidate] = {}
+        tiles: Counter[tuple[str, tuple[int, ...]]] = Counter()
         for name, row, score in best.ranked():
             if len(out) >= n - n_random:
                 break
+            # Rows that differ in annotations only tell little of each other: a few of each.
+            kinds = [h.kind for h in self.history.sketches[name].holes]
+            tile = tuple(int(v) for v, k in zip(row, kinds, strict=True) if k in ("tile", "factor"))
+            tiles[name, tile] += 1
+            if tile and tiles[name, tile] > self.params.same_tiles:
+                continue
             c = Candidate(self.history.sketches[name], tuple(int(v) for v in row), float(score))
             out.setdefault(c.key, c)
         names = list(self.history.sketches)
