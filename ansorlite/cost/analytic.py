@@ -1,9 +1,9 @@
 """An analytic score from features alone: what is known of the machine before anything is learned.
 
 In: float32[P, S, F] of `cost.features`. Out: float64[P], higher is better: minus the log2 of an
-estimated number of cycles. Per statement the larger of arithmetic (vector operations, throttled by
-too few independent accumulators) and register loads, plus data moved per cache level, divided by
-the cores that the parallel grains keep busy.
+estimated number of cycles. Per statement the longest of arithmetic (vector operations, throttled by
+too few independent accumulators), register loads and data moved per cache level, and a share of the
+others, which overlap with it; divided by the cores that the parallel grains keep busy.
 """
 
 import numpy as np
@@ -15,8 +15,9 @@ _AT = {name: k for k, name in enumerate(FEATURE_NAMES)}
 FMA_PER_CYCLE = 2.0
 FMA_LATENCY = 4.0
 LOADS_PER_CYCLE = 2.0
-BYTES_PER_CYCLE = {"beyond_l1": 32.0, "beyond_l2": 12.0, "beyond_l3": 5.0}
-SERIAL_LATENCY = 3.0  # cycles of a scalar dependent operation
+ACCUMULATOR_CYCLES = 1.5  # a load and a store
+BYTES_PER_CYCLE = {"beyond_l1": 32.0, "beyond_l2": 14.0, "beyond_l3": 5.0}
+SERIALISED = 0.3  # share of the shorter parts that does not overlap with the longest
 NEST_CYCLES = 3000.0  # starting a parallel region
 
 
@@ -47,8 +48,13 @@ def analytic_score(features: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]
         used = raw(f"buffer{b}_read") + raw(f"buffer{b}_write") > 0
         strided = used & (raw(f"buffer{b}_inner_stride") > 1.01) & (lanes > 1.0)
         gather = gather + np.where(strided & (chains <= 1), 2.0, 0.0)
-    register = executions / lanes * (loads / LOADS_PER_CYCLE + gather)
-    memory = sum(linear(k) / rate for k, rate in BYTES_PER_CYCLE.items())
+    # Accumulators are read and written once per run of the innermost reductions.
+    run = np.maximum(linear("inner_reduction"), 1.0)
+    reload = np.where(reduces, ACCUMULATOR_CYCLES / run, 0.0)
+    register = executions / lanes * (loads / LOADS_PER_CYCLE + gather + reload)
+    parts = [compute, register, *(linear(k) / rate for k, rate in BYTES_PER_CYCLE.items())]
+    longest = np.maximum.reduce(parts)
     share = np.maximum(raw("parallel_share") * raw("parallel_balance"), 1e-3)
-    cycles = (np.maximum(compute, register) + memory) / share + NEST_CYCLES * (share > 0.51)
+    busy = longest + SERIALISED * (sum(parts) - longest)
+    cycles = busy / share + NEST_CYCLES * (share > 0.51)
     return np.asarray(-np.log2(np.maximum(cycles.sum(axis=1), 1.0)))

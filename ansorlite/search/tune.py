@@ -37,6 +37,7 @@ PolicyName = Literal["evolutionary", "random"]
 ROUND_SIZE = 64
 MIN_ROUND = 8
 SETTLE = 3  # contenders raced at the end
+SETTLE_SHARE = 0.06  # of the time budget, kept for that race and for compiling
 SAME_ERRORS = 16  # identical failures in a row that end a task with a diagnosis
 
 
@@ -172,6 +173,14 @@ class Session:
     def left_s(self) -> float:
         return float("inf") if self.timeout is None else self.timeout - self.elapsed_s
 
+    def affordable(self, n: int, done: int) -> int:
+        """At most n trials, fewer where the time left is not enough for them at the pace so far."""
+        new = done - self.trials_before
+        if self.timeout is None or new < MIN_ROUND:
+            return n if self.left_s() > 0 else 0
+        pace_s = self.elapsed_s / new
+        return max(0, min(n, int((self.left_s() - SETTLE_SHARE * self.timeout) / pace_s)))
+
     def tuner(self, task: SearchTask) -> TaskTuner:
         with self.clock.phase("search"):
             space = sketches(task.dag, task.target, self.space)
@@ -247,6 +256,7 @@ def _tune_one(session: Session, task: SearchTask) -> TuneResult:
             missing = (
                 size if session.n_trials is None else min(size, session.n_trials - tuner.trials)
             )
+            missing = session.affordable(missing, tuner.trials)
             if missing <= 0 or session.left_s() <= 0:
                 break
             session.train([tuner])
@@ -407,6 +417,7 @@ def _rounds(
     while session.left_s() > 0:
         done = sum(t.trials for t in tuners)
         n = size if session.n_trials is None else min(size, session.n_trials - done)
+        n = session.affordable(n, done)
         k = plan.next_task()
         if n <= 0 or k is None:
             break
