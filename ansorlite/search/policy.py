@@ -66,6 +66,7 @@ class EvolutionParams:
     measured_share: float = 0.25
     alive: int = 8  # sketches that breed in one round
     same_tiles: int = 2  # picked rows of a round with equal tiles
+    same_body: float = 0.2  # share of a round with one register body
     draws: int = 16  # random draws a wanted row, before the legality mask
 
 
@@ -194,7 +195,7 @@ class EvolutionaryPolicy:
             scored = {k: (rows, self._score(k, rows)) for k, rows in pool.items() if len(rows)}
             for name, (rows, scores) in scored.items():
                 new = ~rows_in(rows, self.history.measured_rows(name))
-                best.add(name, rows[new], scores[new], keep=4 * n)
+                best.add(name, rows[new], scores[new], keep=16 * n)
             if generation < self.params.generations:
                 pool = self._breed(scored, rng)
         return self._pick(best, n, rng)
@@ -284,20 +285,30 @@ class EvolutionaryPolicy:
         rows = rows[unique_rows(rows)]
         return rows[self.history.legal(name, rows)] if len(rows) else rows
 
+    def _shape(
+        self, name: str, row: npt.NDArray[np.int32]
+    ) -> tuple[tuple[int, ...], tuple[object, ...]]:
+        """(option indices of all tiles, innermost factors of the spatial tiles by axis)."""
+        holes = self.history.sketches[name].holes
+        tiles = [(h, int(v)) for h, v in zip(holes, row, strict=True) if h.kind == "tile"]
+        body = tuple((h.name, h.options[v][-1]) for h, v in tiles if h.width > 1)
+        return tuple(v for _, v in tiles), body or (name, *row.tolist())
+
     def _pick(self, best: "_Pool", n: int, rng: np.random.Generator) -> list[Candidate]:
         """The best predicted, with a share of random legal rows for diversity."""
         n_random = int(np.ceil(self.params.epsilon * n)) if n > 4 else 0
         out: dict[tuple[str, tuple[int, ...]], Candidate] = {}
-        tiles: Counter[tuple[str, tuple[int, ...]]] = Counter()
+        picked: Counter[tuple[object, ...]] = Counter()
         for name, row, score in best.ranked():
             if len(out) >= n - n_random:
                 break
-            # Rows that differ in annotations only tell little of each other: a few of each.
-            kinds = [h.kind for h in self.history.sketches[name].holes]
-            tile = tuple(int(v) for v, k in zip(row, kinds, strict=True) if k in ("tile", "factor"))
-            tiles[name, tile] += 1
-            if tile and tiles[name, tile] > self.params.same_tiles:
+            # Rows with equal tiles, or even with one register body, tell little of each other.
+            tile, body = self._shape(name, row)
+            full = picked[name, tile] >= self.params.same_tiles
+            if full or picked[body] >= max(2, int(self.params.same_body * n)):
                 continue
+            picked[name, tile] += 1
+            picked[body] += 1
             c = Candidate(self.history.sketches[name], tuple(int(v) for v in row), float(score))
             out.setdefault(c.key, c)
         names = list(self.history.sketches)
