@@ -128,11 +128,14 @@ def _topological(outputs: Sequence[Tensor]) -> list[Tensor]:
 
 def _unique_names(order: Sequence[Tensor]) -> dict[int, str]:
     names: dict[int, str] = {}
+    taken: set[str] = set()
+    following: dict[str, int] = {}  # the number to try next after each name
     for t in order:
-        name, k = t.name, 1
-        while name in names.values():
+        name, k = t.name, following.get(t.name, 1)
+        while name in taken:
             name, k = f"{t.name}_{k}", k + 1
-        names[id(t)] = name
+        names[id(t)], following[t.name] = name, k
+        taken.add(name)
     return names
 
 

@@ -65,10 +65,8 @@ def evaluate_op(op: ComputeOp, values: Mapping[str, Array]) -> Array:
         value = np.broadcast_to(_value(op.body, env, values), full)
         if op.combiner:
             value = _combine(op, value, tuple(range(len(shape), rank)))
-        if shape:
-            out[start : start + rows] = value
-        else:
-            out[()] = value
+        with np.errstate(all="ignore"):  # values beyond the stored dtype become infinite
+            out[(slice(start, start + rows),) if shape else ()] = value
     return out
 
 
@@ -83,7 +81,8 @@ def evaluate_points(
 ) -> npt.NDArray[np.float64]:
     """float64[n]: elements of `output` at integer indices[n, rank], evaluated on demand.
 
-    Stages that the output reads are evaluated only where they are needed.
+    They are rounded to the output's dtype, as in `ComputeDAG.evaluate`. Stages that the output
+    reads are evaluated only where they are needed.
     """
     arrays = check_inputs(dag, inputs)
     points = np.asarray(indices, dtype=np.int64)
@@ -148,7 +147,8 @@ def _points_once(
     value = np.broadcast_to(_value(op.body, env, read_with(dag, read)), (*shape, *inner))
     if op.combiner:
         value = _combine(op, value, tuple(range(len(shape), len(shape) + len(inner))))
-    return value
+    with np.errstate(all="ignore"):
+        return np.asarray(value).astype(op.dtype)
 
 
 def read_with(dag: ComputeDAG, read: Any) -> dict[str, Any]:

@@ -6,13 +6,14 @@ In: Python lambdas over index variables. Out: `Tensor`s whose `op` is a frozen `
 
 import inspect
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ansorlite.errors import ModelError
-from ansorlite.ir.expr import Const, Expr, Load, Var, maximum, wrap
-from ansorlite.ir.traverse import transform, walk
+from ansorlite.ir.expr import Const, Expr, Load, Op, Var, maximum, terms_of, wrap
+from ansorlite.ir.ranges import bounds
+from ansorlite.ir.traverse import children, transform, walk
 
 Combiner = Literal["sum", "max", "min"]
 DTYPES = ("float32", "float64", "int32", "int64", "bool")
@@ -256,8 +257,31 @@ def compute(
         raise ModelError(
             f"{name} uses {', '.join(sorted(body.free - used))}, which it does not own"
         )
+    _check_reads(name, body, axes + reduce_axes)
     known = tuple(sorted((attrs or {}).items()))
     return Tensor(ComputeOp(name, axes, reduce_axes, combiner, plain, known), sources)
+
+
+def _check_reads(name: str, body: Expr, axes: Sequence[Axis]) -> None:
+    """A kernel would read foreign memory: affine indices must stay inside, unless guarded."""
+    ends = {a.name: (0, int(a.extent.value) - 1) for a in axes if isinstance(a.extent, Const)}
+    for load in _unguarded(body):
+        for d, (index, n) in enumerate(zip(load.indices, load.source.shape, strict=True)):
+            if all(len(m) < 2 and isinstance(a, Var) for m in terms_of(index) for a in m):
+                low, high = bounds(index, ends)
+                if low < 0 or high >= n:
+                    raise ModelError(
+                        f"{name} reads {load.source.name} from {low} to {high} in dimension {d} of "
+                        f"extent {n}: pad it, or guard the read by te.select"
+                    )
+
+
+def _unguarded(e: Expr) -> Iterator[TensorLoad]:
+    if isinstance(e, TensorLoad):
+        yield e
+    if not (isinstance(e, Op) and e.name == "select"):
+        for c in children(e):
+            yield from _unguarded(c)
 
 
 def _collect(body: Expr, name: str) -> tuple[Expr, tuple[Tensor, ...]]:
