@@ -1,4 +1,4 @@
-"""Moves on populations: neighbours of tiles, mutation, crossover by DAG node, hops between sketches.
+"""Moves on populations: tile neighbours, mutation, crossover by DAG node, hops between sketches.
 
 Everything works on int32[P, holes] matrices of option indices with tables made once per hole; no
 Python object is made per candidate (paper section 5.1; crossover and hops go beyond the original).
@@ -80,7 +80,7 @@ def crossover(
     mothers: Rows, fathers: Rows, holes: tuple[Hole, ...], rng: np.random.Generator
 ) -> Rows:
     """Children take all holes of a DAG node from one parent (paper section 5.1)."""
-    nodes = sorted({h.node for h in holes})
+    nodes = list(dict.fromkeys(h.node for h in holes))  # names must not matter
     if len(nodes) == 1:  # one node: mix by axis, so that crossing means something
         nodes = [h.name for h in holes]
         member = np.arange(len(holes))

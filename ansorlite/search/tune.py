@@ -6,8 +6,8 @@ arguments. An existing log is continued; its trials count.
 """
 
 import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -25,12 +25,14 @@ from ansorlite.records import Record, RecordLog
 from ansorlite.report.tables import time_table
 from ansorlite.report.units import format_gflops, format_latency, format_share
 from ansorlite.search.clock import PhaseClock
+from ansorlite.search.debug import trace_of
 from ansorlite.search.policy import EvolutionaryPolicy, RandomPolicy, SearchPolicy
 from ansorlite.search.progress import Progress, Snapshot
 from ansorlite.search.task_scheduler import GradientScheduler, TaskScheduler
-from ansorlite.search.tuner import Shared, TaskTuner, record_program
+from ansorlite.search.tuner import Shared, TaskTuner, record_program, record_sketch, record_state
 from ansorlite.settings import settings
 from ansorlite.space.sketch import SpaceOptions, sketches
+from ansorlite.target import Target
 from ansorlite.task import SearchTask
 
 PolicyName = Literal["evolutionary", "random"]
@@ -70,7 +72,7 @@ class BestProgram:
         head = (
             f"{self.task.name}: {format_latency(self.latency_s)}, "
             f"{format_gflops(self.gflops * 1e9)} GFLOP/s{of_peak} "
-            f"(trial {self.record.trial}, sketch {self.record.sketch})"
+            f"(trial {self.record.trial}, sketch {record_sketch(self.task, self.record)})"
         )
         return f"{head}\n{self.program}"
 
@@ -142,8 +144,15 @@ class Session:
             raise
         self.cost_model: CostModel = self.model or GBDTModel(seed=self.seed)
         self._trained_on = -1
+        self.trace = trace_of(settings())
         self.shared = Shared(
-            self._builder, self._runner, self.clock, self._append, self.left_s, self.seed
+            self._builder,
+            self._runner,
+            self.clock,
+            self._append,
+            self.left_s,
+            self.seed,
+            trace=self.trace,
         )
         self.trials_before = 0
         return self
@@ -158,8 +167,6 @@ class Session:
     def _append(self, record: Record) -> None:
         if self._log is not None:
             self._log.append(record)
-        if settings().debug >= 2:
-            print(f"trial {record.trial} {record.status} {record.latency_s} {record.sketch}")
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -181,6 +188,37 @@ class Session:
         pace_s = self.elapsed_s / new
         return max(0, min(n, int((self.left_s() - SETTLE_SHARE * self.timeout) / pace_s)))
 
+    def peak(self, target: Target) -> Peak | None:
+        """The machine's limits, for reports; None where nothing is to be measured."""
+        return measure_peak(target) if self.n_trials != 0 else None
+
+    @contextmanager
+    def show(self, peak: Peak | None) -> Iterator[Progress]:
+        """Progress of this run, what was damaged in its log first; says if Ctrl-C ended it."""
+        limit = None if peak is None else peak.flops_all
+        with Progress(self.n_trials, self.timeout, limit, quiet=not self.progress) as show:
+            for problem in self.problems:
+                show.note(f"log: {problem}")
+            try:
+                yield show
+            except KeyboardInterrupt:
+                show.note("interrupted: the best so far is kept")
+                raise
+
+    def round_of(self, size: int, done: int, pending: int) -> int:
+        """Candidates of the next round: `size`, or what trials and time are left for; 0 to end.
+
+        `pending` of the `done` trials belong to that round already (see `TaskTuner.pending`).
+        """
+        if self.left_s() <= 0 or (self.n_trials is not None and done >= self.n_trials):
+            return 0
+        n = size if self.n_trials is None else min(size, self.n_trials - done + pending)
+        new = max(0, n - pending)
+        affordable = self.affordable(new, done)
+        if affordable == new:
+            return n
+        return pending + affordable if affordable else 0
+
     def tuner(self, task: SearchTask) -> TaskTuner:
         with self.clock.phase("search"):
             space = sketches(task.dag, task.target, self.space)
@@ -195,15 +233,15 @@ class Session:
 
     def train(self, tuners: Sequence[TaskTuner]) -> None:
         """Retrain the cost model on everything told so far, if something is new."""
-        known = sum(t.trials for t in tuners)
-        if known == self._trained_on or self.policy == "random":
-            return
         groups = [
             t.policy.history.group(t.task.workload_key)
             for t in tuners
             if isinstance(t.policy, EvolutionaryPolicy)
         ]
         groups = [g for g in groups if len(g.latency_s)]
+        known = sum(len(g.latency_s) for g in groups)
+        if known == self._trained_on:
+            return
         if groups:
             with self.clock.phase("training"):
                 self.cost_model.update(groups)
@@ -240,41 +278,33 @@ def tune(
 def _tune_one(session: Session, task: SearchTask) -> TuneResult:
     tuner = session.tuner(task)
     session.trials_before = tuner.trials
-    peak = measure_peak(task.target) if session.n_trials != 0 else None
-    show = Progress(
-        session.n_trials,
-        session.timeout,
-        None if peak is None else peak.flops_all,
-        quiet=not session.progress,
-    )
-    for problem in session.problems:
-        show.note(f"log: {problem}")
-    size = _round_size(session, 1)
+    peak: Peak | None = None
     winner: tuple[Record, float] | None = None
     try:
-        while True:
-            missing = (
-                size if session.n_trials is None else min(size, session.n_trials - tuner.trials)
-            )
-            missing = session.affordable(missing, tuner.trials)
-            if missing <= 0 or session.left_s() <= 0:
-                break
+        peak = session.peak(task.target)
+        winner = _search(session, tuner, peak)
+    except KeyboardInterrupt:
+        session.interrupted = True
+    return task_result(session, tuner, winner, peak)
+
+
+def _search(session: Session, tuner: TaskTuner, peak: Peak | None) -> tuple[Record, float] | None:
+    """Rounds until the budget is spent, then a race of the last contenders: its winner."""
+    size = _round_size(session, 1)
+    with session.show(peak) as show:
+        while n := session.round_of(size, tuner.trials, tuner.pending):
             session.train([tuner])
-            if tuner.round(missing) == 0:
-                show.note(f"{task.name}: no candidate is left to measure")
+            if tuner.round(n) == 0:
+                if session.left_s() > 0:
+                    show.note(f"{tuner.task.name}: no candidate is left to measure")
                 break
             show.update(_snapshot(session, [tuner], tuner))
             if stuck := same_failures(tuner.records):
-                show.note(f"{task.name}: {SAME_ERRORS} failures of one kind in a row: {stuck}")
+                show.note(f"{tuner.task.name}: {SAME_ERRORS} failures alike in a row: {stuck}")
                 break
         if session.n_trials != 0 and tuner.trials > session.trials_before:
-            winner = tuner.settle(SETTLE)
-    except KeyboardInterrupt:
-        session.interrupted = True
-        show.note("interrupted: the best so far is kept")
-    finally:
-        show.close()
-    return task_result(session, tuner, winner, peak)
+            return tuner.settle(SETTLE)
+    return None
 
 
 def task_result(
@@ -283,9 +313,11 @@ def task_result(
     winner: tuple[Record, float] | None,
     peak: Peak | None,
 ) -> TuneResult:
-    best = tuner.best
-    if winner is None and best is not None:
-        winner = best, float(best.latency_s or 0.0)
+    best = tuner.contenders(1)
+    if winner is None and best:
+        winner = best[0], float(best[0].latency_s or 0.0)
+    if winner is not None:
+        session.trace.best(tuner.task, record_state(tuner.task, winner[0]))
     found = None if winner is None else BestProgram(tuner.task, winner[0], winner[1], peak)
     return TuneResult(
         tuner.task,
@@ -349,56 +381,59 @@ def tune_tasks(
     """Tune the tasks of networks together under the session's budget (paper section 6)."""
     tuners = [session.tuner(w.task) for w in weighted]
     session.trials_before = sum(t.trials for t in tuners)
-    peak = measure_peak(weighted[0].task.target) if session.n_trials != 0 and weighted else None
-    plan = scheduler(
-        weights=[w.weight for w in weighted],
-        flops=[w.task.flop for w in weighted],
-        similarity_keys=[w.similarity or w.task.workload_key for w in weighted],
-        objective=objective,
-        rng=np.random.default_rng(session.seed),
-        bounds_s=None if peak is None else [w.task.flop / peak.flops_all for w in weighted],
-    )
-    _replay(plan, tuners)
-    show = Progress(
-        session.n_trials,
-        session.timeout,
-        None if peak is None else peak.flops_all,
-        quiet=not session.progress,
-    )
-    for problem in session.problems:
-        show.note(f"log: {problem}")
+    peak: Peak | None = None
     winners: dict[int, tuple[Record, float] | None] = {}
     try:
-        _rounds(session, weighted, tuners, plan, show, on_round)
-        if session.n_trials != 0:
-            order = np.argsort(
-                [
-                    -w.weight * (t.best_latency_s or 0.0)
-                    for w, t in zip(weighted, tuners, strict=True)
-                ]
-            )
-            for k in order:
-                if session.left_s() > 1.0 and tuners[k].trials > 1:
-                    winners[int(k)] = tuners[k].settle(SETTLE)
+        if weighted:
+            peak = session.peak(weighted[0].task.target)
+        plan = scheduler(
+            weights=[w.weight for w in weighted],
+            flops=[w.task.flop for w in weighted],
+            similarity_keys=[w.similarity or w.task.workload_key for w in weighted],
+            objective=objective,
+            rng=np.random.default_rng(session.seed),
+            bounds_s=None if peak is None else [w.task.flop / peak.flops_all for w in weighted],
+        )
+        _replay(plan, tuners, session.history)
+        with session.show(peak) as show:
+            _rounds(session, weighted, tuners, plan, show, on_round)
+            _settle_all(session, weighted, tuners, winners)
     except KeyboardInterrupt:
         session.interrupted = True
-        show.note("interrupted: the best so far is kept")
-    finally:
-        show.close()
     return [task_result(session, t, winners.get(k), peak) for k, t in enumerate(tuners)]
 
 
-def _replay(plan: TaskScheduler, tuners: Sequence[TaskTuner]) -> None:
-    """Tell the scheduler the rounds that a log holds, in the order in which they were measured."""
-    rounds: dict[tuple[int, int], list[Record]] = {}
-    for k, t in enumerate(tuners):
-        for r in t.records:
-            rounds.setdefault((k, r.round), []).append(r)
-    best: dict[int, float] = {}
-    for (k, _), found in sorted(rounds.items(), key=lambda item: item[1][0].timestamp):
-        times = [r.latency_s for r in found if r.ok and r.latency_s]
-        best[k] = min([best.get(k, float("inf")), *times])
-        plan.tell(k, best[k] if np.isfinite(best[k]) else None, len(found))
+def _settle_all(
+    session: Session,
+    weighted: Sequence[WeightedTask],
+    tuners: Sequence[TaskTuner],
+    winners: dict[int, tuple[Record, float] | None],
+) -> None:
+    """Race the contenders of every task while there is time, where most is at stake first."""
+    if sum(t.trials for t in tuners) == session.trials_before:
+        return
+    stake = [-w.weight * (t.best_latency_s or 0.0) for w, t in zip(weighted, tuners, strict=True)]
+    for k in np.argsort(stake):
+        if session.left_s() > 1.0 and tuners[k].trials > 1:
+            winners[int(k)] = tuners[k].settle(SETTLE)
+
+
+def _replay(plan: TaskScheduler, tuners: Sequence[TaskTuner], history: Sequence[Record]) -> None:
+    """Tell the scheduler the complete rounds of a log, in the order in which they ended."""
+    place = {id(r): n for n, r in enumerate(history)}
+    ended = [
+        (max(place[id(r)] for r in records), k, records)
+        for k, t in enumerate(tuners)
+        for records in t.rounds_told
+    ]
+    best = {k: _fastest([r for r in t.records if not r.round]) for k, t in enumerate(tuners)}
+    for _, k, records in sorted(ended, key=lambda e: e[0]):
+        best[k] = min(best[k], _fastest(records))
+        plan.tell(k, best[k], len(records))
+
+
+def _fastest(records: Sequence[Record]) -> float:
+    return min((r.latency_s for r in records if r.ok and r.latency_s), default=float("inf"))
 
 
 def _rounds(
@@ -415,18 +450,15 @@ def _rounds(
         if t.rounds == 0 and session.n_trials != 0:
             t.round(1)
     while session.left_s() > 0:
-        done = sum(t.trials for t in tuners)
-        n = size if session.n_trials is None else min(size, session.n_trials - done)
-        n = session.affordable(n, done)
         k = plan.next_task()
-        if n <= 0 or k is None:
+        if k is None:
+            break
+        n = session.round_of(size, sum(t.trials for t in tuners), tuners[k].pending)
+        if n == 0:
             break
         session.train(tuners)
-        before = tuners[k].trials
-        if tuners[k].round(n) == 0:
-            plan.tell(k, tuners[k].best_latency_s, 0)
-        else:
-            plan.tell(k, tuners[k].best_latency_s, tuners[k].trials - before)
+        used = tuners[k].round(n)
+        plan.tell(k, tuners[k].best_latency_s, used)
         show.update(_network_snapshot(session, weighted, tuners, k))
         if on_round is not None:
             on_round(tuners)

@@ -2,14 +2,15 @@
 
 In: a `SearchTask`, shared builder and runner, a policy. Out: records in the log and the best
 program so far. The plain schedule is the first trial; a log's records count as trials, and an
-interrupted round is finished by asking it again and measuring what is missing.
+interrupted round is finished by asking it again and measuring what is missing. Records name tensors
+and axes canonically (see `schedule.naming`), so that a log serves the same task under other names.
 """
 
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from itertools import islice
 
 import numpy as np
 
@@ -25,8 +26,10 @@ from ansorlite.measure.result import MeasureResult, Status
 from ansorlite.measure.runner import CheckSpec, Runner
 from ansorlite.records import Record, for_task
 from ansorlite.schedule.lower import lower
-from ansorlite.schedule.state import complete_state
+from ansorlite.schedule.naming import canonical_names
+from ansorlite.schedule.state import State, complete_state
 from ansorlite.search.clock import PhaseClock
+from ansorlite.search.debug import Trace
 from ansorlite.search.policy import Candidate, SearchPolicy
 from ansorlite.space.plain import PLAIN, plain_state, with_double_sums
 from ansorlite.space.sketch import Sketch
@@ -48,6 +51,7 @@ class Shared:
     deadline_s: Callable[[], float]  # seconds left; inf without a budget
     seed: int = 0
     counts: Counter[str] = field(default_factory=Counter)
+    trace: Trace = field(default_factory=Trace)
 
 
 def reduction_length(dag: ComputeDAG) -> int:
@@ -62,11 +66,21 @@ def reduction_length(dag: ComputeDAG) -> int:
     return max(length.values(), default=1)
 
 
+def record_state(task: SearchTask, record: Record) -> State:
+    """The complete state that a record describes; ScheduleError if it does not fit the task."""
+    dag = with_double_sums(task.dag) if record.sketch == PLAIN else task.dag
+    own = canonical_names(task.dag).inverse
+    return complete_state(dag, own.steps(record.steps), own.holes(record.holes))
+
+
 def record_program(task: SearchTask, record: Record) -> Program:
     """Lower what a record describes; ScheduleError if its steps do not fit the task."""
-    dag = with_double_sums(task.dag) if record.sketch == PLAIN else task.dag
-    steps = [dict(s) for s in record.steps]
-    return lower(complete_state(dag, steps, record.holes))
+    return lower(record_state(task, record))
+
+
+def record_sketch(task: SearchTask, record: Record) -> str:
+    """The name of a record's sketch in the task's own names."""
+    return canonical_names(task.dag).inverse.sketch(record.sketch, record.steps)
 
 
 class TaskTuner:
@@ -86,9 +100,12 @@ class TaskTuner:
         self.images: dict[int, KernelImage] = {}  # by trial
         self.rounds = 0
         self._plain = plain_state(task.dag, task.target)
+        self._names = canonical_names(task.dag)
         self._prepared = False
-        self._pending: dict[tuple[str, tuple[int, ...]], Record] = {}
-        self._resume(for_task(history, task.workload_key, task.target.fingerprint))
+        self._pending: dict[tuple[str, tuple[int, ...]], tuple[Candidate, Record]] = {}
+        self._fits: dict[int, bool] = {}  # by trial
+        self._resume(history)
+        self.shared.trace.task(task, sketches)
 
     # ---- what is known --------------------------------------------------------------------------
 
@@ -106,32 +123,48 @@ class TaskTuner:
         best = self.best
         return None if best is None else best.latency_s
 
-    def _resume(self, history: Sequence[Record]) -> None:
-        """Tell the policy all complete rounds; keep the last one open if it may be torn."""
+    @property
+    def pending(self) -> int:
+        """Trials in the log that belong to the round that comes next."""
+        return len(self._pending)
+
+    @property
+    def rounds_told(self) -> list[list[Record]]:
+        """Records of the complete rounds after the plain one, in order."""
         rounds: dict[int, list[Record]] = {}
-        for r in history:
+        for r in self.records:
+            rounds.setdefault(r.round, []).append(r)
+        return [rounds[k] for k in sorted(rounds) if 0 < k < self.rounds]
+
+    def _resume(self, history: Sequence[Record]) -> None:
+        """Tell the policy all complete rounds; keep the last one open if it may be torn.
+
+        Rounds come one after the other, so only the one that a log ends with can be torn.
+        """
+        key, target = self.task.workload_key, self.task.target.fingerprint
+        rounds: dict[int, list[Record]] = {}
+        for r in for_task(history, key, target):
             rounds.setdefault(r.round, []).append(r)
             self.records.append(r)
             self.shared.counts[r.status] += 1
+        ends_here = bool(history) and (history[-1].task, history[-1].target) == (key, target)
         for number in sorted(rounds):
-            if number == 0:
-                self.rounds = max(self.rounds, 1)
-                continue
             found = [(c, r) for r in rounds[number] if (c := self._candidate(r)) is not None]
-            if number == max(rounds):
-                self._pending = {c.key: r for c, r in found}
+            self.rounds = number + 1
+            if number > 0 and number == max(rounds) and ends_here:
+                self._pending = {c.key: (c, r) for c, r in found}
                 self.rounds = number
             elif found:
                 self._tell([c for c, _ in found], [r for _, r in found])
-                self.rounds = number + 1
 
     def _candidate(self, r: Record) -> Candidate | None:
         """The candidate of a record, if its sketch and values are still in the space."""
-        sketch = self._sketches.get(r.sketch)
-        if sketch is None:
-            return None
+        own = self._names.inverse
         try:
-            row = sketch.row({k: tuple(v) for k, v in r.holes.items()})
+            sketch = self._sketches.get(own.sketch(r.sketch, r.steps))
+            if sketch is None:
+                return None
+            row = sketch.row({k: tuple(v) for k, v in own.holes(r.holes).items()})
         except ScheduleError:
             return None
         return Candidate(sketch, tuple(int(v) for v in row))
@@ -139,29 +172,29 @@ class TaskTuner:
     # ---- rounds ---------------------------------------------------------------------------------
 
     def round(self, n: int) -> int:
-        """Measure up to n candidates more; the number that cost a trial now (0: none are left)."""
+        """Measure a round of n candidates, those of it that the log holds included.
+
+        Returns how many trials the round has; 0 if no candidate, or no time, is left.
+        """
         if self.rounds == 0:
             return self._plain_round()
         number = self.rounds
-        done, self._pending = self._pending, {}
         with self.shared.clock.phase("search"):
-            candidates = self.policy.ask(n, number)
-        if not candidates:
-            return 0
-        missing = [c for c in candidates if c.key not in done]
-        told = [c for c in candidates if c.key in done]
-        results = self._measure(missing, number)
-        records = [done[c.key] for c in told] + results
-        # A log may hold trials of this round that are not asked again (another batch size).
-        asked = {c.key for c in candidates}
-        for key, r in done.items():
-            other = self._candidate(r)
-            if key not in asked and other is not None:
-                told.insert(0, other)
-                records.insert(0, r)
-        self._tell([*told, *missing][: len(records)], records)
-        self.rounds += 1
-        return len(results) or (1 if told else 0)
+            asked = {c.key: c for c in self.policy.ask(n, number)}
+        known, self._pending = self._pending, {}
+        missing = [c for c in asked.values() if c.key not in known]
+        measured = self._measure(missing, number)
+        records = {key: r for key, (_, r) in known.items()}
+        records |= {c.key: r for c, r in zip(missing, measured, strict=False)}
+        # The log may hold trials of this round that are not asked again (another round size).
+        everyone = {key: c for key, (c, _) in known.items() if key not in asked} | asked
+        told = [c for key, c in everyone.items() if key in records]
+        if told:
+            self._tell(told, [records[c.key] for c in told])
+            self.rounds += 1
+        found = [records[c.key] for c in told]
+        self.shared.trace.round(self.task, number, [c.score for c in told], found)
+        return len(told)
 
     def _tell(self, candidates: Sequence[Candidate], records: Sequence[Record]) -> None:
         latency = [r.latency_s if r.ok and r.latency_s else float("inf") for r in records]
@@ -198,7 +231,7 @@ class TaskTuner:
     def _plain_round(self) -> int:
         self.prepare()
         result = self._run(self._plain_image)
-        self._record(PLAIN, self._plain.to_json(), {}, result, 0, self._plain_image)
+        self._record(PLAIN, self._plain, {}, result, 0, self._plain_image)
         self.rounds = 1
         return 1
 
@@ -216,8 +249,11 @@ class TaskTuner:
             result = built.as_result()
             if built.image is not None:
                 result = replace(self._run(built.image), build_s=built.build_s)
-            steps = c.sketch.state.to_json()
-            out.append(self._record(c.sketch.name, steps, c.values, result, number, built.image))
+            out.append(
+                self._record(
+                    c.sketch.name, c.sketch.state, c.values, result, number, built.image, c.score
+                )
+            )
         return out
 
     def _build(self, candidates: Sequence[Candidate]) -> list[BuildOutcome]:
@@ -239,25 +275,27 @@ class TaskTuner:
     def _record(
         self,
         sketch: str,
-        steps: list[dict[str, Any]],
+        state: State,
         values: Mapping[str, tuple[int, ...]],
         result: MeasureResult,
         number: int,
         image: KernelImage | None,
+        score: float | None = None,
     ) -> Record:
+        steps = state.to_json()
         record = Record(
             target=self.task.target.fingerprint,
             task=self.task.workload_key,
             task_name=self.task.name,
-            sketch=sketch,
-            steps=tuple(steps),
-            holes={k: list(v) for k, v in values.items()},
+            sketch=self._names.sketch(sketch, steps),
+            steps=tuple(self._names.steps(steps)),
+            holes=self._names.holes(values),
             status=str(result.status),
             times_s=list(result.times_s),
             latency_s=result.latency_s if result.status is Status.OK else None,
             error=result.error,
             round=number,
-            trial=len(self.records),
+            trial=1 + max((r.trial for r in self.records), default=-1),
             seed=self.shared.seed,
             timestamp=time.time(),
             build_s=result.build_s,
@@ -270,26 +308,37 @@ class TaskTuner:
         if image is not None and record.ok:
             self.images[record.trial] = image
             self._drop_images()
+        self.shared.trace.trial(self.task, record, sketch, values, state, score)
         return record
 
     def _drop_images(self, keep: int = 8) -> None:
         """Keep the object code of the best few only."""
         if len(self.images) > 4 * keep:
-            ranked = sorted(self.images, key=lambda t: self.records[t].latency_s or 0.0)
+            latency = {r.trial: r.latency_s or 0.0 for r in self.records}
+            ranked = sorted(self.images, key=lambda t: latency[t])
             self.images = {t: self.images[t] for t in ranked[:keep]}
 
     # ---- the end --------------------------------------------------------------------------------
 
     def contenders(self, n: int) -> list[Record]:
-        """The n best records, best first."""
-        ok = [r for r in self.records if r.ok]
-        return sorted(ok, key=lambda r: r.latency_s or 0.0)[:n]
+        """The n best records that still fit the task, best first."""
+        ok = sorted((r for r in self.records if r.ok), key=lambda r: r.latency_s or 0.0)
+        return list(islice(filter(self._fit, ok), n))
+
+    def _fit(self, record: Record) -> bool:
+        """Can the record's program be made (a log may come from another version)?"""
+        if record.trial not in self._fits:
+            try:
+                record_program(self.task, record)
+                self._fits[record.trial] = True
+            except ScheduleError:
+                self._fits[record.trial] = False
+        return self._fits[record.trial]
 
     def image(self, record: Record) -> KernelImage:
         """Object code of a record, built again if it was not kept."""
-        for k, r in enumerate(self.records):
-            if r is record and k in self.images:
-                return self.images[k]
+        if record.trial in self.images:
+            return self.images[record.trial]
         return build_program(record_program(self.task, record), self.task.target)
 
     def settle(self, n: int = 3) -> tuple[Record, float] | None:

@@ -1,0 +1,177 @@
+"""Names in records: a DAG's own names against canonical ones, in steps, holes and sketch names.
+
+A workload key does not depend on names, so what is recorded under it must not either. Operations
+become T0, T1 .. in the DAG's order, their axes a0, a1 .. (spatial, then reduced), as in
+`ComputeDAG.canonical_text`; what steps derive keeps its ending: stages `C.cache`, `C.rf`,
+`B.packed` (its axes d0, d1 .. stay), `C.f64`; axes `k_o`, `k_i`; iterators `i.1`; tokens `C.i:1`
+and `C.parallel:1>2`; holes `C.i`, `C.rf.k`, `C.lanes`. In: JSON values as `State.to_json` and
+records have them. Out: the same with other names; ScheduleError where a name is unknown.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from ansorlite.errors import ScheduleError
+from ansorlite.te.dag import ComputeDAG
+from ansorlite.te.tensor import ComputeOp
+
+STAGE_ENDINGS = (".cache", ".rf", ".packed", ".f64")
+AXIS_ENDINGS = ("_o", "_i")
+ANNOTATION_HOLES = ("parallel", "lanes", "unroll")
+STAGE_FIELDS = ("stage", "target", "leader", "tensor", "reader")
+FACTOR_FIELDS = ("factors", "factor", "value")
+
+
+@dataclass(frozen=True)
+class Renaming:
+    """One direction: `tensors` and `axes` (by the old name of their tensor), old names to new."""
+
+    tensors: Mapping[str, str]
+    axes: Mapping[str, Mapping[str, str]]
+
+    @cached_property
+    def inverse(self) -> "Renaming":
+        """The way back."""
+        axes = {
+            self.tensors[tensor]: {new: old for old, new in names.items()}
+            for tensor, names in self.axes.items()
+        }
+        return Renaming({new: old for old, new in self.tensors.items()}, axes)
+
+    def steps(self, steps: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Steps as `step_to_json` writes them."""
+        return [self._step(s) for s in steps]
+
+    def holes(self, holes: Mapping[str, Sequence[int]]) -> dict[str, list[int]]:
+        """Values by hole name."""
+        return {self.hole(name): list(values) for name, values in holes.items()}
+
+    def hole(self, name: str) -> str:
+        """`C.i`, `C.rf.k`, `C.lanes`; the name of a hole that no operation owns stays."""
+        owner = self._owner(name)
+        if owner is None or owner == name:
+            return name
+        endings, last = self._endings(owner, name)
+        new = last if last in ANNOTATION_HOLES else self._axis_name(owner, endings, last)
+        return f"{self.tensors[owner]}{endings}.{last if new is None else new}"
+
+    def sketch(self, name: str, steps: Sequence[Mapping[str, Any]]) -> str:
+        """Tensors and iterators in `s2+B.packed@pad:h.1`, whose steps (old names) are given.
+
+        An iterator belongs to the stage that `pad` is computed at, which only the steps tell.
+        """
+
+        def renamed(found: re.Match[str]) -> str:
+            mark, stage, iterator = found.groups()
+            text = f"{mark}{self.stage(stage)}"
+            if iterator is None:
+                return text
+            targets = [
+                s["target"]
+                for s in steps
+                if s["step"] == "compute_at" and (s["stage"], s["iterator"]) == (stage, iterator)
+            ]
+            if not targets:
+                raise ScheduleError(
+                    f"sketch {name} has no step that computes {stage} at {iterator}"
+                )
+            return f"{text}:{self.iterator(targets[-1], iterator)}"
+
+        return self._in_sketches.sub(renamed, name)
+
+    @cached_property
+    def _in_sketches(self) -> re.Pattern[str]:
+        longest_first = sorted(self.tensors, key=len, reverse=True)
+        tensor = "|".join(map(re.escape, longest_first))
+        ending = "|".join(map(re.escape, STAGE_ENDINGS))
+        return re.compile(rf"([+@])((?:{tensor})(?:{ending})*)(?::([^+@]+))?(?=[+@]|$)")
+
+    # ---- single names ---------------------------------------------------------------------------
+
+    def stage(self, name: str) -> str:
+        """An operation or a stage derived from one."""
+        owner = self._owner(name)
+        if owner is None:
+            raise ScheduleError(f"no operation of this DAG is called {name}, or gave rise to it")
+        return self.tensors[owner] + name[len(owner) :]
+
+    def axis(self, stage: str, name: str) -> str:
+        """An axis of a stage, `k_o` and `k_i` of an rfactor included."""
+        owner = self._owner(stage)
+        new = None if owner is None else self._axis_name(owner, stage[len(owner) :], name)
+        if new is None:
+            raise ScheduleError(f"stage {stage} has no axis {name}")
+        return new
+
+    def iterator(self, stage: str, name: str) -> str:
+        """`i` or, with its level, `i.1`."""
+        axis, dot, level = name.rpartition(".")
+        if dot and level.isdecimal():
+            return f"{self.axis(stage, axis)}.{level}"
+        return self.axis(stage, name)
+
+    def factor(self, f: int | str) -> int | str:
+        """A number, a column `C.i:1`, or a depth `C.parallel:1>2`."""
+        if isinstance(f, int):
+            return f
+        hole, colon, rest = f.rpartition(":")
+        return f"{self.hole(hole)}{colon}{rest}"
+
+    def _owner(self, name: str) -> str | None:
+        """The operation whose name this is, or begins with: the longest one."""
+        if name in self.tensors:
+            return name
+        heads = [t for t in self.tensors if name.startswith(f"{t}.")]
+        return max(heads, key=len, default=None)
+
+    def _endings(self, owner: str, hole: str) -> tuple[str, str]:
+        """What stands between the operation's name and the last part of a hole's name, and that."""
+        rest = hole[len(owner) :]
+        endings = ""
+        while e := next((e for e in STAGE_ENDINGS if rest.startswith(f"{e}.")), ""):
+            endings, rest = endings + e, rest[len(e) :]
+        return endings, rest[1:]
+
+    def _axis_name(self, owner: str, endings: str, name: str) -> str | None:
+        if endings.endswith(".packed"):
+            return name  # its axes are the tensor's dimensions
+        known = self.axes.get(owner, {})
+        if name in known:
+            return known[name]
+        for e in AXIS_ENDINGS:
+            if name.endswith(e) and name.removesuffix(e) in known:
+                return known[name.removesuffix(e)] + e
+        return None
+
+    # ---- steps ----------------------------------------------------------------------------------
+
+    def _step(self, step: Mapping[str, Any]) -> dict[str, Any]:
+        return {field: self._field(step, field, value) for field, value in step.items()}
+
+    def _field(self, step: Mapping[str, Any], field: str, value: Any) -> Any:
+        if field in STAGE_FIELDS:
+            return self.stage(value)
+        if field in FACTOR_FIELDS:
+            many = isinstance(value, list | tuple)
+            return [self.factor(f) for f in value] if many else self.factor(value)
+        match field:
+            case "axis":
+                return self.axis(step["stage"], value)
+            case "order":
+                return [self.iterator(step["stage"], name) for name in value]
+            case "iterator":
+                return self.iterator(step.get("target", step.get("stage", "")), value)
+        return value
+
+
+def canonical_names(dag: ComputeDAG) -> Renaming:
+    """From the DAG's own names to the canonical ones; `.inverse` leads back."""
+    computes = [op for op in dag.ops if isinstance(op, ComputeOp)]
+    axes = {
+        op.name: {a.name: f"a{k}" for k, a in enumerate(op.axes + op.reduce_axes)}
+        for op in computes
+    }
+    return Renaming({op.name: f"T{k}" for k, op in enumerate(dag.ops)}, axes)
