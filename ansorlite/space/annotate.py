@@ -14,7 +14,7 @@ from ansorlite.space.rules import MAX_INNERMOST_FACTOR, node_of
 from ansorlite.target import Target
 from ansorlite.te.access import contiguous_axis, extent
 
-UNROLL_STEPS = ((0,), (16,), (64,), (256,))
+UNROLL_STEPS = ((0,), (16,), (64,))
 
 
 def annotate(state: State, target: Target) -> State:
