@@ -1,4 +1,4 @@
-"""The meaning of a concrete `Program`: it is written out as plain Python and run, element by element.
+"""The meaning of a concrete `Program`: written out as plain Python and run, element by element.
 
 In: a program (before or after `specialize`) and arrays by parameter name in the users' shapes.
 Out: arrays by output name. Slow on purpose; every index is checked against its buffer. Arithmetic

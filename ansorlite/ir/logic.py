@@ -1,4 +1,7 @@
-"""Conditions, selection and math functions on expressions (the constructors beside arithmetic)."""
+"""Conditions, selection, math functions on expressions: the constructors beside arithmetic.
+
+Also what a reduction starts from.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -71,3 +74,15 @@ def call(name: str, *args: Any) -> Expr:
     if any(not is_float(e) for e in exprs) and name != "abs":
         raise AnsorliteError(f"{name} needs floating-point arguments, got {exprs[0].dtype}")
     return Op(name, tuple(exprs), exprs[0].dtype)
+
+
+def combiner_identity(combiner: str, dtype: str) -> Const:
+    """The value that leaves the other operand of `combiner` unchanged."""
+    if combiner == "sum":
+        return Const(0, dtype)
+    if dtype.startswith("float"):
+        return Const(float("-inf") if combiner == "max" else float("inf"), dtype)
+    if dtype == "bool":
+        return Const(combiner == "min", "bool")
+    bits = 31 if dtype == "int32" else 63
+    return Const(-(1 << bits) if combiner == "max" else (1 << bits) - 1, dtype)

@@ -3,13 +3,13 @@
 Grammar (printed as it reads in Python):
     Program := buffers, Stmt                  parameters and root-level temporaries, then the body
     Stmt    := Block(stmts)
-             | For(var, extent, ...)          var in range(extent); `nominal` is the unclamped extent
+             | For(var, extent, ...)          var in range(extent); `nominal`: extent unclamped
              | Alloc(buffer, body)            a local or register buffer, alive in the body
              | If(cond, then, orelse)         made by `specialize` only
-             | Store(buffer, indices, value)  buffer[indices] = value, or combined with what is there
+             | Store(buffer, indices, value)  buffer[indices] = value, or combined with the old
     expressions: see `ir.expr`; a Load reads a buffer by name.
 Annotations of a loop are (key, integer expression), zero or one meaning "no":
-    parallel   1: iterations are grains shared among threads (only the outermost loops of a root nest)
+    parallel   1: iterations are grains shared among threads (only outermost loops of a root nest)
     lanes      iterations are executed this many at a time in one vector
     register   1: part of a register tile, unrolled with its accumulators in registers
     unroll     unroll the loop if its body is then repeated at most this many times
@@ -122,7 +122,7 @@ Stmt = Block | For | Alloc | If | Store
 
 @dataclass(frozen=True)
 class Program:
-    """A lowered task: parameters come first in `buffers`, in the order of the kernel's arguments."""
+    """A lowered task; parameters come first in `buffers`, in order of the kernel's arguments."""
 
     name: str
     buffers: tuple[Buffer, ...]

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from ansorlite.ir.expr import Const, Expr, Load, Op, Var, add, floordiv, maximum, mod, mul, terms_of
+from ansorlite.ir.logic import combiner_identity
 from ansorlite.ir.program import (
     Alloc,
     Block,
@@ -29,7 +30,6 @@ from ansorlite.ir.program import (
     map_exprs,
 )
 from ansorlite.ir.traverse import substitute
-from ansorlite.te.tensor import combiner_identity
 
 MAX_TILE_VECTORS = 64  # larger register tiles stay loops
 PARTIAL_VECTORS = 4  # vectors of partial sums in a horizontal reduction
@@ -404,7 +404,7 @@ def _pieces(n: int, lanes: int) -> list[tuple[int, int, int]]:
 
 
 def _region(loops: list[For]) -> tuple[int, int] | None:
-    """(top, first): the reductions from `top` on and the tile inside them; None if not annotated."""
+    """(top, first): the reductions from `top` on, the tile inside them; None if not annotated."""
     tagged = [k for k, lp in enumerate(loops) if _lanes(lp) > 1 or lp.note("register") != Const(0)]
     if not tagged:
         return None

@@ -1,8 +1,8 @@
 """The range-dependent pass over concrete programs that ends both paths of lowering.
 
-rewrite: `for v in range(1): S` -> S[v := 0]; clamps that the loop ranges make redundant are dropped;
-annotations that say "no" are dropped. Symbolic programs never see it: what it removes depends on
-values.
+rewrite: `for v in range(1): S` -> S[v := 0]; clamps that the loop ranges make redundant are
+dropped; annotations that say "no" are dropped. Symbolic programs never see it: what it removes
+depends on values.
 """
 
 from dataclasses import replace

@@ -8,7 +8,8 @@ import pytest
 
 from ansorlite import te
 from ansorlite.errors import AnsorliteError, ModelError
-from ansorlite.te.tensor import combiner_identity, placeholder
+from ansorlite.ir.logic import combiner_identity
+from ansorlite.te.tensor import placeholder
 
 A = te.placeholder((8, 6), name="A")
 V = te.placeholder((6,), name="V")
