@@ -17,7 +17,7 @@ _PUBLIC = {
     "Kernel": "ansorlite.codegen.kernel",
     "workload": "ansorlite.workloads",
     "network": "ansorlite.workloads",
-    "load_onnx": "ansorlite.graph",
+    "load_onnx": "ansorlite.graph.onnx_import",
     "auto_schedule": "ansorlite.pipeline",
     "CompiledModule": "ansorlite.graph.module",
     "AnsorliteError": "ansorlite.errors",

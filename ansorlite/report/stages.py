@@ -18,7 +18,7 @@ from ansorlite.space.sketch import Sketch
 from ansorlite.target import Target
 from ansorlite.task import SearchTask
 
-STAGES = ("dag", "sketches", "program", "features", "llvm", "asm")
+PROGRAM_STAGES = ("program", "features", "llvm", "asm")
 
 
 def sketches_text(sketches: Sequence[Sketch]) -> str:
@@ -27,7 +27,7 @@ def sketches_text(sketches: Sequence[Sketch]) -> str:
 
 
 def program_stage(stage: str, program: Program, target: Target) -> str:
-    """One of the stages that follow a concrete program: program, features, llvm or asm.
+    """A concrete program in one of the forms of `PROGRAM_STAGES`.
 
     Raises BuildError where the program has no native form.
     """
@@ -40,7 +40,8 @@ def program_stage(stage: str, program: Program, target: Target) -> str:
             return llvm_ir(program, target)
         case "asm":
             return kernel_assembly(program, target)
-    raise AnsorliteError(f"{stage!r} is no stage of a program: choose one of {', '.join(STAGES)}")
+    known = ", ".join(PROGRAM_STAGES)
+    raise AnsorliteError(f"{stage!r} is no stage of a program: choose one of {known}")
 
 
 def features_table(program: Program, target: Target) -> str:

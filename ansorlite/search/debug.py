@@ -21,15 +21,13 @@ from ansorlite.cost.metrics import pairwise_accuracy
 from ansorlite.errors import AnsorliteError
 from ansorlite.ir.program import Program
 from ansorlite.records import Record
-from ansorlite.report.stages import program_stage, sketches_text, trial_line
+from ansorlite.report.stages import PROGRAM_STAGES, program_stage, sketches_text, trial_line
 from ansorlite.report.units import format_latency, format_share
 from ansorlite.schedule.lower import lower
 from ansorlite.schedule.state import State
 from ansorlite.settings import Settings
 from ansorlite.space.sketch import Sketch
 from ansorlite.task import SearchTask
-
-PROGRAM_STAGES = ("program", "features", "llvm", "asm")
 
 
 @dataclass

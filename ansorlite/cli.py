@@ -1,0 +1,417 @@
+"""The command line: `ansorlite tune | tune-op | show | devices`.
+
+Each command is a function from parsed arguments to an exit status; `COMMANDS` lists them. Results
+go to standard output, progress and errors to standard error. Status 0: done; 1: an AnsorliteError,
+printed as one line; 2: wrong usage; 130: Ctrl-C before anything was found; 141: the reader of the
+output went away.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import ansorlite
+from ansorlite.errors import AnsorliteError, ModelError
+
+if TYPE_CHECKING:
+    from ansorlite.graph.ir import Graph
+    from ansorlite.ir.program import Program
+    from ansorlite.search.tune import TuneResult
+    from ansorlite.task import SearchTask
+
+OK, FAILED, INTERRUPTED, BROKEN_PIPE = 0, 1, 130, 141
+STAGES = ("dag", "sketches", "program", "features", "llvm", "asm")
+ROWS = ("random", "plain", "best")
+DRAWS = 4096  # random rows drawn before `show` gives up on a sketch
+TIMED_RUNS, TIMED_S = 20, 2.0  # at most so many runs of a network, and about so long
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit status. Wrong usage leaves through SystemExit (2)."""
+    args = _parser().parse_args(argv)
+    try:
+        status: int = args.run(args)
+        sys.stdout.flush()
+        return status
+    except AnsorliteError as error:
+        _say(f"ansorlite: {' '.join(str(error).split())}")
+        return FAILED
+    except KeyboardInterrupt:
+        _say("ansorlite: interrupted before anything was found")
+        return INTERRUPTED
+    except BrokenPipeError:
+        # What is still buffered would fail again when the interpreter ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
+
+
+# ---- commands -----------------------------------------------------------------------------------
+
+
+def tune(args: argparse.Namespace) -> int:
+    """Tune all subgraphs of a network; print the tables and what the network gained."""
+    from ansorlite.pipeline import auto_schedule
+
+    output = _writable(args.output) if args.output else None
+    graph = _network(args)
+    module = auto_schedule(
+        graph,
+        args.trials,
+        args.timeout,
+        log=args.log,
+        seed=args.seed,
+        progress=not args.quiet,
+    )
+    report = module.report
+    if report.interrupted and all(r.best is None for r in report.results):
+        raise KeyboardInterrupt
+    text = f"{report}\n"
+    if not report.interrupted:
+        text += _compare_with_plain(graph, module)
+    print(text, end="")
+    if output is not None:
+        output.write_text(text, encoding="utf-8")
+    return OK
+
+
+def tune_op(args: argparse.Namespace) -> int:
+    """Tune one case of the operator suite; print its best program's figures and the tables."""
+    from ansorlite.report.tables import TaskRow, task_table
+    from ansorlite.search.tune import tune as tune_task
+
+    task = _task(args)
+    result = tune_task(
+        task,
+        args.trials,
+        args.timeout,
+        seed=args.seed,
+        log=args.log,
+        policy=args.policy,
+        progress=not args.quiet,
+    )
+    if result.best is None:
+        if result.interrupted:
+            raise KeyboardInterrupt
+        raise AnsorliteError(_nothing_found(result))
+    best = result.best
+    print(str(best).partition("\n")[0])
+    row = TaskRow(task.name, task.flop, 1, best.latency_s, result.trials)
+    print(task_table([row], None if best.peak is None else best.peak.flops_all))
+    print(result.time_table())
+    return OK
+
+
+def show(args: argparse.Namespace) -> int:
+    """Print one stage of one candidate of a case."""
+    from ansorlite.report.stages import program_stage, sketches_text
+    from ansorlite.space.sketch import sketches
+
+    task = _task(args)
+    match args.stage:
+        case "dag":
+            text = str(task.dag)
+        case "sketches":
+            text = sketches_text(sketches(task.dag, task.target))
+        case _:
+            text = program_stage(args.stage, _program(task, args), task.target)
+    print(text, end="")
+    return OK
+
+
+def devices(args: argparse.Namespace) -> int:
+    """What kernels are made for: the machine, its limits, and the libraries that make them."""
+    from ansorlite.codegen.openmp import runtime
+    from ansorlite.measure.peak import measure_peak
+    from ansorlite.target import Target
+
+    target, peak = Target.detect(), measure_peak(Target.detect())
+    kib = 1024
+    lines = [
+        ("cpu", f"{target.cpu} ({target.triple})"),
+        ("cores", str(target.cores)),
+        ("vectors", f"{target.vector_registers} of {target.vector_bytes} B"),
+        ("l1, l2", f"{target.l1_bytes // kib} KiB, {target.l2_bytes // kib} KiB a core"),
+        ("l3", f"{target.l3_bytes // kib} KiB shared" if target.l3_bytes else "none"),
+        ("openmp", runtime().library or "none: kernels run on one thread"),
+        (
+            "multiply-add",
+            f"{peak.flops_all / 1e9:.1f} GFLOP/s, one core {peak.flops_one / 1e9:.1f}",
+        ),
+        ("copy", f"{peak.copy_bytes_per_s / 1e9:.1f} GB/s"),
+        ("fingerprint", target.fingerprint),
+        *_versions(),
+    ]
+    for name, value in lines:
+        print(f"{name:<13} {value}")
+    return OK
+
+
+# ---- their parts --------------------------------------------------------------------------------
+
+
+def _network(args: argparse.Namespace) -> "Graph":
+    """The network of that name, or the graph of an ONNX file."""
+    name, dims = args.network, dict(args.dim)
+    graph: Graph
+    if name.endswith(".onnx") or os.sep in name:
+        graph = ansorlite.load_onnx(name, args.batch, dims)
+        return graph
+    try:
+        graph = ansorlite.network(name, args.batch or 1)
+    except ModelError as error:
+        raise AnsorliteError(f"{error}; an ONNX file is given as ./{name} or {name}.onnx") from None
+    if dims:
+        raise AnsorliteError(f"network {name} has no dynamic dimensions: leave out --dim")
+    return graph
+
+
+def _task(args: argparse.Namespace) -> "SearchTask":
+    task: SearchTask = ansorlite.workload(args.case, batch=args.batch)
+    return task
+
+
+def _writable(path: Path) -> Path:
+    """The path, found out before hours of tuning to be one that can be written to."""
+    try:
+        path.touch()
+    except OSError as error:
+        raise AnsorliteError(f"cannot write {path}: {error.strerror}") from error
+    return path
+
+
+def _nothing_found(result: "TuneResult") -> str:
+    failed = [r for r in result.records if not r.ok]
+    if not failed:
+        return f"no program of {result.task.name} was measured: give it more trials or time"
+    last = failed[-1]
+    return f"no program of {result.task.name} ran; the last: {last.status} {last.error}"
+
+
+def _compare_with_plain(graph: "Graph", module: Any) -> str:
+    """Latency of the network with plain schedules and tuned, and how far their outputs differ."""
+    import numpy as np
+
+    from ansorlite.pipeline import compile_plain
+    from ansorlite.report.units import format_latency
+
+    rng = np.random.default_rng(0)
+    inputs = [_values(graph.types[name], rng) for name in graph.inputs]
+    plain = compile_plain(graph)
+    (before, expected), (after, got) = _timed(plain, inputs), _timed(module, inputs)
+    text = (
+        f"plain {format_latency(before)}, tuned {format_latency(after)}: {before / after:.2f} times"
+        " as fast"
+    )
+    worst = max((_difference(x, y) for x, y in zip(expected, got, strict=True)), default=0.0)
+    return f"{text}, outputs differ by at most {worst:.1e} of their largest value\n"
+
+
+def _values(kind: Any, rng: Any) -> Any:
+    """Random values for an input; zeros where they are indices or flags."""
+    import numpy as np
+
+    if kind.dtype.startswith("float"):
+        return rng.standard_normal(kind.shape).astype(kind.dtype)
+    return np.zeros(kind.shape, kind.dtype)
+
+
+def _timed(module: Any, inputs: Sequence[Any]) -> tuple[float, tuple[Any, ...]]:
+    """(median seconds of a call, outputs)."""
+    out = module(*inputs)
+    times: list[float] = []
+    while len(times) < TIMED_RUNS and (len(times) < 3 or sum(times) < TIMED_S):
+        began = perf_counter()
+        module(*inputs)
+        times.append(perf_counter() - began)
+    return median(times), out if isinstance(out, tuple) else (out,)
+
+
+def _difference(x: Any, y: Any) -> float:
+    import numpy as np
+
+    x, y = np.asarray(x, np.float64), np.asarray(y, np.float64)
+    size = float(np.abs(x).max(initial=0.0)) or 1.0
+    return float(np.abs(x - y).max(initial=0.0)) / size
+
+
+def _program(task: "SearchTask", args: argparse.Namespace) -> "Program":
+    """The concrete program that `show` is asked for."""
+    from ansorlite.schedule.lower import lower
+    from ansorlite.space.plain import plain_state
+
+    row = args.row or ("best" if args.log else "random")
+    if row == "plain":
+        return lower(plain_state(task.dag, task.target))
+    return _random_program(task, args.seed) if row == "random" else _best_program(task, args.log)
+
+
+def _best_program(task: "SearchTask", log: Path | None) -> "Program":
+    from ansorlite.records import best, read_log
+    from ansorlite.search.tuner import record_program
+
+    if log is None:
+        raise AnsorliteError("the best row is that of a log: give one with --log")
+    contents = read_log(log)
+    for problem in contents.problems:
+        _say(f"log: {problem}")
+    record = best(contents.records, task.workload_key, task.target.fingerprint)
+    if record is None:
+        raise AnsorliteError(
+            f"{log} has no program of {task.name} for this machine "
+            f"({task.target.fingerprint}): tune it with this log first"
+        )
+    return record_program(task, record)
+
+
+def _random_program(task: "SearchTask", seed: int) -> "Program":
+    """A legal row, drawn from `seed`, of the first tiled sketch (of the first that has one)."""
+    import numpy as np
+
+    from ansorlite.schedule.holes import population_columns
+    from ansorlite.space.legality import legal
+    from ansorlite.space.sketch import sketches
+
+    rng = np.random.default_rng(seed)
+    space = sketches(task.dag, task.target)
+    tiled = [s for s in space if any(stage.tiling for stage in s.state.schedule.stages)]
+    for s in dict.fromkeys([*tiled, *space]):
+        rows = s.sample(DRAWS, rng)
+        good = legal(s.program, population_columns(s.holes, rows), len(rows), task.target)
+        if good.any():
+            return s.fill(rows[np.flatnonzero(good)[0]])
+    raise AnsorliteError(f"no sketch of {task.name} has a legal row among {DRAWS}: try --row plain")
+
+
+def _versions() -> list[tuple[str, str]]:
+    from importlib.metadata import PackageNotFoundError, version
+
+    import llvmlite.binding as llvm
+
+    found = [("ansorlite", ansorlite.__version__), ("python", sys.version.split()[0])]
+    for name in ("numpy", "llvmlite", "lightgbm", "networkx", "onnx"):
+        try:
+            number = version(name)
+        except PackageNotFoundError:
+            number = "not installed"
+        if name == "llvmlite":
+            number += f" (LLVM {'.'.join(map(str, llvm.llvm_version_info))})"
+        found.append((name, number))
+    return found
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+# ---- arguments ----------------------------------------------------------------------------------
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdecimal()):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number >= 0")
+    return int(text)
+
+
+def _positive(text: str) -> int:
+    if (n := _count(text)) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number >= 1")
+    return n
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds > 0")
+    return value
+
+
+def _dim(text: str) -> tuple[str, int]:
+    name, _, number = text.rpartition("=")
+    if not name:
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=N, for example N=1 or data.2=224")
+    return name, _positive(number)
+
+
+def _search_options(p: argparse.ArgumentParser, trials: int | None) -> None:
+    what = "64 a subgraph where no budget is given" if trials is None else f"default {trials}"
+    p.add_argument(
+        "--trials", type=_count, metavar="N", default=trials, help=f"programs to measure ({what})"
+    )
+    p.add_argument(
+        "--timeout", type=_seconds, metavar="S", help="wall-clock seconds for everything"
+    )
+    p.add_argument("--log", type=Path, metavar="F", help="tuning log, continued where it exists")
+    p.add_argument("--seed", type=_count, metavar="K", default=0, help="default 0")
+    p.add_argument("-q", "--quiet", action="store_true", help="no progress")
+
+
+def _tune_options(p: argparse.ArgumentParser) -> None:
+    p.add_argument("network", metavar="NETWORK|FILE.onnx")
+    _search_options(p, None)
+    p.add_argument("--batch", type=_positive, metavar="N", help="first extent of every input")
+    p.add_argument(
+        "--dim",
+        type=_dim,
+        metavar="NAME=N",
+        action="append",
+        default=[],
+        help="extent of a dynamic dimension of an ONNX file, by name or place (data.2=224)",
+    )
+    p.add_argument("--output", type=Path, metavar="F", help="write the closing tables there, too")
+
+
+def _case_options(p: argparse.ArgumentParser) -> None:
+    p.add_argument("case", metavar="CASE", help="a case of the operator suite, such as C2D:2")
+    p.add_argument("--batch", type=_positive, metavar="N", default=1, help="default 1")
+
+
+def _tune_op_options(p: argparse.ArgumentParser) -> None:
+    _case_options(p)
+    _search_options(p, 64)
+    p.add_argument("--policy", choices=("evolutionary", "random"), default="evolutionary")
+
+
+def _show_options(p: argparse.ArgumentParser) -> None:
+    _case_options(p)
+    p.add_argument("--stage", choices=STAGES, default="program")
+    p.add_argument("--log", type=Path, metavar="F", help="tuning log whose best program is shown")
+    p.add_argument("--row", choices=ROWS, help="best where a log is given, otherwise random")
+    p.add_argument("--seed", type=_count, metavar="K", default=0, help="of the random row")
+
+
+@dataclass(frozen=True)
+class Command:
+    """A subcommand: what it runs, what it adds to its parser, what `--help` says."""
+
+    name: str
+    run: Callable[[argparse.Namespace], int]
+    options: Callable[[argparse.ArgumentParser], None]
+    summary: str
+
+
+COMMANDS = (
+    Command("tune", tune, _tune_options, "tune a network and show what it gained"),
+    Command("tune-op", tune_op, _tune_op_options, "tune one operator"),
+    Command("show", show, _show_options, "print a stage between operator and machine code"),
+    Command("devices", devices, lambda p: None, "print the machine and its limits"),
+)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("ansorlite", description=ansorlite.__doc__)
+    parser.add_argument("--version", action="version", version=ansorlite.__version__)
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    for c in COMMANDS:
+        sub = commands.add_parser(c.name, help=c.summary, description=c.summary)
+        c.options(sub)
+        sub.set_defaults(run=c.run)
+    return parser
