@@ -228,8 +228,9 @@ def reshape(lay: Layouts, node: Node) -> None:
     runs = blocks(shape, target)
 
     def place(run: tuple[list[int], list[int]]) -> int:
+        # The run with the innermost axis stays innermost.
         real = [perm.index(a) for a in run[0] if shape[a] != 1]
-        return min(real, default=-1)
+        return max(real, default=-1)
 
     order = sorted(runs, key=place)
     gathered = tuple(a for run in order for a in run[0])

@@ -228,6 +228,12 @@ def flat_dense(net: Net) -> str:
     return net.b.emit("gemm", [y, weight, net.param(3)], alpha=0.5, beta=2.0, **flags)
 
 
+def last_axis_dense(net: Net) -> str:
+    """A matrix product over the last axis, which is not the channels'."""
+    x = net.pick()
+    return net.b.emit("matmul", [x, net.param(net.b.shape(x)[-1], net.draw(st.integers(1, 3)))])
+
+
 LAYERS = (
     conv,
     conv,
@@ -253,6 +259,7 @@ LAYERS = (
     shuffle,
     attention,
     flat_dense,
+    last_axis_dense,
 )
 
 

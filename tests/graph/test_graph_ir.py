@@ -161,6 +161,22 @@ def test_window_counts_with_and_without_padding() -> None:
     assert counts == [[2, 3, 1], [3, 3, 2]]
 
 
+def test_a_window_in_the_padding_averages_to_zero() -> None:
+    b = GraphBuilder("corner")
+    y = b.emit(
+        "avg_pool",
+        [b.input("x", (1, 1, 2))],
+        kernel=(1,),
+        strides=(1,),
+        dilations=(1,),
+        pads=((1, 0),),
+        ceil_mode=False,
+        count_include_pad=False,
+        layout="channels_first",
+    )
+    assert evaluate(b.finish([y]), [np.ones((1, 1, 2), np.float32)])[0].tolist() == [[[0, 1, 1]]]
+
+
 def test_sums_accumulate_in_float64() -> None:
     x = np.full((1, 1, 1, 1 << 20), 0.1, np.float32)
     total = meaning.reduce_sum({"axes": (3,), "keepdims": False}, (x,))

@@ -122,6 +122,38 @@ def test_transposed_operand_is_read_where_it_lies() -> None:
     assert len(step.dag.computes) == 1
 
 
+def test_producers_of_a_transposed_operand_stay_outside() -> None:
+    """Inside, each of their elements would be computed for every row of the product."""
+    b = GraphBuilder("rows")
+    x, y = b.input("x", (5, 3)), b.input("y", (5, 4))
+    left = b.emit("transpose", [b.emit("exp", [x])], perm=(1, 0))
+    assert kernels(b, b.emit("matmul", [left, y])) == ["exp", "transpose_matmul"]
+
+
+def test_a_reduction_that_keeps_the_shape() -> None:
+    b = GraphBuilder("unit")
+    e = b.emit("exp", [b.input("x", (3, 1))])
+    total = b.emit("reduce_sum", [e], axes=(1,), keepdims=True)
+    parts = partition(b.finish([b.emit("add", [total, e])]))
+    x = np.zeros((3, 1), np.float32)
+    assert evaluate_partition(parts, [x])[0].tolist() == [[2.0]] * 3
+
+
+def test_a_larger_shape_starts_a_kernel() -> None:
+    b = GraphBuilder("centred")
+    x = b.input("x", (3, 4))
+    top = b.emit("reduce_max", [x], axes=(1,), keepdims=True)
+    y = b.emit("exp", [b.emit("sub", [x, top])])
+    assert kernels(b, y) == ["reduce_max", "sub_exp"]
+
+
+def test_an_output_does_not_vanish_in_its_reader() -> None:
+    b = GraphBuilder("both")
+    e = b.emit("exp", [b.input("x", (3, 4))])
+    total = b.emit("reduce_sum", [e], axes=(1,), keepdims=True)
+    assert kernels(b, e, total) == ["exp", "reduce_sum"]
+
+
 def dag_of(b: GraphBuilder, output: str) -> te.ComputeDAG:
     (step,) = partition(b.finish([output])).subgraphs
     return step.dag

@@ -177,6 +177,25 @@ def test_explicit_padding_goes_into_the_convolution() -> None:
     assert_same_meaning(graph, optimize(graph))
 
 
+@pytest.mark.parametrize(
+    ("widths", "value"),
+    [(((0, 0), (1, 0), (1, 1), (0, 0)), 0.0), (((0, 0),) * 2 + ((1, 1),) * 2, 0.5)],
+)
+def test_padding_of_channels_or_with_a_value_stays(widths: Any, value: float) -> None:
+    s = Small(1, 3, 5, 5)
+    ops = s.optimized(s.conv(s.b.emit("pad", [s.x], pads=widths, value=value), 4))
+    assert "pad" in ops
+
+
+def test_transposed_rows_do_not_go_into_the_weights() -> None:
+    s = Small(3, 2, 5)
+    y = s.b.emit("transpose", [s.x], perm=(1, 0, 2))
+    y = s.b.emit("reshape", [y], shape=(2, 15))
+    graph = s.b.finish([s.b.emit("matmul", [y, s.param(15, 4)])])
+    assert_same_meaning(graph, rw.fold_flatten(graph))
+    assert s.optimized(graph.outputs[0]) == ["transpose", "reshape", "matmul"]
+
+
 def test_average_pool_divides_by_a_constant_or_by_a_table() -> None:
     attrs = {k: v for k, v in FIRST.items()} | {"kernel": (3, 3), "ceil_mode": False}
     sizes = []
@@ -227,6 +246,8 @@ def test_adding_zeros_that_enlarge_stays() -> None:
     s = Small(1, 3)
     zeros = s.b.constant(np.zeros((4, 3), np.float32))
     assert s.optimized(s.b.emit("add", [s.x, zeros])) == ["add"]
+    twos = s.b.constant(np.full((4, 3), 2.0, np.float32))
+    assert s.optimized(s.b.emit("pow", [s.x, twos])) == ["pow"]
 
 
 def test_duplicates_and_dead_nodes_go() -> None:
