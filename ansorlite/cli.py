@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import ansorlite
 from ansorlite.errors import AnsorliteError, ModelError
+from ansorlite.settings import settings
 
 if TYPE_CHECKING:
     from ansorlite.graph.ir import Graph
@@ -36,6 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status. Wrong usage leaves through SystemExit (2)."""
     args = _parser().parse_args(argv)
     try:
+        settings()  # a wrong variable is told now, not after hours
         status: int = args.run(args)
         sys.stdout.flush()
         return status
