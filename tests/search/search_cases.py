@@ -1,0 +1,150 @@
+"""Tiny tasks, builders and runners for the tests of the search, some of which misbehave.
+
+`Pretender` builds nothing and its latency is a function of the program alone, so that runs can be
+compared; `Saboteur` builds for real and then breaks what it was told to. `build` is the entry of
+its workers.
+"""
+
+import hashlib
+import os
+import pickle
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ansorlite import te
+from ansorlite.codegen.build import BuildRequest, build_request
+from ansorlite.codegen.compile import compile_module
+from ansorlite.codegen.image import KernelImage
+from ansorlite.measure.builder import BuildOutcome, PoolBuilder
+from ansorlite.measure.peak import Peak
+from ansorlite.measure.result import MeasureResult, Status
+from ansorlite.measure.runner import CheckSpec, PrepareResult
+from ansorlite.target import Target
+from ansorlite.task import SearchTask
+
+PEAK = Peak(2e11, 1e11, 2e10)
+
+
+def matmul(n: int = 32, names: str = "ABCk", name: str = "") -> SearchTask:
+    """relu(A x B) with n x n matrices, B a constant."""
+    a = te.placeholder((n, n), name=names[0])
+    b = te.placeholder((n, n), name=names[1], constant=True)
+    k = te.reduce_axis(n, name=names[3])
+    product = te.compute((n, n), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), name=names[2])
+    return SearchTask([te.relu(product)], name=name)
+
+
+def vector(n: int = 8) -> SearchTask:
+    """x + 1: a space of a few dozen candidates."""
+    x = te.placeholder((n,), name="X")
+    return SearchTask([te.compute((n,), lambda i: x[i] + 1, name="Y")])
+
+
+class Pretender:
+    """Builder and runner of programs that never run: latencies from 1 to 2 ms by their values.
+
+    `fails` are the statuses of some of them (every third one, by its values), in turn.
+    """
+
+    def __init__(self, fails: Sequence[Status] = ()) -> None:
+        self.fails = fails
+        self.built = self.ran = 0
+
+    def share(self, key: str, value: object) -> None: ...
+    def unshare(self, key: str) -> None: ...
+    def close(self) -> None: ...
+
+    def build(self, requests: Sequence[Any]) -> list[BuildOutcome]:
+        self.built += len(requests)
+        return [BuildOutcome(Status.OK, _pretended(r), "", 0.01) for r in requests]
+
+    def prepare(self, task_key: str, spec: CheckSpec) -> PrepareResult:
+        return PrepareResult(True)
+
+    def run(
+        self, task_key: str, image: KernelImage, best_latency_s: float | None = None
+    ) -> MeasureResult:
+        self.ran += 1
+        number = int.from_bytes(hashlib.sha256(image.object_bytes).digest()[:4])
+        if self.fails and number % 3 == 0:
+            status = self.fails[number // 3 % len(self.fails)]
+            return MeasureResult(status, error=f"it is number {number}")
+        latency_s = 1e-3 * (1 + number / 2**32)
+        return MeasureResult(Status.OK, latency_s, (latency_s,))
+
+
+def _pretended(request: BuildRequest) -> KernelImage:
+    # By position, so that names do not matter.
+    code = pickle.dumps([request.program.partition("/")[2][:2], list(request.values.values())])
+    return KernelImage(code, "kernel", (), request.target.triple, request.target.cpu)
+
+
+# ---- kernels and workers that misbehave ---------------------------------------------------------
+
+SEGFAULT = """
+define void @kernel(ptr %args) {
+  store volatile float 0.0, ptr null
+  ret void
+}
+"""
+ENDLESS = """
+define void @kernel(ptr %args) {
+entry:
+  br label %spin
+spin:
+  %x = load volatile ptr, ptr %args
+  br label %spin
+}
+"""
+IDLE = """
+define void @kernel(ptr %args) {
+  ret void
+}
+"""
+KERNELS = {"segfault": SEGFAULT, "endless": ENDLESS, "wrong": IDLE}
+BUILDS = ("worker killed", "worker hangs", "worker raises")
+
+
+@dataclass(frozen=True)
+class Sabotaged:
+    """A request whose worker is to fail as `fault` says."""
+
+    fault: str
+
+
+def build(request: Any, shared: Mapping[str, Any]) -> KernelImage:
+    """Entry of the saboteur's workers."""
+    if not isinstance(request, Sabotaged):
+        return build_request(request, shared)
+    match request.fault:
+        case "worker killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "worker hangs":
+            time.sleep(1000)
+    raise ValueError("it was to fail")
+
+
+class Saboteur(PoolBuilder):
+    """Builds, but the k-th request after the plain schedule suffers `faults[k]` ("" for none)."""
+
+    def __init__(self, faults: Sequence[str], timeout_s: float = 1.5) -> None:
+        super().__init__(1, timeout_s=timeout_s, entry="search_cases:build")
+        self.faults = ["", *faults]
+
+    def build(self, requests: Sequence[Any]) -> list[BuildOutcome]:
+        faults = [self.faults.pop(0) if self.faults else "" for _ in requests]
+        outcomes = super().build(
+            [Sabotaged(f) if f in BUILDS else r for f, r in zip(faults, requests, strict=True)]
+        )
+        return [
+            replace(o, image=_spoiled(o.image, f)) if f in KERNELS and o.image else o
+            for f, o in zip(faults, outcomes, strict=True)
+        ]
+
+
+def _spoiled(image: KernelImage, fault: str) -> KernelImage:
+    code = compile_module(KERNELS[fault], Target.detect())
+    return replace(image, object_bytes=code, symbol="kernel")

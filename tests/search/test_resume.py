@@ -1,0 +1,176 @@
+"""A log is the state of a search: cut anywhere, it leads to the same records."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from search_cases import PEAK, Pretender, matmul
+
+import ansorlite.search.tune as tuning
+from ansorlite.measure.result import Status
+from ansorlite.records import Record, RecordLog, read_log
+from ansorlite.search.task_scheduler import GradientScheduler
+from ansorlite.search.tune import Session, TuneResult, WeightedTask, tune, tune_tasks
+from ansorlite.task import SearchTask
+
+TRIALS, ROUND = 25, 4  # trials 0, 1-4, .. 21-24; the model is trained from 16 on
+
+
+@pytest.fixture(autouse=True)
+def known_peak(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tuning, "measure_peak", lambda target: PEAK)
+
+
+def run(log: Path | None, task: SearchTask | None = None, **changes: Any) -> TuneResult:
+    both = changes.pop("both", None) or Pretender((Status.RUN_ERROR, Status.WRONG_OUTPUT))
+    options: dict[str, Any] = {"n_trials": TRIALS, "round_size": ROUND, "policy": "random"}
+    options |= {"log": log, "progress": False, "builder": both, "runner": both} | changes
+    return tune(task or matmul(), **options)
+
+
+def essence(records: Sequence[Record]) -> list[tuple[Any, ...]]:
+    """Everything but times of day and durations."""
+    return [
+        (r.task, r.round, r.trial, r.sketch, r.steps, r.holes, r.status, r.latency_s)
+        for r in records
+    ]
+
+
+def write(path: Path, records: Sequence[Record]) -> Path:
+    with RecordLog(path, fsync=False) as log:
+        for r in records:
+            log.append(r)
+    return path
+
+
+# In the middle and at the end of rounds; the model is trained after the round that ends with 16.
+CUTS = {"random": (0, 1, 3, 5, 14, 17, 22, 24), "evolutionary": (17, 19)}
+
+
+@pytest.mark.parametrize("policy", CUTS)
+def test_a_log_cut_anywhere_is_continued_as_if_it_had_not_been(tmp_path: Path, policy: str) -> None:
+    check_cuts(tmp_path, policy, CUTS[policy])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", CUTS)
+def test_a_log_may_be_cut_at_every_place(tmp_path: Path, policy: str) -> None:
+    check_cuts(tmp_path, policy, range(TRIALS))
+
+
+def check_cuts(tmp_path: Path, policy: str, cuts: Iterable[int]) -> None:
+    whole = run(tmp_path / "whole", policy=policy)
+    records = read_log(tmp_path / "whole").records
+    assert essence(records) == essence(whole.records)
+    assert [r.trial for r in records] == list(range(TRIALS))
+    for cut in cuts:
+        path = write(tmp_path / f"{cut}", records[:cut])
+        both = Pretender((Status.RUN_ERROR, Status.WRONG_OUTPUT))
+        again = run(path, policy=policy, both=both)
+        assert essence(again.records) == essence(records), cut
+        assert essence(read_log(path).records) == essence(records), cut
+        # No more is measured than is missing, the reference aside.
+        assert both.built <= TRIALS - cut + 1, cut
+
+
+def test_a_finished_log_measures_nothing(tmp_path: Path) -> None:
+    whole = run(tmp_path / "log")
+    both = Pretender()
+    again = run(tmp_path / "log", both=both)
+    assert (both.built, both.ran) == (0, 0)
+    assert again.best is not None and whole.best is not None
+    fastest = min(r.latency_s for r in whole.records if r.ok and r.latency_s)
+    assert again.best.latency_s == fastest
+    assert run(tmp_path / "log", n_trials=0, both=both).best == replace(again.best, peak=None)
+
+
+def test_a_log_serves_the_task_under_other_names(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    whole = run(path)
+    other = matmul(names="xyzq")
+    assert other.workload_key == matmul().workload_key
+    both = Pretender()
+    again = run(path, other, both=both)
+    assert (both.built, both.ran) == (0, 0)
+    assert essence(again.records) == essence(whole.records)
+    assert again.best is not None and whole.best is not None
+    text = str(whole.best.program)
+    for old, new in zip("ABC", "xyz", strict=True):
+        text = text.replace(f"{old}.k", f"{new}.q").replace(old, new)
+    assert str(again.best.program) == text
+
+
+def test_a_cut_log_is_continued_alike_under_other_names(tmp_path: Path) -> None:
+    whole = run(tmp_path / "log", policy="evolutionary")
+    cut = write(tmp_path / "cut", whole.records[:18])
+    again = run(cut, matmul(names="xyzq"), policy="evolutionary")
+    assert essence(again.records) == essence(whole.records)
+
+
+def test_trials_go_on_from_a_damaged_log(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    run(path, n_trials=13)
+    lines = path.read_text().splitlines()
+    lines[3] = lines[3].replace('"trial":3', '"trial":x')
+    path.write_text("\n".join(lines) + '\n{"format":1,"tar')
+    result = run(path, n_trials=20)
+    trials = [r.trial for r in result.records]
+    assert trials == [0, 1, 2, *range(4, 21)]
+    contents = read_log(path)
+    assert essence(contents.records) == essence(result.records)
+    assert [p.line for p in contents.problems] == [4, 14]
+    programs = {(r.sketch, str(r.holes)) for r in contents.records}
+    assert len(programs) == len(contents.records)
+
+
+def test_records_that_no_longer_fit_are_no_answer(tmp_path: Path) -> None:
+    whole = run(tmp_path / "log")
+    valid = sorted((r for r in whole.records if r.ok), key=lambda r: r.latency_s or 0)
+    odd = [
+        replace(valid[0], steps=({"step": "spill", "stage": "T2"},), trial=97, latency_s=1e-9),
+        replace(valid[1], steps=({"step": "split", "stage": "C"},), trial=98, latency_s=1e-9),
+        replace(valid[2], holes={}, trial=99, latency_s=1e-9),
+    ]
+    path = write(tmp_path / "odd", [*odd, *whole.records])
+    result = run(path)
+    assert result.best is not None and result.best.record == valid[0]
+    assert run(path, n_trials=TRIALS + 8).trials == TRIALS + 8
+
+
+def test_a_round_of_another_size_is_finished(tmp_path: Path) -> None:
+    whole = run(tmp_path / "log")
+    path = write(tmp_path / "cut", whole.records[:7])
+    result = run(path, round_size=9, n_trials=31)
+    programs = {(r.sketch, str(r.holes)) for r in result.records}
+    assert result.trials == len(programs) == 31
+    assert [r.trial for r in result.records] == list(range(31))
+
+
+def run_network(log: Path, n_trials: int = 30) -> list[TuneResult]:
+    tasks = [matmul(16, name="small"), matmul(24, name="large"), matmul(20, name="middle")]
+    weighted = [WeightedTask(t, w) for t, w in zip(tasks, (3.0, 1.0, 2.0), strict=True)]
+    both = Pretender()
+    session = Session(
+        n_trials,
+        None,
+        log=log,
+        policy="random",
+        builder=both,
+        runner=both,
+        progress=False,
+        round_size=ROUND,
+    )
+    with session:
+        return tune_tasks(session, weighted, GradientScheduler)
+
+
+def test_a_network_is_continued_as_if_it_had_not_been_interrupted(tmp_path: Path) -> None:
+    run_network(tmp_path / "whole")
+    records = read_log(tmp_path / "whole").records
+    assert len(records) == 30 and len({r.task for r in records}) == 3
+    for cut in (2, 5, 12, 19, 23, 27):
+        path = write(tmp_path / f"{cut}", records[:cut])
+        run_network(path)
+        assert essence(read_log(path).records) == essence(records), cut
