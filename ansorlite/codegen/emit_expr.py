@@ -121,41 +121,42 @@ class ExprEmitter:
         if isinstance(atom, Load):
             return self._widen(self.load(atom, env), atom.dtype)
         assert isinstance(atom, Op)
-        args = [self.index(a, env) if is_int(a) else a for a in atom.args]
-        if atom.name in ("select", "cast") or not all(isinstance(a, int) for a in args):
-            key = ("atom", atom, tuple(id(a) if not isinstance(a, int) else a for a in args))
-            if key not in env.cache:
-                env.cache[key] = self._int_op(atom, args, env)
-            return env.cache[key]
-        return _fold(atom.name, [a for a in args if isinstance(a, int)])
+        if atom.name == "select":
+            return self._select_scalar(atom, env)
+        if atom.name == "cast":
+            return self._cast_scalar(atom, env)
+        args = [self.index(a, env) for a in atom.args]
+        if all(isinstance(a, int) for a in args):
+            return _fold(atom.name, [a for a in args if isinstance(a, int)])
+        # The values of the operands decide: the same text means another value in another copy.
+        key = ("atom", atom.name, tuple(a if isinstance(a, int) else (id(a),) for a in args))
+        if key not in env.cache:
+            env.cache[key] = self._int_op(atom.name, args)
+        return env.cache[key]
 
     def _widen(self, v: ir.Value, dtype: str) -> ir.Value:
         return v if dtype == "int64" else self.b.sext(v, I64)
 
-    def _int_op(self, e: Op, args: list[Any], env: Env) -> ir.Value:
+    def _int_op(self, name: str, args: list[Any]) -> ir.Value:
         b = self.b
-        if e.name == "cast":
-            return self._cast_scalar(e, env)
-        if e.name == "select":
-            return self._select_scalar(e, env)
         vals = [I64(a) if isinstance(a, int) else a for a in args]
-        if e.name in ("min", "max"):
+        if name in ("min", "max"):
             out = vals[0]
             for v in vals[1:]:
                 less = b.icmp_signed("<", out, v)
-                out = b.select(less, out, v) if e.name == "min" else b.select(less, v, out)
+                out = b.select(less, out, v) if name == "min" else b.select(less, v, out)
             return out
-        if e.name == "abs":
+        if name == "abs":
             return b.select(b.icmp_signed("<", vals[0], I64(0)), b.neg(vals[0]), vals[0])
         x, y = vals
-        if e.name == "ceildiv":
+        if name == "ceildiv":
             x = b.neg(x)
         q, r = b.sdiv(x, y), b.srem(x, y)
         off = b.and_(b.icmp_signed("!=", r, I64(0)), b.icmp_signed("<", b.xor(r, y), I64(0)))
-        if e.name == "mod":
+        if name == "mod":
             return b.select(off, b.add(r, y), r)
         floor = b.select(off, b.sub(q, I64(1)), q)
-        return b.neg(floor) if e.name == "ceildiv" else floor
+        return b.neg(floor) if name == "ceildiv" else floor
 
     # ---- values ---------------------------------------------------------------------------------
 
@@ -238,19 +239,18 @@ class ExprEmitter:
         """min or max; a NaN in the operand that is no constant wins (one minps/maxps on x86)."""
         if isinstance(y, ir.Constant):
             x, y = y, x
-        if isinstance(x.type, ir.IntType):
+        kind = x.type.element if isinstance(x.type, ir.VectorType) else x.type
+        if kind == I1:
+            return self.b.and_(x, y) if name == "min" else self.b.or_(x, y)
+        if isinstance(kind, ir.IntType):
             first = self.b.icmp_signed("<" if name == "min" else ">", x, y)
         else:
             first = self.b.fcmp_ordered("<" if name == "min" else ">", x, y)
         return self.b.select(first, x, y)
 
     def _cast_scalar(self, e: Op, env: Env) -> ir.Value:
-        source = e.args[0]
-        if is_int(source):
-            v = self.index(source, env)
-            v = I64(v) if isinstance(v, int) else v
-            return self._convert(v, "int64", e.dtype)
-        out = self._convert(self._scalar(source, env), source.dtype, e.dtype)
+        """A cast; to integers the result is i64, as everywhere in index arithmetic."""
+        out = self._convert(self._scalar(e.args[0], env), e.args[0].dtype, e.dtype)
         return self._widen(out, e.dtype) if is_int(e) else out
 
     def _convert(self, v: ir.Value, old: str, new: str) -> ir.Value:

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from ansorlite.errors import ScheduleError
 from ansorlite.ir.expr import Const, Expr, Load, Var, ceildiv, maximum, minimum, sub
+from ansorlite.ir.logic import combiner_identity
 from ansorlite.ir.program import (
     Alloc,
     Annotations,
@@ -29,7 +30,7 @@ from ansorlite.schedule.stage import Iterator, Schedule, Stage
 from ansorlite.schedule.state import State
 from ansorlite.schedule.steps import packed_axes
 from ansorlite.te.access import operation_counts
-from ansorlite.te.tensor import Placeholder, combiner_identity
+from ansorlite.te.tensor import Placeholder
 
 
 def lower(state: State, name: str = "kernel") -> Program:
@@ -99,7 +100,7 @@ class _Lowering:
         if s.packed_for is None:
             return None
         reader = self.schedule[s.packed_for]
-        axes = packed_axes(reader, s.name)
+        axes = packed_axes(reader, s)
         by_name = {a.name: a for a in reader.compute.axes + reader.compute.reduce_axes}
         tiles = tuple(whole_range(reader, by_name[a]).nominal for a in axes)
         order = tuple((axes.index(it.axis), it.level) for it in reader.iters if it.axis in axes)
@@ -224,7 +225,7 @@ class _Lowering:
             reader = self.schedule[s.packed_for or ""]
             axes = [a.name for a in s.compute.axes]
             own = self.ranges[s.name]
-            assert len(axes) == len(packed_axes(reader, s.name))
+            assert len(axes) == len(packed_axes(reader, s))
             return tuple(own[axes[d]].vars[lv] for d, lv in buffer.layout.order)
         if buffer.scope == "local":
             ranges = self.ranges[s.name]
@@ -237,7 +238,7 @@ class _Lowering:
         source = self.schedule[load.tensor]
         buffer = self.buffers[load.tensor]
         if buffer.layout:
-            axes = packed_axes(reader, load.tensor)
+            axes = packed_axes(reader, source)
             own = self.ranges[reader.name]
             return tuple(own[axes[d]].vars[lv] for d, lv in buffer.layout.order)
         if buffer.scope == "local":

@@ -8,10 +8,21 @@ structure of the schedule and of the te expressions, never by values.
 from dataclasses import dataclass
 
 from ansorlite.errors import ScheduleError
-from ansorlite.ir.expr import Const, Expr, Var, add, ceildiv, maximum, minimum, mul, sub
+from ansorlite.ir.expr import (
+    Const,
+    Expr,
+    Var,
+    add,
+    ceildiv,
+    maximum,
+    minimum,
+    mul,
+    sub,
+    terms_of,
+)
 from ansorlite.ir.ranges import coefficient
 from ansorlite.ir.traverse import loads, substitute
-from ansorlite.schedule.stage import Schedule, Stage, axis_of, factor_expr
+from ansorlite.schedule.stage import Schedule, Stage, factor_expr
 from ansorlite.te.tensor import Axis
 
 ZERO, ONE = Const(0), Const(1)
@@ -190,6 +201,19 @@ def _hull(scope: Scope, stage: Stage, axis: Axis, reads: list[tuple[Stage, Expr]
     return make_range(stage, axis, first, lo, ext, False)
 
 
+def _sign(c: Expr) -> int:
+    """1 or -1 for a sum of products of holes and numbers of one sign; 0 for anything else.
+
+    Such sums keep their sign when the holes are filled, so that no decision depends on values.
+    """
+    signs = set()
+    for mono, k in terms_of(c).items():
+        if any(not (isinstance(a, Var) and a.role == "hole") for a in mono):
+            return 0
+        signs.add(1 if k > 0 else -1)
+    return signs.pop() if len(signs) == 1 else 0
+
+
 def _one_read(
     scope: Scope, reader: Stage, index: Expr
 ) -> tuple[Expr, Expr, bool, dict[str, Expr]] | None:
@@ -199,17 +223,19 @@ def _one_read(
     negative = False
     moving: dict[str, Expr] = {}
     values: dict[str, Expr] = {}
-    constant = substitute(index, {n: ZERO for n in index.free})
-    for name in sorted(index.free):
+    op = reader.compute
+    names = [a.name for a in op.axes + op.reduce_axes if a.name in index.free]
+    constant = substitute(index, {n: ZERO for n in names})
+    for name in names:
         c = coefficient(index, name)
-        if not isinstance(c, Const):
+        sign = 0 if c is None else _sign(c)
+        if c is None or sign == 0:
             return None
-        axis_of(reader.compute, name)
         base, span, whole = scope.span(reader, name)
-        grow = mul(sub(span, ONE), Const(abs(c.value)))
+        grow = mul(sub(span, ONE), mul(c, sign))
         width = add(width, grow)
         values[name] = base
-        if c.value < 0:
+        if sign < 0:
             negative = True
             lo = sub(lo, grow)
         if not whole:

@@ -98,7 +98,7 @@ class Reorder:
                 )
             return replace(stage, iters=tuple(stage.iters[stage.position(n)] for n in self.order))
 
-        return s.update(self.stage, reorder)
+        return check_locations(s.update(self.stage, reorder))
 
 
 @dataclass(frozen=True)
@@ -116,19 +116,35 @@ class ComputeAt:
             raise ScheduleError(f"cannot attach {self.stage}: it is an output")
         if s[self.stage].is_placeholder or s[self.stage].location == "inlined":
             raise ScheduleError(f"cannot attach {self.stage}: it has no loops of its own")
-        inside = {self.target}
-        while True:
-            more = {t.name for n in inside for t in s.attached(n)} - inside
-            if not more:
-                break
-            inside |= more
-        for r in s.readers(self.stage):
-            if r.name not in inside:
-                raise ScheduleError(
-                    f"cannot attach {self.stage} to {self.target}: {r.name} reads it, too"
-                )
         where = (self.target, self.iterator)
-        return s.update(self.stage, lambda st: replace(st, location=where))
+        return check_locations(s.update(self.stage, lambda st: replace(st, location=where)))
+
+
+def check_locations(s: Schedule) -> Schedule:
+    """The schedule itself; ScheduleError if an attached stage is read outside of its loop."""
+    for st in s.stages:
+        if not isinstance(st.location, tuple):
+            continue
+        target, iterator = st.location
+        for r in s.readers(st.name):
+            if not _inside(s, r, target, s[target].position(iterator)):
+                raise ScheduleError(
+                    f"cannot attach {st.name} to {target} at {iterator}: {r.name} reads it "
+                    "outside of that loop"
+                )
+    return s
+
+
+def _inside(s: Schedule, reader: Stage, target: str, position: int) -> bool:
+    """Is all of the reader computed inside the loop of `target` at this position?"""
+    while reader.name != target:
+        if not isinstance(reader.location, tuple):
+            return False
+        around, iterator = reader.location
+        if around == target:
+            return s[target].position(iterator) >= position
+        reader = s[around]
+    return True
 
 
 @dataclass(frozen=True)
@@ -278,7 +294,7 @@ class LayoutRewrite:
                 f"cannot rewrite the layout of {self.tensor}: {self.reader} is not its one reader"
             )
         reader, source = s[self.reader], s[self.tensor]
-        axes = packed_axes(reader, self.tensor)
+        axes = packed_axes(reader, source)
         if not source.is_placeholder:
             own = [a.name for a in source.compute.axes]
             for d, axis in enumerate(axes):
@@ -293,15 +309,21 @@ class LayoutRewrite:
         return s.update(self.tensor, lambda st: replace(st, packed_for=self.reader))
 
 
-def packed_axes(reader: Stage, tensor: str) -> list[str]:
-    """The reader's axis that indexes each dimension of the tensor."""
-    found = {x.indices for x in loads(reader.compute.body) if x.tensor == tensor}
+def packed_axes(reader: Stage, tensor: Stage) -> list[str]:
+    """The reader's axis that indexes each dimension of the tensor, all of it."""
+    name = tensor.name
+    found = {x.indices for x in loads(reader.compute.body) if x.tensor == name}
     if len(found) != 1:
-        raise ScheduleError(f"{reader.name} reads {tensor} in {len(found)} ways, not in one")
+        raise ScheduleError(f"{reader.name} reads {name} in {len(found)} ways, not in one")
     axes: list[str] = []
-    for i in next(iter(found)):
+    for d, (i, n) in enumerate(zip(next(iter(found)), tensor.op.shape, strict=True)):
         if not isinstance(i, Var) or i.name in axes:
-            raise ScheduleError(f"index {i} of {tensor} in {reader.name} is no axis of its own")
+            raise ScheduleError(f"index {i} of {name} in {reader.name} is no axis of its own")
+        extent = axis_of(reader.compute, i.name).extent
+        if extent != n:
+            raise ScheduleError(
+                f"axis {i} of {reader.name} has extent {extent}, dimension {d} of {name} has {n}"
+            )
         axes.append(i.name)
     return axes
 

@@ -113,7 +113,7 @@ def _packable(state: State, tensor: str, reader: Stage) -> bool:
     if [r.name for r in state.schedule.readers(tensor)] != [reader.name]:
         return False
     try:
-        axes = packed_axes(reader, tensor)
+        axes = packed_axes(reader, state.schedule[tensor])
     except ScheduleError:
         return False
     return any(reader.factors(a) for a in axes)
@@ -138,7 +138,7 @@ def _pack_operands(state: State) -> Iterator[tuple[str, State]]:
             if not source.is_placeholder or source.packed_for or not vector:
                 continue
             try:
-                axes = packed_axes(s, tensor)
+                axes = packed_axes(s, source)
             except ScheduleError:
                 continue
             if vector[-1] in axes and len(axes) > 1:
