@@ -236,6 +236,14 @@ EVERY_KIND: tuple[Expr, ...] = (
 )
 
 
+def test_rebuilding_changes_nothing() -> None:
+    """Every kind of node, through the constructors once more."""
+    for e in EVERY_KIND:
+        same: dict[str, Expr] = {v.name: Var(v.name, v.role) for v in walk(e) if isinstance(v, Var)}
+        assert str(substitute(e, same)) == str(e)
+        assert substitute(e, same) == e
+
+
 def test_pickle_keeps_everything() -> None:
     for e in EVERY_KIND:
         back = pickle.loads(pickle.dumps(e))
