@@ -14,7 +14,7 @@ import numpy.typing as npt
 from ansorlite.errors import ModelError
 from ansorlite.ir.expr import COMPARE, Const, Expr, Load, Op, Poly, Var
 from ansorlite.te.dag import ComputeDAG, shape_of
-from ansorlite.te.tensor import ComputeOp, Placeholder, combiner_identity
+from ansorlite.te.tensor import ComputeOp, Placeholder
 
 Array = npt.NDArray[Any]
 _CHUNK = 1 << 23  # elements evaluated at once
@@ -244,9 +244,3 @@ def _apply(e: Op, args: list[Any]) -> Any:
                 return reduce(_BINARY[name], args)
             case name:
                 raise ModelError(f"operation {name} has no meaning in numpy")
-
-
-def identity_value(op: ComputeOp) -> Any:
-    """The start value of a reduction."""
-    assert op.combiner is not None
-    return combiner_identity(op.combiner, op.dtype).value

@@ -81,18 +81,6 @@ class ComputeOp:
 Operation = Placeholder | ComputeOp
 
 
-def combiner_identity(combiner: str, dtype: str) -> Const:
-    """The value that leaves the other operand of `combiner` unchanged."""
-    if combiner == "sum":
-        return Const(0, dtype)
-    if dtype.startswith("float"):
-        return Const(float("-inf") if combiner == "max" else float("inf"), dtype)
-    if dtype == "bool":
-        return Const(combiner == "min", "bool")
-    bits = 31 if dtype == "int32" else 63
-    return Const(-(1 << bits) if combiner == "max" else (1 << bits) - 1, dtype)
-
-
 @dataclass(frozen=True, eq=False)
 class Tensor:
     """A value of the DAG; index it with as many expressions as it has dimensions."""
