@@ -20,6 +20,7 @@ _PUBLIC = {
     "load_onnx": "ansorlite.graph.onnx_import",
     "auto_schedule": "ansorlite.pipeline",
     "CompiledModule": "ansorlite.graph.module",
+    "Graph": "ansorlite.graph.ir",
     "AnsorliteError": "ansorlite.errors",
 }
 

@@ -111,10 +111,10 @@ def network_tasks(parts: Partition, target: Target) -> list[WeightedTask]:
 
 
 def compile_task(result: TuneResult) -> KernelImage:
-    """Object code of a task's best program; of the plain schedule if nothing was found."""
-    if result.best is not None:
-        return build_program(result.best.program, result.task.target)
-    return plain_image(result.task)
+    """Object code of a task's best (or predicted) program; else of the plain schedule."""
+    if result.best is None and result.predicted is None:
+        return plain_image(result.task)
+    return build_program(result.program, result.task.target)
 
 
 def plain_image(task: SearchTask) -> KernelImage:

@@ -1,6 +1,9 @@
-"""Operators and networks to tune: shapes as data, definitions as code."""
+"""Operators and networks to tune: shapes as data, definitions as code.
+
+`workload` gives a case of the operator suite as a `SearchTask`, `network` a network as a `Graph`.
+"""
 
 from .networks import network
-from .ops import workload
+from .ops import parse_case, workload
 
-__all__ = ["network", "workload"]
+__all__ = ["network", "parse_case", "workload"]

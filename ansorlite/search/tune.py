@@ -21,7 +21,7 @@ from ansorlite.ir.program import Program
 from ansorlite.measure.builder import Builder, PoolBuilder
 from ansorlite.measure.peak import Peak, measure_peak
 from ansorlite.measure.runner import LocalRunner, Runner
-from ansorlite.records import Record, RecordLog
+from ansorlite.records import Record, RecordLog, for_task
 from ansorlite.report.tables import time_table
 from ansorlite.report.units import format_gflops, format_latency, format_share
 from ansorlite.search.clock import PhaseClock
@@ -87,13 +87,21 @@ class TuneResult:
     seconds: dict[str, float] = field(default_factory=dict)  # wall time by phase
     wall_s: float = 0.0
     interrupted: bool = False
+    predicted: Program | None = None  # with n_trials=0 and nothing in the log
+
+    @property
+    def program(self) -> Program:
+        """The best program measured, else the one predicted; AnsorliteError if there is none."""
+        if self.best is not None:
+            return self.best.program
+        if self.predicted is not None:
+            return self.predicted
+        raise AnsorliteError(f"no program of task {self.task.name} ran: see the log's errors")
 
     @property
     def kernel(self) -> Kernel:
-        """The best program as a callable; AnsorliteError if there is none."""
-        if self.best is None:
-            raise AnsorliteError(f"no program of task {self.task.name} ran: see the log's errors")
-        return Kernel(self.best.program, self.task.target)
+        """`program` as a callable."""
+        return Kernel(self.program, self.task.target)
 
     @property
     def trials(self) -> int:
@@ -219,9 +227,14 @@ class Session:
             return n
         return pending + affordable if affordable else 0
 
+    def _answered(self, task: SearchTask) -> bool:
+        """Nothing is to be searched: the log alone answers."""
+        known = for_task(self.history, task.workload_key, task.target.fingerprint)
+        return self.n_trials == 0 and any(r.ok for r in known)
+
     def tuner(self, task: SearchTask) -> TaskTuner:
         with self.clock.phase("search"):
-            space = sketches(task.dag, task.target, self.space)
+            space = [] if self._answered(task) else sketches(task.dag, task.target, self.space)
             made: SearchPolicy
             if self.policy == "random":
                 made = RandomPolicy(space, task.target, self.seed, task.workload_key)
@@ -267,7 +280,7 @@ def tune(
 
     `n_trials` counts measured candidates, those in the log included; `timeout` is wall-clock
     seconds for everything; the first budget spent ends it. Ctrl-C ends it with the best so far.
-    With `n_trials=0` nothing is measured: the best of the log, else the plain schedule.
+    With `n_trials=0` nothing is measured: the best of the log, else what the model predicts.
     """
     with Session(
         n_trials, timeout, seed, log, policy, model, builder, runner, space, progress, round_size
@@ -326,6 +339,7 @@ def task_result(
         session.clock.seconds,
         session.elapsed_s,
         session.interrupted,
+        tuner.predicted() if found is None and session.n_trials == 0 else None,
     )
 
 

@@ -318,6 +318,14 @@ class TaskTuner:
             ranked = sorted(self.images, key=lambda t: latency[t])
             self.images = {t: self.images[t] for t in ranked[:keep]}
 
+    def predicted(self) -> Program:
+        """What the policy would measure first; the plain schedule if it proposes nothing."""
+        with self.shared.clock.phase("search"):
+            candidates = self.policy.ask(1, max(1, self.rounds))
+        if not candidates:
+            return lower(self._plain)
+        return candidates[0].sketch.fill(np.asarray(candidates[0].row, dtype=np.int32))
+
     # ---- the end --------------------------------------------------------------------------------
 
     def contenders(self, n: int) -> list[Record]:

@@ -26,7 +26,7 @@ from ansorlite.space.rules import SKETCH_RULES, SketchRule, derive
 from ansorlite.target import Target
 from ansorlite.te.dag import ComputeDAG
 
-MAX_VARIANTS = 24  # compute-location variants a structure
+MAX_SKETCHES = 48  # of one task, shared evenly by its structures
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class SpaceOptions:
     packing: bool = True
     locations: bool = True
     rules: tuple[SketchRule, ...] = SKETCH_RULES
-    max_variants: int = MAX_VARIANTS
+    max_sketches: int = MAX_SKETCHES
 
 
 @dataclass(frozen=True)
@@ -81,8 +81,10 @@ def sketches(dag: ComputeDAG, target: Target, options: SpaceOptions | None = Non
     """All sketches of a DAG: each derived structure, then its variants."""
     opts = options or SpaceOptions()
     out: list[Sketch] = []
-    for n, (state, fired) in enumerate(derive(State(dag), target, opts.rules)):
-        for label, variant, beyond in _variants(state, opts):
+    derived = derive(State(dag), target, opts.rules)
+    share = max(3, opts.max_sketches // max(1, len(derived)))
+    for n, (state, fired) in enumerate(derived):
+        for label, variant, beyond in islice(_variants(state, opts), share):
             ready = annotate(variant, target)
             out.append(Sketch(f"s{n}{label}", ready, fired, beyond))
     return out
@@ -97,7 +99,7 @@ def _variants(state: State, opts: SpaceOptions) -> Iterator[tuple[str, State, bo
         yield label, s, True
     if opts.locations:
         starts = [("", base), *packed]
-        for label, s in islice(_locations(starts), opts.max_variants):
+        for label, s in _locations(starts):
             yield label, s, True
 
 

@@ -1,0 +1,158 @@
+"""Networks from end to end: tuned, compiled and compared with the graph's meaning in numpy."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+import ansorlite as al
+from ansorlite.errors import ModelError
+from ansorlite.graph.build import GraphBuilder
+from ansorlite.graph.ir import Graph, evaluate
+from ansorlite.graph.memory import Lifetime, plan_arena
+from ansorlite.graph.module import CompiledModule
+from ansorlite.graph.partition import partition
+from ansorlite.graph.passes import optimize
+from ansorlite.pipeline import compile_plain
+from ansorlite.records import read_log
+
+
+def small_net() -> Graph:
+    """A residual block between a strided convolution and a classifier, all of odd sizes."""
+    rng = np.random.default_rng(3)
+
+    def weight(*shape: int) -> npt.NDArray[np.float32]:
+        return (rng.standard_normal(shape) / 4).astype(np.float32)
+
+    def conv(x: str, co: int, stride: int) -> str:
+        w = b.constant(weight(co, b.shape(x)[1], 3, 3))
+        window = {"strides": (stride, stride), "pads": ((1, 1), (1, 1)), "dilations": (1, 1)}
+        return b.emit("conv", [x, w], groups=1, layout="channels_first", **window)
+
+    b = GraphBuilder("small")
+    y = b.emit("relu", [conv(b.input("x", (1, 3, 17, 19)), 10, 2)])
+    y = b.emit("relu", [b.emit("add", [conv(y, 10, 1), y])])
+    y = b.emit(
+        "max_pool",
+        [y],
+        kernel=(3, 3),
+        strides=(2, 2),
+        pads=((1, 1), (1, 1)),
+        dilations=(1, 1),
+        ceil_mode=False,
+        layout="channels_first",
+    )
+    y = b.emit("reduce_mean", [y], axes=(2, 3), keepdims=True)
+    y = b.emit("reshape", [y], shape=(1, 10))
+    params = [b.constant(weight(7, 10)), b.constant(weight(7))]
+    y = b.emit("gemm", [y, *params], trans_a=False, trans_b=True, alpha=1.0, beta=1.0)
+    return b.finish([b.emit("softmax", [y], axes=(1,))])
+
+
+def picture(net: Graph, seed: int = 0) -> npt.NDArray[Any]:
+    shape = net.types[net.inputs[0]].shape
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def relative_error(got: npt.NDArray[Any], expected: npt.NDArray[Any]) -> float:
+    return float(np.abs(got - expected).max() / np.abs(expected).max())
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Graph, Any, Path]:
+    net = small_net()
+    log = tmp_path_factory.mktemp("net") / "net.jsonl"
+    module = al.auto_schedule(net, n_trials=40, log=log, seed=1, progress=False)
+    return net, module, log
+
+
+def test_plain_network_is_right() -> None:
+    net = small_net()
+    x = picture(net)
+    assert relative_error(compile_plain(net)(x), evaluate(net, [x])[0]) < 1e-5
+
+
+def test_tuned_network_is_right_on_other_data(tuned: tuple[Graph, Any, Path]) -> None:
+    net, module, _ = tuned
+    for seed in (1, 2):
+        x = picture(net, seed)
+        assert relative_error(module(x), evaluate(net, [x])[0]) < 1e-4
+
+
+def test_report_has_every_task_and_every_trial(tuned: tuple[Graph, Any, Path]) -> None:
+    _, module, log = tuned
+    rows = module.report.rows
+    assert sum(r.trials for r in rows) == 40 == len(read_log(log).records)
+    assert all(r.latency_s is not None for r in rows)
+    assert "conv" in str(module.report) and "measuring" in str(module.report)
+
+
+def test_log_is_used_before_anything_is_measured(tuned: tuple[Graph, Any, Path]) -> None:
+    net, _, log = tuned
+    before = log.read_bytes()
+    module = al.auto_schedule(net, n_trials=0, log=log, progress=False)
+    assert log.read_bytes() == before
+    x = picture(net, 5)
+    assert relative_error(module(x), evaluate(net, [x])[0]) < 1e-4
+
+
+def test_without_log_and_trials_the_model_decides() -> None:
+    net = small_net()
+    module = al.auto_schedule(net, n_trials=0, progress=False)
+    x = picture(net)
+    assert relative_error(module(x), evaluate(net, [x])[0]) < 1e-4
+    assert all(r.best is None and r.predicted is not None for r in module.report.results)
+
+
+def test_wrong_inputs_are_named() -> None:
+    module = compile_plain(small_net())
+    with pytest.raises(ModelError, match="expected"):
+        module(np.zeros((1, 3, 17, 18), np.float32))
+    with pytest.raises(ModelError, match="expected"):
+        module(np.zeros((1, 3, 17, 19), np.float64))
+    with pytest.raises(ModelError, match="takes 1 inputs"):
+        module()
+    with pytest.raises(ModelError, match="has no input nonsense"):
+        module(nonsense=np.zeros(1))
+
+
+def test_named_inputs_outputs_and_repeated_calls() -> None:
+    b = GraphBuilder("two")
+    x, y = b.input("x", (2, 5)), b.input("y", (2, 5))
+    total = b.emit("add", [x, y])
+    graph = b.finish([total, b.emit("mul", [total, total])])
+    module = CompiledModule(*_plain(graph))
+    rng = np.random.default_rng(0)
+    for _ in range(3):
+        p, q = rng.standard_normal((2, 2, 5)).astype(np.float32)
+        first, second = module(y=q, x=p)
+        np.testing.assert_allclose(first, p + q, rtol=1e-6)
+        np.testing.assert_allclose(second, (p + q) ** 2, rtol=1e-5)
+
+
+def _plain(graph: Graph) -> Any:
+    from ansorlite.pipeline import network_tasks, plain_image
+    from ansorlite.target import Target
+
+    parts = partition(optimize(graph))
+    return parts, [plain_image(w.task) for w in network_tasks(parts, Target.detect())]
+
+
+def test_arena_never_overlaps_values_that_live_together() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        values = {}
+        for k in range(12):
+            first = int(rng.integers(0, 10))
+            size = int(rng.integers(1, 500))
+            values[f"v{k}"] = Lifetime(size, first, first + int(rng.integers(0, 5)))
+        offsets, total = plan_arena(values)
+        for a in values:
+            assert offsets[a] % 64 == 0 and offsets[a] + values[a].size_bytes <= total
+            for b in values:
+                if a < b and values[a].overlaps(values[b]):
+                    end_a = offsets[a] + values[a].size_bytes
+                    end_b = offsets[b] + values[b].size_bytes
+                    assert end_a <= offsets[b] or end_b <= offsets[a]
