@@ -11,8 +11,7 @@ from search_cases import PEAK, Pretender, matmul
 import ansorlite.search.tune as tuning
 from ansorlite.measure.result import Status
 from ansorlite.records import Record, RecordLog, read_log
-from ansorlite.search.task_scheduler import GradientScheduler
-from ansorlite.search.tune import Session, TuneResult, WeightedTask, tune, tune_tasks
+from ansorlite.search.tune import PolicyName, Session, TuneResult, WeightedTask, tune, tune_tasks
 from ansorlite.task import SearchTask
 
 TRIALS, ROUND = 25, 4  # trials 0, 1-4, .. 21-24; the model is trained from 16 on
@@ -148,29 +147,27 @@ def test_a_round_of_another_size_is_finished(tmp_path: Path) -> None:
     assert [r.trial for r in result.records] == list(range(31))
 
 
-def run_network(log: Path, n_trials: int = 30) -> list[TuneResult]:
-    tasks = [matmul(16, name="small"), matmul(24, name="large"), matmul(20, name="middle")]
-    weighted = [WeightedTask(t, w) for t, w in zip(tasks, (3.0, 1.0, 2.0), strict=True)]
+def run_network(log: Path, policy: PolicyName) -> None:
+    weighted = [
+        WeightedTask(matmul(16, name="small"), 3),
+        WeightedTask(matmul(24, name="large"), 1),
+    ]
     both = Pretender()
-    session = Session(
-        n_trials,
-        None,
-        log=log,
-        policy="random",
-        builder=both,
-        runner=both,
-        progress=False,
-        round_size=ROUND,
-    )
-    with session:
-        return tune_tasks(session, weighted, GradientScheduler)
+    options: dict[str, Any] = {"builder": both, "runner": both, "policy": policy}
+    with Session(30, None, log=log, progress=False, round_size=ROUND, **options) as session:
+        tune_tasks(session, weighted)
 
 
-def test_a_network_is_continued_as_if_it_had_not_been_interrupted(tmp_path: Path) -> None:
-    run_network(tmp_path / "whole")
+@pytest.mark.parametrize(
+    ("policy", "cuts"), [("random", (1, 4, 19, 26)), ("evolutionary", (23, 27))]
+)
+def test_a_network_is_continued_as_if_it_had_not_been_interrupted(
+    tmp_path: Path, policy: PolicyName, cuts: Sequence[int]
+) -> None:
+    run_network(tmp_path / "whole", policy)
     records = read_log(tmp_path / "whole").records
-    assert len(records) == 30 and len({r.task for r in records}) == 3
-    for cut in (2, 5, 12, 19, 23, 27):
+    assert len(records) == 30 and len({r.task for r in records}) == 2
+    for cut in cuts:
         path = write(tmp_path / f"{cut}", records[:cut])
-        run_network(path)
+        run_network(path, policy)
         assert essence(read_log(path).records) == essence(records), cut
