@@ -65,6 +65,7 @@ class EvolutionParams:
     epsilon: float = 0.05
     measured_share: float = 0.25
     alive: int = 8  # sketches that breed in one round
+    looked_at: int = 16  # unmeasured sketches that compete to be among them
     same_tiles: int = 2  # picked rows of a round with equal tiles
     same_body: float = 0.2  # share of a round with one register body
     draws: int = 16  # random draws a wanted row, before the legality mask
@@ -229,19 +230,20 @@ class EvolutionaryPolicy:
         names = list(self.history.sketches)
         if len(names) <= self.params.alive:
             return names
+        known = [s for s in names if self.history.told[s].latency_s]
+        others = [s for s in names if not self.history.told[s].latency_s]
+        tried = rng.permutation(len(others))[: self.params.looked_at]
+        names = [*known, *(others[int(k)] for k in sorted(tried))]
         merit: dict[str, float] = {}
         for name in names:
             rows = self.history.sample(name, 16, self.params.draws, rng)
             merit[name] = float(self._score(name, rows).max()) if len(rows) else -np.inf
         ranked = sorted(names, key=lambda s: -merit[s])
-        measured = sorted(
-            (s for s in names if self.history.told[s].latency_s),
-            key=lambda s: min(self.history.told[s].latency_s),
-        )
+        measured = sorted(known, key=lambda s: min(self.history.told[s].latency_s))
         keep = list(dict.fromkeys([*measured[: self.params.alive // 2], *ranked]))
         keep = keep[: self.params.alive - 1]
         rest = [s for s in names if s not in keep]
-        return [*keep, rest[int(rng.integers(len(rest)))]]
+        return [*keep, rest[int(rng.integers(len(rest)))]] if rest else keep
 
     def _breed(
         self, scored: dict[str, tuple[Rows, Scores]], rng: np.random.Generator
