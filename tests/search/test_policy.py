@@ -1,0 +1,154 @@
+"""What every search policy keeps to: a new one is a line in POLICIES."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from search_cases import matmul, vector
+
+from ansorlite.cost.model import GBDTModel
+from ansorlite.schedule.holes import population_columns
+from ansorlite.search.policy import (
+    Candidate,
+    EvolutionaryPolicy,
+    EvolutionParams,
+    RandomPolicy,
+    SearchPolicy,
+)
+from ansorlite.space.legality import legal
+from ansorlite.space.sketch import Sketch, sketches
+from ansorlite.task import SearchTask
+
+Factory = Callable[[SearchTask, Sequence[Sketch], int], SearchPolicy]
+FAILED = float("inf")
+
+
+def random_policy(task: SearchTask, space: Sequence[Sketch], seed: int) -> SearchPolicy:
+    return RandomPolicy(space, task.target, seed, task.workload_key)
+
+
+def evolutionary_policy(task: SearchTask, space: Sequence[Sketch], seed: int) -> SearchPolicy:
+    params = EvolutionParams(population=128, generations=2)
+    model = GBDTModel(seed=seed)
+    return EvolutionaryPolicy(space, task.target, seed, task.workload_key, model, params)
+
+
+POLICIES = {"random": random_policy, "evolutionary": evolutionary_policy}
+
+TASK = matmul()
+SPACE = sketches(TASK.dag, TASK.target)
+
+
+@pytest.fixture(params=POLICIES)
+def make(request: pytest.FixtureRequest) -> Factory:
+    return POLICIES[request.param]
+
+
+def keys(candidates: Sequence[Candidate]) -> list[tuple[str, tuple[int, ...]]]:
+    return [c.key for c in candidates]
+
+
+def check_legal(candidates: Sequence[Candidate], task: SearchTask = TASK) -> None:
+    for c in candidates:
+        row = np.asarray([c.row], dtype=np.int32)
+        sizes = [len(h.options) for h in c.sketch.holes]
+        assert row.shape == (1, len(sizes)) and ((row >= 0) & (row < sizes)).all()
+        columns = population_columns(c.sketch.holes, row)
+        assert legal(c.sketch.program, columns, 1, task.target).all(), c.key
+
+
+def test_asks_for_as_many_as_it_is_told_to_and_for_none_twice(make: Factory) -> None:
+    policy = make(TASK, SPACE, 0)
+    seen: set[tuple[str, tuple[int, ...]]] = set()
+    for round_, n in enumerate((1, 2, 7, 24), start=1):
+        asked = policy.ask(n, round_)
+        assert len(asked) == n
+        check_legal(asked)
+        assert len(set(keys(asked))) == n and not seen & set(keys(asked))
+        seen |= set(keys(asked))
+        policy.tell(asked, [1e-3 * (k + 1) for k in range(n)])
+    assert policy.ask(0, 9) == []
+
+
+def test_the_same_seed_and_history_ask_the_same(make: Factory) -> None:
+    def rounds(policy: SearchPolicy) -> list[tuple[str, tuple[int, ...]]]:
+        first = policy.ask(8, 1)
+        policy.tell(first, [1e-3, FAILED, 3e-3, 2e-3, FAILED, 5e-3, 4e-3, 1e-3])
+        return keys(first) + keys(policy.ask(8, 2))
+
+    one = rounds(make(TASK, SPACE, 3))
+    assert rounds(make(TASK, SPACE, 3)) == one
+    assert rounds(make(TASK, SPACE, 4)) != one
+
+
+def test_asking_again_changes_nothing(make: Factory) -> None:
+    policy = make(TASK, SPACE, 0)
+    first = keys(policy.ask(8, 1))
+    policy.ask(5, 2)
+    assert keys(policy.ask(8, 1)) == first
+    assert keys(policy.ask(8, 2)) != first
+
+
+def test_failures_are_learned_not_asked_again(make: Factory) -> None:
+    policy = make(TASK, SPACE, 0)
+    seen: list[tuple[str, tuple[int, ...]]] = []
+    for round_ in range(1, 5):
+        asked = policy.ask(6, round_)
+        assert len(asked) == 6
+        check_legal(asked)
+        seen += keys(asked)
+        policy.tell(asked, [FAILED] * 6 if round_ < 4 else [FAILED, 1e-3] * 3)
+    assert len(set(seen)) == len(seen)
+
+
+def test_history_that_it_did_not_ask_for_counts(make: Factory) -> None:
+    """As a log brings it: told before the first ask, and in several parts."""
+    history = make(TASK, SPACE, 7).ask(12, 1)
+    policy = make(TASK, SPACE, 0)
+    policy.tell(history[:5], [1e-3] * 5)
+    policy.tell(history[5:], [FAILED] * 7)
+    policy.tell([], [])
+    asked = policy.ask(16, 3)
+    assert len(asked) == 16 and not set(keys(asked)) & set(keys(history))
+
+
+def test_a_space_is_used_up_and_then_empty(make: Factory) -> None:
+    task = vector(2)
+    space = sketches(task.dag, task.target)
+    policy = make(task, space, 0)
+    size = sum(int(np.prod([len(h.options) for h in s.holes])) for s in space)
+    seen: set[tuple[str, tuple[int, ...]]] = set()
+    for round_ in range(1, 40):
+        asked = policy.ask(5, round_)
+        if not asked:
+            break
+        check_legal(asked, task)
+        assert not seen & set(keys(asked))
+        seen |= set(keys(asked))
+        policy.tell(asked, [1e-3] * len(asked))
+    assert not policy.ask(5, 40)
+    assert 0 < len(seen) <= size
+
+
+FIRST = """
+import sys
+sys.path.insert(0, {folder!r})
+import test_policy
+for name, make in test_policy.POLICIES.items():
+    asked = make(test_policy.TASK, test_policy.SPACE, 11).ask(64, 1)
+    print(name, test_policy.keys(asked))
+"""
+
+
+def test_another_process_with_another_hash_seed_asks_the_same() -> None:
+    code = FIRST.format(folder=str(Path(__file__).parent))
+    env = {**os.environ, "PYTHONHASHSEED": "4711", "PYTHONPATH": os.pathsep.join(sys.path)}
+    out = subprocess.run(
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True
+    ).stdout
+    lines = [f"{name} {keys(make(TASK, SPACE, 11).ask(64, 1))}" for name, make in POLICIES.items()]
+    assert out.splitlines() == lines
