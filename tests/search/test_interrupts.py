@@ -1,0 +1,125 @@
+"""A tuning process that is killed or interrupted: what it leaves behind, and how it goes on."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from search_cases import PEAK, Pretender, matmul
+
+import ansorlite.search.tune as tuning
+from ansorlite.records import Record, read_log
+from ansorlite.search.tune import tune
+
+TRIALS = 10
+TUNE = f"""
+import sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from search_cases import matmul
+from ansorlite.search.tune import tune
+tune(matmul(), {TRIALS}, log=sys.argv[1], policy="random", progress=False, round_size=4)
+"""
+
+linux = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="reads /proc")
+
+
+def start(*arguments: str) -> "subprocess.Popen[str]":
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    return subprocess.Popen(
+        [sys.executable, *arguments],
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        process_group=0,
+    )
+
+
+def children(pid: int) -> list[int]:
+    tasks = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(word) for task in tasks for word in task.read_text().split()]
+
+
+def alive(pid: int) -> bool:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return stat.rpartition(")")[2].split()[0] != "Z"
+
+
+def eventually(condition: Callable[[], bool], timeout_s: float = 60.0) -> bool:
+    end = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def lines(path: Path) -> int:
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+def candidates(records: tuple[Record, ...]) -> list[tuple[int, int, str, str]]:
+    return [(r.trial, r.round, r.sketch, str(r.holes)) for r in records]
+
+
+@linux
+def test_a_killed_tuner_loses_nothing_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "log"
+    victim = start("-c", TUNE, str(path))
+    assert eventually(lambda: lines(path) >= 4)
+    before = read_log(path).records
+    workers = children(victim.pid)
+    assert workers and all(map(alive, workers))
+    victim.kill()
+    _, errors = victim.communicate()
+    assert victim.returncode == -signal.SIGKILL, errors
+    assert eventually(lambda: not any(map(alive, workers)))
+    left = read_log(path)
+    assert left.problems == () and left.records[: len(before)] == before
+
+    again = start("-c", TUNE, str(path))
+    _, errors = again.communicate(timeout=120)
+    assert again.returncode == 0, errors
+    records = read_log(path).records
+    assert records[: len(left.records)] == left.records
+    assert [r.trial for r in records] == list(range(TRIALS))
+    # Random candidates do not depend on latencies: they are those of a run without interruption.
+    monkeypatch.setattr(tuning, "measure_peak", lambda target: PEAK)
+    both = Pretender()
+    whole = tune(
+        matmul(),
+        TRIALS,
+        policy="random",
+        progress=False,
+        round_size=4,
+        builder=both,
+        runner=both,
+    )
+    assert candidates(records) == candidates(whole.records)
+
+
+@linux
+def test_ctrl_c_ends_the_command_with_the_best_so_far(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    command = ("-m", "ansorlite", "tune-op", "GMM:0", "--trials", "5000", "--policy", "random")
+    process = start(*command, "--log", str(path))
+    assert eventually(lambda: lines(path) >= 3)
+    workers = children(process.pid)
+    process.send_signal(signal.SIGINT)
+    out, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+    assert out.startswith("GMM:0 batch 1: ") and " GFLOP/s" in out
+    assert "Latency" in out and "measuring" in out
+    assert "interrupted: the best so far is kept" in errors and "Traceback" not in errors
+    assert eventually(lambda: not any(map(alive, workers)))
+    contents = read_log(path)
+    assert contents.problems == () and len(contents.records) >= 3
