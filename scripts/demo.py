@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from ansorlite.workloads.networks import network
 
 import ansorlite as al
 from ansorlite.graph.ir import evaluate
 from ansorlite.measure.peak import measure_peak
 from ansorlite.pipeline import compile_plain
 from ansorlite.target import Target
+from ansorlite.workloads.networks import network
 
 TOLERANCE = 1e-4
 

@@ -50,7 +50,7 @@ def buffer_bytes(b: Buffer) -> int:
 
 
 def argument_slots(p: Program) -> dict[str, tuple[int, int]]:
-    """Buffer -> (argument, byte offset in it): parameters first, then one workspace for the rest."""
+    """Buffer -> (argument, byte offset in it): parameters, then one workspace for the rest."""
     slots: dict[str, tuple[int, int]] = {}
     for k, buffer in enumerate(p.params):
         slots[buffer.name] = (k, 0)

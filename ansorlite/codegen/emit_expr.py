@@ -1,7 +1,7 @@
 """Expressions as LLVM IR: scalars, and explicit vectors over the one vector loop around a store.
 
 In: expressions of a specialised program under an `Env` (loop variables as LLVM i64 or Python ints).
-Out: llvmlite values. Index arithmetic is i64 and split into a run-time part, emitted once per scope,
+Out: llvmlite values. Index arithmetic is i64, split into a run-time part, emitted once per scope,
 and a constant offset, so unrolled bodies share address computations. Contiguous accesses become
 vector loads, invariant ones broadcasts, others gathers. A load guarded by a select is not executed
 where its condition is false.

@@ -15,14 +15,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ansorlite.ir.expr import Const, Expr
+from ansorlite.cost.touched import Access, Batch, Touched, Values, accesses, log, touch
+from ansorlite.ir.expr import Const
 from ansorlite.ir.program import Buffer, For, Program, Store, all_buffers, stores_under
-from ansorlite.ir.ranges import Evaluator, coefficient
-from ansorlite.ir.traverse import loads
 from ansorlite.space.legality import tile_shape
 from ansorlite.target import Target
 
-Values = npt.NDArray[np.float64]
+_ZERO = Const(0)
 MAX_BUFFERS = 5
 CURVE = 10
 
@@ -89,7 +88,7 @@ class FeaturePlan:
         found = list(stores_under(program.body))
         kept = [(s, loops) for s, loops in found if not _start(s)] or found
         buffers = {b.name: b for b in all_buffers(program)}
-        self.statements = [_Statement(s, loops, _accesses(s, loops, buffers)) for s, loops in kept]
+        self.statements = [_Statement(s, loops, accesses(s, loops, buffers)) for s, loops in kept]
         self.buffers = buffers
         self.touched: dict[str, int] = {}
         for st in self.statements:
@@ -100,7 +99,7 @@ class FeaturePlan:
         self, columns: Mapping[str, Any], n: int, target: Target
     ) -> npt.NDArray[np.float32]:
         """float32[n, S, N_FEATURES]; `columns` gives int64[n] per hole variable."""
-        ev = _Batch(columns, n)
+        ev = Batch(columns, n)
         work = [_work(st, ev) for st in self.statements]
         total = np.maximum(sum(work), 1.0)
         out = np.empty((n, len(self.statements), N_FEATURES), dtype=np.float32)
@@ -124,89 +123,11 @@ def _start(s: Store) -> bool:
     return isinstance(s.value, Const) and s.combiner is None
 
 
-class _Batch:
-    """Expressions as float64[n]."""
-
-    def __init__(self, columns: Mapping[str, Any], n: int) -> None:
-        self.int = Evaluator(columns)
-        self.n = n
-        self._memo: dict[Expr, Values] = {}
-
-    def __call__(self, e: Expr) -> Values:
-        known = self._memo.get(e)
-        if known is None:
-            value = np.asarray(self.int(e), dtype=np.float64)
-            known = self._memo[e] = np.broadcast_to(value, (self.n,))
-        return known
-
-    def product(self, factors: tuple[Expr, ...]) -> Values:
-        out = np.ones(self.n)
-        for f in factors:
-            out = out * self(f)
-        return out
-
-
-@dataclass(frozen=True)
-class _Access:
-    """All accesses of one statement to one buffer.
-
-    `moves[level]` lists (dimension, coefficients) of the loops that change the address; no
-    coefficients means that the index is not affine in the loop variable.
-    """
-
-    buffer: Buffer
-    writes: bool
-    reads: bool
-    moves: tuple[tuple[tuple[int, tuple[Expr, ...]], ...], ...]
-
-
 @dataclass(frozen=True)
 class _Statement:
     store: Store
     loops: tuple[For, ...]
-    accesses: tuple[_Access, ...]
-
-
-def _accesses(
-    store: Store, loops: tuple[For, ...], buffers: Mapping[str, Buffer]
-) -> tuple[_Access, ...]:
-    """The written buffer first, then the others in order of appearance."""
-    indices: dict[str, list[tuple[Expr, ...]]] = {store.buffer: [store.indices]}
-    for x in dict.fromkeys(loads(store.value)):
-        indices.setdefault(x.tensor, [])
-        if x.indices not in indices[x.tensor]:
-            indices[x.tensor].append(x.indices)
-    read = {x.tensor for x in loads(store.value)} | ({store.buffer} if store.combiner else set())
-    return tuple(
-        _Access(
-            buffers[name],
-            name == store.buffer,
-            name in read,
-            tuple(_moves(found, lp.var) for lp in loops),
-        )
-        for name, found in indices.items()
-        if name in buffers
-    )
-
-
-def _moves(indices: list[tuple[Expr, ...]], var: str) -> tuple[tuple[int, tuple[Expr, ...]], ...]:
-    out = []
-    for d in range(len(indices[0])):
-        coefs: list[Expr] = []
-        affine = True
-        for idx in indices:
-            if var in idx[d].free:
-                c = coefficient(idx[d], var)
-                affine = affine and c is not None
-                if c is not None:
-                    coefs.append(c)
-        if coefs or not affine:
-            out.append((d, tuple(dict.fromkeys(coefs)) if affine else ()))
-    return tuple(out)
-
-
-def log(x: Any) -> Values:
-    return np.asarray(np.log2(1.0 + np.maximum(x, 0.0)))
+    accesses: tuple[Access, ...]
 
 
 def op_counts(store: Store) -> dict[str, int]:
@@ -219,77 +140,13 @@ def _flops(store: Store) -> float:
     return 2.0 * c["mad"] + sum(c[k] for k in ("addsub", "mul", "div", "minmax", "math")) + 0.5
 
 
-def _work(st: _Statement, ev: _Batch) -> Values:
+def _work(st: _Statement, ev: Batch) -> Values:
     return ev.product(st.store.count) * _flops(st.store)
-
-
-_ZERO = Const(0)
-
-
-@dataclass
-class _Touched:
-    """One buffer under one statement: elements touched inside of each loop level.
-
-    `inner[l]`: elements touched by loops l and deeper (l = number of loops: one execution);
-    `moves[l]`: bool[n], loop l changes the address; `stride`: elements between neighbours in the
-    innermost loop that runs; `run`: contiguous elements in the innermost dimension.
-    """
-
-    buffer: Buffer
-    writes: bool
-    reads: bool
-    inner: list[Values]
-    moves: list[Any]
-    stride: Values
-    run: Values
-    itemsize: int
-
-
-def _touch(access: _Access, ev: _Batch, extents: list[Values]) -> _Touched:
-    buffer = access.buffer
-    shape = [ev(e) for e in buffer.shape]
-    rank, depth = len(shape), len(extents)
-    ones = np.ones(ev.n)
-    strides: list[Values] = [ones] * rank
-    for d in range(rank - 2, -1, -1):
-        strides[d] = strides[d + 1] * shape[d + 1]
-    spread = [ones] * rank  # extent touched per dimension
-    inner: list[Values] = [ones] * (depth + 1)
-    moves: list[Any] = [np.zeros(ev.n, dtype=bool)] * depth
-    stride, found = np.zeros(ev.n), np.zeros(ev.n, dtype=bool)
-    for level in range(depth - 1, -1, -1):
-        runs = extents[level] > 1
-        step: Any = 0.0
-        moving: Any = moves[level]
-        for d, coefs in access.moves[level]:
-            if not coefs:
-                spread[d] = np.where(runs, shape[d], spread[d])
-                step, moving = np.where(runs, strides[d], step), moving | runs
-                continue
-            size = np.abs(ev(coefs[0]))
-            for c in coefs[1:]:
-                size = np.maximum(size, np.abs(ev(c)))
-            grown = spread[d] + size * (extents[level] - 1)
-            spread[d] = np.minimum(grown, np.maximum(shape[d], 1.0))
-            step, moving = step + size * strides[d], moving | (runs & (size > 0))
-        moves[level] = moving
-        stride = np.where(runs & ~found, step, stride)
-        found = found | runs
-        if access.moves[level]:
-            total = ones
-            for s in spread:
-                total = total * s
-            inner[level] = total
-        else:
-            inner[level] = inner[level + 1]
-    run = spread[-1] if rank else ones
-    size_bytes = np.dtype(buffer.dtype).itemsize
-    return _Touched(buffer, access.writes, access.reads, inner, moves, stride, run, size_bytes)
 
 
 def _statement_features(
     st: _Statement,
-    ev: _Batch,
+    ev: Batch,
     buffers: Mapping[str, Buffer],
     serial: Mapping[str, int],
     target: Target,
@@ -300,7 +157,7 @@ def _statement_features(
     out: list[Values] = [log(executions * c) for c in op_counts(store).values()]
     out += _loop_features(st, ev, extents, target)
 
-    touched = [_touch(a, ev, extents) for a in st.accesses]
+    touched = [touch(a, ev, extents) for a in st.accesses]
     # Bytes of all buffers touched by one iteration of each loop.
     levels = len(loops) + 1
     bytes_at: list[Values] = [np.zeros(ev.n)] * levels
@@ -320,7 +177,7 @@ def _statement_features(
 
 
 def _loop_features(
-    st: _Statement, ev: _Batch, extents: list[Values], target: Target
+    st: _Statement, ev: Batch, extents: list[Values], target: Target
 ) -> list[Values]:
     n = ev.n
     rows, vectors, lanes = (
@@ -364,7 +221,7 @@ def _loop_features(
 
 
 def _access_features(
-    touched: list[_Touched],
+    touched: list[Touched],
     executions: Values,
     extents: list[Values],
     bytes_at: list[Values],
@@ -386,7 +243,7 @@ def _access_features(
 
 
 def _one_access(
-    t: _Touched,
+    t: Touched,
     executions: Values,
     extents: list[Values],
     bytes_at: list[Values],
@@ -481,7 +338,7 @@ def _allocation(
     store: Store,
     loops: tuple[For, ...],
     buffers: Mapping[str, Buffer],
-    ev: _Batch,
+    ev: Batch,
     executions: Values,
     extents: list[Values],
 ) -> list[Values]:

@@ -74,7 +74,7 @@ def _outer(n: int, levels: int) -> list[tuple[int, ...]]:
 def tile_options(extent: int, inner: int, max_innermost: int = 64) -> tuple[tuple[int, ...], ...]:
     """Factors of the `inner` inner levels of an axis, outermost first.
 
-    The innermost (register) factor t may be inexact if at most 1/8 of the lanes of the ceildiv(N, t)
+    The innermost (register) factor t may be inexact if at most 1/8 of the lanes of ceildiv(N, t)
     register tiles are wasted; the outer factors divide that number of tiles exactly.
     """
     out: list[tuple[int, ...]] = []

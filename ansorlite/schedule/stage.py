@@ -20,7 +20,7 @@ Location = Literal["root", "inlined"] | tuple[str, str]  # (stage, iterator): at
 
 @dataclass(frozen=True)
 class Iterator:
-    """One loop of a stage: level `level` of te axis `axis` (level 0 of an unsplit axis is whole)."""
+    """One loop of a stage: level `level` of te axis `axis` (an unsplit axis has level 0 only)."""
 
     axis: str
     level: int

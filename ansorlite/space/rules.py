@@ -172,9 +172,7 @@ def _tile_order(s: Stage, structure: str, whole: tuple[str, ...]) -> tuple[str, 
         for a in axes:
             if s.factors(a.name):
                 order.append(f"{a.name}.{level}")
-            elif a.name not in whole and level == 0:
-                order.append(a.name)
-            elif a.name in whole and level == structure.count(letter) - 1:
+            elif level == (structure.count(letter) - 1 if a.name in whole else 0):
                 order.append(a.name)
     return tuple(order)
 

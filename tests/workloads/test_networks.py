@@ -4,12 +4,12 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from ansorlite.workloads.networks import NETWORKS, mobilenet_v2, network, resnet
 
 from ansorlite.errors import ModelError
 from ansorlite.graph.ir import Graph, evaluate
 from ansorlite.graph.partition import evaluate_partition, partition, tasks
 from ansorlite.graph.passes import optimize
+from ansorlite.workloads.networks import NETWORKS, mobilenet_v2, network, resnet
 
 # GFLOP (two per multiply-add, additions and activations included), parameters in millions.
 SIZES = {"resnet18": (3.64, 11.7), "resnet50": (8.21, 25.6), "mobilenet_v2": (0.62, 3.5)}

@@ -8,6 +8,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+
+from ansorlite import te
+from ansorlite.errors import ModelError
+from ansorlite.target import Target
+from ansorlite.te.tensor import Placeholder
 from ansorlite.workloads.ops import (
     DEFINITIONS,
     arithmetic,
@@ -17,11 +22,6 @@ from ansorlite.workloads.ops import (
     parse_case,
     workload,
 )
-
-from ansorlite import te
-from ansorlite.errors import ModelError
-from ansorlite.target import Target
-from ansorlite.te.tensor import Placeholder
 
 Array = npt.NDArray[np.float64]
 Params = Mapping[str, int]
