@@ -1,8 +1,9 @@
 """Tunes GMM:2 (512^3, both operands variable) and times it against numpy (about one minute).
 
 Claim: 64 trials end within 40 s on two cores, builds included, at 0.7 of OpenBLAS's speed or
-better. Each contender is timed in a process of its own, in turn, five times, with the same statistic (the
-median of repeated calls). Writes results/gmm_numpy.jsonl. Usage: python scripts/compare_numpy.py
+better. Each contender is timed in a process of its own, in turn, five times, with the
+same statistic (the median of repeated calls). Writes results/gmm_numpy.jsonl.
+Usage: python scripts/compare_numpy.py
 """
 
 import argparse

@@ -1,8 +1,8 @@
 """Which memory a statement touches, for a whole population at once: the ground of the features.
 
 In: a store with its loops, and hole columns as int64[P]. Out: `Touched` per buffer: elements
-touched inside of each loop level, strides and contiguous runs, as float64[P]. Index coefficients are taken
-from the program once (`Access`), their values are evaluated per population (`Batch`).
+touched inside of each loop level, strides and contiguous runs, as float64[P]. Index coefficients
+are taken from the program once (`Access`), their values evaluated per population (`Batch`).
 """
 
 from collections.abc import Mapping
