@@ -1,0 +1,330 @@
+"""The command line: what it prints where, its exit statuses, and bad input of every kind."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ansorlite
+import ansorlite.search.tune as tuning
+from ansorlite.cli import COMMANDS, main
+from ansorlite.errors import AnsorliteError
+from ansorlite.measure.peak import Peak
+from ansorlite.records import Record, RecordLog, read_log
+from ansorlite.settings import settings
+from ansorlite.space.sketch import sketches
+from ansorlite.task import SearchTask
+
+Lines = tuple[int, list[str], list[str]]
+
+
+class Cli:
+    """Runs the command line in this process: (status, lines of output, lines of errors)."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self._capsys = capsys
+
+    def __call__(self, *arguments: object) -> Lines:
+        self._capsys.readouterr()
+        try:
+            status = main([str(a) for a in arguments])
+        except SystemExit as leaving:
+            assert isinstance(leaving.code, int)
+            status = leaving.code
+        out, err = self._capsys.readouterr()
+        return status, out.splitlines(), err.splitlines()
+
+    def fails(self, *arguments: object) -> str:
+        """The one line that tells what is wrong."""
+        status, out, err = self(*arguments)
+        assert (status, out, len(err)) == (1, [], 1), (status, out, err)
+        assert err[0].startswith("ansorlite: ")
+        return err[0].removeprefix("ansorlite: ")
+
+
+@pytest.fixture
+def cli(capsys: pytest.CaptureFixture[str]) -> Cli:
+    return Cli(capsys)
+
+
+@pytest.fixture
+def task() -> SearchTask:
+    found: SearchTask = ansorlite.workload("GMM:0")
+    return found
+
+
+def record(task: SearchTask, trial: int = 0, **changes: Any) -> Record:
+    """A record of the first legal candidate of the first sketch, as the tuner would write it."""
+    from ansorlite.schedule.naming import canonical_names
+
+    names, sketch = canonical_names(task.dag), sketches(task.dag, task.target)[0]
+    row = np.zeros(len(sketch.holes), np.int32)
+    fields: dict[str, Any] = {
+        "target": task.target.fingerprint,
+        "task": task.workload_key,
+        "task_name": task.name,
+        "sketch": sketch.name,
+        "steps": tuple(names.steps(sketch.state.to_json())),
+        "holes": names.holes(sketch.values(row)),
+        "status": "OK",
+        "latency_s": 1e-3,
+        "round": min(trial, 1),
+        "trial": trial,
+    }
+    return Record(**(fields | changes))
+
+
+def write(path: Path, records: Sequence[Record]) -> Path:
+    with RecordLog(path, fsync=False) as log:
+        for r in records:
+            log.append(r)
+    return path
+
+
+# ---- usage --------------------------------------------------------------------------------------
+
+
+def test_help_names_every_command(cli: Cli) -> None:
+    status, out, _ = cli("--help")
+    assert status == 0
+    assert all(any(c.name in line and c.summary in line for line in out) for c in COMMANDS)
+    assert cli("--version") == (0, [ansorlite.__version__], [])
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (),
+        ("optimise",),
+        ("tune",),
+        ("tune-op", "GMM:0", "--trials", "-1"),
+        ("tune-op", "GMM:0", "--trials", "1e3"),
+        ("tune-op", "GMM:0", "--timeout", "0"),
+        ("tune-op", "GMM:0", "--timeout", "nan"),
+        ("tune-op", "GMM:0", "--policy", "annealing"),
+        ("tune", "x.onnx", "--dim", "224"),
+        ("tune", "x.onnx", "--dim", "N=0"),
+        ("tune", "x.onnx", "--batch", "0"),
+        ("show", "GMM:0", "--stage", "graph"),
+        ("show", "GMM:0", "--row", "worst"),
+    ],
+)
+def test_wrong_usage_is_status_2(cli: Cli, arguments: tuple[str, ...]) -> None:
+    status, out, err = cli(*arguments)
+    assert status == 2 and not out
+    assert err[0].startswith("usage: ansorlite") and "error: " in err[-1]
+
+
+# ---- bad input ----------------------------------------------------------------------------------
+
+
+def test_unknown_workloads_and_networks(cli: Cli) -> None:
+    assert "unknown workload 'FOO': choose one of C1D, C2D" in cli.fails("tune-op", "FOO:1")
+    assert "GMM has no case 7: choose one of GMM:0" in cli.fails("show", "GMM:7")
+    assert "'GMM:x' is no case" in cli.fails("show", "GMM:x")
+    text = cli.fails("tune", "resnet51")
+    assert "there is no network 'resnet51': choose one of resnet18" in text
+    assert "an ONNX file is given as ./resnet51" in text
+    assert "leave out --dim" in cli.fails("tune", "resnet18", "--dim", "N=1", "--trials", "0")
+
+
+def onnx_file(path: Path, operator: str = "Relu", batch: int | str = 1) -> Path:
+    onnx = pytest.importorskip("onnx")
+    from onnx import TensorProto, helper, numpy_helper
+
+    weights = np.random.default_rng(0).standard_normal((4, 3)).astype(np.float32)
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["p"], name="product"),
+        helper.make_node(operator, ["p"], ["y"], name="last"),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "net",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [batch, 4])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [batch, 3])],
+        [numpy_helper.from_array(weights, "w")],
+    )
+    opsets = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets), str(path))
+    return path
+
+
+def test_bad_onnx_files(cli: Cli, tmp_path: Path) -> None:
+    good = onnx_file(tmp_path / "good.onnx")
+    torn = tmp_path / "torn.onnx"
+    torn.write_bytes(good.read_bytes()[:100])
+    (tmp_path / "text.onnx").write_text("not a model\n")
+    assert "there is no file" in cli.fails("tune", tmp_path / "missing.onnx")
+    assert "there is no file" in cli.fails("tune", tmp_path)
+    assert f"{torn} is no readable ONNX model" in cli.fails("tune", torn)
+    assert "text.onnx is no" in cli.fails("tune", tmp_path / "text.onnx")
+    odd = onnx_file(tmp_path / "odd.onnx", "NonZero")
+    assert "1 unsupported operator: NonZero (node last)" in cli.fails("tune", odd)
+    dynamic = onnx_file(tmp_path / "dynamic.onnx", batch="N")
+    assert "input x has the dynamic dimension 0 (N)" in cli.fails("tune", dynamic)
+    assert "'M'" in cli.fails("tune", dynamic, "--dim", "M=3")
+
+
+def test_bad_logs(cli: Cli, tmp_path: Path, task: SearchTask) -> None:
+    missing = tmp_path / "none" / "log"
+    text = f"there is no directory {missing.parent}, create it"
+    assert text in cli.fails("tune-op", "GMM:0", "--log", missing)
+    assert "there is no tuning log" in cli.fails("show", "GMM:0", "--log", missing)
+    other = tmp_path / "other"
+    other.write_text(record(task).to_json().replace('"format":1', '"format":9') + "\n")
+    for arguments in (("tune-op", "GMM:0", "--log"), ("show", "GMM:0", "--log")):
+        assert "line 1 has log format 9, this version reads format 1" in cli.fails(
+            *arguments, other
+        )
+    (tmp_path / "text").write_text("hello\n")
+    assert "is not a tuning log" in cli.fails("tune-op", "GMM:0", "--log", tmp_path / "text")
+    empty = tmp_path / "empty"
+    empty.write_text("")
+    assert "has no program of GMM:0 batch 1" in cli.fails("show", "GMM:0", "--log", empty)
+    assert "give one with --log" in cli.fails("show", "GMM:0", "--row", "best")
+    odd = write(tmp_path / "odd", [record(task, steps=({"step": "spill"},))])
+    assert "unknown schedule step 'spill'" in cli.fails("show", "GMM:0", "--log", odd)
+
+
+def test_damaged_lines_are_reported_and_skipped(cli: Cli, tmp_path: Path, task: SearchTask) -> None:
+    path = write(tmp_path / "log", [record(task, k, latency_s=1e-3 + k) for k in range(3)])
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join([lines[0], lines[1][:40], lines[2], '{"format":1,"ta']))
+    before = path.read_bytes()
+    status, out, err = cli("tune-op", "GMM:0", "--trials", "0", "--log", path)
+    assert status == 0 and out[0].startswith("GMM:0 batch 1: 1.000 ms, ")
+    assert [line.split(":")[1] for line in err] == [" line 2", " line 4"]
+    assert path.read_bytes() == before
+    status, out, err = cli("show", "GMM:0", "--log", path)
+    assert status == 0 and out[0] == "def kernel(A, B, matmul):" and len(err) == 2
+
+
+@pytest.fixture
+def fresh_settings() -> Iterator[None]:
+    settings.cache_clear()
+    yield
+    settings.cache_clear()
+
+
+@pytest.mark.usefixtures("fresh_settings")
+def test_a_variable_that_makes_no_sense(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANSORLITE_DEBUG", "9")
+    assert "ANSORLITE_DEBUG='9' is not a whole number" in cli.fails("show", "GMM:0")
+
+
+def test_an_output_that_cannot_be_written(cli: Cli, tmp_path: Path) -> None:
+    assert "cannot write" in cli.fails("tune", "resnet18", "--output", tmp_path / "no" / "x")
+
+
+def test_an_error_of_many_lines_is_one_line(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*arguments: object, **options: object) -> None:
+        raise AnsorliteError("it broke\n  in the middle")
+
+    monkeypatch.setattr(tuning, "tune", fail)
+    assert cli.fails("tune-op", "GMM:0") == "it broke in the middle"
+
+
+# ---- interrupted --------------------------------------------------------------------------------
+
+
+def test_ctrl_c_before_anything_was_found(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*arguments: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tuning, "tune", interrupt)
+    status, out, err = cli("tune-op", "GMM:0")
+    assert (status, out) == (130, []) and "interrupted" in err[0]
+
+
+def test_ctrl_c_with_a_program_from_the_log(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, task: SearchTask
+) -> None:
+    def interrupt(*arguments: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tuning, "measure_peak", lambda target: Peak(2e11, 1e11, 2e10))
+    monkeypatch.setattr(tuning.TaskTuner, "round", interrupt)
+    path = write(tmp_path / "log", [record(task)])
+    status, out, err = cli("tune-op", "GMM:0", "--log", path)
+    assert status == 0 and out[0].startswith("GMM:0 batch 1: 1.000 ms")
+    assert err == ["interrupted: the best so far is kept"]
+
+
+def test_a_reader_that_goes_away() -> None:
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ansorlite", "show", "GMM:0", "--stage", "asm"],
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdout is not None and process.stderr is not None
+    process.stdout.close()
+    errors = process.stderr.read()
+    process.stderr.close()
+    assert (process.wait(), errors) == (141, b"")
+
+
+# ---- what is printed ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("stage", "first", "contains"),
+    [
+        ("dag", "A = placeholder([1, 128, 128], float32)", "return matmul"),
+        ("sketches", "sketch s0 (multi_level_tiling)", "matmul.lanes: lanes, "),
+        ("program", "def kernel(A, B, matmul):", "register=1"),
+        ("features", "feature ", "executions "),
+        ("llvm", "; ModuleID", "define void @ansorlite_kernel("),
+        ("asm", "\t.file", "ansorlite_kernel:"),
+    ],
+)
+def test_show_every_stage(cli: Cli, stage: str, first: str, contains: str) -> None:
+    status, out, err = cli("show", "gmm:0", "--stage", stage)
+    assert status == 0 and err == []
+    assert out[0].startswith(first) and any(contains in line for line in out)
+
+
+def test_show_rows(cli: Cli, tmp_path: Path, task: SearchTask) -> None:
+    one, same = cli("show", "GMM:0", "--seed", 1), cli("show", "GMM:0", "--seed", 1)
+    other, plain = cli("show", "GMM:0", "--seed", 2), cli("show", "GMM:0", "--row", "plain")
+    assert one == same and one != other
+    assert any("float64" in line for line in plain[1])
+    slow, fast = record(task), record(task, 1, latency_s=1e-6)
+    fast.holes["T2.a1"][:] = [1, 1, 2]
+    path = write(tmp_path / "log", [slow, fast])
+    status, best, _ = cli("show", "GMM:0", "--log", path)
+    assert status == 0 and "  for matmul.i.0 in range(64):" in "\n".join(best)
+    assert cli("show", "GMM:0", "--log", path, "--row", "random", "--seed", 1) == one
+
+
+def test_show_untiled_tasks_too(cli: Cli) -> None:
+    status, out, _ = cli("show", "SFM:0")
+    assert status == 0 and out[0] == "def kernel(A, softmax):"
+
+
+def test_devices(cli: Cli) -> None:
+    status, out, _ = cli("devices")
+    assert status == 0
+    table = {line[:13].strip(): line[14:] for line in out}
+    assert table["ansorlite"] == ansorlite.__version__
+    assert "GFLOP/s" in table["multiply-add"] and "LLVM" in table["llvmlite"]
+
+
+def test_tune_a_network_file(cli: Cli, tmp_path: Path) -> None:
+    model = onnx_file(tmp_path / "net.onnx", batch="N")
+    report, log = tmp_path / "report.txt", tmp_path / "log"
+    arguments = ("tune", model, "--dim", "N=3", "--log", log, "--output", report, "-q")
+    status, out, err = cli(*arguments, "--trials", 3, "--seed", 5)
+    assert status == 0, err
+    assert report.read_text().splitlines() == out
+    assert out[0].split()[:2] == ["ID", "Task"] and any(line.startswith("Phase") for line in out)
+    assert out[-1].startswith("plain ") and "outputs differ by at most" in out[-1]
+    records = read_log(log).records
+    assert len(records) == 3 and {r.seed for r in records} == {5}
+    assert all(r.ok for r in records), [r.error for r in records]
