@@ -16,6 +16,8 @@ from ansorlite.ir.ranges import bounds
 from ansorlite.ir.traverse import children, transform, walk
 
 Combiner = Literal["sum", "max", "min"]
+# Schedules call a stage's decisions `C.i` for axis i, and `C.unroll` and so on for the others.
+ANNOTATIONS = ("parallel", "lanes", "unroll")
 DTYPES = ("float32", "float64", "int32", "int64", "bool")
 
 
@@ -152,7 +154,7 @@ def _check_shape(shape: Sequence[int], name: str) -> tuple[Expr, ...]:
 
 
 def _check_name(name: str) -> str:
-    if not name or any(c in name for c in " []()@:,#"):
+    if not name or any(c in name for c in " []()@:,#>"):
         raise ModelError(f"{name!r} is no name for a tensor: use letters, digits, '_', '.'")
     return name
 
@@ -181,6 +183,8 @@ class ReduceAxis(Var):
 
 def reduce_axis(extent: int, name: str = "k") -> ReduceAxis:
     """An axis to reduce over; in a compute it stands for its index."""
+    if name in ANNOTATIONS:
+        raise ModelError(f"{name!r} is no name for an axis: annotations of loops have it")
     return ReduceAxis(_check_name(name), _check_shape((extent,), f"reduce axis {name}")[0])
 
 
@@ -227,7 +231,7 @@ def compute(
     `always_unroll_inner` (axes whose innermost loop is unrolled); values are tuples of axis names.
     """
     extents = _check_shape(shape, _check_name(name))
-    names = _axis_names(fn, len(extents), set())
+    names = _axis_names(fn, len(extents), set(ANNOTATIONS))
     axes = tuple(Axis(a, e) for a, e in zip(names, extents, strict=True))
     value = fn(*(a.var for a in axes))
     body = wrap(value)

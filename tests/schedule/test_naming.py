@@ -3,8 +3,10 @@
 import pytest
 
 from ansorlite import te
-from ansorlite.errors import ScheduleError
+from ansorlite.errors import ModelError, ScheduleError
 from ansorlite.schedule.naming import canonical_names
+from ansorlite.space.sketch import sketches
+from ansorlite.target import Target
 from ansorlite.te.dag import ComputeDAG
 
 
@@ -84,3 +86,18 @@ def test_unknown_names_are_errors() -> None:
     step = {"step": "split", "stage": "C", "axis": "i", "factors": [2]}
     with pytest.raises(ScheduleError, match="no operation"):
         names.inverse.steps([step])  # not canonical
+
+
+def test_names_that_would_be_ambiguous_are_not_given() -> None:
+    """`C>x.parallel:1>0` and a tile hole `C.unroll` could not be told from others."""
+    with pytest.raises(ModelError, match="'C>x' is no name for a tensor"):
+        te.placeholder((4,), name="C>x")
+    with pytest.raises(ModelError, match="'lanes' is no name for an axis"):
+        te.reduce_axis(4, name="lanes")
+    a, b = te.placeholder((32, 32), name="A"), te.placeholder((32, 32), name="B")
+    k = te.reduce_axis(32, name="k")
+    c = te.compute((32, 32), lambda unroll, j: te.sum(a[unroll, k] * b[k, j], axis=k), name="C")
+    dag = te.ComputeDAG([c])
+    assert [axis.name for axis in dag.computes[0].axes] == ["unroll_1", "j"]
+    kinds = {h.name: h.kind for s in sketches(dag, Target.cross("x86-avx2")) for h in s.holes}
+    assert kinds["C.unroll_1"] == "tile" and kinds["C.unroll"] == "unroll"
