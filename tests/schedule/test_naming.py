@@ -59,20 +59,17 @@ def test_sketch_names() -> None:
 
 
 def test_names_that_contain_each_other() -> None:
-    """T1 is the last operation here, `C.cache` the user's own, `C` a part of `C.cache`."""
+    """T1 is the first operation here, T0 the last; `C` is a part of `C.out`."""
     a = te.placeholder((8,), name="T1")
-    cache = te.compute((8,), lambda i: a[i] * 2, name="C.cache")
-    c = te.compute((8,), lambda i: cache[i] + 1, name="C")
+    out = te.compute((8,), lambda i: a[i] * 2, name="C.out")
+    c = te.compute((8,), lambda i: out[i] + 1, name="C")
     names = canonical_names(te.ComputeDAG([te.compute((8,), lambda a1: c[a1] + a[a1], name="T0")]))
-    assert [names.stage(n) for n in ("T1", "C.cache", "C", "C.rf", "T0")] == [
-        "T0",
-        "T1",
-        "T2",
-        "T2.rf",
-        "T3",
-    ]
-    assert names.hole("C.cache.i") == "T1.a0" and names.hole("T0.a1") == "T3.a0"
-    assert names.inverse.hole("T1.a0") == "C.cache.i" and names.inverse.stage("T3") == "T0"
+    own = ["T1", "C.out", "C", "C.rf", "C.out.rf", "T0"]
+    canonical = ["T0", "T1", "T2", "T2.rf", "T1.rf", "T3"]
+    assert [names.stage(n) for n in own] == canonical
+    assert [names.inverse.stage(n) for n in canonical] == own
+    assert names.hole("C.out.i") == "T1.a0" and names.hole("T0.a1") == "T3.a0"
+    assert names.inverse.hole("T1.a0") == "C.out.i"
 
 
 def test_unknown_names_are_errors() -> None:
