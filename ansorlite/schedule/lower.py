@@ -236,6 +236,11 @@ class _Lowering:
     def _read_place(self, reader: Stage, load: Load, index: list[Expr]) -> tuple[Expr, ...]:
         """Where a reader finds the element of a tensor with this index."""
         source = self.schedule[load.tensor]
+        if load.tensor not in self.buffers:
+            raise ScheduleError(
+                f"{reader.name} reads {load.tensor}, which is not computed before it: attached to "
+                f"{' at '.join(source.location)}, a loop that is not there"
+            )
         buffer = self.buffers[load.tensor]
         if buffer.layout:
             axes = packed_axes(reader, source)

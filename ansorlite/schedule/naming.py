@@ -16,9 +16,8 @@ from typing import Any
 
 from ansorlite.errors import ScheduleError
 from ansorlite.te.dag import ComputeDAG
-from ansorlite.te.tensor import ComputeOp
+from ansorlite.te.tensor import DERIVED_ENDINGS, ComputeOp
 
-STAGE_ENDINGS = (".cache", ".rf", ".packed", ".f64")
 AXIS_ENDINGS = ("_o", "_i")
 ANNOTATION_HOLES = ("parallel", "lanes", "unroll")
 STAGE_FIELDS = ("stage", "target", "leader", "tensor", "reader")
@@ -86,7 +85,7 @@ class Renaming:
     def _in_sketches(self) -> re.Pattern[str]:
         longest_first = sorted(self.tensors, key=len, reverse=True)
         tensor = "|".join(map(re.escape, longest_first))
-        ending = "|".join(map(re.escape, STAGE_ENDINGS))
+        ending = "|".join(map(re.escape, DERIVED_ENDINGS))
         return re.compile(rf"([+@])((?:{tensor})(?:{ending})*)(?::([^+@]+))?(?=[+@]|$)")
 
     # ---- single names ---------------------------------------------------------------------------
@@ -131,7 +130,7 @@ class Renaming:
         """What stands between the operation's name and the last part of a hole's name, and that."""
         rest = hole[len(owner) :]
         endings = ""
-        while e := next((e for e in STAGE_ENDINGS if rest.startswith(f"{e}.")), ""):
+        while e := next((e for e in DERIVED_ENDINGS if rest.startswith(f"{e}.")), ""):
             endings, rest = endings + e, rest[len(e) :]
         return endings, rest[1:]
 

@@ -7,7 +7,6 @@ structure of the schedule and of the te expressions, never by values.
 
 from dataclasses import dataclass
 
-from ansorlite.errors import ScheduleError
 from ansorlite.ir.expr import (
     Const,
     Expr,
@@ -241,6 +240,6 @@ def _one_read(
         if not whole:
             moving[str(base)] = add(moving.get(str(base), ZERO), c)
     if not isinstance(constant, Const):
-        raise ScheduleError(f"index {index} read by {reader.name} is no integer expression")
+        return None  # read from a tensor
     negative = negative or constant.value < 0
     return substitute(lo, values), width, negative, {k: moving[k] for k in sorted(moving)}

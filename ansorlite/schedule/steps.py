@@ -44,6 +44,15 @@ class Split:
                 raise ScheduleError(
                     f"cannot split {self.axis} of {self.stage}: a stage is attached to it"
                 )
+            for st in s.stages:
+                if self.stage in (st.leader, st.packed_for) and not st.is_placeholder:
+                    raise ScheduleError(
+                        f"cannot split {self.axis} of {self.stage}: {st.name} follows its loops"
+                    )
+            if stage.leader is not None:
+                raise ScheduleError(
+                    f"cannot split {self.axis} of {self.stage}: it follows {stage.leader}"
+                )
             for f in self.factors:
                 if isinstance(f, int) and f < 1:
                     raise ScheduleError(f"cannot split {self.axis} of {self.stage} by factor {f}")
@@ -160,6 +169,10 @@ class ComputeInline:
             raise ScheduleError(f"cannot inline {self.stage}: it is a reduction")
         if self.stage in s.outputs:
             raise ScheduleError(f"cannot inline {self.stage}: it is an output")
+        if s.attached(self.stage):
+            raise ScheduleError(
+                f"cannot inline {self.stage}: {s.attached(self.stage)[0].name} is attached to it"
+            )
         s = s.update(self.stage, lambda st: replace(st, location="inlined"))
         stages = tuple(
             st if st.is_placeholder else replace(st, op=inline_into(st.compute, op))
@@ -198,7 +211,7 @@ class CacheWrite:
         body = Load(cache.name, tuple(a.var for a in cache.axes), cache.dtype)
         copy = replace(stage.compute, reduce_axes=(), combiner=None, body=body, attrs=())
         s = s.insert_before(self.stage, initial_stage(cache))
-        return s.update(self.stage, lambda _: initial_stage(copy))
+        return check_locations(s.update(self.stage, lambda _: initial_stage(copy)))
 
 
 @dataclass(frozen=True)
@@ -219,7 +232,8 @@ class CacheRead:
         copy = ComputeOp(name, axes, (), None, body)
         s = s.insert_before(self.reader, initial_stage(copy))
         new_body = rename_loads(reader.compute.body, {self.tensor: name})
-        return s.update(self.reader, lambda st: replace(st, op=replace(st.compute, body=new_body)))
+        reads = replace(reader.compute, body=new_body)
+        return check_locations(s.update(self.reader, lambda st: replace(st, op=reads)))
 
 
 @dataclass(frozen=True)
@@ -247,6 +261,8 @@ class Rfactor:
         if self.keep not in ("outer", "inner"):
             raise ScheduleError(f"rfactor of {self.stage} keeps {self.keep!r}: outer or inner")
         f = factor_expr(self.factor)
+        if isinstance(f, Const) and f.value < 1:
+            raise ScheduleError(f"cannot rfactor {self.axis} of {self.stage} by factor {f}")
         if isinstance(f, Const) and isinstance(axis.extent, Const) and axis.extent.value % f.value:
             raise ScheduleError(
                 f"cannot rfactor {self.axis} of {self.stage}: {f.value} does not divide "
@@ -255,6 +271,11 @@ class Rfactor:
         outer = Axis(f"{self.axis}_o", ceildiv(axis.extent, f))
         inner = Axis(f"{self.axis}_i", f)
         kept, rest = (outer, inner) if self.keep == "outer" else (inner, outer)
+        for a in op.axes + op.reduce_axes:
+            if a.name in (outer.name, inner.name):
+                raise ScheduleError(
+                    f"cannot rfactor {self.axis} of {self.stage}: it has an axis {a.name} already"
+                )
         body = substitute(op.body, {self.axis: outer.var * f + inner.var})
         reduce_axes = tuple(rest if a == axis else a for a in op.reduce_axes)
         rf = replace(
@@ -273,7 +294,7 @@ class Rfactor:
             iters = (*new.iters[:n], *new.iters[n + 1 :], new.iters[n])
             new = replace(new, iters=iters)
         s = s.insert_before(self.stage, new)
-        return s.update(self.stage, lambda _: initial_stage(final))
+        return check_locations(s.update(self.stage, lambda _: initial_stage(final)))
 
 
 @dataclass(frozen=True)

@@ -188,7 +188,7 @@ def multi_level_tiling_with_fusion(state: State, position: int, target: Target) 
     tiled = tile(state, s.name, target).apply(FollowSplit(consumer.name, s.name))
     follower = tiled.schedule[consumer.name]
     own = {a.name: b.name for a, b in zip(s.compute.axes, consumer.compute.axes, strict=True)}
-    whole = tuple(own[n] for n in s.compute.attr("no_split_at_inner", ()))
+    whole = tuple(own[n] for n in s.compute.attr("no_split_at_inner", ()) if n in own)
     spatial = target_structure(target).replace("R", "")
     order = _tile_order(follower, spatial, whole)
     tiled = tiled.apply(Reorder(consumer.name, order))

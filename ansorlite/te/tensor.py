@@ -18,6 +18,7 @@ from ansorlite.ir.traverse import children, transform, walk
 Combiner = Literal["sum", "max", "min"]
 # Schedules call a stage's decisions `C.i` for axis i, and `C.unroll` and so on for the others.
 ANNOTATIONS = ("parallel", "lanes", "unroll")
+DERIVED_ENDINGS = (".cache", ".rf", ".packed", ".f64")  # of stages that schedules derive
 DTYPES = ("float32", "float64", "int32", "int64", "bool")
 
 
@@ -156,6 +157,11 @@ def _check_shape(shape: Sequence[int], name: str) -> tuple[Expr, ...]:
 def _check_name(name: str) -> str:
     if not name or any(c in name for c in " []()@:,#>"):
         raise ModelError(f"{name!r} is no name for a tensor: use letters, digits, '_', '.'")
+    if name.endswith(DERIVED_ENDINGS):
+        raise ModelError(
+            f"{name!r} is no name for a tensor: {', '.join(DERIVED_ENDINGS)} end the names of "
+            "stages that schedules make"
+        )
     return name
 
 

@@ -146,8 +146,9 @@ def is_float_name(dtype: str) -> bool:
 
 
 def _small(x: Known, limit: float) -> Known:
-    """The value kept within +-limit."""
+    """The value kept within +-limit (or the power of two below)."""
     e: Expr = x.what
+    limit = 2.0 ** np.floor(np.log2(limit))
     if x.bound <= limit or e.dtype == "bool":
         return x
     if is_int(e):
