@@ -1,8 +1,7 @@
 # Sourced by the other scripts: makes .venv with the pinned install, once per change of its inputs.
-# Sets PYTHON to the interpreter of the environment. Usage: . scripts/setup.sh EXTRAS
+# In: `extras`, the optional dependencies wanted. Out: PYTHON, the interpreter of the environment.
 set -eu
 cd "$(dirname "$0")/.."
-extras="$1"
 python=""
 for candidate in python3.13 python3.12 python3.11 python3; do
   if command -v "$candidate" >/dev/null 2>&1 &&
