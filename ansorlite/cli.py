@@ -100,6 +100,9 @@ def tune_op(args: argparse.Namespace) -> int:
     if result.best is None:
         if result.interrupted:
             raise KeyboardInterrupt
+        if result.predicted is not None:
+            print(f"{task.name}: nothing was measured; the model's choice is\n{result.predicted}")
+            return OK
         raise AnsorliteError(_nothing_found(result))
     best = result.best
     print(str(best).partition("\n")[0])

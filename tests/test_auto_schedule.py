@@ -64,7 +64,7 @@ def relative_error(got: npt.NDArray[Any], expected: npt.NDArray[Any]) -> float:
 def tuned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Graph, Any, Path]:
     net = small_net()
     log = tmp_path_factory.mktemp("net") / "net.jsonl"
-    module = al.auto_schedule(net, n_trials=40, log=log, seed=1, progress=False)
+    module = al.auto_schedule(net, n_trials=24, log=log, seed=1, progress=False)
     return net, module, log
 
 
@@ -84,7 +84,7 @@ def test_tuned_network_is_right_on_other_data(tuned: tuple[Graph, Any, Path]) ->
 def test_report_has_every_task_and_every_trial(tuned: tuple[Graph, Any, Path]) -> None:
     _, module, log = tuned
     rows = module.report.rows
-    assert sum(r.trials for r in rows) == 40 == len(read_log(log).records)
+    assert sum(r.trials for r in rows) == 24 == len(read_log(log).records)
     assert all(r.latency_s is not None for r in rows)
     assert "conv" in str(module.report) and "measuring" in str(module.report)
 

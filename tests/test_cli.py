@@ -316,6 +316,12 @@ def test_devices(cli: Cli) -> None:
     assert "GFLOP/s" in table["multiply-add"] and "LLVM" in table["llvmlite"]
 
 
+def test_without_trials_and_log_the_model_decides(cli: Cli) -> None:
+    status, out, _ = cli("tune-op", "GMM:0", "--trials", "0")
+    assert status == 0
+    assert "nothing was measured" in out and "def kernel(" in out
+
+
 def test_tune_a_network_file(cli: Cli, tmp_path: Path) -> None:
     model = onnx_file(tmp_path / "net.onnx", batch="N")
     report, log = tmp_path / "report.txt", tmp_path / "log"
