@@ -319,7 +319,7 @@ def test_devices(cli: Cli) -> None:
 def test_without_trials_and_log_the_model_decides(cli: Cli) -> None:
     status, out, _ = cli("tune-op", "GMM:0", "--trials", "0")
     assert status == 0
-    assert "nothing was measured" in out and "def kernel(" in out
+    assert "nothing was measured" in out[0] and out[1].startswith("def kernel(")
 
 
 def test_tune_a_network_file(cli: Cli, tmp_path: Path) -> None:
