@@ -89,5 +89,9 @@ def _target_machine(target: Target) -> llvm.TargetMachine:
 
 @cache
 def _initialize() -> None:
+    if llvm.llvm_version_info[0] >= 22:
+        # The search for CRC loops takes time exponential in the length of chains of selects, such
+        # as unrolled maxima.
+        llvm.set_option("", "-disable-loop-idiom-hashrecognize")
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()

@@ -5,12 +5,15 @@ predicates of Ansor's paper, section 4.1, with the conditions of its implementat
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from ansorlite.ir.expr import Const, Expr, Load, Op, Var, is_float, terms_of
+from ansorlite.ir.ranges import coefficient
 from ansorlite.ir.traverse import loads, walk
 from ansorlite.te.tensor import Axis, ComputeOp
+
+SHORT_REDUCTION = 8  # elements: one vector of floats
 
 
 @dataclass(frozen=True)
@@ -125,21 +128,32 @@ def _shifted(index: Expr, axis: str) -> bool:
 
 
 def contiguous_axis(op: ComputeOp) -> Axis | None:
-    """The axis along which most memory accesses of the operation are contiguous, if any.
+    """The axis along which vectors serve the memory accesses best; None if no access is contiguous.
 
-    The last index of each tensor read (and of the result) votes for the axis with coefficient 1.
+    Along an axis an access is contiguous (its last index alone moves, by one), invariant, or it
+    scatters. The axis with the fewest scattered accesses wins, then the one with the most
+    contiguous ones, then the spatial one: it needs no horizontal reduction, for which a reduction
+    shorter than a vector does not pay at all.
     """
-    votes: dict[str, int] = {}
-    indices = [x.indices[-1] for x in distinct_loads(op) if x.indices]
-    indices += [op.axes[-1].var] if op.axes else []
-    for i in indices:
-        for mono, c in terms_of(i).items():
-            if c == 1 and len(mono) == 1 and isinstance(mono[0], Var):
-                votes[mono[0].name] = votes.get(mono[0].name, 0) + 1
-    ranked: Mapping[str, int] = votes
-    axes = [a for a in op.axes + op.reduce_axes if a.extent != Const(1) and a.name in ranked]
-    # A tie goes to the spatial axis: it needs no horizontal reduction.
-    return max(axes, key=lambda a: (ranked[a.name], a in op.axes), default=None)
+    indices = [x.indices for x in distinct_loads(op)] + [tuple(a.var for a in op.axes)]
+    ranked: list[tuple[tuple[int, int, bool], Axis]] = []
+    for a in op.axes + op.reduce_axes:
+        kinds = [_along(i, a.name) for i in indices]
+        if a.extent != Const(1) and "contiguous" in kinds:
+            spatial = a in op.axes
+            rank = -kinds.count("scattered"), kinds.count("contiguous"), spatial
+            ranked.append((rank, a))
+    long = [(r, a) for r, a in ranked if a in op.axes or extent(a) >= SHORT_REDUCTION]
+    return max(long or ranked, key=lambda x: x[0], default=(None, None))[1]
+
+
+def _along(indices: tuple[Expr, ...], axis: str) -> Literal["invariant", "contiguous", "scattered"]:
+    """How an access with these indices moves with an axis."""
+    if all(axis not in i.free for i in indices):
+        return "invariant"
+    step = coefficient(indices[-1], axis)
+    last = step == Const(1) and all(axis not in i.free for i in indices[:-1])
+    return "contiguous" if last else "scattered"
 
 
 def operation_counts(op: ComputeOp) -> tuple[tuple[str, int], ...]:
