@@ -16,8 +16,6 @@ import numpy as np
 import numpy.typing as npt
 from random_dags import Case, seeded_dag
 
-from ansorlite.codegen.build import build_program
-from ansorlite.codegen.loader import aligned_copy, aligned_empty, load_image
 from ansorlite.errors import ScheduleError
 from ansorlite.ir.interpret import interpret
 from ansorlite.ir.program import Block, If, Program, Stmt, Store, stores_under
@@ -143,22 +141,3 @@ def named_starts(program: Program, state: State) -> Program:
                 return replace(s, body=rename(s.body))
 
     return replace(program, body=rename(program.body))
-
-
-def run_native(program: Program, inputs: Arrays, target: Target) -> Arrays:
-    """Outputs of the compiled program; outputs and workspace are poisoned first."""
-    image = build_program(program, target)
-    pointers: list[npt.NDArray[Any]] = []
-    outputs: Arrays = {}
-    for p in image.params:
-        if p.role in ("input", "constant"):
-            x = inputs[p.name]
-            pointers.append(aligned_copy(p.layout.pack(x) if p.layout else x))
-            continue
-        x = aligned_empty(p.stored_shape, p.dtype)
-        x[...] = np.nan if p.dtype.startswith("float") else 1
-        pointers.append(x)
-        if p.role == "output":
-            outputs[p.name] = x
-    load_image(image).run(pointers)
-    return outputs

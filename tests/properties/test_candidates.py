@@ -10,9 +10,10 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from candidates import Candidate, draw_candidates, drawn, named_starts, run_native
+from candidates import Candidate, draw_candidates, drawn, named_starts
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from native import run_native
 from random_dags import Case, dags
 
 from ansorlite.cost.features import features
