@@ -15,14 +15,18 @@ from ansorlite.graph.ir import Graph, evaluate
 from ansorlite.graph.onnx_export import export_onnx
 from ansorlite.graph.onnx_import import load_onnx
 from ansorlite.graph.passes import optimize
+from ansorlite.graph.types import ints, pairs
 
 
 def exportable(graph: Graph) -> bool:
     """Whether opset 17 has the graph's operators, and onnx's reference has them right."""
     for n in graph.nodes:
         window = n.op in ("avg_pool", "max_pool")
-        if n.op == "avg_pool" and n.attrs["dilations"] != (1, 1):
-            return False
+        if n.op == "avg_pool":
+            # The reference has no number for the mean of a window that lies in the padding.
+            rows = zip(pairs(n.attrs, "pads"), ints(n.attrs, "kernel"), strict=True)
+            if n.attrs["dilations"] != (1, 1) or any(max(p) >= k for p, k in rows):
+                return False
         if (window and n.attrs["ceil_mode"]) or n.op == "lrn":
             return False
         if n.op == "softmax" and n.attrs["axes"] not in ((1,), (3,), (2, 3), (2,)):
@@ -31,7 +35,7 @@ def exportable(graph: Graph) -> bool:
 
 
 @given(nets())
-@settings(max_examples=40)
+@settings(max_examples=25, derandomize=True)
 def test_reference_evaluator_agrees(graph: Graph) -> None:
     assume(exportable(graph))
     proto = export_onnx(graph)
@@ -43,7 +47,7 @@ def test_reference_evaluator_agrees(graph: Graph) -> None:
 
 
 @given(nets())
-@settings(max_examples=25)
+@settings(max_examples=25, derandomize=True)
 def test_round_trip(graph: Graph) -> None:
     assume(exportable(graph))
     again = load_onnx(export_onnx(graph))
