@@ -371,8 +371,22 @@ class _Specializer:
         body = For(trip.name, Const(trips), Const(trips), True, body, axis=lp.axis)
         for o in reversed(outer):
             body = replace(o, body=body, mark="serial", notes=())
-        last = replace(part, body=fold, mark="unroll", notes=())
-        return Alloc(acc, block([self._spread([part], [part], begin, unroll=True), body, last]))
+        parts = [self._spread([part], [part], begin, unroll=True), body]
+        if size > lanes:
+            parts.append(self._fold_vectors(acc, lanes, size // lanes, add_up))
+        few = Const(min(lanes, size))
+        parts.append(replace(part, extent=few, nominal=few, body=fold, mark="unroll", notes=()))
+        return Alloc(acc, block(parts))
+
+    def _fold_vectors(self, acc: Buffer, lanes: int, n: int, like: Store) -> Stmt:
+        """Combine the n vectors of partial results into the first."""
+        self.fresh += 1
+        which, lane = Var(f"{acc.name}.w{self.fresh}"), Var(f"{acc.name}.v{self.fresh}")
+        other = Load(acc.name, (add(mul(add(which, 1), lanes), lane),), acc.dtype)
+        step = replace(like, indices=(lane,), value=other)
+        width, times = Const(lanes), Const(n - 1)
+        body = For(lane.name, width, width, False, step, mark="vector")
+        return For(which.name, times, times, False, body, mark="unroll")
 
     def _var(self, lp: For, suffix: str) -> Var:
         self.fresh += 1
