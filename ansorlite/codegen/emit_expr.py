@@ -68,6 +68,7 @@ class ExprEmitter:
     def __init__(self, builder: ir.IRBuilder) -> None:
         self.b = builder
         self._flat: dict[tuple[str, tuple[Expr, ...]], Expr] = {}
+        self._numbers: dict[int, tuple[int, ir.Value]] = {}
 
     # ---- integers -------------------------------------------------------------------------------
 
@@ -90,8 +91,9 @@ class ExprEmitter:
                 if isinstance(value, int):
                     c *= value
                 else:
-                    atoms[id(value)] = value
-                    left.append(id(value))
+                    number = self._number(value)
+                    atoms[number] = value
+                    left.append(number)
             if left:
                 key = tuple(sorted(left))
                 runtime[key] = runtime.get(key, 0) + c
@@ -113,6 +115,16 @@ class ExprEmitter:
             known = env.cache[wanted] = total
         return offset, known
 
+    def _number(self, value: ir.Value) -> int:
+        """Values by order of use: what is emitted must not depend on memory addresses."""
+        known = self._numbers.get(id(value))
+        if known is None:
+            known = self._numbers[id(value)] = len(self._numbers), value
+        return known[0]
+
+    def _operand(self, x: Any) -> Any:
+        return x if isinstance(x, int) else (self._number(x),)
+
     def _atom(self, atom: Expr, env: Env) -> Any:
         if isinstance(atom, Const):
             return int(atom.value)
@@ -129,7 +141,7 @@ class ExprEmitter:
         if all(isinstance(a, int) for a in args):
             return _fold(atom.name, [a for a in args if isinstance(a, int)])
         # The values of the operands decide: the same text means another value in another copy.
-        key = ("atom", atom.name, tuple(a if isinstance(a, int) else (id(a),) for a in args))
+        key = ("atom", atom.name, tuple(self._operand(a) for a in args))
         if key not in env.cache:
             env.cache[key] = self._int_op(atom.name, args)
         return env.cache[key]
@@ -393,7 +405,7 @@ class ExprEmitter:
         offset, rest = self._parts(flat, env)
         pointer = m.pointer
         if rest is not None:
-            key = ("row", tensor, id(m.pointer), id(rest))
+            key = ("row", tensor, self._number(rest))
             if key not in env.cache:
                 env.cache[key] = self.b.gep(pointer, [rest], source_etype=kind)
             pointer = env.cache[key]
