@@ -39,6 +39,16 @@ def shifted() -> te.Tensor:
     return te.compute((12,), lambda i: te.select(i >= 1, p[i - 1], 0.0), name="C")
 
 
+def windows() -> te.Tensor:
+    """Sums of three elements of P; the windows of the last tile end where P ends."""
+    x = te.placeholder((12,), name="X")
+    p = te.compute((12,), lambda i: x[i] + 1.0, name="P")
+    r = te.reduce_axis(3, "r")
+    return te.compute(
+        (12,), lambda i: te.sum(te.select(i + r < 12, p[i + r], 0.0), axis=r), name="C"
+    )
+
+
 TILE = (
     Annotate("C", "i.1", "register", 1),
     Annotate("C", "j.1", "register", 1),
@@ -87,6 +97,14 @@ CASES: dict[str, tuple[te.Tensor, tuple[Step, ...]]] = {
         shifted(),
         (
             Split("C", "i", (5,)),
+            ComputeAt("P", "C", "i.0"),
+            Annotate("P", "i", "lanes", 4),
+        ),
+    ),
+    "overlapping_windows_at_the_end": (
+        windows(),
+        (
+            Split("C", "i", (3,)),
             ComputeAt("P", "C", "i.0"),
             Annotate("P", "i", "lanes", 4),
         ),
