@@ -157,6 +157,32 @@ def devices(args: argparse.Namespace) -> int:
     return OK
 
 
+def bench(args: argparse.Namespace) -> int:
+    """Tune the cases of the operator suite and time them against peers."""
+    from ansorlite.bench import ops
+
+    cases = ops.suite(args.only)
+    options = ops.BenchOptions(
+        args.batch,
+        args.trials,
+        args.timeout,
+        tuple(args.peers),
+        seed=args.seed,
+        log=args.log,
+        peer_python=args.peer_python,
+    )
+    output = _writable(args.output or Path("results") / f"ops_b{args.batch}.jsonl")
+    print(ops.head_text(options.peers), flush=True)
+
+    def each(row: ops.BenchRow) -> None:
+        print(ops.row_text(row), flush=True)
+        ops.merge_rows(output, [row])
+
+    rows = ops.bench_ops(cases, options, each)
+    print(ops.table(rows).splitlines()[-2])
+    return OK
+
+
 # ---- their parts --------------------------------------------------------------------------------
 
 
@@ -393,6 +419,18 @@ def _show_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("--seed", type=_count, metavar="K", default=0, help="of the random row")
 
 
+def _bench_options(p: argparse.ArgumentParser) -> None:
+    from_suite = "of the operator suite, such as C2D or C2D:2"
+    p.add_argument("what", choices=("ops",), help="ops: the operator suite")
+    _search_options(p, 200)
+    p.set_defaults(timeout=60.0)
+    p.add_argument("--batch", type=_positive, metavar="N", default=1, help="default 1")
+    p.add_argument("--only", nargs="+", metavar="CASE", default=[], help=f"cases {from_suite}")
+    p.add_argument("--peers", nargs="*", choices=("torch",), default=["torch"], help="all")
+    p.add_argument("--peer-python", metavar="F", help="interpreter that has the peers")
+    p.add_argument("--output", type=Path, metavar="F", help="default results/ops_b<batch>.jsonl")
+
+
 @dataclass(frozen=True)
 class Command:
     """A subcommand: what it runs, what it adds to its parser, what `--help` says."""
@@ -407,6 +445,7 @@ COMMANDS = (
     Command("tune", tune, _tune_options, "tune a network and show what it gained"),
     Command("tune-op", tune_op, _tune_op_options, "tune one operator"),
     Command("show", show, _show_options, "print a stage between operator and machine code"),
+    Command("bench", bench, _bench_options, "time the operator suite against peers"),
     Command("devices", devices, lambda p: None, "print the machine and its limits"),
 )
 

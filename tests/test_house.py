@@ -38,6 +38,7 @@ ALLOWED: dict[str, set[str]] = {
     "search": {*_SEARCHING, "records", "report", "report.stages"},
     "graph": {*_SEARCHING, "records", "search"},
     "workloads": {"ir", "te", "target", "task", "graph"},
+    "bench": {*_SEARCHING, "records", "report", "search", "workloads"},
 }
 TOP = {"pipeline", "cli", "__init__", "__main__"}  # these may import everything
 VERSION = ("ansorlite", "ansorlite.__version__")  # for the version, which anybody may ask for

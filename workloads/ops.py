@@ -197,30 +197,10 @@ def depthwise(p: Params, constant: bool) -> Tensor:
 
 
 def transposed(p: Params, constant: bool) -> Tensor:
-    """out[h] = sum of data[(h + p - kh) / s] * weight[kh] where that is a whole number, and so w.
-
-    The test stands inside the sum: where h, w, kh and kw are unrolled, nothing is left of it and
-    of the products with zero.
-    """
-    k, s, edge = p["k"], p["s"], p["k"] - 1 - p["p"]
-    oh, ow = ((p[n] - 1) * s - 2 * p["p"] + k for n in "HW")
-    if oh < 1 or ow < 1:
-        raise ModelError(f"T2D of extents {oh} and {ow}: a padding of {p['p']} is too much")
+    """data [N, H, W, CI] and weight [k, k, CI, CO], by phases: no product with an added zero."""
     data = te.placeholder((p["N"], p["H"], p["W"], p["CI"]), name="data")
-    weight = te.placeholder((k, k, p["CI"], p["CO"]), name="weight", constant=constant)
-    before, after = max(0, -(-edge // s)), max(0, edge // s)
-    padded = te_ops.pad(data, ((0, 0), (before, after), (before, after), (0, 0)))
-    kh, kw = te.reduce_axis(k, name="kh"), te.reduce_axis(k, name="kw")
-    c = te.reduce_axis(p["CI"], name="ci")
-
-    def element(n: Any, h: Any, w: Any, co: Any) -> Expr:
-        y, x = h + p["p"] - kh, w + p["p"] - kw
-        hit = te.all(te.equal(y % s, 0), te.equal(x % s, 0))
-        value = padded[n, y // s + before, x // s + before, c]
-        return te.sum(te.select(hit, value, 0.0) * weight[kh, kw, c, co], axis=[kh, kw, c])
-
-    attrs = {"always_unroll_inner": ("h", "w", "kh", "kw")}
-    return te.compute((p["N"], oh, ow, p["CO"]), element, name="conv", attrs=attrs)
+    weight = te.placeholder((p["k"], p["k"], p["CI"], p["CO"]), name="weight", constant=constant)
+    return te_ops.conv_transpose_nhwc(data, weight, (p["s"],) * 2, ((p["p"], p["p"]),) * 2)
 
 
 def capsule(p: Params, constant: bool) -> Tensor:

@@ -43,7 +43,8 @@ def build_program(program: Program, target: Target, symbol: str = SYMBOL) -> Ker
     if settings().verify:
         verify(ready)
     code = compile_module(emit_module(ready, target, symbol), target)
-    return KernelImage(code, symbol, kernel_params(program), target.triple, target.cpu)
+    params = kernel_params(program)
+    return KernelImage(code, symbol, params, target.triple, target.cpu, program.bound)
 
 
 def llvm_ir(program: Program, target: Target, optimized: bool = True) -> str:

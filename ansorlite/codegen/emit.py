@@ -173,6 +173,24 @@ def _nominal(lp: For) -> int:
     return int(lp.nominal.value)
 
 
+def transposed(b: ir.IRBuilder, rows: list[ir.Value]) -> list[ir.Value]:
+    """The transpose of a square of vectors, whose number is a power of two: blocks, then halves."""
+    n = len(rows)
+    step = n // 2
+    while step:
+        low = [k if k & step == 0 else n + k - step for k in range(n)]
+        high = [k + step if k & step == 0 else n + k for k in range(n)]
+        kind = ir.VectorType(I32, n)
+        out = list(rows)
+        for k in range(n):
+            if k & step == 0:
+                first, second = rows[k], rows[k + step]
+                out[k] = b.shuffle_vector(first, second, ir.Constant(kind, low))
+                out[k + step] = b.shuffle_vector(first, second, ir.Constant(kind, high))
+        rows, step = out, step // 2
+    return rows
+
+
 class _StmtEmitter(ExprEmitter):
     """Statements of one function."""
 
@@ -271,6 +289,9 @@ class _StmtEmitter(ExprEmitter):
             else:
                 self.stmt(s.body, env.inner(vars={s.var: 0}, vector=s.var, width=width))
             return
+        if s.mark == "transpose":
+            self._transpose(s, env)
+            return
         if s.mark == "unroll":
             for k in range(self._constant_extent(s)):
                 # One scope for all copies: they share their addresses.
@@ -284,6 +305,19 @@ class _StmtEmitter(ExprEmitter):
             return
         n = I64(n) if isinstance(n, int) else n
         self.count(I64(0), n, lambda i: self.stmt(s.body, env.inner(vars={s.var: i})))
+
+    def _transpose(self, s: For, env: Env) -> None:
+        """A square of a copy: a vector along `s` for each lane of the loop inside, transposed."""
+        inner = s.body
+        assert isinstance(inner, For) and isinstance(inner.body, Store)
+        put, n = inner.body, self._constant_extent(s)
+        columns = []
+        for k in range(n):
+            here = env.inner(vars={s.var: 0, inner.var: k}, vector=s.var, width=n)
+            columns.append(self.wide(put.value, here))
+        for k, row in enumerate(transposed(self.b, columns)):
+            here = env.inner(vars={s.var: k, inner.var: 0}, vector=inner.var, width=n)
+            self.store(put.buffer, put.indices, row, here)
 
     def _constant_extent(self, s: For) -> int:
         if not isinstance(s.extent, Const):

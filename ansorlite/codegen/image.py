@@ -12,8 +12,9 @@ from typing import Literal
 import numpy as np
 
 from ansorlite.ir.layout import Layout
+from ansorlite.ir.program import Program
 
-Role = Literal["input", "constant", "output", "workspace"]
+Role = Literal["input", "constant", "derived", "output", "workspace"]
 
 
 @dataclass(frozen=True)
@@ -40,10 +41,14 @@ __all__ = ["KernelImage", "Layout", "Param", "Role"]
 
 @dataclass(frozen=True)
 class KernelImage:
-    """Object bytes of one kernel for the CPU `cpu`; picklable, independent of llvmlite."""
+    """Object bytes of one kernel for the CPU `cpu`; picklable, independent of llvmlite.
+
+    Parameters of role "derived" are outputs of the program `bound`, whose inputs are constants.
+    """
 
     object_bytes: bytes
     symbol: str
     params: tuple[Param, ...]
     triple: str
     cpu: str
+    bound: Program | None = None

@@ -9,7 +9,7 @@ others, which overlap with it; divided by the cores that the parallel grains kee
 import numpy as np
 import numpy.typing as npt
 
-from ansorlite.cost.features import FEATURE_NAMES, MAX_BUFFERS
+from ansorlite.cost.features import FEATURE_NAMES
 
 _AT = {name: k for k, name in enumerate(FEATURE_NAMES)}
 FMA_PER_CYCLE = 2.0
@@ -18,6 +18,7 @@ LOADS_PER_CYCLE = 2.0
 ACCUMULATOR_CYCLES = 1.5  # a load and a store
 PARTIAL_VECTOR = 1.2  # slow-down where the last vector of a row is not full
 BYTES_PER_CYCLE = {"beyond_l1": 32.0, "beyond_l2": 14.0, "beyond_l3": 5.0}
+GATHER_CYCLES = 1.0  # an element of a vector that is loaded and inserted by itself
 SERIALISED = 0.3  # share of the shorter parts that does not overlap with the longest
 NEST_CYCLES = 3000.0  # starting a parallel region
 
@@ -45,15 +46,11 @@ def analytic_score(features: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]
     compute = (ops / FMA_PER_CYCLE * stall + 6.0 * math) / lanes * spill * partial
     # Loads that an outer-product tile needs for each of its multiply-adds.
     loads = np.where(chains > 1, (rows + vectors) / chains, 1.0)
-    gather = np.zeros_like(executions)
-    for b in range(MAX_BUFFERS):
-        used = raw(f"buffer{b}_read") + raw(f"buffer{b}_write") > 0
-        strided = used & (raw(f"buffer{b}_inner_stride") > 1.01) & (lanes > 1.0)
-        gather = gather + np.where(strided & (chains <= 1), 2.0, 0.0)
     # Accumulators are read and written once per run of the innermost reductions.
     run = np.maximum(linear("inner_reduction"), 1.0)
     reload = np.where(reduces, ACCUMULATOR_CYCLES / run, 0.0)
-    register = executions / lanes * (loads / LOADS_PER_CYCLE + gather + reload)
+    register = executions / lanes * (loads / LOADS_PER_CYCLE + reload)
+    register = register + linear("gathered") * GATHER_CYCLES
     parts = [compute, register, *(linear(k) / rate for k, rate in BYTES_PER_CYCLE.items())]
     longest = np.maximum.reduce(parts)
     share = np.maximum(raw("parallel_share") * raw("parallel_balance"), 1e-3)

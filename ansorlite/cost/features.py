@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ansorlite.cost.touched import Access, Batch, Touched, Values, accesses, log, touch
-from ansorlite.ir.expr import Const
+from ansorlite.ir.expr import Const, Load
 from ansorlite.ir.program import Buffer, For, Program, Store, all_buffers, stores_under
 from ansorlite.space.legality import tile_shape
 from ansorlite.target import Target
@@ -70,6 +70,7 @@ _REST = (
     "beyond_l1",
     "beyond_l2",
     "beyond_l3",
+    "gathered",
     "work_share",
 )
 FEATURE_NAMES: tuple[str, ...] = (
@@ -173,7 +174,41 @@ def _statement_features(
     out.append(sum(((e > 1).astype(float) for e in extents), np.zeros(ev.n)))
     for size in (target.l1_bytes, target.l2_bytes, target.l3_bytes):
         out.append(log(_moved_beyond(size, extents, bytes_at, executions / np.maximum(trips, 1))))
+    out.append(log(_gathered(st, touched, ev, extents, executions)))
     return out
+
+
+TRANSPOSED = 0.25  # of a gathered element, where squares are transposed in registers
+
+
+def _gathered(
+    st: _Statement, touched: list[Touched], ev: Batch, extents: list[Values], executions: Values
+) -> Values:
+    """Elements that vectors collect one by one, since they are not neighbours in memory."""
+    total = np.zeros(ev.n)
+    at = next((k for k, lp in enumerate(st.loops) if lp.note("lanes") != _ZERO), None)
+    if at is None:
+        return total
+    lanes = ev(st.loops[at].note("lanes"))
+    wide = (lanes > 1) & (extents[at] > 1)
+    copies = isinstance(st.store.value, Load) and st.store.combiner is None
+    for t in touched:
+        if not t.reads:
+            continue
+        times = executions
+        for k, lp in enumerate(st.loops):
+            if lp.note("register") != _ZERO and k != at:  # loaded once for all rows that share it
+                times = times / np.where(t.moves[k], 1.0, np.maximum(extents[k], 1.0))
+        square = np.zeros(ev.n, dtype=bool)
+        if copies:
+            open_ = np.ones(ev.n, dtype=bool)
+            for k in range(at - 1, -1, -1):
+                runs = open_ & (extents[k] > 1)
+                square = square | (runs & (t.steps[k] == 1) & (extents[k] >= lanes))
+                open_ = open_ & ~runs
+        each = np.where(square, TRANSPOSED, 1.0)
+        total = total + np.where(wide & (t.steps[at] > 1), times * each, 0.0)
+    return total
 
 
 def _loop_features(

@@ -103,8 +103,9 @@ class Touched:
     """One buffer under one statement: elements touched inside of each loop level.
 
     `inner[l]`: elements touched by loops l and deeper (l = number of loops: one execution);
-    `moves[l]`: bool[n], loop l changes the address; `stride`: elements between neighbours in the
-    innermost loop that runs; `run`: contiguous elements in the innermost dimension.
+    `moves[l]`: bool[n], loop l changes the address; `steps[l]`: by how many elements, 0 if it does
+    not run; `stride`: elements between neighbours in the innermost loop that runs; `run`:
+    contiguous elements in the innermost dimension.
     """
 
     buffer: Buffer
@@ -112,6 +113,7 @@ class Touched:
     reads: bool
     inner: list[Values]
     moves: list[Any]
+    steps: list[Any]
     stride: Values
     run: Values
     itemsize: int
@@ -128,6 +130,7 @@ def touch(access: Access, ev: Batch, extents: list[Values]) -> Touched:
     spread = [ones] * rank  # extent touched per dimension
     inner: list[Values] = [ones] * (depth + 1)
     moves: list[Any] = [np.zeros(ev.n, dtype=bool)] * depth
+    steps: list[Any] = [np.zeros(ev.n)] * depth
     stride, found = np.zeros(ev.n), np.zeros(ev.n, dtype=bool)
     for level in range(depth - 1, -1, -1):
         runs = extents[level] > 1
@@ -144,7 +147,7 @@ def touch(access: Access, ev: Batch, extents: list[Values]) -> Touched:
             grown = spread[d] + size * (extents[level] - 1)
             spread[d] = np.minimum(grown, np.maximum(shape[d], 1.0))
             step, moving = step + size * strides[d], moving | (runs & (size > 0))
-        moves[level] = moving
+        moves[level], steps[level] = moving, np.where(runs, step, 0.0)
         stride = np.where(runs & ~found, step, stride)
         found = found | runs
         if access.moves[level]:
@@ -156,4 +159,6 @@ def touch(access: Access, ev: Batch, extents: list[Values]) -> Touched:
             inner[level] = inner[level + 1]
     run = spread[-1] if rank else ones
     size_bytes = np.dtype(buffer.dtype).itemsize
-    return Touched(buffer, access.writes, access.reads, inner, moves, stride, run, size_bytes)
+    return Touched(
+        buffer, access.writes, access.reads, inner, moves, steps, stride, run, size_bytes
+    )

@@ -15,12 +15,14 @@ import numpy as np
 import numpy.typing as npt
 
 from ansorlite.codegen.image import KernelImage, Param
+from ansorlite.codegen.kernel import derive
 from ansorlite.codegen.loader import aligned_copy, aligned_empty, load_image
 from ansorlite.errors import ModelError
 from ansorlite.graph.ir import check_inputs
 from ansorlite.graph.memory import Lifetime, plan_arena
 from ansorlite.graph.partition import Partition, Subgraph, tasks
 from ansorlite.ir.layout import Layout
+from ansorlite.target import Target
 
 Array = npt.NDArray[Any]
 
@@ -93,14 +95,19 @@ class CompiledModule:
         outputs = iter(s.outputs)
         alias, graph = self.partition.aliases, self.partition.graph
         arrays: list[Array] = []
+        constants: dict[str, Array] = {}
         for p in image.params:
             if p.role == "workspace":
                 arrays.append(self._workspace)
+                continue
+            if p.role == "derived":
+                arrays.append(_derived(p, image, constants))
                 continue
             value = next(outputs) if p.role == "output" else next(inputs)
             owner = alias.get(value, value)
             if owner in graph.constants:
                 arrays.append(self._constant(owner, p))
+                constants[p.name] = arrays[-1]
             else:
                 arrays.append(self._values[owner])
         return arrays
@@ -154,6 +161,13 @@ class CompiledModule:
     @property
     def weights_bytes(self) -> int:
         return sum(x.nbytes for x in self._constants.values())
+
+
+def _derived(p: Param, image: KernelImage, constants: Mapping[str, Array]) -> Array:
+    """A parameter that is computed from constants, in the kernel's layout."""
+    assert image.bound is not None
+    x = derive(image.bound, Target.detect(), constants)[p.name]
+    return aligned_copy(p.layout.pack(x) if p.layout else x)
 
 
 def _ordered(

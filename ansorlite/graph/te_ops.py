@@ -147,6 +147,73 @@ def depthwise_conv_nhwc(
     return te.compute((x.shape[0], *out, *rest), named(names, element), name=name)
 
 
+def conv_transpose_nhwc(
+    x: Tensor, w: Tensor, strides: Sequence[int], pads: Pads, name: str = "conv"
+) -> Tensor:
+    """data [n, *s, ci] and weight [*k, ci, co] -> [n, *out, co], out = (s-1)*stride - pads + k.
+
+    Element h of the result sums data[(h + pad - k) / stride] * weight[k] where that is a whole
+    number. Elements of one remainder h mod stride ("phase") use the same taps of the kernel, so
+    the weights are regrouped by phase and no product with a zero between elements is left.
+    """
+    *kernel, ci, co = w.shape
+    rank = len(kernel)
+    rows = list(zip(x.shape[1:-1], kernel, strides, pads, strict=True))
+    out = [(n - 1) * s - lo - hi + k for n, k, s, (lo, hi) in rows]
+    if min(out) < 1:
+        raise ModelError(f"transposed convolution of extents {out}: its padding is too much")
+    taps = [-(-k // s) for k, s in zip(kernel, strides, strict=True)]
+    tiles = [-(-o // s) for o, s in zip(out, strides, strict=True)]
+
+    def tap(phase: Any, k: Any, s: int, lo: int) -> Any:
+        return (phase + lo) % s + s * k
+
+    def regrouped(*at: Any) -> Expr:
+        phases, ks = at[:rank], at[rank : 2 * rank]
+        where = [
+            tap(a, j, s, lo) for a, j, (_, _, s, (lo, _)) in zip(phases, ks, rows, strict=True)
+        ]
+        value = w[(*where, *at[2 * rank :])]
+        inside = [i < k for i, k, s in zip(where, kernel, strides, strict=True) if k % s]
+        return te.select(te.all(*inside), value, te.const(0.0, w.dtype)) if inside else value
+
+    names = spatial_names(rank)
+    weight_names = (*(f"p{a}" for a in names), *(f"k{a}" for a in names), "ci", "co")
+    by_phase = te.compute(
+        (*strides, *taps, ci, co), named(weight_names, regrouped), name=f"{w.name}_phases"
+    )
+    widths = [(0, 0)]
+    for (n, _, s, (lo, _)), j, t in zip(rows, taps, tiles, strict=True):
+        before = max(0, j - 1 - lo // s)
+        last = t - 1 + (s - 1 + lo) // s + before
+        widths.append((before, max(0, last + 1 - before - n)))
+    padded = pad(x, [*widths, (0, 0)])
+    ks = tuple(te.reduce_axis(j, name=f"k{a}") for j, a in zip(taps, names, strict=True))
+    c = te.reduce_axis(ci, name="ci")
+
+    def element(n: Any, *at: Any) -> Expr:
+        tile, phases = at[: 2 * rank : 2], at[1 : 2 * rank : 2]
+        under = [
+            t + (a + lo) // s - j + before
+            for t, a, j, (_, _, s, (lo, _)), (before, _) in zip(
+                tile, phases, ks, rows, widths[1:], strict=True
+            )
+        ]
+        return te.sum(padded[(n, *under, c)] * by_phase[(*phases, *ks, c, at[-1])], [*ks, c])
+
+    shape = [e for pair in zip(tiles, strides, strict=True) for e in pair]
+    tile_names = tuple(e for a in names for e in (a, f"p{a}"))
+    phased = te.compute(
+        (x.shape[0], *shape, co), named(("n", *tile_names, "co"), element), name=f"{name}_phases"
+    )
+
+    def joined(n: Any, *at: Any) -> Expr:
+        cut = [e for h, s in zip(at[:-1], strides, strict=True) for e in (h // s, h % s)]
+        return phased[(n, *cut, at[-1])]
+
+    return te.compute((x.shape[0], *out, co), named(("n", *names, "co"), joined), name=name)
+
+
 def conv2d_nhwc(
     x: Tensor, w: Tensor, stride: int = 1, padding: int = 0, dilation: int = 1
 ) -> Tensor:

@@ -50,9 +50,12 @@ def interpret(
     if p.columns:
         raise ScheduleError(f"{p.name} has open holes: {', '.join(p.columns)}")
     source, names = to_python(p, counts is not None)
+    known = dict(inputs)
+    if p.bound is not None:
+        known |= interpret(p.bound, inputs)
     arrays: dict[str, _Checked] = {}
     for b in p.buffers:
-        arrays[b.name] = _Checked(b.name, _bind(b, inputs))
+        arrays[b.name] = _Checked(b.name, _bind(b, known))
     env = {**_RUNTIME, "counts": counts, "buffer": _new_buffer}
     exec(compile(source, f"<{p.name}>", "exec"), env)
     env["kernel"](*[arrays[n] for n in names])
@@ -75,7 +78,7 @@ def concrete_layout(b: Buffer) -> Layout | None:
 
 
 def _bind(b: Buffer, inputs: Mapping[str, npt.ArrayLike]) -> Array:
-    if b.role in ("input", "constant"):
+    if b.role in ("input", "constant", "derived"):
         if b.name not in inputs:
             raise ScheduleError(f"no value is given for {b.name}")
         layout = concrete_layout(b)

@@ -27,8 +27,9 @@ from ansorlite.ir.expr import Const, Expr, is_int
 from ansorlite.ir.traverse import loads, substitute
 
 Scope = Literal["global", "local", "register"]
-BufferRole = Literal["input", "constant", "output", "temp"]
-Mark = Literal["serial", "parallel", "vector", "unroll"]
+BufferRole = Literal["input", "constant", "derived", "output", "temp"]
+# "transpose": around a vector loop that stores what it reads along the other loop
+Mark = Literal["serial", "parallel", "vector", "unroll", "transpose"]
 Annotations = tuple[tuple[str, Expr], ...]
 
 
@@ -46,7 +47,10 @@ class BufferLayout:
 
 @dataclass(frozen=True)
 class Buffer:
-    """Memory for a tensor: `shape` is what is stored, `logical` what the user sees."""
+    """Memory for a tensor: `shape` is what is stored, `logical` what the user sees.
+
+    A "derived" buffer holds what `Program.bound` computes from the constants.
+    """
 
     name: str
     shape: tuple[Expr, ...]
@@ -122,12 +126,16 @@ Stmt = Block | For | Alloc | If | Store
 
 @dataclass(frozen=True)
 class Program:
-    """A lowered task; parameters come first in `buffers`, in order of the kernel's arguments."""
+    """A lowered task; parameters come first in `buffers`, in order of the kernel's arguments.
+
+    `bound` computes the derived parameters, once, when the constants are known.
+    """
 
     name: str
     buffers: tuple[Buffer, ...]
     body: Stmt
     columns: tuple[str, ...] = field(default=())  # hole variables still open, sorted
+    bound: "Program | None" = None
 
     @cached_property
     def by_name(self) -> dict[str, Buffer]:
@@ -142,7 +150,8 @@ class Program:
         lines = [f"def {self.name}({head}):"]
         lines += [f"  {b}" for b in self.buffers]
         _print(self.body, 1, lines)
-        return "\n".join(lines) + "\n"
+        before = "" if self.bound is None else str(self.bound)
+        return before + "\n".join(lines) + "\n"
 
 
 def block(stmts: list[Stmt]) -> Stmt:
@@ -264,7 +273,7 @@ def map_program(p: Program, values: Mapping[str, Expr]) -> Program:
 
     buffers = tuple(map_buffer(b, fn) for b in p.buffers)
     left = tuple(c for c in p.columns if c not in values)
-    return Program(p.name, buffers, map_exprs(p.body, fn), left)
+    return replace(p, buffers=buffers, body=map_exprs(p.body, fn), columns=left)
 
 
 # ---- legality -----------------------------------------------------------------------------------

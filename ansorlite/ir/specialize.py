@@ -7,6 +7,7 @@ register-scope buffers. Its parts, each a rewrite:
 - bodies:     a register loop `range(min(t, N - base))` -> `if full: range(t) else: range(N mod t)`;
 - register:   `for k: for s in tile: C[s] += e` -> `acc = C; for k: for s: acc[s] += e; C = acc`;
 - vectors:    `for j in range(e)` with lanes V -> vectors of V, then one vector of the remainder;
+- transposes: a copy that reads along k and stores along j -> squares of V by V, see `ir.copies`;
 - horizontal: a reduction loop with lanes V -> V partial accumulators, combined afterwards.
 """
 
@@ -14,6 +15,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from ansorlite.ir.copies import is_transposed
 from ansorlite.ir.expr import Const, Expr, Load, Op, Var, add, floordiv, maximum, mod, mul, terms_of
 from ansorlite.ir.logic import combiner_identity
 from ansorlite.ir.program import (
@@ -125,8 +127,12 @@ class _Specializer:
     def _nest(self, chain: _Chain, top: int, first: int, start: Const | None) -> Stmt:
         """Loops before `top` stay; those from `top` reduce, those from `first` are the tile."""
         loops, store = chain.loops, chain.store
-        reduces = [lp for lp in loops[top:] if lp.reduce]
-        tile = [lp for lp in loops[top:] if not lp.reduce]
+        if top == first > 0 and len(loops) == first + 1:
+            across, lp = loops[first - 1], loops[first]
+            if is_transposed(store, across, lp, _lanes(lp)):
+                top = first - 1
+        reduces = [lp for k, lp in enumerate(loops) if top <= k < first or (lp.reduce and k >= top)]
+        tile = [lp for lp in loops[first:] if not lp.reduce]
         if tile:
             body = self._bodies(reduces, tile, store, start)
         else:
@@ -211,6 +217,8 @@ class _Specializer:
             -(-n // _lanes(lp)) if _lanes(lp) > 1 else n for n, lp in zip(sizes, tile, strict=True)
         )
         registers = all(lp.note("register") != Const(0) for lp in tile)
+        if not store.combiner and len(tile) == 1 and reduces and not reduces[-1].reduce:
+            return self._transposed(reduces[-1], tile[0], store)
         if not store.combiner or not reduces:
             nests = [self._spread(reduces + tile, tile, store, unroll=False)]
             if start is not None:
@@ -220,6 +228,47 @@ class _Specializer:
         if not registers or vectors > MAX_TILE_VECTORS:
             return self._strips(reduces, tile, store, start, vectors)
         return self._accumulate(reduces, tile, store, start, vectors)
+
+    def _vectors(
+        self,
+        lp: For,
+        store: Store,
+        piece: tuple[int, int, int],
+        mark: Mark,
+        around: For | None = None,
+    ) -> Stmt:
+        """The vectors (first index, count, width) of a loop; `around` each of them a loop."""
+        first, count, width = piece
+        group, vec = self._var(lp, "o"), self._var(lp, "v")
+        index = add(add(mul(group, width) if count > 1 else Const(0), vec), first)
+        size, n = Const(width), Const(count)
+        put = _put(store, lp, index)
+        body: Stmt = For(vec.name, size, size, lp.reduce, put, mark="vector", axis=lp.axis)
+        if around is not None:
+            body = replace(around, body=body)
+        if count > 1:
+            body = For(group.name, n, n, lp.reduce, body, mark=mark, axis=lp.axis)
+        return body
+
+    def _transposed(self, across: For, along: For, store: Store) -> Stmt:
+        """Squares of lanes by lanes; what is left at both ends is copied row by row."""
+        lanes = _lanes(along)
+        rows: list[Stmt] = []
+        for first, count, width in _pieces(_extent(across), lanes):
+            group, row = self._var(across, "o"), self._var(across, "v")
+            index = add(add(mul(group, width) if count > 1 else Const(0), row), first)
+            put, n = _put(store, across, index), Const(width)
+            parts: list[Stmt] = []
+            for piece in _pieces(_extent(along), lanes):
+                kind: Mark = "transpose" if width == piece[2] == lanes else "serial"
+                loop = For(row.name, n, n, False, put, mark=kind, axis=across.axis)
+                parts.append(self._vectors(along, put, piece, "serial", loop))
+            body = block(parts)
+            if count > 1:
+                n = Const(count)
+                body = For(group.name, n, n, False, body, axis=across.axis)
+            rows.append(body)
+        return block(rows)
 
     def _strips(
         self, reduces: list[For], tile: list[For], store: Store, start: Const | None, vectors: int
@@ -301,25 +350,9 @@ class _Specializer:
         rest = [lp for lp in loops if lp is not at]
         bodies: list[Stmt] = [store]
         if at is not None:
-            bodies = []
-            for first, count, width in _pieces(_extent(at), _lanes(at)):
-                group, vec = self._var(at, "o"), self._var(at, "v")
-                index = add(add(mul(group, width) if count > 1 else Const(0), vec), first)
-                body: Stmt = _put(store, at, index)
-                body = For(
-                    vec.name,
-                    Const(width),
-                    Const(width),
-                    at.reduce,
-                    body,
-                    mark="vector",
-                    axis=at.axis,
-                )
-                if count > 1:
-                    kind: Mark = "unroll" if unroll else "serial"
-                    n = Const(count)
-                    body = For(group.name, n, n, at.reduce, body, mark=kind, axis=at.axis)
-                bodies.append(body)
+            kind: Mark = "unroll" if unroll else "serial"
+            pieces = _pieces(_extent(at), _lanes(at))
+            bodies = [self._vectors(at, store, piece, kind) for piece in pieces]
         body = block(bodies)
         for lp in reversed(rest):
             mark: Mark = "unroll" if unroll and lp in tile else "serial"

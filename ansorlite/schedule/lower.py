@@ -26,7 +26,7 @@ from ansorlite.ir.tidy import tidy
 from ansorlite.ir.traverse import substitute, transform
 from ansorlite.schedule.holes import column_values
 from ansorlite.schedule.region import AxisRange, Ranges, Scope, required, whole_range
-from ansorlite.schedule.stage import Iterator, Schedule, Stage
+from ansorlite.schedule.stage import Iterator, Schedule, Stage, initial_stage
 from ansorlite.schedule.state import State
 from ansorlite.schedule.steps import packed_axes
 from ansorlite.te.access import operation_counts
@@ -71,15 +71,17 @@ class _Lowering:
         for s in roots:
             if not s.is_placeholder:
                 self._root_ranges(s)
-        for s in roots:
+        bound = [s for s in self.schedule.stages if s.location == "bound"]
+        for s in (*roots, *bound):
             buffer = self._global_buffer(s)
             self.buffers[s.name] = buffer
             (temps if buffer.role == "temp" else params).append(buffer)
-        params.sort(key=lambda b: b.role == "output")
+        roles = ("input", "constant", "derived", "output")
         order = {n: k for k, n in enumerate(self.schedule.outputs)}
-        params.sort(key=lambda b: (b.role == "output", order.get(b.name, 0)))
+        params.sort(key=lambda b: (max(1, roles.index(b.role)), order.get(b.name, 0)))
         body = block([self._nest(s, frozenset()) for s in roots if not s.is_placeholder])
-        return Program(name, (*params, *temps), body)
+        before = _bound_program(self.schedule) if bound else None
+        return Program(name, (*params, *temps), body, bound=before)
 
     def _root_ranges(self, s: Stage) -> None:
         op = s.compute
@@ -92,6 +94,7 @@ class _Lowering:
             role = "constant" if op.constant else "input"
         else:
             role = "output" if s.name in self.schedule.outputs else "temp"
+            role = "derived" if s.location == "bound" else role
         layout = self._layout(s)
         shape = layout.shape if layout else op.shape
         return Buffer(s.name, shape, op.dtype, "global", role, op.shape, layout)  # type: ignore[arg-type]
@@ -279,6 +282,14 @@ class _Lowering:
         if s.location == "root" or any(ranges[a.name].aligned for a in op.axes):
             return tuple(a.extent for a in axes)
         return (*self.visits[s.name], *(_trips(ranges[a.name]) for a in axes))
+
+
+def _bound_program(schedule: Schedule) -> Program:
+    """The plain program that computes all stages which are evaluated at bind."""
+    inside = [s for s in schedule.stages if schedule.is_constant(s.name)]
+    stages = tuple(initial_stage(s.op) for s in inside if s.location != "inlined")
+    outputs = tuple(s.name for s in inside if s.location == "bound")
+    return tidy(_Lowering(Schedule(stages, outputs)).program("bind"))
 
 
 def _trips(r: AxisRange) -> Expr:

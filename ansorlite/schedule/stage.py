@@ -15,7 +15,8 @@ from ansorlite.te.dag import ComputeDAG
 from ansorlite.te.tensor import Axis, ComputeOp, Operation, Placeholder
 
 Factor = int | str  # a number, or the variable of a hole's column
-Location = Literal["root", "inlined"] | tuple[str, str]  # (stage, iterator): attached there
+# "bound": computed when the constants are known; (stage, iterator): attached there
+Location = Literal["root", "inlined", "bound"] | tuple[str, str]
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,11 @@ class Stage:
     @property
     def is_placeholder(self) -> bool:
         return isinstance(self.op, Placeholder)
+
+    @property
+    def has_loops(self) -> bool:
+        """Is it computed by loops of its own in the kernel?"""
+        return not self.is_placeholder and self.location not in ("inlined", "bound")
 
     def factors(self, axis: str) -> tuple[Factor, ...]:
         return dict(self.tiling).get(axis, ())
@@ -127,6 +133,13 @@ class Schedule:
             and s.location != "inlined"
             and any(x.tensor == name for x in loads(s.compute.body))
         ]
+
+    def is_constant(self, name: str) -> bool:
+        """Does the tensor depend on constants alone?"""
+        op = self[name].op
+        if isinstance(op, Placeholder):
+            return op.constant
+        return all(self.is_constant(x.tensor) for x in loads(op.body))
 
     def attached(self, name: str, iterator: str | None = None) -> list[Stage]:
         """Stages attached to a stage (at one of its iterators), in order of computation."""

@@ -45,7 +45,7 @@ class Split:
                     f"cannot split {self.axis} of {self.stage}: a stage is attached to it"
                 )
             for st in s.stages:
-                if self.stage in (st.leader, st.packed_for) and not st.is_placeholder:
+                if self.stage in (st.leader, st.packed_for) and st.has_loops:
                     raise ScheduleError(
                         f"cannot split {self.axis} of {self.stage}: {st.name} follows its loops"
                     )
@@ -123,7 +123,7 @@ class ComputeAt:
         s[self.target].position(self.iterator)
         if self.stage in s.outputs:
             raise ScheduleError(f"cannot attach {self.stage}: it is an output")
-        if s[self.stage].is_placeholder or s[self.stage].location == "inlined":
+        if not s[self.stage].has_loops:
             raise ScheduleError(f"cannot attach {self.stage}: it has no loops of its own")
         where = (self.target, self.iterator)
         return check_locations(s.update(self.stage, lambda st: replace(st, location=where)))
@@ -179,6 +179,24 @@ class ComputeInline:
             for st in s.stages
         )
         return replace(s, stages=stages)
+
+
+@dataclass(frozen=True)
+class EvaluateAtBind:
+    """rewrite: w = f(constants); y = g(w) -> y = g(w), where w is known with the constants."""
+
+    tag: ClassVar[str] = "evaluate_at_bind"
+    stage: str
+
+    def apply(self, s: Schedule) -> Schedule:
+        stage = s[self.stage]
+        if stage.tiling or stage.location != "root" or s.attached(self.stage):
+            raise ScheduleError(f"cannot evaluate {self.stage} at bind: it is scheduled already")
+        if self.stage in s.outputs:
+            raise ScheduleError(f"cannot evaluate {self.stage} at bind: it is an output")
+        if not s.is_constant(self.stage):
+            raise ScheduleError(f"cannot evaluate {self.stage} at bind: not all of it is constant")
+        return s.update(self.stage, lambda st: replace(st, location="bound"))
 
 
 def inline_into(reader: ComputeOp, op: ComputeOp) -> ComputeOp:
@@ -316,7 +334,7 @@ class LayoutRewrite:
             )
         reader, source = s[self.reader], s[self.tensor]
         axes = packed_axes(reader, source)
-        if not source.is_placeholder:
+        if source.has_loops:
             own = [a.name for a in source.compute.axes]
             for d, axis in enumerate(axes):
                 if reader.factors(axis):
@@ -373,6 +391,7 @@ Step = (
     | Reorder
     | ComputeAt
     | ComputeInline
+    | EvaluateAtBind
     | CacheWrite
     | CacheRead
     | Rfactor
@@ -385,6 +404,7 @@ STEPS: tuple[type[Any], ...] = (
     Reorder,
     ComputeAt,
     ComputeInline,
+    EvaluateAtBind,
     CacheWrite,
     CacheRead,
     Rfactor,

@@ -12,7 +12,7 @@ from ansorlite.schedule.state import State
 from ansorlite.schedule.steps import Annotate, Reorder, Split
 from ansorlite.space.rules import MAX_INNERMOST_FACTOR, node_of
 from ansorlite.target import Target
-from ansorlite.te.access import contiguous_axis, extent
+from ansorlite.te.access import contiguous_axis, extent, transposed_axis
 
 UNROLL_STEPS = ((0,), (16,), (64,))
 
@@ -21,7 +21,7 @@ def annotate(state: State, target: Target) -> State:
     """Add annotation holes to every stage; outputs first, as the rules visit them."""
     for name in [s.name for s in reversed(state.schedule.stages)]:
         s = state.schedule[name]
-        if s.is_placeholder or s.location == "inlined":
+        if not s.has_loops:
             continue
         state = _inner(state, s, target)
         if s.location == "root":
@@ -110,7 +110,11 @@ def _untiled(state: State, s: Stage, target: Target) -> State:
         return state.open(hole).apply(
             Reorder(s.name, tuple(order)), Annotate(s.name, along.name, "lanes", hole.columns[0])
         )
+    across = transposed_axis(op, along)
     if s.location != "root" or not isinstance(along.extent, Const):
+        if across is not None and not state.schedule.attached(s.name):
+            order = [it.name for it in s.iters if it.axis not in (across.name, along.name)]
+            state = state.apply(Reorder(s.name, (*order, across.name, along.name)))
         n = extent(along) if isinstance(along.extent, Const) else target.lanes(op.dtype)
         hole = lanes_hole(node, n, op.dtype, target)
         state = state.open(hole).apply(Annotate(s.name, along.name, "lanes", hole.columns[0]))
@@ -126,6 +130,8 @@ def _untiled(state: State, s: Stage, target: Target) -> State:
     state = state.open(tile, hole).apply(Split(s.name, along.name, tile.columns))
     inner = f"{along.name}.1"
     spatial = [it.name for it in state.schedule[s.name].iters if not it.reduce and it.name != inner]
+    if across is not None and not state.schedule.attached(s.name):
+        spatial = [*(name for name in spatial if name != across.name), across.name]
     reduce = [it.name for it in state.schedule[s.name].iters if it.reduce]
     state = state.apply(
         Reorder(s.name, (*spatial, *reduce, inner)),

@@ -70,7 +70,7 @@ def _stage(state: State, position: int) -> Stage:
 def always_inline(state: State, position: int, target: Target) -> Outcome | None:
     """Strictly inlineable and no output: compute inline."""
     s = _stage(state, position)
-    if s.is_placeholder or s.name in state.schedule.outputs:
+    if not s.has_loops or s.name in state.schedule.outputs:
         return None
     if not is_strictly_inlineable(s.compute):
         return None
@@ -80,7 +80,7 @@ def always_inline(state: State, position: int, target: Target) -> Outcome | None
 def simplify_const_tensor(state: State, position: int, target: Target) -> Outcome | None:
     """Attribute `simplify_const_indices`: unroll the listed axes, two levels for the others."""
     s = _stage(state, position)
-    if s.is_placeholder or not s.compute.attr("simplify_const_indices"):
+    if not s.has_loops or not s.compute.attr("simplify_const_indices"):
         return None
     op = s.compute
     listed = [n for n in op.attr("simplify_const_indices")]
@@ -106,7 +106,7 @@ def simplify_const_tensor(state: State, position: int, target: Target) -> Outcom
 def add_rfactor(state: State, position: int, target: Target) -> Outcome | None:
     """HasMoreReductionParallel: factor the outer or the inner part of the reduction out."""
     s = _stage(state, position)
-    if s.is_placeholder or s.name.endswith((".cache", ".rf")):
+    if not s.has_loops or s.name.endswith((".cache", ".rf")):
         return None
     op = s.compute
     if not has_more_reduction_parallel(op, target.cores):
@@ -129,7 +129,7 @@ def add_rfactor(state: State, position: int, target: Target) -> Outcome | None:
 def add_cache_write(state: State, position: int, target: Target) -> Outcome | None:
     """HasDataReuse and no fusible consumer: compute into a cache that the output copies."""
     s = _stage(state, position)
-    if s.is_placeholder or not has_data_reuse(s.compute):
+    if not s.has_loops or not has_data_reuse(s.compute):
         return None
     if fusible_consumer(state, s) is not None or s.name.endswith(".cache"):
         return None
@@ -180,7 +180,7 @@ def _tile_order(s: Stage, structure: str, whole: tuple[str, ...]) -> tuple[str, 
 def multi_level_tiling_with_fusion(state: State, position: int, target: Target) -> Outcome | None:
     """HasDataReuse and HasFusibleConsumer: tile and attach to the consumer after 1 or 2 levels."""
     s = _stage(state, position)
-    if s.is_placeholder or not has_data_reuse(s.compute) or s.tiling:
+    if not s.has_loops or not has_data_reuse(s.compute) or s.tiling:
         return None
     consumer = fusible_consumer(state, s)
     if consumer is None:
@@ -210,7 +210,7 @@ def _last_of_level(s: Stage, level: int) -> str | None:
 def multi_level_tiling(state: State, position: int, target: Target) -> Outcome | None:
     """HasDataReuse: tile."""
     s = _stage(state, position)
-    if s.is_placeholder or not has_data_reuse(s.compute) or s.tiling:
+    if not s.has_loops or not has_data_reuse(s.compute) or s.tiling:
         return None
     return Outcome(((tile(state, s.name, target), position - 1),), True)
 

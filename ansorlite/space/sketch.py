@@ -14,25 +14,39 @@ import numpy as np
 import numpy.typing as npt
 
 from ansorlite.errors import ScheduleError
+from ansorlite.ir.expr import Load
 from ansorlite.ir.program import Program
 from ansorlite.ir.traverse import loads
 from ansorlite.schedule.holes import Hole, row_values, values_row
 from ansorlite.schedule.lower import fill, lower
 from ansorlite.schedule.stage import Stage
 from ansorlite.schedule.state import State
-from ansorlite.schedule.steps import CacheRead, ComputeAt, LayoutRewrite, packed_axes
+from ansorlite.schedule.steps import (
+    CacheRead,
+    ComputeAt,
+    ComputeInline,
+    EvaluateAtBind,
+    LayoutRewrite,
+    packed_axes,
+)
 from ansorlite.space.annotate import annotate
 from ansorlite.space.rules import SKETCH_RULES, SketchRule, derive
 from ansorlite.target import Target
+from ansorlite.te.access import is_strictly_inlineable
 from ansorlite.te.dag import ComputeDAG
+from ansorlite.te.tensor import ComputeOp
 
 MAX_SKETCHES = 48  # of one task, shared evenly by its structures
 
 
 @dataclass(frozen=True)
 class SpaceOptions:
-    """What belongs to the space. `packing` and `locations` go beyond the sketches of the paper."""
+    """What belongs to the space. All but `rules` goes beyond the sketches of the paper.
 
+    `folding`: stages of constants are evaluated at bind, and copies inlined, before the rules.
+    """
+
+    folding: bool = True
     packing: bool = True
     locations: bool = True
     rules: tuple[SketchRule, ...] = SKETCH_RULES
@@ -81,13 +95,44 @@ def sketches(dag: ComputeDAG, target: Target, options: SpaceOptions | None = Non
     """All sketches of a DAG: each derived structure, then its variants."""
     opts = options or SpaceOptions()
     out: list[Sketch] = []
-    derived = derive(State(dag), target, opts.rules)
+    derived = [
+        (state, fired, more)
+        for start, more in _starts(dag, opts)
+        for state, fired in derive(start, target, opts.rules)
+    ]
     share = max(3, opts.max_sketches // max(1, len(derived)))
-    for n, (state, fired) in enumerate(derived):
+    for n, (state, fired, more) in enumerate(derived):
         for label, variant, beyond in islice(_variants(state, opts), share):
             ready = annotate(variant, target)
-            out.append(Sketch(f"s{n}{label}", ready, fired, beyond))
+            out.append(Sketch(f"s{n}{label}", ready, fired, beyond or more))
     return out
+
+
+def _starts(dag: ComputeDAG, opts: SpaceOptions) -> Iterator[tuple[State, bool]]:
+    """States that the rules start from, and whether the paper does not have them."""
+    state = State(dag)
+    if not opts.folding:
+        yield state, False
+        return
+    for s in state.schedule.stages:
+        inner = not s.is_placeholder and s.name not in dag.output_names
+        if inner and loads(s.compute.body) and state.schedule.is_constant(s.name):
+            state = state.apply(EvaluateAtBind(s.name))
+    yield state, False
+    copies = [
+        s.name
+        for s in state.schedule.stages
+        if s.has_loops and s.name not in dag.output_names and _is_copy(s.compute)
+    ]
+    scalar = [name for name in copies if not _read_in_vectors(state, name)]
+    for names in dict.fromkeys((tuple(copies), tuple(scalar))):
+        if names:
+            yield state.apply(*map(ComputeInline, names)), True
+
+
+def _is_copy(op: ComputeOp) -> bool:
+    """A tensor's elements in another order: the rules inline it only if the order is the same."""
+    return isinstance(op.body, Load) and not op.combiner and not is_strictly_inlineable(op)
 
 
 def _variants(state: State, opts: SpaceOptions) -> Iterator[tuple[str, State, bool]]:
@@ -103,12 +148,17 @@ def _variants(state: State, opts: SpaceOptions) -> Iterator[tuple[str, State, bo
             yield label, s, True
 
 
+def _read_in_vectors(state: State, name: str) -> bool:
+    """Does a reader's last axis, which becomes its vectors, move the tensor?"""
+    return any(
+        x.tensor == name and r.compute.axes[-1].name in x.free
+        for r in state.schedule.readers(name)
+        for x in loads(r.compute.body)
+    )
+
+
 def _tiled(state: State) -> list[Stage]:
-    return [
-        s
-        for s in state.schedule.stages
-        if not s.is_placeholder and s.tiling and s.leader is None and s.location != "inlined"
-    ]
+    return [s for s in state.schedule.stages if s.has_loops and s.tiling and s.leader is None]
 
 
 def _packable(state: State, tensor: str, reader: Stage) -> bool:
@@ -125,8 +175,8 @@ def _pack_constants(state: State) -> State:
     """Constants read by a tiled stage are stored in the order in which it reads them."""
     for s in _tiled(state):
         for tensor in dict.fromkeys(x.tensor for x in loads(s.compute.body)):
-            op = state.schedule[tensor].op
-            if getattr(op, "constant", False) and _packable(state, tensor, s):
+            known = not state.schedule[tensor].has_loops and state.schedule.is_constant(tensor)
+            if known and _packable(state, tensor, s):
                 state = state.apply(LayoutRewrite(tensor, s.name))
     return state
 

@@ -133,18 +133,29 @@ def contiguous_axis(op: ComputeOp) -> Axis | None:
     Along an axis an access is contiguous (its last index alone moves, by one), invariant, or it
     scatters. The axis with the fewest scattered accesses wins, then the one with the most
     contiguous ones, then the spatial one: it needs no horizontal reduction, for which a reduction
-    shorter than a vector does not pay at all.
+    shorter than a vector does not pay at all; then the one along which results are neighbours.
     """
     indices = [x.indices for x in distinct_loads(op)] + [tuple(a.var for a in op.axes)]
-    ranked: list[tuple[tuple[int, int, bool], Axis]] = []
+    ranked: list[tuple[tuple[int, int, bool, bool], Axis]] = []
     for a in op.axes + op.reduce_axes:
         kinds = [_along(i, a.name) for i in indices]
         if a.extent != Const(1) and "contiguous" in kinds:
             spatial = a in op.axes
-            rank = -kinds.count("scattered"), kinds.count("contiguous"), spatial
+            stored = kinds[-1] == "contiguous"
+            rank = -kinds.count("scattered"), kinds.count("contiguous"), spatial, stored
             ranked.append((rank, a))
     long = [(r, a) for r, a in ranked if a in op.axes or extent(a) >= SHORT_REDUCTION]
     return max(long or ranked, key=lambda x: x[0], default=(None, None))[1]
+
+
+def transposed_axis(op: ComputeOp, along: Axis) -> Axis | None:
+    """The axis along which a copy reads neighbours, where it stores them along another one."""
+    if op.combiner or not isinstance(op.body, Load):
+        return None
+    for a in op.axes:
+        if a != along and extent(a) > 1 and _along(op.body.indices, a.name) == "contiguous":
+            return a
+    return None
 
 
 def _along(indices: tuple[Expr, ...], axis: str) -> Literal["invariant", "contiguous", "scattered"]:

@@ -1,0 +1,68 @@
+"""A contender's process: prepares one computation, then times it whenever it is told to.
+
+In: `python -m ansorlite.bench.serve MODULE SPEC`, where MODULE of this package has
+`prepare(spec) -> (call, mode)` and SPEC is its argument as JSON; then on standard input one number
+of seconds a line. Out, as JSON lines: {"mode": ...} once it is ready, then a line a turn with the
+median latency of the calls made in that time. Runs in a peer's interpreter, which need not have any
+of this package's dependencies.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+BATCH_S = 0.0002  # short calls are timed in batches of about this length
+WARM_UP = 3
+
+
+def timed(call: Callable[[], Any], seconds: float) -> tuple[float, int]:
+    """(median seconds of a call, number of calls) of about so many seconds, after a warm-up."""
+    for _ in range(WARM_UP):
+        call()
+    began = perf_counter()
+    call()
+    once = max(perf_counter() - began, 1e-7)
+    inner = max(1, round(BATCH_S / once))
+    times: list[float] = []
+    end = perf_counter() + seconds
+    while not times or perf_counter() < end:
+        began = perf_counter()
+        for _ in range(inner):
+            call()
+        times.append((perf_counter() - began) / inner)
+    return median(times), inner * len(times)
+
+
+def main() -> int:
+    module, spec = sys.argv[1], json.loads(sys.argv[2])
+    # What libraries print goes to standard error: standard output is the protocol.
+    out = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+
+    def say(**values: Any) -> None:
+        out.write(json.dumps(values) + "\n")
+        out.flush()
+
+    try:
+        call, mode = import_module(f"ansorlite.bench.{module}").prepare(spec)
+    except Exception as error:  # the driver prints it
+        say(error=f"{type(error).__name__}: {error}")
+        return 1
+    say(mode=mode)
+    for line in sys.stdin:
+        try:
+            latency, calls = timed(call, float(line))
+        except Exception as error:
+            say(error=f"{type(error).__name__} in mode {mode}: {error}")
+            return 1
+        say(latency_s=latency, calls=calls)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,28 @@
+"""Copies that read along one loop and store along another: transpositions.
+
+Such a nest, `for k in range(K): for j in range(J): y[.., j] = x[.., k]` with x contiguous in k and
+y in j, is copied in squares: vectors are loaded along k, transposed in registers, stored along j.
+"""
+
+from ansorlite.ir.expr import Const, Expr, Load
+from ansorlite.ir.program import For, Store
+from ansorlite.ir.ranges import coefficient
+
+
+def is_transposed(store: Store, across: For, along: For, lanes: int) -> bool:
+    """Is the nest of `across` around `along` a copy worth squares of `lanes` by `lanes`?"""
+    value = store.value
+    if store.combiner or not isinstance(value, Load) or lanes < 2 or lanes & (lanes - 1):
+        return False
+    n = across.extent
+    if not isinstance(n, Const) or n.value < lanes or across.note("parallel") != Const(0):
+        return False
+    if across.reduce or across.note("lanes") != Const(0) or across.note("register") != Const(0):
+        return False
+    return _contiguous(store.indices, along.var) and _contiguous(value.indices, across.var)
+
+
+def _contiguous(indices: tuple[Expr, ...], var: str) -> bool:
+    """Does the loop move the last index alone, by one?"""
+    *outer, last = indices
+    return coefficient(last, var) == Const(1) and all(var not in i.free for i in outer)
