@@ -238,7 +238,8 @@ def _loop_features(
             outer_k = np.where(open_run, outer_k, outer_k * e)
             seen = seen | (e > 1)
         else:
-            open_run = open_run & ~(seen & (e > 1))
+            tile = lp.note("register") != _ZERO or width != _ZERO
+            open_run = open_run & ~((seen | (not tile)) & (e > 1))
     rounds = np.ceil(grains / target.cores) * target.cores
     return [
         rows,

@@ -44,6 +44,8 @@ PathLike = str | os.PathLike[str]
 class CostModel(Protocol):
     """Learns from measurements, scores populations."""
 
+    blends: bool  # `predict` is a share of the best speed, to be weighed against the analytic score
+
     @property
     def is_trained(self) -> bool:
         """False while `predict` has nothing to say and another score should be used."""
@@ -72,6 +74,8 @@ class CostModel(Protocol):
 
 class RandomModel:
     """Knows nothing: uniform scores in [0, 1), for ablations. Counts as trained from the start."""
+
+    blends = False
 
     def __init__(self, rng: np.random.Generator) -> None:
         self._rng = rng
@@ -135,6 +139,8 @@ class GBDTModel:
     else uses: OpenMP threads that share cores with busy processes make training many times
     slower, so one thread is the default, and no training may run beside a measurement.
     """
+
+    blends = True
 
     def __init__(
         self,

@@ -30,6 +30,9 @@ from ansorlite.target import Target
 Scores = npt.NDArray[np.float64]
 
 
+PREDICTED = (2.0**-8, 2.0)  # shares of the best speed, beyond which predictions mean nothing
+
+
 @dataclass(frozen=True)
 class Candidate:
     """A row of a sketch; `score` is what the policy predicted (0 if it did not)."""
@@ -69,6 +72,8 @@ class EvolutionParams:
     same_tiles: int = 2  # picked rows of a round with equal tiles
     same_body: float = 0.2  # share of a round with one register body
     draws: int = 16  # random draws a wanted row, before the legality mask
+    prior: float = 64.0  # measurements after which the model counts as much as the analytic score
+    bias_prior: float = 4.0  # measurements of a sketch that its own offset is shrunk by
 
 
 @dataclass
@@ -77,6 +82,7 @@ class _Measured:
 
     rows: list[tuple[int, ...]] = field(default_factory=list)
     latency_s: list[float] = field(default_factory=list)
+    residual: list[float] = field(default_factory=list)  # log2 of the speed less the analytic score
     features: list[npt.NDArray[np.float32]] = field(default_factory=list)
 
 
@@ -96,7 +102,11 @@ class _History:
             ]
             m = self.told[name]
             rows = np.asarray([c.row for c, _ in pairs], dtype=np.int32)
-            m.features.extend(self.features(name, rows))
+            found = self.features(name, rows)
+            m.features.extend(found)
+            for (_, t), score in zip(pairs, analytic_score(found), strict=True):
+                if np.isfinite(t):
+                    m.residual.append(-np.log2(t) - float(score))
             m.rows.extend(c.row for c, _ in pairs)
             m.latency_s.extend(t for _, t in pairs)
 
@@ -122,6 +132,18 @@ class _History:
         rows = s.sample(max(64, n * draws), rng)
         rows = rows[unique_rows(rows)]
         return rows[self.legal(name, rows)][:n]
+
+    @property
+    def n_told(self) -> int:
+        return sum(len(m.latency_s) for m in self.told.values())
+
+    def bias(self, name: str, prior: float) -> float:
+        """How much better (log2) a sketch does than its analytic scores say, against the others."""
+        everyone = [r for m in self.told.values() for r in m.residual]
+        own = self.told[name].residual
+        if not own:
+            return 0.0
+        return (sum(own) - len(own) * float(np.median(everyone))) / (len(own) + prior)
 
     def group(self, task_key: str) -> TrainingGroup:
         """Everything told so far, as the cost model learns it."""
@@ -202,10 +224,21 @@ class EvolutionaryPolicy:
         return self._pick(best, n, rng)
 
     def _score(self, name: str, rows: Rows) -> Scores:
+        """Log2 of the speed: the analytic score, corrected by sketch, and the model's prediction.
+
+        A model that has seen a few dozen programs ranks what resembles them, and anything else at
+        random; so the analytic score keeps a share that shrinks with what is known.
+        """
         f = self.history.features(name, rows)
-        if self._model.is_trained:
+        if self._model.is_trained and not self._model.blends:
             return np.asarray(self._model.predict(f), dtype=np.float64)
-        return analytic_score(f)
+        known = self.history.n_told
+        draft = analytic_score(f) + self.history.bias(name, self.params.bias_prior)
+        if not self._model.is_trained or known == 0:
+            return draft
+        learned = np.log2(np.clip(self._model.predict(f), *PREDICTED))
+        share = known / (known + self.params.prior)
+        return np.asarray(share * learned + (1 - share) * draft, dtype=np.float64)
 
     # ---- populations ----------------------------------------------------------------------------
 
