@@ -282,6 +282,17 @@ def terms_of(e: Expr) -> dict[Monomial, int]:
     return {(e,): 1}
 
 
+def coefficients(e: Expr) -> tuple[Expr, ...]:
+    """Of an integer expression over holes and loop variables: the factors of its monomials in the
+    loop variables (anything but holes counts as one), and the part without them."""
+    parts: dict[Monomial, dict[Monomial, int]] = {(): {}}
+    for mono, c in terms_of(e).items():
+        holes = tuple(a for a in mono if isinstance(a, Var) and a.role == "hole")
+        loops = tuple(a for a in mono if not (isinstance(a, Var) and a.role == "hole"))
+        parts.setdefault(loops, {})[holes] = c
+    return tuple(poly(terms, e.dtype) for terms in parts.values())
+
+
 def _term_order(term: tuple[Monomial, int]) -> tuple[bool, list[str]]:
     return not term[0], [a.key for a in term[0]]
 

@@ -23,7 +23,7 @@ from functools import cached_property
 from typing import Literal
 
 from ansorlite.errors import ScheduleError
-from ansorlite.ir.expr import Const, Expr, is_int
+from ansorlite.ir.expr import Const, Expr, Op, coefficients, is_int
 from ansorlite.ir.traverse import loads, substitute
 
 Scope = Literal["global", "local", "register"]
@@ -144,6 +144,22 @@ class Program:
     @property
     def params(self) -> tuple[Buffer, ...]:
         return tuple(b for b in self.buffers if b.role != "temp")
+
+    @cached_property
+    def register_clamps(self) -> tuple[tuple[Expr, tuple[tuple[Expr, ...], ...]], ...]:
+        """(nominal extent, coefficients of each clamp) of register loops around reductions.
+
+        Coefficients are those of the loop variables and the constant part, over holes.
+        """
+        found: dict[tuple[Expr, tuple[tuple[Expr, ...], ...]], None] = {}
+        for store, loops in stores_under(self.body):
+            for lp in loops if store.combiner else ():
+                if lp.note("register") != Const(0) and not isinstance(lp.extent, Const):
+                    e = lp.extent
+                    args = e.args if isinstance(e, Op) and e.name == "min" else (e,)
+                    rests = tuple(coefficients(a) for a in args if a != lp.nominal)
+                    found[lp.nominal, rests] = None
+        return tuple(found)
 
     def __str__(self) -> str:
         head = ", ".join(b.name for b in self.params)

@@ -7,7 +7,7 @@ depends on values.
 
 from dataclasses import replace
 
-from ansorlite.ir.expr import Const, Expr
+from ansorlite.ir.expr import Const, Expr, Op, Var, add, ceildiv, extremum, mul, terms_of
 from ansorlite.ir.program import (
     Alloc,
     Block,
@@ -29,10 +29,13 @@ def tidy(p: Program) -> Program:
     """The same program with everything decided that loop ranges decide; input must be concrete."""
     memo: dict[Expr, Expr] = {}
     buffers = tuple(map_buffer(b, lambda e: simplify(e, {}, memo)) for b in p.buffers)
-    return replace(p, buffers=buffers, body=_tidy(p.body, {}, {}))
+    return replace(p, buffers=buffers, body=_tidy(p.body, {}, {}, {}))
 
 
-def _tidy(s: Stmt, ranges: dict[str, Interval], units: dict[str, Expr]) -> Stmt:
+def _tidy(
+    s: Stmt, ranges: dict[str, Interval], units: dict[str, Expr], around: dict[str, Expr]
+) -> Stmt:
+    """`ranges` and `around`: interval and extent of every loop variable in scope."""
     memo: dict[Expr, Expr] = {}
 
     def fn(e: Expr) -> Expr:
@@ -40,11 +43,11 @@ def _tidy(s: Stmt, ranges: dict[str, Interval], units: dict[str, Expr]) -> Stmt:
 
     match s:
         case Block():
-            return block([_tidy(x, ranges, units) for x in s.stmts])
+            return block([_tidy(x, ranges, units, around) for x in s.stmts])
         case For():
-            extent = fn(s.extent)
+            extent = _whole_steps(fn(s.extent), around)
             if extent == Const(1):
-                return _tidy(s.body, ranges, {**units, s.var: Const(0)})
+                return _tidy(s.body, ranges, {**units, s.var: Const(0)}, around)
             high = max(0, bounds(extent, ranges)[1] - 1)
             notes = [(k, fn(v)) for k, v in s.notes]
             return replace(
@@ -52,17 +55,17 @@ def _tidy(s: Stmt, ranges: dict[str, Interval], units: dict[str, Expr]) -> Stmt:
                 extent=extent,
                 nominal=fn(s.nominal),
                 notes=tuple((k, v) for k, v in notes if not _off(k, v)),
-                body=_tidy(s.body, {**ranges, s.var: (0, high)}, units),
+                body=_tidy(s.body, {**ranges, s.var: (0, high)}, units, {**around, s.var: extent}),
             )
         case Alloc():
-            return Alloc(map_buffer(s.buffer, fn), _tidy(s.body, ranges, units))
+            return Alloc(map_buffer(s.buffer, fn), _tidy(s.body, ranges, units, around))
         case If():
             cond = fn(s.cond)
             if isinstance(cond, Const):
                 taken = s.then if cond.value else s.orelse
-                return Block(()) if taken is None else _tidy(taken, ranges, units)
-            orelse = None if s.orelse is None else _tidy(s.orelse, ranges, units)
-            return If(cond, _tidy(s.then, ranges, units), orelse)
+                return Block(()) if taken is None else _tidy(taken, ranges, units, around)
+            orelse = None if s.orelse is None else _tidy(s.orelse, ranges, units, around)
+            return If(cond, _tidy(s.then, ranges, units, around), orelse)
         case Store():
             return replace(
                 s,
@@ -70,6 +73,39 @@ def _tidy(s: Stmt, ranges: dict[str, Interval], units: dict[str, Expr]) -> Stmt:
                 value=fn(s.value),
                 count=tuple(map(fn, s.count)),
             )
+
+
+def _whole_steps(extent: Expr, around: dict[str, Expr]) -> Expr:
+    """min(t, rest) -> t where the rest is a multiple of t and a loop around says that it is not 0.
+
+    With `rest = X - s*v` and v < ceildiv(X, s), the extent of v's loop, the rest is at least 1.
+    """
+    if not (isinstance(extent, Op) and extent.name == "min"):
+        return extent
+    steps = [a.value for a in extent.args if isinstance(a, Const)]
+    if len(steps) != 1 or steps[0] < 2:
+        return extent
+    kept = [a for a in extent.args if isinstance(a, Const) or not _multiple(a, steps[0], around)]
+    return extremum("min", kept) if len(kept) < len(extent.args) else extent
+
+
+def _multiple(rest: Expr, step: int, around: dict[str, Expr]) -> bool:
+    """Is the expression a multiple of `step`, and at least 1 in the loops around?"""
+    terms = terms_of(rest)
+    if any(c % step for c in terms.values()):
+        return False
+    for mono, c in terms.items():
+        if len(mono) == 1 and isinstance(mono[0], Var) and c < 0 and mono[0].name in around:
+            limit = around[mono[0].name]
+            bound = ceildiv(add(rest, mul(mono[0], -c)), -c)
+            if (
+                bound == limit
+                or (isinstance(limit, Op)
+                and limit.name == "min"
+                and bound in limit.args)
+            ):
+                return True
+    return False
 
 
 def _off(key: str, value: Expr) -> bool:

@@ -34,7 +34,8 @@ class AxisRange:
     `lo`: first index computed; `origin`: unclamped lo, the index stored at position 0 of a local
     buffer; `ext`: nominal length; `limit`: end of the tensor; `whole`: lo = 0 and ext = limit by
     structure; `aligned`: starts at a level of a follower's loops; `start`: first level with a loop
-    of its own; `vars[l]`: the variable of level l, `steps[l]` its stride, `nominal[l]` its extent.
+    of its own; `vars[l]`: the variable of level l, `steps[l]` its stride, `nominal[l]` its extent;
+    `stop`: where the loops end before the tensor does, if they do.
     """
 
     lo: Expr
@@ -47,6 +48,7 @@ class AxisRange:
     vars: tuple[Expr, ...]
     steps: tuple[Expr, ...]
     nominal: tuple[Expr, ...]
+    stop: Expr | None = None
 
     @property
     def value(self) -> Expr:
@@ -66,9 +68,8 @@ class AxisRange:
         step = self.steps[level]
         bounds = [] if self.whole and level == self.start else [self.nominal[level]]
         bounds.append(ceildiv(sub(self.limit, here), step))
-        if not (self.whole or self.aligned):
-            stop = add(self.origin, self.ext)
-            bounds.append(ceildiv(sub(stop, here), step))
+        if self.stop is not None:
+            bounds.append(ceildiv(sub(self.stop, here), step))
         return minimum(*bounds)
 
 
@@ -100,6 +101,7 @@ def make_range(
         tuple(Var(loop_name(stage, axis.name, lv)) for lv in range(len(steps))),
         tuple(steps),
         (minimum(ceildiv(ext, steps[0]), ceildiv(axis.extent, steps[0])), *factors),
+        None if whole else add(origin, ext),
     )
 
 
@@ -119,7 +121,10 @@ def aligned_range(stage: Stage, axis: Axis, follower: AxisRange, fixed: int) -> 
     ext = steps[fixed - 1]
     variables = (*follower.vars[:fixed], *own[fixed:])
     limit = axis.extent
-    return AxisRange(lo, lo, ext, limit, False, True, fixed, variables, tuple(steps), nominal)
+    # The tile is the follower's; it ends earlier where the follower itself needs less.
+    return AxisRange(
+        lo, lo, ext, limit, False, True, fixed, variables, tuple(steps), nominal, follower.stop
+    )
 
 
 Ranges = dict[str, AxisRange]

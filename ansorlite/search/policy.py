@@ -69,6 +69,7 @@ class EvolutionParams:
     measured_share: float = 0.25
     alive: int = 8  # sketches that breed in one round
     looked_at: int = 16  # unmeasured sketches that compete to be among them
+    looked_at_first: int = 48  # the same in the first round
     same_tiles: int = 2  # picked rows of a round with equal tiles
     same_body: float = 0.2  # share of a round with one register body
     draws: int = 16  # random draws a wanted row, before the legality mask
@@ -265,7 +266,8 @@ class EvolutionaryPolicy:
             return names
         known = [s for s in names if self.history.told[s].latency_s]
         others = [s for s in names if not self.history.told[s].latency_s]
-        tried = rng.permutation(len(others))[: self.params.looked_at]
+        p = self.params
+        tried = rng.permutation(len(others))[: p.looked_at if known else p.looked_at_first]
         names = [*known, *(others[int(k)] for k in sorted(tried))]
         merit: dict[str, float] = {}
         for name in names:

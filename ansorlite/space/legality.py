@@ -28,6 +28,7 @@ def legal(program: Program, columns: Mapping[str, Any], n: int, target: Target) 
     for store, loops in stores_under(program.body):
         if store.combiner:
             ok &= _registers(loops, value, target)
+    ok &= _two_bodies(program, value)
     ok &= _local_bytes(program, value) <= target.l2_bytes
     ok &= _enough_grains(program, value, target)
     return ok
@@ -55,6 +56,21 @@ def _registers(loops: tuple[For, ...], value: Evaluator, target: Target) -> Any:
     rows, vectors, _ = tile_shape(loops, value)
     live = rows * vectors + np.minimum(rows, vectors) + 1
     return live <= target.vector_registers
+
+
+def _two_bodies(program: Program, value: Evaluator) -> Any:
+    """A register loop is whole, or cut at one place: at most one clamp is no multiple of it."""
+    ok: Any = True
+    for nominal, rests in program.register_clamps:
+        t = value(nominal)
+        cut: Any = 0
+        for coefficients in rests:
+            odd: Any = False
+            for c in coefficients:
+                odd = odd | (value(c) % t != 0)
+            cut = cut + odd
+        ok = ok & (cut <= 1)
+    return ok
 
 
 def _local_bytes(program: Program, value: Evaluator) -> Any:

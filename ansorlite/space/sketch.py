@@ -27,16 +27,19 @@ from ansorlite.schedule.steps import (
     ComputeInline,
     EvaluateAtBind,
     LayoutRewrite,
+    Rfactor,
     packed_axes,
 )
 from ansorlite.space.annotate import annotate
+from ansorlite.space.rows import fuse_rows
 from ansorlite.space.rules import SKETCH_RULES, SketchRule, derive
 from ansorlite.target import Target
 from ansorlite.te.access import is_strictly_inlineable
 from ansorlite.te.dag import ComputeDAG
 from ansorlite.te.tensor import ComputeOp
 
-MAX_SKETCHES = 48  # of one task, shared evenly by its structures
+MAX_SKETCHES = 48  # of one task, about, shared by its structures
+FEW = 2  # variants of a structure with factored reductions, where there are others
 
 
 @dataclass(frozen=True)
@@ -100,12 +103,20 @@ def sketches(dag: ComputeDAG, target: Target, options: SpaceOptions | None = Non
         for start, more in _starts(dag, opts)
         for state, fired in derive(start, target, opts.rules)
     ]
-    share = max(3, opts.max_sketches // max(1, len(derived)))
+    # Factored reductions multiply the structures and gain little from variants.
+    factored = [n for n, (s, _, _) in enumerate(derived) if _is_factored(s)]
+    others = len(derived) - len(factored)
+    share = max(4, (opts.max_sketches - FEW * len(factored)) // max(1, others))
     for n, (state, fired, more) in enumerate(derived):
-        for label, variant, beyond in islice(_variants(state, opts), share):
+        count = FEW if n in factored and others else share
+        for label, variant, beyond in islice(_variants(state, opts, target), count):
             ready = annotate(variant, target)
             out.append(Sketch(f"s{n}{label}", ready, fired, beyond or more))
     return out
+
+
+def _is_factored(state: State) -> bool:
+    return any(isinstance(step, Rfactor) for step in state.steps)
 
 
 def _starts(dag: ComputeDAG, opts: SpaceOptions) -> Iterator[tuple[State, bool]]:
@@ -135,13 +146,17 @@ def _is_copy(op: ComputeOp) -> bool:
     return isinstance(op.body, Load) and not op.combiner and not is_strictly_inlineable(op)
 
 
-def _variants(state: State, opts: SpaceOptions) -> Iterator[tuple[str, State, bool]]:
+def _variants(
+    state: State, opts: SpaceOptions, target: Target
+) -> Iterator[tuple[str, State, bool]]:
     """Packing and compute-location variants of a derived state, the plain one first."""
     base = _pack_constants(state) if opts.packing else state
     yield "", base, False
     packed = [*_pack_operands(base)] if opts.packing else []
     for label, s in packed:
         yield label, s, True
+    if opts.locations and not _is_factored(state) and (rows := fuse_rows(base, target)) is not None:
+        yield "-rows", rows, True
     if opts.locations:
         starts = [("", base), *packed]
         for label, s in _locations(starts):
