@@ -238,8 +238,8 @@ def test_ctrl_c_reaches_the_parent_first_and_everything_ends_with_it() -> None:
         from ansorlite.measure.worker import Worker
         w = Worker("measure_entries:obey")
         before = w.call(("pid", None), 60).value
-        print(before, flush=True)
         try:
+            print(before, flush=True)
             time.sleep(1000)
         except KeyboardInterrupt:
             print(w.call(("pid", None), 60).value, flush=True)
