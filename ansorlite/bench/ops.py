@@ -1,8 +1,9 @@
 """The operator suite against peers: tune a case, then time every contender in turn.
 
 In: cases, a batch size, budgets. Out: a row a case in results/ops_b<batch>.jsonl and a table beside
-it. Contenders of a case start in fresh processes, which then take turns: the figure is the median
-over the turns of the median latency within each. FLOPs are those of workloads/ops.toml.
+it. Contenders of a case start in fresh processes, which then take turns: a latency is the median
+over the turns of the median within each, a ratio the median over neighbouring turns. FLOPs are
+those of workloads/ops.toml.
 """
 
 import json
@@ -48,7 +49,7 @@ class BenchOptions:
 
 @dataclass(frozen=True)
 class BenchRow:
-    """One case: latencies in seconds by contender, `ratio` = fastest peer's latency / ours."""
+    """One case: median latencies in seconds by contender, `ratio` = fastest peer's / ours."""
 
     case: str
     batch: int
@@ -135,14 +136,13 @@ def _bench_case(
         specs[peer] = (peer_interpreter(peer, options.peer_python), spec)
     turns, modes = take_turns(specs, options.turns, options.turn_s)
     latency = {n: median(times) for n, times in turns.items()}
-    others = [latency[p] for p in options.peers]
     speed = op.count_flop(params) / latency["ansorlite"]
     return BenchRow(
         case,
         batch,
         latency,
         modes,
-        min(others) / latency["ansorlite"] if others else None,
+        min((paired_ratio(turns, p) for p in options.peers), default=None),
         speed / 1e9,
         speed / peak.flops_all,
         found.trials,
@@ -151,6 +151,15 @@ def _bench_case(
         machine(target, peak),
         time.strftime("%Y-%m-%d"),
     )
+
+
+def paired_ratio(turns: dict[str, list[float]], peer: str) -> float:
+    """The peer's latency over ours: the median over the turns, each against its neighbour.
+
+    A machine that gets slower or faster meanwhile does so for both of a pair.
+    """
+    pairs = zip(turns[peer], turns["ansorlite"], strict=True)
+    return median(theirs / ours for theirs, ours in pairs)
 
 
 # ---- contenders ---------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from llvmlite import ir
 
 from ansorlite.codegen.compile import data_layout
 from ansorlite.codegen.emit_expr import BYTES, I1, I32, I64, TYPES, Env, ExprEmitter, Memory
+from ansorlite.codegen.zeros import is_zero
 from ansorlite.errors import BuildError
 from ansorlite.ir.expr import Const, Expr, Load, is_int
 from ansorlite.ir.interpret import concrete_shape
@@ -341,6 +342,8 @@ class _StmtEmitter(ExprEmitter):
         moving = env.vector is not None and any(env.vector in i.free for i in s.indices)
         if env.vector is not None and not moving:
             raise BuildError(f"store to {s.buffer} does not move with vector loop {env.vector}")
+        if s.combiner == "sum" and is_zero(s.value, env.vars):
+            return
         value = self.wide(s.value, env)
         if s.combiner:
             old = self.wide(Load(s.buffer, s.indices, dtype), env)

@@ -330,7 +330,8 @@ class _Specializer:
         limit = lp.note("unroll")
         allowed = int(limit.value) // max(1, vectors) if isinstance(limit, Const) else 0
         n = lp.extent
-        if not innermost or allowed < 2 or not isinstance(n, Const):
+        anywhere = innermost or allowed > MAX_TILE_VECTORS
+        if not anywhere or allowed < 2 or not isinstance(n, Const):
             return replace(lp, body=body, mark="serial", notes=())
         if n.value <= allowed:
             return replace(lp, body=body, mark="unroll", notes=())

@@ -98,11 +98,8 @@ def _multiple(rest: Expr, step: int, around: dict[str, Expr]) -> bool:
         if len(mono) == 1 and isinstance(mono[0], Var) and c < 0 and mono[0].name in around:
             limit = around[mono[0].name]
             bound = ceildiv(add(rest, mul(mono[0], -c)), -c)
-            if (
-                bound == limit
-                or (isinstance(limit, Op)
-                and limit.name == "min"
-                and bound in limit.args)
+            if bound == limit or (
+                isinstance(limit, Op) and limit.name == "min" and bound in limit.args
             ):
                 return True
     return False

@@ -15,6 +15,7 @@ from ansorlite.target import Target
 from ansorlite.te.access import contiguous_axis, extent, transposed_axis
 
 UNROLL_STEPS = ((0,), (16,), (64,))
+ALWAYS = 1 << 16  # an unroll limit that nothing exceeds
 
 
 def annotate(state: State, target: Target) -> State:
@@ -89,6 +90,10 @@ def _register_tile(state: State, s: Stage, target: Target) -> State:
 def _unroll(state: State, s: Stage) -> State:
     """The innermost reduction loop may be unrolled."""
     reduces = [it for it in s.iters if it.reduce and _size(s, it.axis) > 1]
+    always = s.compute.attr("always_unroll_inner", ())
+    inner = {it.axis: it.name for it in s.iters if it.reduce and it.axis in always}
+    if inner:
+        return state.apply(*(Annotate(s.name, at, "unroll", ALWAYS) for at in inner.values()))
     if not reduces:
         return state
     node = node_of(s.name)

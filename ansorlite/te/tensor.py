@@ -234,7 +234,8 @@ def compute(
 
     Attributes: `simplify_const_indices` (axes to unroll because tensors are constant in some index,
     as in Winograd's transforms), `no_split_at_inner` (axes kept whole at the innermost level),
-    `always_unroll_inner` (axes whose innermost loop is unrolled); values are tuples of axis names.
+    `always_unroll_inner` (axes whose innermost loop is unrolled, so that tests on them are decided
+    and terms that are zero by them left out); values are tuples of axis names.
     """
     extents = _check_shape(shape, _check_name(name))
     names = _axis_names(fn, len(extents), set(ANNOTATIONS))

@@ -1,0 +1,72 @@
+"""Terms that are zero by construction, and transposing copies, in native code."""
+
+import numpy as np
+import pytest
+from native import run_native
+
+from ansorlite import te
+from ansorlite.codegen.build import llvm_ir
+from ansorlite.codegen.zeros import decided, is_zero
+from ansorlite.ir.expr import Const, Var
+from ansorlite.ir.specialize import specialize
+from ansorlite.schedule.lower import lower
+from ansorlite.schedule.state import State
+from ansorlite.schedule.steps import Annotate, Reorder, Split
+from ansorlite.target import Target
+
+
+def test_conditions_over_known_variables() -> None:
+    i, j = Var("i"), Var("j")
+    assert decided(te.equal(i % 2, 0), {"i": 4}) is True
+    assert decided(te.equal(i % 2, 0), {"i": object()}) is None
+    assert decided(te.all(i >= 1, j >= 1), {"i": 0, "j": object()}) is False
+    assert decided(te.any(i >= 1, j >= 1), {"i": 1, "j": object()}) is True
+    assert decided(te.all(i >= 1, j >= 1), {"i": 1, "j": object()}) is None
+
+
+def test_products_with_a_zero_are_zero() -> None:
+    x = te.placeholder((8,), name="x")
+    guarded = te.select(Var("i") >= 1, x[Var("i")], 0.0)
+    assert is_zero(guarded * x[0], {"i": 0})
+    assert not is_zero(guarded * x[0], {"i": 1})
+    assert not is_zero(guarded * x[0], {})
+    assert is_zero(Const(0.0, "float32"), {}) and not is_zero(x[0], {})
+
+
+def test_a_sum_skips_zeros_where_it_is_unrolled() -> None:
+    """Every other term is a zero: half of the products are left."""
+    x, w = te.placeholder((8,), name="x"), te.placeholder((8, 16), name="w")
+    k = te.reduce_axis(8, "k")
+    y = te.compute(
+        (16,), lambda j: te.sum(te.select(te.equal(k % 2, 0), x[k], 0.0) * w[k, j], k), name="y"
+    )
+    steps = (
+        Split("y", "j", (16,)),
+        Reorder("y", ("j.0", "k", "j.1")),
+        Annotate("y", "j.1", "register", 1),
+        Annotate("y", "j.1", "lanes", 8),
+        Annotate("y", "k", "unroll", 1 << 16),
+    )
+    dag = te.ComputeDAG([y])
+    program = lower(State(dag).apply(*steps))
+    rng = np.random.default_rng(0)
+    arrays = {
+        "x": rng.standard_normal(8).astype(np.float32),
+        "w": rng.standard_normal((8, 16)).astype(np.float32),
+    }
+    got = run_native(program, arrays, Target())["y"]
+    np.testing.assert_allclose(got, dag.evaluate(arrays)["y"], rtol=1e-5, atol=1e-6)
+    assert llvm_ir(program, Target(), optimized=False).count("fmul") == 4 * 2
+
+
+@pytest.mark.parametrize(("n", "m"), [(8, 8), (24, 16), (19, 13), (9, 30)])
+@pytest.mark.parametrize("lanes", [4, 8])
+def test_transposing_copies(n: int, m: int, lanes: int) -> None:
+    x = te.placeholder((3, m, n), name="x")
+    y = te.compute((3, n, m), lambda b, i, j: x[b, j, i], name="y")
+    dag = te.ComputeDAG([y])
+    program = lower(State(dag).apply(Annotate("y", "j", "lanes", lanes)))
+    assert ("transpose for" in str(specialize(program))) == (min(n, m) >= lanes)
+    values = np.random.default_rng(1).standard_normal((3, m, n)).astype(np.float32)
+    got = run_native(program, {"x": values}, Target())["y"]
+    np.testing.assert_array_equal(got, values.transpose(0, 2, 1))
