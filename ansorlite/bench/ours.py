@@ -9,7 +9,7 @@ import numpy as np
 def prepare(spec: dict[str, Any]) -> tuple[Callable[[], Any], str]:
     """The call of a case {case, batch, log} and the name of the sketch it runs."""
     from ansorlite.codegen.kernel import Kernel
-    from ansorlite.codegen.loader import aligned_copy, aligned_empty
+    from ansorlite.codegen.loader import resident_copy, resident_empty
     from ansorlite.records import best, read_log
     from ansorlite.search.tuner import record_program, record_sketch
     from ansorlite.workloads import workload
@@ -21,10 +21,10 @@ def prepare(spec: dict[str, Any]) -> tuple[Callable[[], Any], str]:
     kernel = Kernel(record_program(task, record), task.target)
     rng = np.random.default_rng(0)
     values = {
-        p.name: aligned_copy(rng.standard_normal(p.shape).astype(p.dtype)) for p in kernel.inputs
+        p.name: resident_copy(rng.standard_normal(p.shape).astype(p.dtype)) for p in kernel.inputs
     }
     constants = {p.name for p in kernel.inputs if p.role == "constant"}
     bound = kernel.bind(**{name: values[name] for name in constants})
-    out = tuple(aligned_empty(p.shape, p.dtype) for p in bound.outputs)
+    out = tuple(resident_empty(p.shape, p.dtype) for p in bound.outputs)
     call = bound.prepare(*(values[p.name] for p in bound.inputs), out=out)
     return call, record_sketch(task, record)

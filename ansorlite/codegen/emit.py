@@ -1,8 +1,8 @@
 """Code generation: a specialised `Program` -> an LLVM module as text.
 
 One function per root nest takes the buffers as `noalias` pointers and a range of grains; the entry
-point calls it directly, or through `GOMP_parallel` where the outermost loops are parallel (each
-thread takes a contiguous share; the collapsed index is decoded once per grain). Register buffers
+point calls it directly, or through `GOMP_parallel` where the outermost loops are parallel (threads
+take chunks of grains; the collapsed index is decoded once per grain). Register buffers
 become stack slots with constant offsets, which LLVM promotes to vector registers.
 """
 
@@ -25,6 +25,9 @@ from ansorlite.target import Target
 PTR = ir.PointerType()
 VOID = ir.VoidType()
 ALIGN = 64
+WORDS_A_LINE = 8
+MAX_PARTS = 256
+CHUNKS = 8  # that a core takes its part in
 STACK_BYTES = 64 * 1024  # larger local buffers come from the heap, once per share of grains
 
 
@@ -96,8 +99,8 @@ class _Nest:
         loops, body = _parallel_loops(nest)
         self._body(fn, used, loops, body)
         grains = math.prod(_nominal(lp) for lp in loops)
-        if loops and grains > 1:
-            self._call_parallel(fn, used, grains, b, args)
+        if loops and grains > 1 and target.cores > 1:
+            self._call_parallel(fn, used, grains, b, args, target.cores)
         else:
             b.call(fn, [*self._pointers(b, args, used), I64(0), I64(grains)])
 
@@ -123,19 +126,60 @@ class _Nest:
         return out
 
     def _call_parallel(
-        self, fn: ir.Function, used: list[Buffer], grains: int, b: ir.IRBuilder, args: ir.Value
+        self,
+        fn: ir.Function,
+        used: list[Buffer],
+        grains: int,
+        b: ir.IRBuilder,
+        args: ir.Value,
+        cores: int,
     ) -> None:
+        """Share the grains: a contiguous part a core, taken in chunks; who is done helps others.
+
+        So a core that is slow, or busy with something else, does not keep the others waiting, and
+        the same core works on the same part as long as none is. The frame that all threads see
+        holds the arguments and each part's next grain, a cache line each.
+        """
+        parts = min(cores, grains, MAX_PARTS)
+        chunk = max(1, grains // (parts * CHUNKS))
+        frame = b.alloca(ir.ArrayType(I64, WORDS_A_LINE * (parts + 1)))
+        frame.align = ALIGN
+        frame.type = PTR
+        b.store(args, frame)
+        for k in range(parts):
+            b.store(I64(k * grains // parts), self._next_grain(b, frame, I64(k)))
         share = ir.Function(self.module, ir.FunctionType(VOID, [PTR]), f"{self.name}.share")
         share.linkage = "internal"
-        c = ir.IRBuilder(share.append_basic_block("entry"))
-        me = c.zext(c.call(_declared(self.module, "omp_get_thread_num", I32, []), []), I64)
-        all_ = c.zext(c.call(_declared(self.module, "omp_get_num_threads", I32, []), []), I64)
-        first = c.udiv(c.mul(me, I64(grains)), all_)
-        last = c.udiv(c.mul(c.add(me, I64(1)), I64(grains)), all_)
-        c.call(fn, [*self._pointers(c, share.args[0], used), first, last])
-        c.ret_void()
+        c = _StmtEmitter(ir.IRBuilder(share.append_basic_block("entry")), self.module)
+        data = share.args[0]
+        pointers = self._pointers(c.b, c.b.load(data, typ=PTR), used)
+        me = c.b.zext(c.b.call(_declared(self.module, "omp_get_thread_num", I32, []), []), I64)
+
+        def part(k: ir.Value) -> None:
+            mine = c.b.urem(c.b.add(me, k), I64(parts))
+            following = c.b.mul(c.b.add(mine, I64(1)), I64(grains))
+            end = c.b.udiv(following, I64(parts))
+            place = self._next_grain(c.b, data, mine)
+            take, work, done = (c.b.append_basic_block(n) for n in ("take", "work", "done"))
+            c.b.branch(take)
+            c.b.position_at_end(take)
+            first = c.b.atomic_rmw("add", place, I64(chunk), "monotonic")
+            c.b.cbranch(c.b.icmp_signed("<", first, end), work, done)
+            c.b.position_at_end(work)
+            wanted = c.b.add(first, I64(chunk))
+            last = c.b.select(c.b.icmp_signed("<", wanted, end), wanted, end)
+            c.b.call(fn, [*pointers, first, last])
+            c.b.branch(take)
+            c.b.position_at_end(done)
+
+        c.count(I64(0), I64(parts), part)
+        c.b.ret_void()
         gomp = _declared(self.module, "GOMP_parallel", VOID, [PTR, PTR, I32, I32])
-        b.call(gomp, [share, args, I32(0), I32(0)])
+        b.call(gomp, [share, frame, I32(0), I32(0)])
+
+    def _next_grain(self, b: ir.IRBuilder, frame: ir.Value, part: ir.Value) -> ir.Value:
+        line = b.add(part, I64(1))
+        return b.gep(frame, [b.mul(line, I64(WORDS_A_LINE))], source_etype=I64)
 
     def _body(self, fn: ir.Function, used: list[Buffer], loops: list[For], body: Stmt) -> None:
         b = ir.IRBuilder(fn.append_basic_block("entry"))

@@ -15,7 +15,14 @@ import numpy.typing as npt
 
 from ansorlite.codegen.build import build_program, kernel_assembly, llvm_ir
 from ansorlite.codegen.image import KernelImage, Param
-from ansorlite.codegen.loader import ALIGNMENT, aligned_copy, aligned_empty, load_image
+from ansorlite.codegen.loader import (
+    ALIGNMENT,
+    aligned_copy,
+    aligned_empty,
+    load_image,
+    resident_copy,
+    resident_empty,
+)
 from ansorlite.errors import ModelError
 from ansorlite.ir.program import Buffer, Program
 from ansorlite.target import Target
@@ -39,7 +46,7 @@ class Kernel:
         self._bound = dict(bound or {})  # packed constants by name
         self._lock = threading.Lock()
         spaces = [p for p in self.image.params if p.role == "workspace"]
-        self._workspace = {p.name: aligned_empty(p.stored_shape, p.dtype) for p in spaces}
+        self._workspace = {p.name: resident_empty(p.stored_shape, p.dtype) for p in spaces}
 
     @property
     def inputs(self) -> tuple[Param, ...]:
@@ -68,7 +75,7 @@ class Kernel:
             if name not in known:
                 names = ", ".join(known) or "none"
                 raise ModelError(f"cannot bind {name}: the unbound constants are {names}")
-            packed[name] = _stored(known[name], _checked(known[name], value))
+            packed[name] = resident_copy(_stored(known[name], _checked(known[name], value)))
         prologue = self.image.bound
         if prologue is not None and all(p.name in packed for p in _inputs(prologue)):
             packed |= self._derived(packed)
@@ -80,7 +87,7 @@ class Kernel:
         if self.image.bound is None:
             return {}
         values = derive(self.image.bound, self.target, constants)
-        return {p.name: _stored(p, values[p.name]) for p in params}
+        return {p.name: resident_copy(_stored(p, values[p.name])) for p in params}
 
     def __call__(
         self, *args: npt.ArrayLike, out: Array | tuple[Array, ...] | None = None

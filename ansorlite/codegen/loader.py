@@ -10,6 +10,7 @@ the process. A kernel trusts its pointers: shapes, types and alignment are check
 import ctypes
 import ctypes.util
 import math
+import mmap
 import platform
 from collections.abc import Sequence
 from functools import cache
@@ -26,6 +27,8 @@ from ansorlite.target import Target
 
 Array = npt.NDArray[Any]
 ALIGNMENT = 64
+HUGE_PAGE = 1 << 21
+HUGE_PAGES_FROM = 1 << 18
 
 _ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 _REPEAT = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
@@ -126,6 +129,31 @@ def aligned_empty(shape: Sequence[int], dtype: npt.DTypeLike, alignment: int = A
     memory = np.empty(size_bytes + alignment, np.uint8)
     start = -memory.ctypes.data % alignment
     return np.ndarray(tuple(shape), dtype, buffer=memory.data, offset=start)
+
+
+def resident_empty(shape: Sequence[int], dtype: npt.DTypeLike) -> Array:
+    """An aligned array for memory that stays: zeros, in huge pages where it is not small.
+
+    Small pages lie anywhere in physical memory, so how well an array fits the second-level cache
+    is then another matter in every process. Not for results of single calls: clearing huge pages
+    takes as long as many kernels.
+    """
+    size_bytes = math.prod(shape) * np.dtype(dtype).itemsize
+    if size_bytes < HUGE_PAGES_FROM or not hasattr(mmap, "MADV_HUGEPAGE"):
+        return aligned_empty(shape, dtype)
+    whole = -(-size_bytes // HUGE_PAGE) * HUGE_PAGE
+    pages = mmap.mmap(-1, whole + HUGE_PAGE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    pages.madvise(mmap.MADV_HUGEPAGE)
+    memory = np.frombuffer(pages, np.uint8)
+    start = -memory.ctypes.data % HUGE_PAGE
+    return np.ndarray(tuple(shape), np.dtype(dtype), buffer=memory.data, offset=start)
+
+
+def resident_copy(x: Array) -> Array:
+    """`x`'s values in a `resident_empty` array."""
+    copy = resident_empty(x.shape, x.dtype)
+    copy[...] = x
+    return copy
 
 
 def aligned_copy(x: Array, alignment: int = ALIGNMENT) -> Array:

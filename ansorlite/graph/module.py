@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from ansorlite.codegen.image import KernelImage, Param
 from ansorlite.codegen.kernel import derive
-from ansorlite.codegen.loader import aligned_copy, aligned_empty, load_image
+from ansorlite.codegen.loader import load_image, resident_copy, resident_empty
 from ansorlite.errors import ModelError
 from ansorlite.graph.ir import check_inputs
 from ansorlite.graph.memory import Lifetime, plan_arena
@@ -50,7 +50,7 @@ class CompiledModule:
         workspace = max(
             (p.nbytes for i in images for p in i.params if p.role == "workspace"), default=0
         )
-        self._workspace = aligned_empty((workspace,), "uint8")
+        self._workspace = resident_empty((workspace,), "uint8")
         self._calls: list[tuple[Any, Any, Subgraph]] = []
         for n, subgraph in enumerate(parts.subgraphs):
             native = self._kernels[by_subgraph[n]]
@@ -82,7 +82,7 @@ class CompiledModule:
         }
         offsets, total = plan_arena(sizes)
         self.arena_bytes = total
-        self._arena = aligned_empty((total,), "uint8")
+        self._arena = resident_empty((total,), "uint8")
         out: dict[str, Array] = {}
         for v, at in offsets.items():
             kind = graph.types[v]
@@ -116,7 +116,7 @@ class CompiledModule:
         key = (value, p.layout, p.shape)
         if key not in self._constants:
             x = self.partition.graph.constants[value].reshape(p.shape)
-            self._constants[key] = aligned_copy(p.layout.pack(x) if p.layout else x)
+            self._constants[key] = resident_copy(p.layout.pack(x) if p.layout else x)
         return self._constants[key]
 
     # ---- calls ----------------------------------------------------------------------------------
@@ -167,7 +167,7 @@ def _derived(p: Param, image: KernelImage, constants: Mapping[str, Array]) -> Ar
     """A parameter that is computed from constants, in the kernel's layout."""
     assert image.bound is not None
     x = derive(image.bound, Target.detect(), constants)[p.name]
-    return aligned_copy(p.layout.pack(x) if p.layout else x)
+    return resident_copy(p.layout.pack(x) if p.layout else x)
 
 
 def _ordered(

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ansorlite.codegen.loader import HUGE_PAGE, HUGE_PAGES_FROM
 from ansorlite.errors import AnsorliteError
 
 Array = npt.NDArray[Any]
 ALIGNMENT = 64
-HUGE_PAGES_FROM = 1 << 22  # as numpy does for its own arrays, so that we time what users get
 
 
 @dataclass(frozen=True)
@@ -50,18 +50,24 @@ def guarded_empty(shape: Sequence[int], dtype: npt.DTypeLike) -> GuardedBuffer:
     kind = np.dtype(dtype)
     count, page = math.prod(shape), mmap.PAGESIZE
     data_bytes = math.ceil(count * kind.itemsize / ALIGNMENT) * ALIGNMENT
-    size_bytes = max(math.ceil(data_bytes / page), 1) * page
+    # Huge pages as for `resident_empty`, so that we time what users get.
+    huge = data_bytes >= HUGE_PAGES_FROM and hasattr(mmap, "MADV_HUGEPAGE")
+    unit = HUGE_PAGE if huge else page
+    size_bytes = max(math.ceil(data_bytes / unit), 1) * unit
+    room = unit if huge else 0
     try:
-        pages = mmap.mmap(-1, size_bytes + 2 * page, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        pages = mmap.mmap(-1, size_bytes + 2 * page + room, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except OSError as error:
         raise AnsorliteError(
             f"no memory for {kind.name}{list(shape)} ({size_bytes} bytes): {error}"
         ) from error
-    if size_bytes >= HUGE_PAGES_FROM and hasattr(mmap, "MADV_HUGEPAGE"):
+    if huge:
         pages.madvise(mmap.MADV_HUGEPAGE)
-    offset = page + size_bytes - data_bytes
-    array = np.frombuffer(pages, kind, count, offset).reshape(tuple(shape))
-    start = array.ctypes.data - offset + page
+    base = np.frombuffer(pages, np.uint8).ctypes.data
+    first = page + (-(base + page) % unit)  # of the buffer's own pages, in the mapping
+    array = np.frombuffer(pages, kind, count, first + size_bytes - data_bytes)
+    array = array.reshape(tuple(shape))
+    start = base + first
     _mprotect(start - page, page, 0)
     _mprotect(start + size_bytes, page, 0)
     return GuardedBuffer(array, start, size_bytes)
