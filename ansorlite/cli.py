@@ -426,7 +426,13 @@ def _bench_options(p: argparse.ArgumentParser) -> None:
     p.set_defaults(timeout=60.0)
     p.add_argument("--batch", type=_positive, metavar="N", default=1, help="default 1")
     p.add_argument("--only", nargs="+", metavar="CASE", default=[], help=f"cases {from_suite}")
-    p.add_argument("--peers", nargs="*", choices=("torch",), default=["torch"], help="all")
+    p.add_argument(
+        "--peers",
+        nargs="*",
+        choices=("torch", "numpy"),
+        default=["torch"],
+        help="default torch; numpy has matrix products only",
+    )
     p.add_argument("--peer-python", metavar="F", help="interpreter that has the peers")
     p.add_argument("--output", type=Path, metavar="F", help="default results/ops_b<batch>.jsonl")
 

@@ -13,28 +13,16 @@ import sys
 import time
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import numpy as np
 
 import ansorlite as al
+from ansorlite.bench.serve import timed
 from ansorlite.measure.peak import measure_peak
 from ansorlite.target import Target
 
-TURNS = 5
+TURNS, TURN_S = 5, 3.0
 RESULTS = Path(__file__).parent.parent / "results" / "network.jsonl"
-
-
-def timed(call: Any, seconds: float = 3.0) -> float:
-    """Median latency in seconds of calls during `seconds`, after a warm-up."""
-    for _ in range(5):
-        call()
-    times, end = [], time.perf_counter() + seconds
-    while time.perf_counter() < end:
-        began = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - began)
-    return median(times)
 
 
 def contender(name: str, network: str, log: str) -> float:
@@ -44,7 +32,7 @@ def contender(name: str, network: str, log: str) -> float:
     x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
     if name == "ansorlite":
         module = al.auto_schedule(graph, n_trials=0, log=log, progress=False)
-        return timed(lambda: module(x))
+        return timed(lambda: module(x), TURN_S)[0]
     import onnxruntime
 
     from ansorlite.graph.onnx_export import export_onnx
@@ -53,7 +41,7 @@ def contender(name: str, network: str, log: str) -> float:
     options.intra_op_num_threads = Target.detect().cores
     session = onnxruntime.InferenceSession(export_onnx(graph).SerializeToString(), options)
     feed = {session.get_inputs()[0].name: x}
-    return timed(lambda: session.run(None, feed))
+    return timed(lambda: session.run(None, feed), TURN_S)[0]
 
 
 def main() -> int:

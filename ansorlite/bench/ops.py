@@ -26,7 +26,7 @@ from ansorlite.target import Target
 from ansorlite.workloads import workload
 from ansorlite.workloads.ops import find, operators, parse_case
 
-PEERS = ("torch",)
+PEERS = ("torch", "numpy")
 ROOT = Path(__file__).parents[2]
 PAUSE_S = 0.03  # lets the threads of the contender before go to sleep
 READY_S = 120.0
@@ -39,7 +39,7 @@ class BenchOptions:
     batch: int = 1
     trials: int = 200
     timeout: float = 60.0
-    peers: tuple[str, ...] = PEERS
+    peers: tuple[str, ...] = PEERS[:1]
     turns: int = 7
     turn_s: float = 0.25
     seed: int = 0
