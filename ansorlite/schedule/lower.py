@@ -279,9 +279,16 @@ class _Lowering:
         op = s.compute
         axes = op.axes + (op.reduce_axes if reduce else ())
         ranges = self.ranges[s.name]
-        if s.location == "root" or any(ranges[a.name].aligned for a in op.axes):
+        if self._once(s):
             return tuple(a.extent for a in axes)
         return (*self.visits[s.name], *(_trips(ranges[a.name]) for a in axes))
+
+    def _once(self, s: Stage) -> bool:
+        """Is every element computed once? At root, and aligned with what is computed once."""
+        if not isinstance(s.location, tuple):
+            return True
+        aligned = any(self.ranges[s.name][a.name].aligned for a in s.compute.axes)
+        return aligned and self._once(self.schedule[s.location[0]])
 
 
 def _bound_program(schedule: Schedule) -> Program:

@@ -66,7 +66,8 @@ def check_meaning_and_counts(c: Candidate) -> None:
         stage = c.state.schedule[store.removesuffix(".init")]
         exact = stage.location == "root"
         if isinstance(stage.location, tuple):
-            exact = c.state.schedule[stage.location[0]].leader == stage.name
+            target = c.state.schedule[stage.location[0]]
+            exact = target.leader == stage.name and target.location == "root"
         ran = counts[store]
         assert ran == claimed if exact else ran <= claimed, f"{store}: {ran}, {claimed}\n{c}"
 
