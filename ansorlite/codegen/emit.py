@@ -386,7 +386,7 @@ class _StmtEmitter(ExprEmitter):
         moving = env.vector is not None and any(env.vector in i.free for i in s.indices)
         if env.vector is not None and not moving:
             raise BuildError(f"store to {s.buffer} does not move with vector loop {env.vector}")
-        if s.combiner == "sum" and is_zero(s.value, env.vars):
+        if s.combiner == "sum" and is_zero(s.value, env.settled):
             return
         value = self.wide(s.value, env)
         if s.combiner:

@@ -51,6 +51,13 @@ class Env:
     width: int = 1
     cache: dict[Any, ir.Value] = field(default_factory=dict)
 
+    @property
+    def settled(self) -> dict[str, int]:
+        """Variables that have one value in all lanes, known now."""
+        known = {name: v for name, v in self.vars.items() if isinstance(v, int)}
+        known.pop(self.vector or "", None)
+        return known
+
     def inner(self, **changed: Any) -> "Env":
         """The environment of a nested scope; it sees but does not extend this one's cache."""
         return Env(

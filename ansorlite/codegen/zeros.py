@@ -6,15 +6,14 @@ a test counts as zero even where the other factor is infinite or no number.
 """
 
 from collections.abc import Mapping
-from typing import Any
 
 from ansorlite.ir.expr import COMPARE, Const, Expr, Op, is_int
 from ansorlite.ir.ranges import Evaluator
 from ansorlite.ir.traverse import loads
 
 
-def is_zero(e: Expr, known: Mapping[str, Any]) -> bool:
-    """Is a value zero, given the variables that are Python ints?"""
+def is_zero(e: Expr, known: Mapping[str, int]) -> bool:
+    """Is a value zero, given some variables?"""
     if isinstance(e, Const):
         return bool(e.value == 0)
     if not isinstance(e, Op):
@@ -32,8 +31,8 @@ def is_zero(e: Expr, known: Mapping[str, Any]) -> bool:
     return False
 
 
-def decided(e: Expr, known: Mapping[str, Any]) -> bool | None:
-    """A condition where the variables that are Python ints decide it, otherwise None."""
+def decided(e: Expr, known: Mapping[str, int]) -> bool | None:
+    """A condition where the known variables decide it, otherwise None."""
     if isinstance(e, Const):
         return bool(e.value)
     if not isinstance(e, Op):
@@ -48,6 +47,6 @@ def decided(e: Expr, known: Mapping[str, Any]) -> bool | None:
         flag = decided(e.args[0], known)
         return None if flag is None else not flag
     if e.name in COMPARE and is_int(e.args[0]) and not loads(e):
-        values = {name: v for name in e.free if isinstance(v := known.get(name), int)}
+        values = {name: known[name] for name in e.free if name in known}
         return bool(Evaluator(values)(e)) if len(values) == len(e.free) else None
     return None
