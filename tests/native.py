@@ -11,6 +11,7 @@ from typing import Any
 import numpy.typing as npt
 
 from ansorlite.codegen.build import build_program
+from ansorlite.codegen.kernel import derive
 from ansorlite.codegen.loader import load_image
 from ansorlite.ir.program import Program
 from ansorlite.measure.memory import guarded_copy, guarded_empty
@@ -22,10 +23,12 @@ Arrays = dict[str, npt.NDArray[Any]]
 def run_native(program: Program, inputs: Mapping[str, npt.NDArray[Any]], target: Target) -> Arrays:
     """Compile, run once, and return the outputs."""
     image = build_program(program, target)
+    if program.bound is not None:
+        inputs = {**inputs, **derive(program.bound, target, inputs)}
     buffers = []
     outputs: Arrays = {}
     for p in image.params:
-        if p.role in ("input", "constant"):
+        if p.role in ("input", "constant", "derived"):
             x = inputs[p.name]
             buffers.append(guarded_copy(p.layout.pack(x) if p.layout else x, read_only=True))
             continue

@@ -23,7 +23,7 @@ from ansorlite.ir.program import (
     verify,
 )
 from ansorlite.ir.tidy import tidy
-from ansorlite.ir.traverse import substitute, transform
+from ansorlite.ir.traverse import loads, substitute, transform
 from ansorlite.schedule.holes import column_values
 from ansorlite.schedule.region import AxisRange, Ranges, Scope, required, whole_range
 from ansorlite.schedule.stage import Iterator, Schedule, Stage, initial_stage
@@ -292,10 +292,13 @@ class _Lowering:
 
 
 def _bound_program(schedule: Schedule) -> Program:
-    """The plain program that computes all stages which are evaluated at bind."""
-    inside = [s for s in schedule.stages if schedule.is_constant(s.name)]
-    stages = tuple(initial_stage(s.op) for s in inside if s.location != "inlined")
-    outputs = tuple(s.name for s in inside if s.location == "bound")
+    """The plain program that computes all stages which are evaluated at bind, and what they read."""
+    outputs = tuple(s.name for s in schedule.stages if s.location == "bound")
+    needed = set(outputs)
+    for s in reversed(schedule.stages):
+        if s.name in needed and not s.is_placeholder:
+            needed.update(x.tensor for x in loads(s.compute.body))
+    stages = tuple(initial_stage(s.op) for s in schedule.stages if s.name in needed)
     return tidy(_Lowering(Schedule(stages, outputs)).program("bind"))
 
 
