@@ -292,7 +292,7 @@ class _Lowering:
 
 
 def _bound_program(schedule: Schedule) -> Program:
-    """The plain program that computes all stages which are evaluated at bind, and what they read."""
+    """The plain program that computes what is evaluated at bind, and what that reads."""
     outputs = tuple(s.name for s in schedule.stages if s.location == "bound")
     needed = set(outputs)
     for s in reversed(schedule.stages):
