@@ -72,33 +72,46 @@ def fma_kernel(target: Target) -> KernelImage:
 
 
 def copy_kernel(target: Target, n: int) -> KernelImage:
-    """y = scale * x on the first `work[0]` vectors, split evenly over `work[1]` threads or fewer.
+    """y = scale * x on the first `work[0]` vectors, `work[2]` times, on `work[1]` threads.
 
-    Parameters: work int64[2], scale float32[lanes], x and y float32[n]. The multiplication keeps
-    LLVM from calling memcpy, whose streaming stores ordinary kernels do not have.
+    Each thread has an even part of the vectors, the same one every time. Parameters: work int64[3],
+    scale float32[lanes], x and y float32[n]. The multiplication keeps LLVM from calling memcpy,
+    whose streaming stores ordinary kernels do not have.
     """
     lanes = target.lanes("float32")
     vector = ir.VectorType(FLOAT, lanes)
     module, b, args, (vectors, _) = _threaded("copy")
+    times = b.load(_at(b, _argument(b, args, 0), I64, I64(2)), typ=I64)
     scale = b.load(_argument(b, args, 1), typ=vector, align=4)
     x, y = _argument(b, args, 2), _argument(b, args, 3)
     thread, threads = _of_openmp(b, "omp_get_thread_num"), _of_openmp(b, "omp_get_num_threads")
     first = b.sdiv(b.mul(vectors, thread), threads)
     last = b.sdiv(b.mul(vectors, b.add(thread, I64(1))), threads)
-    start, loop, done = b.block, b.append_basic_block("loop"), b.append_basic_block("done")
-    b.cbranch(b.icmp_signed("<", first, last), loop, done)
+    start, again = b.block, b.append_basic_block("again")
+    loop, ended, done = (b.append_basic_block(n) for n in ("loop", "ended", "done"))
+    b.cbranch(b.icmp_signed("<", first, last), again, done)
+    b.position_at_end(again)
+    time = b.phi(I64)
+    b.branch(loop)
     b.position_at_end(loop)
     i = b.phi(I64)
     scaled = b.fmul(b.load(_at(b, x, vector, i), typ=vector, align=4), scale)
     b.store(scaled, _at(b, y, vector, i), align=4)
     following = b.add(i, I64(1))
-    i.add_incoming(first, start)
+    i.add_incoming(first, again)
     i.add_incoming(following, loop)
-    b.cbranch(b.icmp_signed("<", following, last), loop, done)
+    b.cbranch(b.icmp_signed("<", following, last), loop, ended)
+    b.position_at_end(ended)
+    # What is copied again must not be known to be the same as before.
+    b.asm(ir.FunctionType(VOID, []), "", "~{memory}", [], side_effect=True)
+    later = b.add(time, I64(1))
+    time.add_incoming(I64(0), start)
+    time.add_incoming(later, ended)
+    b.cbranch(b.icmp_signed("<", later, times), again, done)
     b.position_at_end(done)
     b.ret_void()
     params = (
-        Param("work", (2,), "int64", "input"),
+        Param("work", (3,), "int64", "input"),
         Param("scale", (lanes,), "float32", "input"),
         Param("x", (n,), "float32", "input"),
         Param("y", (n,), "float32", "output"),

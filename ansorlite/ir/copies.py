@@ -24,5 +24,7 @@ def is_transposed(store: Store, across: For, along: For, lanes: int) -> bool:
 
 def _contiguous(indices: tuple[Expr, ...], var: str) -> bool:
     """Does the loop move the last index alone, by one?"""
+    if not indices:
+        return False
     *outer, last = indices
     return coefficient(last, var) == Const(1) and all(var not in i.free for i in outer)

@@ -6,9 +6,7 @@ busy for a steady figure, in `$XDG_CACHE_HOME/ansorlite/peak.json` (else ~/.cach
 target's fingerprint.
 """
 
-import json
 import math
-import os
 import statistics
 import time
 from collections.abc import Callable
@@ -18,9 +16,10 @@ from pathlib import Path
 
 import numpy as np
 
-from ansorlite.codegen.loader import aligned_copy, aligned_empty, load_image
+from ansorlite.codegen.loader import aligned_copy, aligned_empty, load_image, resident_empty
 from ansorlite.codegen.microbenchmarks import copy_kernel, fma_accumulators, fma_kernel
 from ansorlite.errors import AnsorliteError
+from ansorlite.measure.kept import keep, kept_file, read_kept
 from ansorlite.target import Target
 
 MIB = 1024 * 1024
@@ -66,7 +65,8 @@ def measure_peak(target: Target) -> Peak:
         return known
     peak, steady = run_benchmarks(target)
     if steady:
-        _write(path, target.fingerprint, peak)
+        kept = {key: asdict(p) for key, p in _read(path).items()}
+        keep(path, kept | {target.fingerprint: asdict(peak)})
     return peak
 
 
@@ -93,8 +93,7 @@ def run_benchmarks(target: Target) -> tuple[Peak, bool]:
 
 def cache_file() -> Path:
     """Where measured limits are kept between processes."""
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(home) / "ansorlite" / "peak.json"
+    return kept_file("peak")
 
 
 def _flops(target: Target, threads: int) -> tuple[float, bool]:
@@ -121,17 +120,22 @@ def _flops(target: Target, threads: int) -> tuple[float, bool]:
 
 def _copy_bytes_per_s(target: Target) -> float:
     """Bytes per second of a copy between arrays that are each twice the largest cache."""
-    lanes = target.lanes("float32")
     size_bytes = min(512 * MIB, max(64 * MIB, 2 * target.l3_bytes))
-    n = size_bytes // 4 // lanes * lanes
+    return copy_speed(target, target.cores, size_bytes, 1)
+
+
+def copy_speed(target: Target, threads: int, size_bytes: int, times: int) -> float:
+    """Bytes per second, read plus written, of `times` copies of an array of this size."""
+    lanes = target.lanes("float32")
+    n = max(1, size_bytes // 4 // lanes) * lanes
     kernel = load_image(copy_kernel(target, n))
-    work = aligned_copy(np.array([n // lanes, target.cores], np.int64))
+    work = aligned_copy(np.array([n // lanes, threads, times], np.int64))
     scale = aligned_copy(np.ones(lanes, np.float32))
-    x, y = (aligned_empty((n,), "float32") for _ in range(2))
+    x, y = (resident_empty((n,), "float32") for _ in range(2))
     x[:] = 1.0
     args = kernel.pointer_array([work, scale, x, y])
-    seconds, _ = _median(lambda: kernel.call(args), target.cores)
-    return 2.0 * 4 * n / seconds
+    seconds, _ = _median(lambda: kernel.call(args), threads)
+    return 2.0 * 4 * n * times / seconds
 
 
 def _median(run: Callable[[], None], threads: int) -> tuple[float, bool]:
@@ -153,27 +157,12 @@ def _seconds(run: Callable[[], None]) -> float:
 
 
 def _read(path: Path) -> dict[str, Peak]:
-    """The file's entries; whatever is damaged or absent counts as not measured yet."""
-    try:
-        entries = json.loads(path.read_text())
-        peaks = {key: Peak(**{k: float(v) for k, v in e.items()}) for key, e in entries.items()}
-    except (OSError, ValueError, TypeError, AttributeError):
-        return {}
-    return {k: p for k, p in peaks.items() if all(map(_is_speed, asdict(p).values()))}
-
-
-def _is_speed(value: float) -> bool:
-    return math.isfinite(value) and value > 0
-
-
-def _write(path: Path, fingerprint: str, peak: Peak) -> None:
-    """Add an entry, in one step so that readers never see half a file. A cache that cannot be
-    written only costs time."""
-    entries = {key: asdict(p) for key, p in _read(path).items()} | {fingerprint: asdict(peak)}
-    scratch = path.with_name(f"{path.name}.{os.getpid()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        scratch.write_text(json.dumps(entries, indent=1, sort_keys=True) + "\n")
-        scratch.replace(path)
-    except OSError:
-        return
+    found: dict[str, Peak] = {}
+    for key, entry in read_kept(path).items():
+        try:
+            peak = Peak(**{k: float(v) for k, v in entry.items()})
+        except (TypeError, ValueError):
+            continue
+        if all(math.isfinite(v) and v > 0 for v in asdict(peak).values()):
+            found[key] = peak
+    return found

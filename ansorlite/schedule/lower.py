@@ -227,9 +227,8 @@ class _Lowering:
         if buffer.layout:
             reader = self.schedule[s.packed_for or ""]
             axes = [a.name for a in s.compute.axes]
-            own = self.ranges[s.name]
             assert len(axes) == len(packed_axes(reader, s))
-            return tuple(own[axes[d]].vars[lv] for d, lv in buffer.layout.order)
+            return self._packed_place(s, axes, buffer)
         if buffer.scope == "local":
             ranges = self.ranges[s.name]
             origins = [ranges[a.name].origin for a in s.compute.axes]
@@ -246,14 +245,22 @@ class _Lowering:
             )
         buffer = self.buffers[load.tensor]
         if buffer.layout:
-            axes = packed_axes(reader, source)
-            own = self.ranges[reader.name]
-            return tuple(own[axes[d]].vars[lv] for d, lv in buffer.layout.order)
+            return self._packed_place(reader, packed_axes(reader, source), buffer)
         if buffer.scope == "local":
             ranges = self.ranges[load.tensor]
             origins = [ranges[a.name].origin for a in source.compute.axes]
             return tuple(sub(i, o) for i, o in zip(index, origins, strict=True))
         return tuple(index)
+
+    def _packed_place(self, s: Stage, axes: list[str], buffer: Buffer) -> tuple[Expr, ...]:
+        """The digits of the axes in the order of the layout."""
+        own = self.ranges[s.name]
+        if not (buffer.layout and all(own[a].digits for a in axes)):
+            raise ScheduleError(
+                f"{s.name} goes through {buffer.name} in tiles that start anywhere, so it cannot be"
+                " packed"
+            )
+        return tuple(own[axes[d]].vars[lv] for d, lv in buffer.layout.order)
 
     # ---- annotations and counts -----------------------------------------------------------------
 

@@ -35,7 +35,8 @@ class AxisRange:
     buffer; `ext`: nominal length; `limit`: end of the tensor; `whole`: lo = 0 and ext = limit by
     structure; `aligned`: starts at a level of a follower's loops; `start`: first level with a loop
     of its own; `vars[l]`: the variable of level l, `steps[l]` its stride, `nominal[l]` its extent;
-    `stop`: where the loops end before the tensor does, if they do.
+    `stop`: where the loops end before the tensor does, if they do; `digits`: the loops count from 0,
+    so that their variables are the digits of the index.
     """
 
     lo: Expr
@@ -48,7 +49,8 @@ class AxisRange:
     vars: tuple[Expr, ...]
     steps: tuple[Expr, ...]
     nominal: tuple[Expr, ...]
-    stop: Expr | None = None
+    stop: Expr | None
+    digits: bool
 
     @property
     def value(self) -> Expr:
@@ -102,6 +104,7 @@ def make_range(
         tuple(steps),
         (minimum(ceildiv(ext, steps[0]), ceildiv(axis.extent, steps[0])), *factors),
         None if whole else add(origin, ext),
+        lo == ZERO,
     )
 
 
@@ -122,8 +125,9 @@ def aligned_range(stage: Stage, axis: Axis, follower: AxisRange, fixed: int) -> 
     variables = (*follower.vars[:fixed], *own[fixed:])
     limit = axis.extent
     # The tile is the follower's; it ends earlier where the follower itself needs less.
+    stop, digits = follower.stop, follower.digits
     return AxisRange(
-        lo, lo, ext, limit, False, True, fixed, variables, tuple(steps), nominal, follower.stop
+        lo, lo, ext, limit, False, True, fixed, variables, tuple(steps), nominal, stop, digits
     )
 
 

@@ -155,8 +155,10 @@ def _variants(
     packed = [*_pack_operands(base)] if opts.packing else []
     for label, s in packed:
         yield label, s, True
-    if opts.locations and not _is_factored(state) and (rows := fuse_rows(base, target)) is not None:
-        yield "-rows", rows, True
+    if opts.locations and not _is_factored(state):
+        rows = fuse_rows(base, target) or fuse_rows(state, target)
+        if rows is not None:
+            yield "-rows", rows, True
     if opts.locations:
         starts = [("", base), *packed]
         for label, s in _locations(starts):

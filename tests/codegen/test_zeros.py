@@ -72,6 +72,14 @@ def test_transposing_copies(n: int, m: int, lanes: int) -> None:
     np.testing.assert_array_equal(got, values.transpose(0, 2, 1))
 
 
+def test_a_scalar_is_no_transposing_copy() -> None:
+    x = te.placeholder((), name="x")
+    dag = te.ComputeDAG([te.compute((16, 16), lambda i, j: x[()], name="y")])
+    program = lower(State(dag).apply(Annotate("y", "j", "lanes", 8)))
+    got = run_native(program, {"x": np.array(3, np.float32)}, Target())["y"]
+    np.testing.assert_array_equal(got, np.full((16, 16), 3, np.float32))
+
+
 def test_a_test_on_the_lane_of_a_vector_decides_nothing() -> None:
     """The first lane's terms are zeros, those of the other lanes are not."""
     x = te.placeholder((9,), name="x")

@@ -47,7 +47,7 @@ def test_copy_kernel_covers_every_vector_once(threads: int) -> None:
     target = Target(cores=threads)
     lanes = target.lanes("float32")
     n = 101 * lanes
-    work = aligned_copy(np.array([100, threads], np.int64))
+    work = aligned_copy(np.array([100, threads, 2], np.int64))
     x = aligned_copy(np.arange(n, dtype=np.float32))
     y = aligned_copy(np.full(n, -1, np.float32))
     load_image(copy_kernel(target, n)).run(

@@ -119,3 +119,17 @@ def test_row_fusion_of_softmax() -> None:
     dag = te.ComputeDAG([te_ops.softmax(te.placeholder((11, 19), name="x"), (1,))])
     (sketch,) = (s for s in sketches(dag, HOST) if s.name.endswith("-rows"))
     check(dag, sketch, 8)
+
+
+def test_row_fusion_of_tiles_that_start_anywhere() -> None:
+    """The columns that a row needs begin where the row says: packed weights have no such tiles."""
+    x = te.placeholder((8, 6), name="x")
+    w = te.placeholder((6, 23), name="w", constant=True)
+    k = te.reduce_axis(6, "k")
+    t = te.compute((8, 23), lambda i, c: te.sum(x[i, k] * w[k, c], axis=k), name="t")
+    y = te.compute((8, 11), lambda i, j: t[i, 7 - i] * (j + 1), name="y")
+    dag = te.ComputeDAG([y])
+    fused = [s for s in sketches(dag, HOST) if s.name.endswith("-rows")]
+    assert fused
+    for sketch in fused:
+        check(dag, sketch, 4)

@@ -1,0 +1,227 @@
+"""What register tiles and caches of a machine can do, measured once and kept.
+
+In: a `Target` that this machine can run. Out: a `Calibration`: the limits (`measure.peak`), the
+speed of a copy out of every level of the memory, and the speed of every register tile that the
+mask of the search space allows, with operands that lie in the first or second level of the cache,
+packed or in rows. The tiles are programs of this package like any other, so what is measured is
+what kernels reach. It takes some ten seconds and is kept in `calibration.json` (`measure.kept`) by
+the target's fingerprint.
+"""
+
+import statistics
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from datetime import date
+from typing import Any
+
+import numpy as np
+
+from ansorlite import te
+from ansorlite.codegen.build import build_program
+from ansorlite.codegen.loader import NativeFunction, load_image, resident_copy, resident_empty
+from ansorlite.measure.kept import keep, kept_file, read_kept
+from ansorlite.measure.peak import MIB, Peak, copy_speed, measure_peak
+from ansorlite.schedule.lower import lower
+from ansorlite.schedule.state import State
+from ansorlite.schedule.steps import Annotate, Reorder, Split
+from ansorlite.target import Target
+
+BODY_S = 0.002  # of one timed run
+BODY_RUNS = 5
+COPY_S = 0.01
+PANELS = {"l1": 4, "l2": 16}  # side by side where operands lie in rows
+UNROLL = 64
+
+
+@dataclass(frozen=True)
+class CopySpeed:
+    """Bytes per second, read plus written, of copies of what lies in one level of the memory."""
+
+    level: str
+    one_core: float
+    all_cores: float
+
+
+@dataclass(frozen=True)
+class BodySpeed:
+    """Operations per second on one core of a register tile of `rows` by `vectors`.
+
+    `level` ("l1", "l2") holds the operands; `packed` ones are read from end to end, others a piece
+    of every row of a matrix.
+    """
+
+    rows: int
+    vectors: int
+    level: str
+    packed: bool
+    flops: float
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """All of it, and the day when it was measured."""
+
+    peak: Peak
+    copies: tuple[CopySpeed, ...]
+    bodies: tuple[BodySpeed, ...]
+    measured: str
+
+    def copy_of(self, size_bytes: float, target: Target) -> CopySpeed:
+        """The speed of the smallest level that holds so many bytes (of one core's, or shared)."""
+        held = level_bytes(target)
+        for c in self.copies:
+            if size_bytes <= held.get(c.level, float("inf")):
+                return c
+        return self.copies[-1]
+
+    def best_bodies(self, level: str, packed: bool) -> list[BodySpeed]:
+        """The tiles in this place, the fastest first."""
+        here = [b for b in self.bodies if b.level == level and b.packed == packed]
+        return sorted(here, key=lambda b: -b.flops)
+
+
+def level_bytes(target: Target) -> dict[str, int]:
+    """Level -> bytes that a kernel can use of it: all cores' own caches, the one they share."""
+    sizes = {
+        "l1": target.l1_bytes * target.cores,
+        "l2": target.l2_bytes * target.cores,
+        "l3": target.l3_bytes,
+    }
+    return {level: n for level, n in sizes.items() if n}
+
+
+def calibrate(target: Target) -> Calibration:
+    """Measure now, and keep it.
+
+    Raises AnsorliteError where this machine cannot run the target's code.
+    """
+    measured = _measure(target)
+    path = kept_file("calibration")
+    keep(path, read_kept(path) | {target.fingerprint: asdict(measured)})
+    return measured
+
+
+def calibration(target: Target) -> Calibration | None:
+    """What was kept for the target, if anything usable was."""
+    entry = read_kept(kept_file("calibration")).get(target.fingerprint)
+    if entry is None:
+        return None
+    try:
+        return Calibration(
+            Peak(**entry["peak"]),
+            tuple(CopySpeed(**c) for c in entry["copies"]),
+            tuple(BodySpeed(**b) for b in entry["bodies"]),
+            str(entry["measured"]),
+        )
+    except (KeyError, TypeError):
+        return None
+
+
+def legal_bodies(target: Target) -> list[tuple[int, int]]:
+    """(rows, vectors) of every register tile that the target's registers hold with its operands."""
+    n = target.vector_registers
+    sizes = range(1, n)
+    return [(r, v) for r in sizes for v in sizes if r * v + min(r, v) + 1 <= n]
+
+
+def _measure(target: Target) -> Calibration:
+    peak = measure_peak(target)
+    bodies = tuple(
+        BodySpeed(rows, vectors, level, packed, _body_speed(target, peak, rows, vectors, *place))
+        for rows, vectors in legal_bodies(target)
+        for place in _places(target)
+        for level, packed, _ in [place]
+    )
+    return Calibration(peak, tuple(_copies(target)), bodies, date.today().isoformat())
+
+
+# ---- copies -------------------------------------------------------------------------------------
+
+
+def _copies(target: Target) -> Iterator[CopySpeed]:
+    """From the smallest level on; the arrays take half of each, both of them together."""
+    for level, size in level_bytes(target).items():
+        shared = level == "l3"
+        both = size // 2
+        one = both if shared else both // target.cores
+        times = max(1, round(COPY_S * 40e9 / one))
+        yield CopySpeed(
+            level,
+            copy_speed(target, 1, one // 2, times),
+            copy_speed(target, target.cores, both // 2, times),
+        )
+    size = min(512 * MIB, max(64 * MIB, 2 * target.l3_bytes))
+    yield CopySpeed(
+        "memory", copy_speed(target, 1, size, 1), copy_speed(target, target.cores, size, 1)
+    )
+
+
+# ---- register tiles -----------------------------------------------------------------------------
+
+
+def _places(target: Target) -> list[tuple[str, bool, int]]:
+    """(level, packed, bytes of the matrix that lies there)."""
+    sizes = {"l1": target.l1_bytes // 2, "l2": target.l2_bytes // 2}
+    return [(name, packed, n) for name, n in sizes.items() if n for packed in (True, False)]
+
+
+def _body_speed(
+    target: Target, peak: Peak, rows: int, vectors: int, level: str, packed: bool, size: int
+) -> float:
+    width = vectors * target.lanes("float32")
+    panels = PANELS[level]
+    depth = max(4, size // (4 * width * panels) // 4 * 4)
+    flop = 2.0 * rows * width * depth * panels
+    times = max(1, round(BODY_S * peak.flops_one / flop))
+    state = body_state(rows, width, depth, panels, times, packed, target)
+    image = build_program(lower(state), target)
+    kernel = load_image(image)
+    rng = np.random.default_rng(0)
+    arrays = {
+        p.name: resident_copy(rng.random(p.shape, np.float32))
+        if p.role == "input"
+        else resident_empty(p.shape, p.dtype)
+        for p in image.params
+    }
+    return times * flop / _median_s(kernel, [arrays[p.name] for p in image.params])
+
+
+def body_state(
+    rows: int, width: int, depth: int, panels: int, times: int, packed: bool, target: Target
+) -> State:
+    """C[rows, width] = `times` * the sum over all panels of A times the panel, C in registers.
+
+    Packed: A[depth, rows] and B[panels, depth, width]; otherwise A[rows, depth] and panels that are
+    columns of B[depth, panels * width].
+    """
+    t, p = te.reduce_axis(times, "t"), te.reduce_axis(panels, "p")
+    k = te.reduce_axis(depth, "k")
+    a = te.placeholder((depth, rows) if packed else (rows, depth), name="A")
+    b = te.placeholder((panels, depth, width) if packed else (depth, panels * width), name="B")
+
+    def term(i: Any, j: Any) -> Any:
+        left = a[k, i] if packed else a[i, k]
+        right = b[p, k, j] if packed else b[k, p * width + j]
+        return te.sum(left * right, axis=[t, p, k])
+
+    c = te.compute((rows, width), term, name="C")
+    return State(te.ComputeDAG([c])).apply(
+        Split("C", "i", (rows,)),
+        Split("C", "j", (width,)),
+        Reorder("C", ("i.0", "j.0", "t", "p", "k", "i.1", "j.1")),
+        Annotate("C", "i.1", "register", 1),
+        Annotate("C", "j.1", "register", 1),
+        Annotate("C", "j.1", "lanes", target.lanes("float32")),
+        Annotate("C", "k", "unroll", UNROLL),
+    )
+
+
+def _median_s(kernel: NativeFunction, arrays: list[Any]) -> float:
+    args = kernel.pointer_array(arrays)
+    times = []
+    for _ in range(BODY_RUNS + 1):
+        start = time.perf_counter()
+        kernel.call(args)
+        times.append(time.perf_counter() - start)
+    return statistics.median(times[1:])
