@@ -35,7 +35,7 @@ class AxisRange:
     buffer; `ext`: nominal length; `limit`: end of the tensor; `whole`: lo = 0 and ext = limit by
     structure; `aligned`: starts at a level of a follower's loops; `start`: first level with a loop
     of its own; `vars[l]`: the variable of level l, `steps[l]` its stride, `nominal[l]` its extent;
-    `stop`: where the loops end before the tensor does, if they do; `digits`: the loops count from 0,
+    `stop`: where the loops end before the tensor does, if they do; `digits`: the loops start at 0,
     so that their variables are the digits of the index.
     """
 
