@@ -22,14 +22,12 @@ from ansorlite.settings import settings
 
 if TYPE_CHECKING:
     from ansorlite.graph.ir import Graph
-    from ansorlite.ir.program import Program
     from ansorlite.search.tune import TuneResult
     from ansorlite.task import SearchTask
 
 OK, FAILED, INTERRUPTED, BROKEN_PIPE = 0, 1, 130, 141
 STAGES = ("dag", "sketches", "program", "features", "llvm", "asm")
 ROWS = ("random", "plain", "best")
-DRAWS = 4096  # random rows drawn before `show` gives up on a sketch
 TIMED_RUNS, TIMED_S = 20, 2.0  # at most so many runs of a network, and about so long
 
 
@@ -113,18 +111,17 @@ def tune_op(args: argparse.Namespace) -> int:
 
 
 def show(args: argparse.Namespace) -> int:
-    """Print one stage of one candidate of a case."""
-    from ansorlite.report.stages import program_stage, sketches_text
-    from ansorlite.space.sketch import sketches
+    """Print one stage of one candidate of a case, or its roofline."""
+    from ansorlite.report.show import roofline, stage
 
     task = _task(args)
-    match args.stage:
-        case "dag":
-            text = str(task.dag)
-        case "sketches":
-            text = sketches_text(sketches(task.dag, task.target))
-        case _:
-            text = program_stage(args.stage, _program(task, args), task.target)
+    row = args.row or ("best" if args.log else "random")
+    if args.roofline:
+        text, problems = roofline(task, row, args.log, args.seed)
+    else:
+        text, problems = stage(task, args.stage, row, args.log, args.seed)
+    for problem in problems:
+        _say(f"log: {problem}")
     print(text, end="")
     return OK
 
@@ -132,10 +129,13 @@ def show(args: argparse.Namespace) -> int:
 def devices(args: argparse.Namespace) -> int:
     """What kernels are made for: the machine, its limits, and the libraries that make them."""
     from ansorlite.codegen.openmp import runtime
+    from ansorlite.measure.calibrate import calibrate, calibration
     from ansorlite.measure.peak import measure_peak
+    from ansorlite.report.limits import calibration_text
     from ansorlite.target import Target
 
     target, peak = Target.detect(), measure_peak(Target.detect())
+    known = calibrate(target) if args.calibrate else calibration(target)
     kib = 1024
     lines = [
         ("cpu", f"{target.cpu} ({target.triple})"),
@@ -154,6 +154,11 @@ def devices(args: argparse.Namespace) -> int:
     ]
     for name, value in lines:
         print(f"{name:<13} {value}")
+    print(
+        f"{'calibration':<13} {'none: run devices --calibrate once' if known is None else ''}",
+        end="",
+    )
+    print("" if known is None else calibration_text(known))
     return OK
 
 
@@ -271,54 +276,6 @@ def _difference(x: Any, y: Any) -> float:
     return float(np.abs(x - y).max(initial=0.0)) / size
 
 
-def _program(task: "SearchTask", args: argparse.Namespace) -> "Program":
-    """The concrete program that `show` is asked for."""
-    from ansorlite.schedule.lower import lower
-    from ansorlite.space.plain import plain_state
-
-    row = args.row or ("best" if args.log else "random")
-    if row == "plain":
-        return lower(plain_state(task.dag, task.target))
-    return _random_program(task, args.seed) if row == "random" else _best_program(task, args.log)
-
-
-def _best_program(task: "SearchTask", log: Path | None) -> "Program":
-    from ansorlite.records import best, read_log
-    from ansorlite.search.tuner import record_program
-
-    if log is None:
-        raise AnsorliteError("the best row is that of a log: give one with --log")
-    contents = read_log(log)
-    for problem in contents.problems:
-        _say(f"log: {problem}")
-    record = best(contents.records, task.workload_key, task.target.fingerprint)
-    if record is None:
-        raise AnsorliteError(
-            f"{log} has no program of {task.name} for this machine "
-            f"({task.target.fingerprint}): tune it with this log first"
-        )
-    return record_program(task, record)
-
-
-def _random_program(task: "SearchTask", seed: int) -> "Program":
-    """A legal row, drawn from `seed`, of the first tiled sketch (of the first that has one)."""
-    import numpy as np
-
-    from ansorlite.schedule.holes import population_columns
-    from ansorlite.space.legality import legal
-    from ansorlite.space.sketch import sketches
-
-    rng = np.random.default_rng(seed)
-    space = sketches(task.dag, task.target)
-    tiled = [s for s in space if any(stage.tiling for stage in s.state.schedule.stages)]
-    for s in dict.fromkeys([*tiled, *space]):
-        rows = s.sample(DRAWS, rng)
-        good = legal(s.program, population_columns(s.holes, rows), len(rows), task.target)
-        if good.any():
-            return s.fill(rows[np.flatnonzero(good)[0]])
-    raise AnsorliteError(f"no sketch of {task.name} has a legal row among {DRAWS}: try --row plain")
-
-
 def _versions() -> list[tuple[str, str]]:
     from importlib.metadata import PackageNotFoundError, version
 
@@ -417,6 +374,17 @@ def _show_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("--log", type=Path, metavar="F", help="tuning log whose best program is shown")
     p.add_argument("--row", choices=ROWS, help="best where a log is given, otherwise random")
     p.add_argument("--seed", type=_count, metavar="K", default=0, help="of the random row")
+    p.add_argument(
+        "--roofline", action="store_true", help="the limits of the case and of the program instead"
+    )
+
+
+def _devices_options(p: argparse.ArgumentParser) -> None:
+    p.add_argument(
+        "--calibrate",
+        action="store_true",
+        help="measure caches and register tiles now (some ten seconds) and keep the figures",
+    )
 
 
 def _bench_options(p: argparse.ArgumentParser) -> None:
@@ -452,7 +420,7 @@ COMMANDS = (
     Command("tune-op", tune_op, _tune_op_options, "tune one operator"),
     Command("show", show, _show_options, "print a stage between operator and machine code"),
     Command("bench", bench, _bench_options, "time the operator suite against peers"),
-    Command("devices", devices, lambda p: None, "print the machine and its limits"),
+    Command("devices", devices, _devices_options, "print the machine and its limits"),
 )
 
 

@@ -316,6 +316,31 @@ def test_devices(cli: Cli) -> None:
     assert "GFLOP/s" in table["multiply-add"] and "LLVM" in table["llvmlite"]
 
 
+def test_the_roofline_of_the_best_row(
+    cli: Cli, tmp_path: Path, task: SearchTask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ansorlite.measure.calibrate import Calibration, CopySpeed
+    from ansorlite.report import show
+
+    limits = Calibration(Peak(2e11, 1e11, 2e10), (CopySpeed("memory", 1e10, 2e10),), (), "today")
+    monkeypatch.setattr(show, "calibration", lambda target: limits)
+    path = write(tmp_path / "log", [record(task)])
+    status, out, _ = cli("show", "GMM:0", "--roofline", "--log", path)
+    assert status == 0 and any(line.startswith("measured: 1.000 ms") for line in out)
+    status, out, _ = cli("show", "GMM:0", "--roofline")
+    assert status == 0 and not any("measured" in line for line in out)
+
+
+def test_calibrated_devices(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    from ansorlite.measure import calibrate
+
+    kept = calibrate.Calibration(Peak(2e11, 1e11, 2e10), (), (), "2026-01-01")
+    monkeypatch.setattr(calibrate, "calibration", lambda target: None)
+    assert any("run devices --calibrate once" in line for line in cli("devices")[1])
+    monkeypatch.setattr(calibrate, "calibrate", lambda target: kept)
+    assert any("measured 2026-01-01" in line for line in cli("devices", "--calibrate")[1])
+
+
 def test_without_trials_and_log_the_model_decides(cli: Cli) -> None:
     status, out, _ = cli("tune-op", "GMM:0", "--trials", "0")
     assert status == 0

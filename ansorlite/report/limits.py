@@ -1,0 +1,134 @@
+"""What the machine can do and how close a program comes: tables of limits, and the roofline.
+
+In: a `Calibration` or a `Peak`, a task, a concrete program, a latency in seconds. Out: text that
+ends in a newline. A kernel can be no faster than its arithmetic at the limit of the multiply-adds,
+nor than its data at the speed of the memory it has to come from; the roofline says which of both
+binds, and at what speed.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from ansorlite.cost.features import FEATURE_NAMES, features
+from ansorlite.ir.program import Program
+from ansorlite.measure.calibrate import Calibration
+from ansorlite.report.units import format_flop, format_gflops, format_latency, format_share, share
+from ansorlite.task import SearchTask
+
+BARS = 40  # characters of the longest bar
+PLACES = (("l1", True), ("l1", False), ("l2", True), ("l2", False))
+
+
+@dataclass(frozen=True)
+class Roof:
+    """One limit: FLOP or bytes, and the most of them in a second."""
+
+    name: str
+    amount: float
+    per_s: float
+    is_flop: bool = False
+
+    @property
+    def seconds(self) -> float:
+        return self.amount / self.per_s
+
+
+def calibration_text(c: Calibration) -> str:
+    """Copies by level, and the register tiles with their shares of one core's limit."""
+    lines = [f"measured {c.measured}", "", f"{'copy of':<10} {'one core':>12} {'all cores':>12}"]
+    for x in c.copies:
+        one, every = (f"{v / 1e9:.1f} GB/s" for v in (x.one_core, x.all_cores))
+        lines.append(f"{x.level:<10} {one:>12} {every:>12}")
+    heads = [f"{level} {'packed' if packed else 'rows'}" for level, packed in PLACES]
+    lines += ["", "register tiles, shares of one core's multiply-adds"]
+    lines.append(f"{'tile':<10} " + " ".join(f"{h:>10}" for h in heads))
+    speeds = {(b.rows, b.vectors, b.level, b.packed): b.flops for b in c.bodies}
+    for rows, vectors in _by_speed(c):
+        cells = [speeds.get((rows, vectors, *place)) for place in PLACES]
+        shares = [format_share(share(v, c.peak.flops_one)) for v in cells]
+        lines.append(f"{f'{rows} x {vectors}':<10} " + " ".join(f"{v:>10}" for v in shares))
+    return "\n".join(lines) + "\n"
+
+
+def _by_speed(c: Calibration) -> list[tuple[int, int]]:
+    total: dict[tuple[int, int], float] = {}
+    for b in c.bodies:
+        total[b.rows, b.vectors] = total.get((b.rows, b.vectors), 0.0) + b.flops
+    return sorted(total, key=lambda k: -total[k])
+
+
+# ---- roofline -----------------------------------------------------------------------------------
+
+
+def least_bytes(task: SearchTask) -> float:
+    """Every input read and every output written once."""
+    shapes = [(p.shape, p.dtype) for p in task.dag.inputs]
+    shapes += [(op.shape, op.dtype) for op in task.dag.outputs]
+    return sum(
+        math.prod(float(str(e)) for e in shape) * np.dtype(dtype).itemsize
+        for shape, dtype in shapes
+    )
+
+
+def task_roofs(task: SearchTask, c: Calibration) -> list[Roof]:
+    """The limits of any program: its FLOP, and its operands once out of the level they fit into."""
+    size = least_bytes(task)
+    held = c.copy_of(size, task.target)
+    return [
+        Roof("multiply-adds", task.flop, c.peak.flops_all, is_flop=True),
+        Roof(f"operands once, {held.level}", size, held.all_cores),
+    ]
+
+
+def program_roofs(task: SearchTask, program: Program, c: Calibration) -> list[Roof]:
+    """The limits of one program: the bytes that cross into each level of one core's caches."""
+    sources = {"beyond_l1": "l2", "beyond_l2": "l3", "beyond_l3": "memory"}
+    values = features(program, {}, 1, task.target)[0].astype(np.float64)
+    speeds = {x.level: x.all_cores for x in c.copies}
+    out = []
+    for feature, level in sources.items():
+        moved = float((np.exp2(values[:, FEATURE_NAMES.index(feature)]) - 1.0).sum())
+        out.append(Roof(f"this program, {level}", moved, speeds.get(level, speeds["memory"])))
+    return out
+
+
+def roofline_text(
+    task: SearchTask, program: Program, c: Calibration, latency_s: float | None = None
+) -> str:
+    """Every limit of the task and of the program as a time; the longest of them binds."""
+    least = task_roofs(task, c)
+    roofs = [*least, *program_roofs(task, program, c)]
+    longest = max([r.seconds for r in roofs] + ([latency_s] if latency_s else []))
+    binding = max(least, key=lambda r: r.seconds)
+    intensity = task.flop / max(1.0, least[1].amount)
+    lines = [
+        f"{task.name}: {format_flop(task.flop)}, {intensity:.1f} FLOP a byte of its operands",
+        "",
+        f"{'limit':<22} {'amount':>11} {'speed':>13} {'at least':>10}",
+    ]
+    for r in roofs:
+        amount = format_flop(r.amount) if r.is_flop else _size(r.amount)
+        speed = f"{r.per_s / 1e9:.1f} {'GFLOP/s' if r.is_flop else 'GB/s'}"
+        lines.append(f"{r.name:<22} {amount:>11} {speed:>13} {_bar(r.seconds, longest)}")
+    if latency_s:
+        lines.append(f"{'measured':<22} {'':>11} {'':>13} {_bar(latency_s, longest)}")
+    lines += ["", f"any program: at least {format_latency(binding.seconds)} ({binding.name})"]
+    if latency_s:
+        lines.append(
+            f"measured: {format_latency(latency_s)}, {format_share(binding.seconds / latency_s)} "
+            f"of what that limit allows, {format_gflops(task.flop / latency_s)} GFLOP/s"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _bar(seconds: float, longest: float) -> str:
+    return f"{format_latency(seconds):>10} {'#' * round(BARS * seconds / longest)}".rstrip()
+
+
+def _size(size_bytes: float) -> str:
+    for unit, scale in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if size_bytes >= scale:
+            return f"{size_bytes / scale:.1f} {unit}"
+    return f"{size_bytes:.0f} B"

@@ -1,0 +1,83 @@
+"""Calibration: the tiles are right programs, and what was measured is kept."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from native import run_native
+
+from ansorlite.measure import calibrate as module
+from ansorlite.measure.calibrate import (
+    BodySpeed,
+    Calibration,
+    CopySpeed,
+    body_state,
+    calibrate,
+    calibration,
+    legal_bodies,
+    level_bytes,
+)
+from ansorlite.measure.kept import kept_file
+from ansorlite.measure.peak import Peak
+from ansorlite.schedule.lower import lower
+from ansorlite.target import Target
+
+PEAK = Peak(2e11, 1e11, 2e10)
+
+
+@pytest.mark.parametrize("packed", [True, False])
+@pytest.mark.parametrize("tile", [(1, 1), (4, 3), (6, 2)])
+def test_a_tile_computes_its_product(tile: tuple[int, int], packed: bool) -> None:
+    target = Target.detect()
+    state = body_state(tile[0], tile[1] * 8, 12, 3, 2, packed, target)
+    rng = np.random.default_rng(0)
+    arrays = {
+        p.name: rng.standard_normal([int(str(e)) for e in p.shape]).astype(np.float32)
+        for p in state.dag.inputs
+    }
+    got = run_native(lower(state), arrays, target)["C"]
+    np.testing.assert_allclose(got, state.dag.evaluate(arrays)["C"], rtol=1e-5, atol=1e-4)
+
+
+def test_legal_tiles_fit_the_registers() -> None:
+    avx2 = legal_bodies(Target.cross("x86-avx2"))
+    assert {(6, 2), (4, 3), (14, 1), (1, 14)} <= set(avx2)
+    assert not {(7, 2), (4, 4), (15, 1)} & set(avx2)
+    assert (12, 2) in legal_bodies(Target.cross("x86-avx512"))
+
+
+def test_it_is_measured_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(module, "measure_peak", lambda target: PEAK)
+    monkeypatch.setattr(module, "legal_bodies", lambda target: [(2, 1)])
+    monkeypatch.setattr(module, "BODY_S", 1e-5)
+    monkeypatch.setattr(module, "COPY_S", 1e-5)
+    monkeypatch.setattr(module, "MIB", 1024)
+    target = Target(l3_bytes=256 * 1024)
+    assert calibration(target) is None
+    measured = calibrate(target)
+    assert calibration(target) == measured
+    assert calibration(Target(cores=77)) is None
+    assert [c.level for c in measured.copies] == ["l1", "l2", "l3", "memory"]
+    assert {(b.level, b.packed) for b in measured.bodies} == {
+        ("l1", True),
+        ("l1", False),
+        ("l2", True),
+        ("l2", False),
+    }
+    assert all(b.flops > 0 for b in measured.bodies)
+    text = kept_file("calibration").read_text()
+    kept_file("calibration").write_text(text.replace('"copies"', '"kopies"'))
+    assert calibration(target) is None
+
+
+def test_what_fits_a_level_is_copied_at_its_speed() -> None:
+    target = Target.cross("x86-avx2", cores=2)
+    speeds = tuple(CopySpeed(level, 1.0, 2.0) for level in ("l1", "l2", "l3", "memory"))
+    c = Calibration(PEAK, speeds, (BodySpeed(6, 2, "l1", True, 1e11),), "2026-01-01")
+    assert level_bytes(target)["l1"] == 2 * 32 * 1024
+    assert c.copy_of(1000, target).level == "l1"
+    assert c.copy_of(1 << 19, target).level == "l2"
+    assert c.copy_of(1 << 24, target).level == "l3"
+    assert c.copy_of(1 << 30, target).level == "memory"
+    assert c.best_bodies("l1", True)[0].rows == 6 and not c.best_bodies("l2", True)

@@ -1,0 +1,56 @@
+"""The tables of limits and the roofline."""
+
+import math
+
+import pytest
+
+import ansorlite as al
+from ansorlite.measure.calibrate import BodySpeed, Calibration, CopySpeed
+from ansorlite.measure.peak import Peak
+from ansorlite.report.limits import (
+    calibration_text,
+    least_bytes,
+    program_roofs,
+    roofline_text,
+    task_roofs,
+)
+from ansorlite.schedule.lower import lower
+from ansorlite.space.plain import plain_state
+
+LIMITS = Calibration(
+    Peak(2e11, 1e11, 2e10),
+    tuple(
+        CopySpeed(level, v / 2, v)
+        for level, v in (("l1", 2e11), ("l2", 1e11), ("l3", 5e10), ("memory", 2e10))
+    ),
+    (BodySpeed(6, 2, "l1", True, 9.9e10), BodySpeed(1, 1, "l1", True, 1.2e10)),
+    "2026-01-01",
+)
+
+
+def test_a_product_is_bound_by_arithmetic_and_a_norm_by_its_data() -> None:
+    product, norm = al.workload("GMM", 2), al.workload("NRM", 1)
+    assert least_bytes(product) == 3 * 512 * 512 * 4
+    flops, data = task_roofs(product, LIMITS)
+    assert flops.seconds == pytest.approx(2 * 512**3 / 2e11) and flops.seconds > data.seconds
+    flops, data = task_roofs(norm, LIMITS)
+    assert data.seconds > flops.seconds
+
+
+def test_the_roofline_of_a_program() -> None:
+    task = al.workload("GMM", 0)
+    program = lower(plain_state(task.dag, task.target))
+    assert all(math.isfinite(r.seconds) for r in program_roofs(task, program, LIMITS))
+    text = roofline_text(task, program, LIMITS)
+    assert "multiply-adds" in text and "this program, memory" in text and "measured" not in text
+    text = roofline_text(task, program, LIMITS, task.flop / 1e11)
+    assert "50 % of what that limit allows, 100.0 GFLOP/s" in text
+
+
+def test_the_table_of_a_calibration() -> None:
+    lines = calibration_text(LIMITS).splitlines()
+    assert lines[0] == "measured 2026-01-01"
+    assert any(x.split() == ["6", "x", "2", "99", "%", "-", "-", "-"] for x in lines)
+    assert lines.index(next(x for x in lines if x.startswith("6 x"))) < lines.index(
+        next(x for x in lines if x.startswith("1 x"))
+    )
