@@ -178,6 +178,12 @@ def _tiled(state: State) -> list[Stage]:
     return [s for s in state.schedule.stages if s.has_loops and s.tiling and s.leader is None]
 
 
+def _read_by(state: State, s: Stage) -> list[str]:
+    """The tensors that a stage reads, in the DAG's order, which no name has a part in."""
+    read = {x.tensor for x in loads(s.compute.body)}
+    return [other.name for other in state.schedule.stages if other.name in read]
+
+
 def _packable(state: State, tensor: str, reader: Stage) -> bool:
     if [r.name for r in state.schedule.readers(tensor)] != [reader.name]:
         return False
@@ -191,7 +197,7 @@ def _packable(state: State, tensor: str, reader: Stage) -> bool:
 def _pack_constants(state: State) -> State:
     """Constants read by a tiled stage are stored in the order in which it reads them."""
     for s in _tiled(state):
-        for tensor in dict.fromkeys(x.tensor for x in loads(s.compute.body)):
+        for tensor in _read_by(state, s):
             known = not state.schedule[tensor].has_loops and state.schedule.is_constant(tensor)
             if known and _packable(state, tensor, s):
                 state = state.apply(LayoutRewrite(tensor, s.name))
@@ -202,7 +208,7 @@ def _pack_operands(state: State) -> Iterator[tuple[str, State]]:
     """A tiled stage's input that moves with its vector axis is packed at root beforehand."""
     for s in _tiled(state):
         vector = [a.name for a in s.compute.axes if s.factors(a.name)]
-        for tensor in dict.fromkeys(x.tensor for x in loads(s.compute.body)):
+        for tensor in _read_by(state, s):
             source = state.schedule[tensor]
             if not source.is_placeholder or source.packed_for or not vector:
                 continue

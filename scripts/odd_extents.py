@@ -1,0 +1,134 @@
+"""Odd extents against the next power of two: matrix products and convolutions (about 20 minutes).
+
+Claim: with an extent of 7, 13, 97, 100, 127 or 1000 in any axis, a kernel reaches at least 0.9 of
+the GFLOP/s of the same kernel with the next power of two there, times the share of useful lanes
+(n over the next multiple of a vector, on the axis that is stored contiguously; 1 elsewhere). Both
+are tuned with the same budget and timed in turn. Writes results/odd_extents.jsonl and the table.
+Usage: python scripts/odd_extents.py [--trials 64] [--timeout 20] [--only matmul.n ...]
+"""
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+import ansorlite as al
+from ansorlite import te
+from ansorlite.bench.ops import machine
+from ansorlite.bench.serve import timed
+from ansorlite.codegen.loader import resident_copy, resident_empty
+from ansorlite.graph.te_ops import conv2d_nhwc, dense
+from ansorlite.measure.peak import measure_peak
+from ansorlite.target import Target
+
+EXTENTS = (7, 13, 97, 100, 127, 1000)
+TURNS, TURN_S = 7, 0.15
+OUTPUT = Path(__file__).parents[1] / "results" / "odd_extents.jsonl"
+
+
+def matmul(m: int, n: int, k: int) -> te.Tensor:
+    return dense(te.placeholder((m, k), name="A"), te.placeholder((k, n), name="B"))
+
+
+def conv(w: int, ci: int, co: int) -> te.Tensor:
+    """3x3 over 14 rows of w pixels."""
+    x = te.placeholder((1, 14, w, ci), name="X")
+    weight = te.placeholder((3, 3, ci, co), name="W", constant=True)
+    return conv2d_nhwc(x, weight, padding=1)
+
+
+# Axis -> (computation with that extent, is the axis the vector's?)
+AXES: dict[str, tuple[Callable[[int], te.Tensor], bool]] = {
+    "matmul.m": (lambda e: matmul(e, 512, 512), False),
+    "matmul.n": (lambda e: matmul(512, e, 512), True),
+    "matmul.k": (lambda e: matmul(512, 512, e), False),
+    "conv.w": (lambda e: conv(e, 64, 64), False),
+    "conv.ci": (lambda e: conv(28, e, 64), False),
+    "conv.co": (lambda e: conv(28, 64, e), True),
+}
+
+
+def next_power(n: int) -> int:
+    return 1 << (n - 1).bit_length()
+
+
+def tuned(task: al.SearchTask, trials: int, timeout: float) -> Callable[[], Any]:
+    """A call of the best program found, constants bound."""
+    result = al.tune(task, n_trials=trials, timeout=timeout, progress=False)
+    rng = np.random.default_rng(0)
+    inputs = result.kernel.inputs
+    values = {p.name: resident_copy(rng.standard_normal(p.shape, np.float32)) for p in inputs}
+    constants = {p.name: values[p.name] for p in inputs if p.role == "constant"}
+    kernel = result.kernel.bind(**constants)
+    out = tuple(resident_empty(p.shape, p.dtype) for p in kernel.outputs)
+    return kernel.prepare(*(values[p.name] for p in kernel.inputs), out=out)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--trials", type=int, default=64)
+    parser.add_argument("--timeout", type=float, default=20.0)
+    parser.add_argument("--only", nargs="+", choices=AXES, default=list(AXES))
+    args = parser.parse_args()
+    target = Target.detect()
+    peak = measure_peak(target)
+    lanes = target.lanes("float32")
+    head = f"{'axis':10} {'extent':>6} {'GFLOP/s':>8} {'next':>5} {'GFLOP/s':>8} {'lanes':>6} ratio"
+    lines = [head]
+    print(head, flush=True)
+    rows = []
+    for axis in args.only:
+        make, is_vector = AXES[axis]
+        powers: dict[int, tuple[al.SearchTask, Callable[[], Any]]] = {}
+        for n in EXTENTS:
+            p = next_power(n)
+            if p not in powers:
+                task = al.SearchTask(make(p), target)
+                powers[p] = task, tuned(task, args.trials, args.timeout)
+            task = al.SearchTask(make(n), target)
+            call = tuned(task, args.trials, args.timeout)
+            other, even = powers[p]
+            turns = [(timed(call, TURN_S)[0], timed(even, TURN_S)[0]) for _ in range(TURNS)]
+            useful = n / (-(-n // lanes) * lanes) if is_vector else 1.0
+            speeds = (
+                task.flop / median(t for t, _ in turns),
+                other.flop / median(t for _, t in turns),
+            )
+            ratio = median((task.flop / a) / (other.flop / b) for a, b in turns) / useful
+            line = (
+                f"{axis:10} {n:6} {speeds[0] / 1e9:8.1f} {p:5} {speeds[1] / 1e9:8.1f} "
+                f"{useful:6.0%} {ratio:5.2f}"
+            )
+            print(line, flush=True)
+            lines.append(line)
+            rows.append(
+                {
+                    "axis": axis,
+                    "extent": n,
+                    "gflops": speeds[0] / 1e9,
+                    "power_of_two": p,
+                    "power_gflops": speeds[1] / 1e9,
+                    "useful_lanes": useful,
+                    "ratio": ratio,
+                    "turns_s": turns,
+                    "trials": args.trials,
+                    "machine": machine(target, peak),
+                    "date": time.strftime("%Y-%m-%d"),
+                }
+            )
+    low = min(r["ratio"] for r in rows)
+    lines.append(f"lowest ratio: {low:.2f}; " + ", ".join(map(str, machine(target, peak).values())))
+    print(lines[-1])
+    OUTPUT.write_text("".join(json.dumps(r) + "\n" for r in rows))
+    OUTPUT.with_suffix(".txt").write_text("\n".join(lines) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
