@@ -13,7 +13,8 @@ from typing import Any
 from llvmlite import ir
 
 from ansorlite.codegen.compile import data_layout
-from ansorlite.codegen.emit_expr import BYTES, I1, I32, I64, TYPES, Env, ExprEmitter, Memory
+from ansorlite.codegen.emit_expr import ExprEmitter
+from ansorlite.codegen.emit_index import BYTES, I1, I32, I64, TYPES, Env, Memory
 from ansorlite.codegen.zeros import is_zero
 from ansorlite.errors import BuildError
 from ansorlite.ir.expr import Const, Expr, Load, is_int

@@ -1,181 +1,41 @@
 """Expressions as LLVM IR: scalars, and explicit vectors over the one vector loop around a store.
 
 In: expressions of a specialised program under an `Env` (loop variables as LLVM i64 or Python ints).
-Out: llvmlite values. Index arithmetic is i64, split into a run-time part, emitted once per scope,
-and a constant offset, so unrolled bodies share address computations. Contiguous accesses become
+Out: llvmlite values; index arithmetic is that of `codegen.emit_index`. Contiguous accesses become
 vector loads, invariant ones broadcasts, others gathers. A load guarded by a select is not executed
-where its condition is false.
+where its condition is false, or reads a block of the value that is wanted there.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
 
 from llvmlite import ir
 
+from ansorlite.codegen.emit_index import BYTES, I1, I32, I64, TYPES, Env, IndexEmitter
 from ansorlite.codegen.vector_math import emit_math
-from ansorlite.errors import BuildError
-from ansorlite.ir.expr import Const, Expr, Load, Op, Var, add, is_float, is_int, mul, terms_of
+from ansorlite.ir.expr import Const, Expr, Load, Op, add, is_float, is_int, mul
 from ansorlite.ir.ranges import coefficient
 from ansorlite.ir.traverse import loads, substitute
 
-I1, I32, I64 = ir.IntType(1), ir.IntType(32), ir.IntType(64)
-TYPES: dict[str, ir.Type] = {
-    "float32": ir.FloatType(),
-    "float64": ir.DoubleType(),
-    "int32": I32,
-    "int64": I64,
-    "bool": ir.IntType(8),
-}
-BYTES = {"float32": 4, "float64": 8, "int32": 4, "int64": 8, "bool": 1}
+FLOATS = ("float32", "float64")
+MAX_FILL = 4096  # elements that a block of one value may have
+ONE = Const(1)
 _FAST = ("contract",)
 _ORDERED = {"lt": "<", "le": "<=", "eq": "==", "ne": "!="}
 
 
-@dataclass
-class Memory:
-    """A buffer at run time: its pointer and row-major strides in elements."""
-
-    pointer: ir.Value
-    strides: tuple[int, ...]
-    dtype: str
-
-
-@dataclass
-class Env:
-    """What is known at one place: loop variables, buffers, and values computed so far."""
-
-    vars: dict[str, Any]  # ir.Value (i64) or int
-    memory: dict[str, Memory]
-    vector: str | None = None  # variable of the vector loop
-    width: int = 1
-    cache: dict[Any, ir.Value] = field(default_factory=dict)
-
-    @property
-    def settled(self) -> dict[str, int]:
-        """Variables that have one value in all lanes, known now."""
-        known = {name: v for name, v in self.vars.items() if isinstance(v, int)}
-        known.pop(self.vector or "", None)
-        return known
-
-    def inner(self, **changed: Any) -> "Env":
-        """The environment of a nested scope; it sees but does not extend this one's cache."""
-        return Env(
-            {**self.vars, **changed.get("vars", {})},
-            changed.get("memory", self.memory),
-            changed.get("vector", self.vector),
-            changed.get("width", self.width),
-            dict(self.cache),
-        )
-
-
-class ExprEmitter:
+class ExprEmitter(IndexEmitter):
     """Emits expressions with one builder; `env` is given to every call."""
 
-    def __init__(self, builder: ir.IRBuilder) -> None:
-        self.b = builder
-        self._flat: dict[tuple[str, tuple[Expr, ...]], Expr] = {}
-        self._numbers: dict[int, tuple[int, ir.Value]] = {}
-
-    # ---- integers -------------------------------------------------------------------------------
-
-    def index(self, e: Expr, env: Env) -> Any:
-        """An integer expression free of the vector variable: a Python int or an i64."""
-        offset, rest = self._parts(e, env)
-        if rest is None:
-            return offset
-        return self.b.add(rest, I64(offset)) if offset else rest
-
-    def _parts(self, e: Expr, env: Env) -> tuple[int, ir.Value | None]:
-        """(constant, run-time value or None) with their sum the value of `e`."""
-        offset = 0
-        runtime: dict[tuple[Any, ...], int] = {}
-        atoms: dict[Any, ir.Value] = {}
-        for mono, c in terms_of(e).items():
-            left: list[Any] = []
-            for atom in mono:
-                value = self._atom(atom, env)
-                if isinstance(value, int):
-                    c *= value
-                else:
-                    number = self._number(value)
-                    atoms[number] = value
-                    left.append(number)
-            if left:
-                key = tuple(sorted(left))
-                runtime[key] = runtime.get(key, 0) + c
-            else:
-                offset += c
-        wanted = tuple(sorted((k, c) for k, c in runtime.items() if c))
-        if not wanted:
-            return offset, None
-        known = env.cache.get(wanted)
-        if known is None:
-            total: ir.Value | None = None
-            for ids, c in wanted:
-                prod = atoms[ids[0]]
-                for k in ids[1:]:
-                    prod = self.b.mul(prod, atoms[k])
-                if c != 1:
-                    prod = self.b.mul(prod, I64(c), flags=["nsw"])
-                total = prod if total is None else self.b.add(total, prod, flags=["nsw"])
-            known = env.cache[wanted] = total
-        return offset, known
-
-    def _number(self, value: ir.Value) -> int:
-        """Values by order of use: what is emitted must not depend on memory addresses."""
-        known = self._numbers.get(id(value))
-        if known is None:
-            known = self._numbers[id(value)] = len(self._numbers), value
-        return known[0]
-
-    def _operand(self, x: Any) -> Any:
-        return x if isinstance(x, int) else (self._number(x),)
-
-    def _atom(self, atom: Expr, env: Env) -> Any:
-        if isinstance(atom, Const):
-            return int(atom.value)
-        if isinstance(atom, Var):
-            return env.vars[atom.name]
+    def opaque(self, atom: Expr, env: Env) -> ir.Value:
         if isinstance(atom, Load):
             return self._widen(self.load(atom, env), atom.dtype)
         assert isinstance(atom, Op)
         if atom.name == "select":
             return self._select_scalar(atom, env)
-        if atom.name == "cast":
-            return self._cast_scalar(atom, env)
-        args = [self.index(a, env) for a in atom.args]
-        if all(isinstance(a, int) for a in args):
-            return _fold(atom.name, [a for a in args if isinstance(a, int)])
-        # The values of the operands decide: the same text means another value in another copy.
-        key = ("atom", atom.name, tuple(self._operand(a) for a in args))
-        if key not in env.cache:
-            env.cache[key] = self._int_op(atom.name, args)
-        return env.cache[key]
+        return self._cast_scalar(atom, env)
 
     def _widen(self, v: ir.Value, dtype: str) -> ir.Value:
         return v if dtype == "int64" else self.b.sext(v, I64)
-
-    def _int_op(self, name: str, args: list[Any]) -> ir.Value:
-        b = self.b
-        vals = [I64(a) if isinstance(a, int) else a for a in args]
-        if name in ("min", "max"):
-            out = vals[0]
-            for v in vals[1:]:
-                less = b.icmp_signed("<", out, v)
-                out = b.select(less, out, v) if name == "min" else b.select(less, v, out)
-            return out
-        if name == "abs":
-            return b.select(b.icmp_signed("<", vals[0], I64(0)), b.neg(vals[0]), vals[0])
-        x, y = vals
-        if name == "ceildiv":
-            x = b.neg(x)
-        q, r = b.sdiv(x, y), b.srem(x, y)
-        off = b.and_(b.icmp_signed("!=", r, I64(0)), b.icmp_signed("<", b.xor(r, y), I64(0)))
-        if name == "mod":
-            return b.select(off, b.add(r, y), r)
-        floor = b.select(off, b.sub(q, I64(1)), q)
-        return b.neg(floor) if name == "ceildiv" else floor
 
     # ---- values ---------------------------------------------------------------------------------
 
@@ -298,6 +158,9 @@ class ExprEmitter:
 
     def _select_scalar(self, e: Op, env: Env) -> ir.Value:
         cond, a, c = e.args
+        filled = self._filled(e, env)
+        if filled is not None:
+            return filled
         flag = self._scalar(cond, env)
 
         def branch(x: Expr) -> Callable[[], ir.Value]:
@@ -353,6 +216,9 @@ class ExprEmitter:
         if e.name == "select":
             cond, a, c = e.args
             if env.vector not in cond.free:
+                filled = self._filled(e, env)
+                if filled is not None:
+                    return filled
                 flag = self._scalar(cond, env)
                 return self.choose(
                     flag,
@@ -394,30 +260,6 @@ class ExprEmitter:
 
     # ---- memory ---------------------------------------------------------------------------------
 
-    def flat(self, tensor: str, indices: tuple[Expr, ...], env: Env) -> Expr:
-        """The element offset of an access, as one polynomial."""
-        key = (tensor, indices)
-        known = self._flat.get(key)
-        if known is None:
-            known = Const(0)
-            strides = env.memory[tensor].strides
-            for i, s in zip(indices, strides, strict=True):
-                known = add(known, mul(i, s))
-            self._flat[key] = known
-        return known
-
-    def address(self, tensor: str, flat: Expr, env: Env) -> ir.Value:
-        m = env.memory[tensor]
-        kind = TYPES[m.dtype]
-        offset, rest = self._parts(flat, env)
-        pointer = m.pointer
-        if rest is not None:
-            key = ("row", tensor, self._number(rest))
-            if key not in env.cache:
-                env.cache[key] = self.b.gep(pointer, [rest], source_etype=kind)
-            pointer = env.cache[key]
-        return self.b.gep(pointer, [I64(offset)], source_etype=kind) if offset else pointer
-
     def load(self, e: Load, env: Env) -> ir.Value:
         flat = self.flat(e.tensor, e.indices, env)
         kind = TYPES[e.dtype]
@@ -446,6 +288,56 @@ class ExprEmitter:
             out = self.b.insert_element(out, v, I32(k))
         return self._boolean(out) if e.dtype == "bool" else out
 
+    def _filled(self, e: Op, env: Env) -> ir.Value | None:
+        """`select(c, x[i, j], 0)` without a branch: the load of j from x[i] or a block of zeros.
+
+        Where `c` has no part in j, the loops over j see a pointer that was chosen before them. Any
+        constant will do for 0; None where the value is no such load.
+        """
+        cond, x, fill = e.args
+        if not (isinstance(x, Load) and isinstance(fill, Const) and x.dtype in FLOATS):
+            return None
+        if loads(cond) or any(loads(i) for i in x.indices):
+            return None
+        memory = env.memory[x.tensor]
+        width = env.width if env.vector in x.free else 1
+        if width > 1 and coefficient(self.flat(x.tensor, x.indices, env), env.vector or "") != ONE:
+            return None
+        split = len(x.indices)
+        while split > 1 and not (cond.free & x.indices[split - 1].free):
+            split -= 1
+        if split == len(x.indices) or memory.strides[split - 1] > MAX_FILL:
+            split = len(x.indices)
+        inner = memory.strides[split - 1] if split < len(x.indices) else 0
+        parts: list[Expr] = [Const(0), Const(0)]
+        for d, (i, stride) in enumerate(zip(x.indices, memory.strides, strict=True)):
+            parts[d >= split] = add(parts[d >= split], mul(i, stride))
+        if env.vector is not None:
+            parts = [substitute(p, {env.vector: Const(0)}) for p in parts]
+        block = self._block(x.dtype, fill, inner + width)
+        start = self.address(x.tensor, parts[0], env)
+        pointer = self.b.select(self._scalar(cond, env), start, block)
+        offset = self.index(parts[1], env)
+        kind = TYPES[x.dtype]
+        if not isinstance(offset, int) or offset:
+            at = I64(offset) if isinstance(offset, int) else offset
+            pointer = self.b.gep(pointer, [at], source_etype=kind)
+        whole = ir.VectorType(kind, width) if width > 1 else kind
+        return self.b.load(pointer, typ=whole, align=BYTES[x.dtype])
+
+    def _block(self, dtype: str, fill: Const, size: int) -> ir.Value:
+        """The address of so many elements of one value."""
+        name = f"fill.{dtype}.{fill.value}.{size}"
+        known = self.b.module.globals.get(name)
+        if known is None:
+            kind = ir.ArrayType(TYPES[dtype], size)
+            known = ir.GlobalVariable(self.b.module, kind, name)
+            known.linkage, known.global_constant = "internal", True
+            known.align = 64
+            value = None if fill.value == 0 else [fill.value] * size
+            known.initializer = ir.Constant(kind, value)
+        return self.b.gep(known, [I64(0)], source_etype=TYPES[dtype])
+
     def store(self, tensor: str, indices: tuple[Expr, ...], value: ir.Value, env: Env) -> None:
         """Store a value; inside a vector loop the value is a vector along it."""
         flat = self.flat(tensor, indices, env)
@@ -468,21 +360,3 @@ class ExprEmitter:
             lane = substitute(flat, {env.vector: Const(k)})
             v = self.b.extract_element(value, I32(k))
             self.b.store(v, self.address(tensor, lane, env), align=BYTES[dtype])
-
-
-def _fold(name: str, args: list[int]) -> int:
-    match name:
-        case "min":
-            return min(args)
-        case "max":
-            return max(args)
-        case "floordiv":
-            return args[0] // args[1]
-        case "ceildiv":
-            return -(-args[0] // args[1])
-        case "mod":
-            return args[0] % args[1]
-        case "abs":
-            return abs(args[0])
-        case _:
-            raise BuildError(f"integer operation {name} has no native form")

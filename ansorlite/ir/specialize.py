@@ -287,8 +287,7 @@ class _Specializer:
             group, vec = self._var(lp, "o"), self._var(lp, "v")
             index = add(add(mul(group, width), vec), first)
             piece = replace(lp, var=vec.name, extent=Const(width), nominal=Const(width))
-            moved_reduces = reduces
-            body = self._accumulate(moved_reduces, [piece], _put(store, lp, index), start, 1)
+            body = self._accumulate(reduces, [piece], _put(store, lp, index), start, 1)
             if count > 1:
                 body = For(group.name, Const(count), Const(count), False, body, axis=lp.axis)
             else:
@@ -317,8 +316,9 @@ class _Specializer:
         step = Store(acc.name, at, store.value, store.combiner, store.stage)
         end = Store(store.buffer, store.indices, Load(acc.name, at, dtype), None, store.stage)
         inner = self._spread(tile, tile, step, unroll=True)
+        copies, nested = vectors, True
         for lp in reversed(reduces):
-            inner = self._reduce_loop(lp, inner, vectors, innermost=lp is reduces[-1])
+            inner, copies, nested = self._reduce_loop(lp, inner, copies, nested)
         parts = [
             self._spread(tile, tile, begin, unroll=True),
             inner,
@@ -326,24 +326,34 @@ class _Specializer:
         ]
         return Alloc(acc, block(parts))
 
-    def _reduce_loop(self, lp: For, body: Stmt, vectors: int, innermost: bool) -> Stmt:
+    def _reduce_loop(
+        self, lp: For, body: Stmt, copies: int, nested: bool
+    ) -> tuple[Stmt, int, bool]:
+        """The loop, unrolled as far as its limit on copies of vectors goes.
+
+        `nested` tells that all reductions inside are unrolled; without it only loops that are
+        always unrolled are. Returns the loop, the copies in it, and `nested` for the loop around.
+        """
         limit = lp.note("unroll")
-        allowed = int(limit.value) // max(1, vectors) if isinstance(limit, Const) else 0
+        allowed = int(limit.value) // max(1, copies) if isinstance(limit, Const) else 0
         n = lp.extent
-        anywhere = innermost or allowed > MAX_TILE_VECTORS
-        if not anywhere or allowed < 2 or not isinstance(n, Const):
-            return replace(lp, body=body, mark="serial", notes=())
+        nested = nested or allowed > MAX_TILE_VECTORS
+        if not nested or allowed < 2 or not isinstance(n, Const):
+            short = isinstance(n, Const) and n.value == 1
+            return replace(lp, body=body, mark="serial", notes=()), copies, nested and short
         if n.value <= allowed:
-            return replace(lp, body=body, mark="unroll", notes=())
+            unrolled = replace(lp, body=body, mark="unroll", notes=())
+            return unrolled, copies * max(1, int(n.value)), True
         factor = max(d for d in range(1, allowed + 1) if n.value % d == 0)
         if factor == 1:
-            return replace(lp, body=body, mark="serial", notes=())
+            return replace(lp, body=body, mark="serial", notes=()), copies, False
         outer, inner = self._var(lp, "o"), self._var(lp, "u")
         index = {lp.var: add(mul(outer, factor), inner)}
         body = map_exprs(body, lambda e: substitute(e, index))
         few = For(inner.name, Const(factor), Const(factor), True, body, mark="unroll", axis=lp.axis)
         trips = Const(n.value // factor)
-        return For(outer.name, trips, trips, True, few, axis=lp.axis)
+        loop = For(outer.name, trips, trips, True, few, axis=lp.axis)
+        return loop, copies * factor, False
 
     def _spread(self, loops: list[For], tile: list[For], store: Store, unroll: bool) -> Stmt:
         """The loops around a store, the one with lanes cut into vectors (innermost)."""

@@ -16,6 +16,7 @@ from ansorlite.errors import ScheduleError
 
 HoleKind = Literal["tile", "factor", "parallel", "lanes", "unroll"]
 MAX_OPTIONS = 4096
+SHORT = 16  # extent of a reduction that may be unrolled as a whole
 MAX_WASTE = 1 / 8
 
 
@@ -89,9 +90,14 @@ def tile_options(extent: int, inner: int, max_innermost: int = 64) -> tuple[tupl
 def reduce_options(
     extent: int, inner: int, max_innermost: int = 1024
 ) -> tuple[tuple[int, ...], ...]:
-    """Like `tile_options` for a reduction: divisors, powers of two and even parts of the extent."""
+    """Like `tile_options` for a reduction: divisors, powers of two and even parts of the extent.
+
+    Short reductions are divided exactly: their loops are unrolled, which clamped ones cannot be.
+    """
     cap = min(extent, max_innermost)
     nice = {d for d in divisors(extent) if d <= cap}
+    if extent <= SHORT:
+        return tuple((*o, t) for t in sorted(nice) for o in _outer(extent // t, inner - 1))
     nice |= {1 << b for b in range(cap.bit_length()) if 1 << b <= cap}
     nice |= {-(-extent // parts) for parts in range(1, 9) if -(-extent // parts) <= cap}
     out = [(*o, t) for t in sorted(nice) for o in _outer(-(-extent // t), inner - 1)]

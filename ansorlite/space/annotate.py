@@ -5,6 +5,8 @@ Where Ansor draws annotations at random after tile sizes, here they are holes of
 `<node>.unroll`; untiled root stages also get a tile of their contiguous axis.
 """
 
+import math
+
 from ansorlite.ir.expr import Const
 from ansorlite.schedule.holes import Hole, column, reduce_options, tile_options
 from ansorlite.schedule.stage import Stage
@@ -15,6 +17,7 @@ from ansorlite.target import Target
 from ansorlite.te.access import contiguous_axis, extent, transposed_axis
 
 UNROLL_STEPS = ((0,), (16,), (64,))
+WINDOW, WINDOW_STEP = 32, (256,)  # reductions so short, as of windows, may be unrolled as a whole
 ALWAYS = 1 << 16  # an unroll limit that nothing exceeds
 
 
@@ -88,7 +91,7 @@ def _register_tile(state: State, s: Stage, target: Target) -> State:
 
 
 def _unroll(state: State, s: Stage) -> State:
-    """The innermost reduction loop may be unrolled."""
+    """The reduction loops may be unrolled, from the innermost on, as far as a limit goes."""
     reduces = [it for it in s.iters if it.reduce and _size(s, it.axis) > 1]
     always = s.compute.attr("always_unroll_inner", ())
     inner = {it.axis: it.name for it in s.iters if it.reduce and it.axis in always}
@@ -97,8 +100,12 @@ def _unroll(state: State, s: Stage) -> State:
     if not reduces:
         return state
     node = node_of(s.name)
-    hole = Hole(f"{node}.unroll", node, "unroll", UNROLL_STEPS)
-    return state.open(hole).apply(Annotate(s.name, reduces[-1].name, "unroll", hole.columns[0]))
+    window = math.prod(_size(s, a.name) for a in s.compute.reduce_axes) <= WINDOW
+    hole = Hole(
+        f"{node}.unroll", node, "unroll", (*UNROLL_STEPS, WINDOW_STEP) if window else UNROLL_STEPS
+    )
+    notes = [Annotate(s.name, it.name, "unroll", hole.columns[0]) for it in reduces]
+    return state.open(hole).apply(*notes)
 
 
 def _untiled(state: State, s: Stage, target: Target) -> State:

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ansorlite.errors import ScheduleError
-from ansorlite.ir.expr import Load
+from ansorlite.ir.expr import Const, Load, Op
 from ansorlite.ir.program import Program
 from ansorlite.ir.traverse import loads
 from ansorlite.schedule.holes import Hole, row_values, values_row
@@ -46,7 +46,7 @@ FEW = 2  # variants of a structure with factored reductions, where there are oth
 class SpaceOptions:
     """What belongs to the space. All but `rules` goes beyond the sketches of the paper.
 
-    `folding`: stages of constants are evaluated at bind, and copies inlined, before the rules.
+    `folding`: stages of constants are evaluated at bind, copies and pads inlined, before the rules.
     """
 
     folding: bool = True
@@ -136,7 +136,12 @@ def _starts(dag: ComputeDAG, opts: SpaceOptions) -> Iterator[tuple[State, bool]]
         if s.has_loops and s.name not in dag.output_names and _is_copy(s.compute)
     ]
     scalar = [name for name in copies if not _read_in_vectors(state, name)]
-    for names in dict.fromkeys((tuple(copies), tuple(scalar))):
+    pads = [
+        s.name
+        for s in state.schedule.stages
+        if s.has_loops and s.name not in dag.output_names and _is_pad_in_place(state, s)
+    ]
+    for names in dict.fromkeys((tuple(copies), tuple(scalar), (*scalar, *pads))):
         if names:
             yield state.apply(*map(ComputeInline, names)), True
 
@@ -144,6 +149,28 @@ def _starts(dag: ComputeDAG, opts: SpaceOptions) -> Iterator[tuple[State, bool]]
 def _is_copy(op: ComputeOp) -> bool:
     """A tensor's elements in another order: the rules inline it only if the order is the same."""
     return isinstance(op.body, Load) and not op.combiner and not is_strictly_inlineable(op)
+
+
+def _is_pad_in_place(state: State, s: Stage) -> bool:
+    """Is it `select(inside, x, fill)` with the test the same for all lanes of whoever reads it?
+
+    Then its readers can have the elements, or the fill, from where they lie.
+    """
+    body = s.compute.body
+    if s.compute.combiner or not (isinstance(body, Op) and body.name == "select"):
+        return False
+    test, x, fill = body.args
+    if not (isinstance(x, Load) and isinstance(fill, Const)) or loads(test):
+        return False
+    tested = [d for d, a in enumerate(s.compute.axes) if a.name in test.free]
+    for r in state.schedule.readers(s.name):
+        if not r.compute.axes:
+            return False
+        last = r.compute.axes[-1].name
+        for read in loads(r.compute.body):
+            if read.tensor == s.name and any(last in read.indices[d].free for d in tested):
+                return False
+    return True
 
 
 def _variants(

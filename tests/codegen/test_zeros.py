@@ -7,7 +7,7 @@ from native import run_native
 from ansorlite import te
 from ansorlite.codegen.build import llvm_ir
 from ansorlite.codegen.zeros import decided, is_zero
-from ansorlite.ir.expr import Const, Var
+from ansorlite.ir.expr import Const, Expr, Var
 from ansorlite.ir.specialize import specialize
 from ansorlite.schedule.lower import lower
 from ansorlite.schedule.state import State
@@ -96,3 +96,41 @@ def test_a_test_on_the_lane_of_a_vector_decides_nothing() -> None:
     values = {"x": np.random.default_rng(0).standard_normal(9).astype(np.float32)}
     got = run_native(lower(State(dag).apply(*steps)), values, Target())["y"]
     np.testing.assert_allclose(got, dag.evaluate(values)["y"], rtol=1e-6)
+
+
+def padded_window(fill: float) -> te.ComputeDAG:
+    """Sums over 3 by 3 windows of an image with a border of one value, tested in place."""
+    x, w = te.placeholder((6, 7, 16), name="x"), te.placeholder((3, 3, 16), name="w")
+    r, s = te.reduce_axis(3, "r"), te.reduce_axis(3, "s")
+
+    def term(i: Expr, j: Expr, c: Expr) -> Expr:
+        inside = te.all(i + r >= 1, i + r < 7, j + s >= 1, j + s < 8)
+        return te.sum(te.select(inside, x[i + r - 1, j + s - 1, c], fill) * w[r, s, c], [r, s])
+
+    return te.ComputeDAG([te.compute((6, 7, 16), term, name="y")])
+
+
+@pytest.mark.parametrize("fill", [0.0, -1.5])
+@pytest.mark.parametrize("limit", [0, 256])
+def test_a_border_is_read_from_a_block_of_its_value(fill: float, limit: int) -> None:
+    """No branch: the pointer goes to the image or to the block."""
+    dag = padded_window(fill)
+    steps = (
+        Split("y", "c", (16,)),
+        Reorder("y", ("i", "j", "c.0", "r", "s", "c.1")),
+        Annotate("y", "c.1", "register", 1),
+        Annotate("y", "c.1", "lanes", 8),
+        Annotate("y", "r", "unroll", limit),
+        Annotate("y", "s", "unroll", limit),
+    )
+    program = lower(State(dag).apply(*steps))
+    rng = np.random.default_rng(0)
+    arrays = {
+        "x": rng.standard_normal((6, 7, 16)).astype(np.float32),
+        "w": rng.standard_normal((3, 3, 16)).astype(np.float32),
+    }
+    got = run_native(program, arrays, Target())["y"]
+    np.testing.assert_allclose(got, dag.evaluate(arrays)["y"], rtol=1e-5, atol=1e-5)
+    text = llvm_ir(program, Target(), optimized=False)
+    assert "fill.float32" in text and "join" not in text
+    assert ("unroll for y.r " in str(specialize(program))) == bool(limit)

@@ -133,3 +133,20 @@ def test_row_fusion_of_tiles_that_start_anywhere() -> None:
     assert fused
     for sketch in fused:
         check(dag, sketch, 4)
+
+
+def test_pads_are_read_in_place_where_lanes_agree() -> None:
+    """With channels last all lanes are inside or outside; along a row they are not."""
+    x = te.placeholder((1, 6, 6, 8), name="x")
+    w = te.placeholder((3, 3, 8), name="w", constant=True)
+    space = sketches(te.ComputeDAG([te_ops.depthwise_conv2d_nhwc(x, w, padding=1)]), HOST)
+    in_place = [s for s in space if not s.state.schedule["pad"].has_loops]
+    assert in_place and all(s.beyond for s in in_place)
+    for sketch in in_place[:3]:
+        check(sketch.state.dag, sketch, 3)
+    rows = te.placeholder((4, 20), name="rows")
+    k = te.reduce_axis(3, "k")
+    pad = te_ops.pad(rows, [(0, 0), (1, 1)])
+    y = te.compute((4, 20), lambda i, j: te.sum(pad[i, j + k], axis=k), name="y")
+    for s in sketches(te.ComputeDAG([y]), HOST):
+        assert s.state.schedule["pad"].has_loops

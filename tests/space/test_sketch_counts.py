@@ -23,7 +23,7 @@ from ansorlite.space.rules import SKETCH_RULES, Outcome, multi_level_tiling, ski
 from ansorlite.space.sketch import SpaceOptions, sketches
 from ansorlite.target import Target
 
-PAPER = SpaceOptions(packing=False, locations=False)
+PAPER = SpaceOptions(folding=False, packing=False, locations=False)
 
 COUNTS: dict[str, tuple[Callable[[], te.Tensor], int]] = {
     "matmul": (lambda: matmul(512, 512, 512), 3),
