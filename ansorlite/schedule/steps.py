@@ -189,14 +189,18 @@ class EvaluateAtBind:
     stage: str
 
     def apply(self, s: Schedule) -> Schedule:
-        stage = s[self.stage]
-        if stage.tiling or stage.location != "root" or s.attached(self.stage):
-            raise ScheduleError(f"cannot evaluate {self.stage} at bind: it is scheduled already")
+        _check_unscheduled(s, self.stage, f"evaluate {self.stage} at bind")
         if self.stage in s.outputs:
             raise ScheduleError(f"cannot evaluate {self.stage} at bind: it is an output")
         if not s.is_constant(self.stage):
             raise ScheduleError(f"cannot evaluate {self.stage} at bind: not all of it is constant")
         return s.update(self.stage, lambda st: replace(st, location="bound"))
+
+
+def _check_unscheduled(s: Schedule, name: str, what: str) -> None:
+    """ScheduleError if the stage has tiles or another place than root, or holds other stages."""
+    if s[name].tiling or s[name].location != "root" or s.attached(name):
+        raise ScheduleError(f"cannot {what}: it is scheduled already")
 
 
 def inline_into(reader: ComputeOp, op: ComputeOp) -> ComputeOp:
@@ -222,12 +226,10 @@ class CacheWrite:
     stage: str
 
     def apply(self, s: Schedule) -> Schedule:
-        stage = s[self.stage]
-        if stage.tiling or stage.location != "root":
-            raise ScheduleError(f"cannot cache {self.stage}: it is scheduled already")
-        cache = replace(stage.compute, name=f"{self.stage}.cache")
+        _check_unscheduled(s, self.stage, f"cache {self.stage}")
+        cache = replace(s[self.stage].compute, name=f"{self.stage}.cache")
         body = Load(cache.name, tuple(a.var for a in cache.axes), cache.dtype)
-        copy = replace(stage.compute, reduce_axes=(), combiner=None, body=body, attrs=())
+        copy = replace(s[self.stage].compute, reduce_axes=(), combiner=None, body=body, attrs=())
         s = s.insert_before(self.stage, initial_stage(cache))
         return check_locations(s.update(self.stage, lambda _: initial_stage(copy)))
 
@@ -274,8 +276,7 @@ class Rfactor:
         axis = axis_of(op, self.axis)
         if not op.combiner or axis not in op.reduce_axes:
             raise ScheduleError(f"cannot rfactor {self.stage}: {self.axis} is not reduced")
-        if stage.tiling or stage.location != "root":
-            raise ScheduleError(f"cannot rfactor {self.stage}: it is scheduled already")
+        _check_unscheduled(s, self.stage, f"rfactor {self.stage}")
         if self.keep not in ("outer", "inner"):
             raise ScheduleError(f"rfactor of {self.stage} keeps {self.keep!r}: outer or inner")
         f = factor_expr(self.factor)
