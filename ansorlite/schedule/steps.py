@@ -192,14 +192,16 @@ class EvaluateAtBind:
         _check_unscheduled(s, self.stage, f"evaluate {self.stage} at bind")
         if self.stage in s.outputs:
             raise ScheduleError(f"cannot evaluate {self.stage} at bind: it is an output")
+        if s.attached(self.stage):
+            raise ScheduleError(f"cannot evaluate {self.stage} at bind: stages are attached to it")
         if not s.is_constant(self.stage):
             raise ScheduleError(f"cannot evaluate {self.stage} at bind: not all of it is constant")
         return s.update(self.stage, lambda st: replace(st, location="bound"))
 
 
 def _check_unscheduled(s: Schedule, name: str, what: str) -> None:
-    """ScheduleError if the stage has tiles or another place than root, or holds other stages."""
-    if s[name].tiling or s[name].location != "root" or s.attached(name):
+    """ScheduleError if the stage has tiles or another place than root."""
+    if s[name].tiling or s[name].location != "root":
         raise ScheduleError(f"cannot {what}: it is scheduled already")
 
 
