@@ -16,8 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ansorlite.cost.touched import Access, Batch, Touched, Values, accesses, log, touch
-from ansorlite.ir.expr import Const, Load
+from ansorlite.ir.expr import Const, Load, Op
 from ansorlite.ir.program import Buffer, For, Program, Store, all_buffers, stores_under
+from ansorlite.ir.traverse import loads
+from ansorlite.ir.traverse import walk as exprs
 from ansorlite.space.legality import tile_shape
 from ansorlite.target import Target
 
@@ -26,6 +28,7 @@ MAX_BUFFERS = 5
 CURVE = 10
 
 _COMPUTE = ("mad", "addsub", "mul", "div", "minmax", "math", "compare", "select")
+_TESTS = ("compare", "select")
 _LOOPS = (
     "rows",
     "vectors",
@@ -155,7 +158,11 @@ def _statement_features(
     store, loops = st.store, st.loops
     executions = ev.product(store.count)
     extents = [ev(lp.nominal) for lp in loops]
-    out: list[Values] = [log(executions * c) for c in op_counts(store).values()]
+    tested = _tested(st, extents, ev.n)
+    out: list[Values] = [
+        log(executions * c * (tested if name in _TESTS else 1.0))
+        for name, c in op_counts(store).items()
+    ]
     out += _loop_features(st, ev, extents, target)
 
     touched = [touch(a, ev, extents) for a in st.accesses]
@@ -176,6 +183,29 @@ def _statement_features(
         out.append(log(_moved_beyond(size, extents, bytes_at, executions / np.maximum(trips, 1))))
     out.append(log(_gathered(st, touched, ev, extents, executions)))
     return out
+
+
+def _tested(st: _Statement, extents: list[Values], n: int) -> Values:
+    """How often the tests of a statement are made, as a share of its executions.
+
+    A test on loop variables alone is made outside of the innermost loops that it does not move
+    with; loops of a register tile are unrolled and keep no test inside.
+    """
+    guards = [e.args[0] for e in exprs(st.store.value) if isinstance(e, Op) and e.name == "select"]
+    if not guards:
+        return np.ones(n)
+    total = np.zeros(n)
+    for test in guards:
+        share = np.ones(n)
+        inside = np.ones(n, dtype=bool) if not loads(test) else np.zeros(n, dtype=bool)
+        for lp, e in zip(reversed(st.loops), reversed(extents), strict=True):
+            if lp.var in test.free:
+                if lp.note("register") == _ZERO:
+                    inside = inside & ~(e > 1)
+            else:
+                share = share / np.where(inside, np.maximum(e, 1.0), 1.0)
+        total = total + share
+    return total / len(guards)
 
 
 TRANSPOSED = 0.25  # of a gathered element, where squares are transposed in registers

@@ -1,0 +1,53 @@
+"""What single features say of programs whose figures are known."""
+
+import numpy as np
+import pytest
+
+from ansorlite import te
+from ansorlite.cost.features import FEATURE_NAMES, features
+from ansorlite.graph import te_ops
+from ansorlite.schedule.lower import lower
+from ansorlite.schedule.state import State
+from ansorlite.schedule.steps import Annotate, ComputeInline, Reorder, Split, Step
+from ansorlite.target import Target
+
+TARGET = Target.cross("x86-avx2", cores=2)
+
+
+def linear(dag: te.ComputeDAG, *steps: Step) -> dict[str, float]:
+    """Features of the last statement, counts as numbers."""
+    values = features(lower(State(dag).apply(*steps)), {}, 1, TARGET)[0, -1]
+    return dict(zip(FEATURE_NAMES, np.exp2(values.astype(np.float64)) - 1, strict=True))
+
+
+def conv() -> te.ComputeDAG:
+    x = te.placeholder((1, 8, 8, 32), name="x")
+    w = te.placeholder((3, 3, 32, 16), name="w", constant=True)
+    return te.ComputeDAG([te_ops.conv2d_nhwc(x, w, padding=1)])
+
+
+ORDER = ("n", "h", "w.0", "co.0", "kh", "kw", "ci", "w.1", "co.1")
+TILES: tuple[Step, ...] = (
+    ComputeInline("pad"),
+    Split("conv", "w", (4,)),
+    Split("conv", "co", (16,)),
+    Reorder("conv", ORDER),
+    Annotate("conv", "co.1", "lanes", 8),
+    Annotate("conv", "co.1", "register", 1),
+)
+
+
+def test_a_test_is_made_outside_of_the_loops_that_it_does_not_move_with() -> None:
+    """In rows of a register tile there is a test a row, before the channels are summed up."""
+    executions = 8 * 8 * 16 * 9 * 32
+    tiled = linear(conv(), *TILES, Annotate("conv", "w.1", "register", 1))
+    assert tiled["mad"] == pytest.approx(executions, rel=1e-3)
+    assert tiled["select"] == pytest.approx(executions / (32 * 16), rel=1e-3)
+    loops = linear(conv(), *TILES)
+    assert loops["select"] == pytest.approx(executions / 16, rel=1e-3)
+
+
+def test_a_test_on_what_is_loaded_is_made_every_time() -> None:
+    x = te.placeholder((64, 32), name="x")
+    dag = te.ComputeDAG([te.compute((64, 32), lambda i, j: te.select(x[i, j] > 0, 1.0, 2.0))])
+    assert linear(dag)["select"] == pytest.approx(64 * 32, rel=1e-3)
