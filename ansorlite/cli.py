@@ -183,9 +183,15 @@ def bench(args: argparse.Namespace) -> int:
         print(ops.row_text(row), flush=True)
         ops.merge_rows(output, [row])
 
-    rows = ops.bench_ops(cases, options, each)
-    print(ops.table(rows).splitlines()[-2])
-    return OK
+    def failed(case: str, error: AnsorliteError) -> None:
+        missing.append(case)
+        _say(f"{case}: {error}")
+
+    missing: list[str] = []
+    rows = ops.bench_ops(cases, options, each, failed)
+    if rows:
+        print(ops.table(rows).splitlines()[-2])
+    return FAILED if missing else OK
 
 
 # ---- their parts --------------------------------------------------------------------------------

@@ -98,16 +98,28 @@ def machine(target: Target, peak: Peak) -> dict[str, Any]:
 
 
 def bench_ops(
-    cases: Sequence[str], options: BenchOptions, each: Callable[[BenchRow], None]
+    cases: Sequence[str],
+    options: BenchOptions,
+    each: Callable[[BenchRow], None],
+    failed: Callable[[str, AnsorliteError], None] | None = None,
 ) -> list[BenchRow]:
-    """Tune and time the cases one after the other; `each` gets every row as it comes."""
+    """Tune and time the cases one after the other; `each` gets every row as it comes.
+
+    `failed` gets the cases that have none, and why; without it the first such case ends the run.
+    """
     target = Target.detect()
     peak = measure_peak(target)
     rows: list[BenchRow] = []
     with tempfile.TemporaryDirectory() as folder:
         log = options.log or Path(folder) / "ops.jsonl"
         for case in cases:
-            row = _bench_case(case, options, log, target, peak)
+            try:
+                row = _bench_case(case, options, log, target, peak)
+            except AnsorliteError as error:
+                if failed is None:
+                    raise
+                failed(case, error)
+                continue
             rows.append(row)
             each(row)
     return rows
@@ -126,7 +138,8 @@ def _bench_case(
     found = tune(task, options.trials, options.timeout, seed=options.seed, log=log, progress=False)
     tuning_s = time.perf_counter() - began
     if found.best is None:
-        raise AnsorliteError(f"no program of {task.name} ran: see the log's errors")
+        why = next((f": {r.error}" for r in reversed(found.records) if r.error), "")
+        raise AnsorliteError(f"no program of {task.name} ran in {tuning_s:.0f} s{why}")
     params = op.case(index, batch)
     specs: dict[str, tuple[str, dict[str, Any]]] = {
         "ansorlite": (sys.executable, {"case": case, "batch": batch, "log": str(log)})

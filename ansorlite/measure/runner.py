@@ -57,12 +57,16 @@ class CheckSpec:
 
 @dataclass(frozen=True)
 class PrepareResult:
-    """Whether a task can be measured; `max_error` is the reference's largest sampled error."""
+    """Whether a task can be measured; `max_error` is the reference's largest sampled error.
+
+    `latency_s` is what its one run took, where it was run.
+    """
 
     ok: bool
     error: str = ""
     prepare_s: float = 0.0
     max_error: float | None = None
+    latency_s: float | None = None
 
 
 @dataclass(frozen=True)
