@@ -17,16 +17,18 @@ from time import perf_counter
 from typing import Any
 
 BATCH_S = 0.0002  # short calls are timed in batches of about this length
-WARM_UP = 3
+WARM_UP = 4
+LONG_S = 0.05
 
 
 def timed(call: Callable[[], Any], seconds: float) -> tuple[float, int]:
     """(median seconds of a call, number of calls) of about so many seconds, after a warm-up."""
-    for _ in range(WARM_UP):
+    once, warm = 0.0, 0
+    while warm < WARM_UP and once < LONG_S:  # one call is warm-up enough for what takes long
+        began = perf_counter()
         call()
-    began = perf_counter()
-    call()
-    once = max(perf_counter() - began, 1e-7)
+        once = max(perf_counter() - began, 1e-7)
+        warm += 1
     inner = max(1, round(BATCH_S / once))
     times: list[float] = []
     end = perf_counter() + seconds

@@ -8,6 +8,7 @@ become stack slots with constant offsets, which LLVM promotes to vector register
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from llvmlite import ir
@@ -19,7 +20,18 @@ from ansorlite.codegen.zeros import is_zero
 from ansorlite.errors import BuildError
 from ansorlite.ir.expr import Const, Expr, Load, is_int
 from ansorlite.ir.interpret import concrete_shape
-from ansorlite.ir.program import Alloc, Block, Buffer, For, If, Program, Stmt, Store, walk
+from ansorlite.ir.program import (
+    Alloc,
+    Block,
+    Buffer,
+    For,
+    If,
+    Prefetch,
+    Program,
+    Stmt,
+    Store,
+    walk,
+)
 from ansorlite.ir.traverse import loads
 from ansorlite.target import Target
 
@@ -196,6 +208,8 @@ class _Nest:
             emitter.grains(loops, first, last, body, env)
         else:
             emitter.stmt(body, env)
+        if any(isinstance(s, For) and s.mark == "stream" for s in walk(body)):
+            emitter.b.fence("seq_cst")  # such stores are in no order with others
         emitter.release()
         emitter.b.ret_void()
 
@@ -326,14 +340,18 @@ class _StmtEmitter(ExprEmitter):
                 self._if(s, env)
             case Store():
                 self._store(s, env)
+            case Prefetch():
+                self._prefetch(s, env)
 
     def _for(self, s: For, env: Env) -> None:
-        if s.mark == "vector":
+        if s.mark in ("vector", "stream"):
             width = self._constant_extent(s)
             if width == 1:
                 self.stmt(s.body, env.inner(vars={s.var: 0}))
             else:
-                self.stmt(s.body, env.inner(vars={s.var: 0}, vector=s.var, width=width))
+                past = s.mark == "stream"
+                inner = env.inner(vars={s.var: 0}, vector=s.var, width=width, past_caches=past)
+                self.stmt(s.body, inner)
             return
         if s.mark == "transpose":
             self._transpose(s, env)
@@ -341,7 +359,7 @@ class _StmtEmitter(ExprEmitter):
         if s.mark == "unroll":
             for k in range(self._constant_extent(s)):
                 # One scope for all copies: they share their addresses.
-                shared = Env({**env.vars, s.var: k}, env.memory, env.vector, env.width, env.cache)
+                shared = replace(env, vars={**env.vars, s.var: k})
                 self.stmt(s.body, shared)
             return
         n = self.index(s.extent, env)
@@ -381,6 +399,12 @@ class _StmtEmitter(ExprEmitter):
                 self.stmt(s.then, env.inner())
             with orelse:
                 self.stmt(s.orelse, env.inner())
+
+    def _prefetch(self, s: Prefetch, env: Env) -> None:
+        kind = [PTR, I32, I32, I32]
+        fetch = _declared(self.module, "llvm.prefetch.p0", VOID, kind)
+        at = self.address(s.buffer, self.flat(s.buffer, s.indices, env), env)
+        self.b.call(fetch, [at, I32(0), I32(3), I32(1)])  # to read, keep it, data
 
     def _store(self, s: Store, env: Env) -> None:
         dtype = env.memory[s.buffer].dtype

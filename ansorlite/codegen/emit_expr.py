@@ -6,13 +6,14 @@ vector loads, invariant ones broadcasts, others gathers. A load guarded by a sel
 where its condition is false, or reads a block of the value that is wanted there.
 """
 
+import math
 from collections.abc import Callable
 
 from llvmlite import ir
 
 from ansorlite.codegen.emit_index import BYTES, I1, I32, I64, TYPES, Env, IndexEmitter
 from ansorlite.codegen.vector_math import emit_math
-from ansorlite.ir.expr import Const, Expr, Load, Op, add, is_float, is_int, mul
+from ansorlite.ir.expr import Const, Expr, Load, Op, Var, add, is_float, is_int, mul, terms_of
 from ansorlite.ir.ranges import coefficient
 from ansorlite.ir.traverse import loads, substitute
 
@@ -288,6 +289,17 @@ class ExprEmitter(IndexEmitter):
             out = self.b.insert_element(out, v, I32(k))
         return self._boolean(out) if e.dtype == "bool" else out
 
+    def _aligned(self, flat: Expr, env: Env) -> bool:
+        """Is the element at a multiple of the vector, whatever the loops around say?"""
+        total = 0
+        for mono, c in terms_of(flat).items():
+            known = [env.vars.get(a.name) for a in mono if isinstance(a, Var)]
+            if len(known) == len(mono) and all(isinstance(v, int) for v in known):
+                total += c * math.prod(v for v in known if isinstance(v, int))
+            elif c % env.width:
+                return False
+        return total % env.width == 0
+
     def _filled(self, e: Op, env: Env) -> ir.Value | None:
         """`select(c, x[i, j], 0)` without a branch: the load of j from x[i] or a block of zeros.
 
@@ -354,7 +366,11 @@ class ExprEmitter(IndexEmitter):
         c = coefficient(flat, env.vector)
         if isinstance(c, Const) and c.value == 1:
             base = substitute(flat, {env.vector: Const(0)})
-            self.b.store(value, self.address(tensor, base, env), align=BYTES[dtype])
+            put = self.b.store(value, self.address(tensor, base, env), align=BYTES[dtype])
+            ours = isinstance(env.memory[tensor].pointer, ir.Argument)  # and no local buffer
+            if env.past_caches and ours and self._aligned(base, env):
+                put.align = BYTES[dtype] * env.width
+                put.set_metadata("nontemporal", self.b.module.add_metadata([I32(1)]))
             return
         for k in range(env.width):
             lane = substitute(flat, {env.vector: Const(k)})

@@ -6,7 +6,7 @@ address computations. What is loaded or selected comes from the subclass (`codeg
 """
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from llvmlite import ir
@@ -42,6 +42,7 @@ class Env:
     memory: dict[str, Memory]
     vector: str | None = None  # variable of the vector loop
     width: int = 1
+    past_caches: bool = False  # vectors are stored so
     cache: dict[Any, ir.Value] = field(default_factory=dict)
 
     @property
@@ -53,13 +54,8 @@ class Env:
 
     def inner(self, **changed: Any) -> "Env":
         """The environment of a nested scope; it sees but does not extend this one's cache."""
-        return Env(
-            {**self.vars, **changed.get("vars", {})},
-            changed.get("memory", self.memory),
-            changed.get("vector", self.vector),
-            changed.get("width", self.width),
-            dict(self.cache),
-        )
+        known = {**self.vars, **changed.pop("vars", {})}
+        return replace(self, vars=known, cache=dict(self.cache), **changed)
 
 
 class IndexEmitter(ABC):

@@ -36,6 +36,8 @@ _LOOPS = (
     "registers",
     "vector_fill",
     "unroll",
+    "prefetch",
+    "stream",
     "parallel_grains",
     "parallel_balance",
     "parallel_share",
@@ -249,7 +251,7 @@ def _loop_features(
         np.broadcast_to(np.asarray(v, dtype=np.float64), (n,)) for v in tile_shape(st.loops, ev.int)
     )
     live = rows * vectors + np.minimum(rows, vectors) + 1
-    fill, unroll = np.ones(n), np.zeros(n)
+    fill, unroll, ahead, stream = np.ones(n), np.zeros(n), np.zeros(n), np.zeros(n)
     grains, inner_k, outer_k = np.ones(n), np.ones(n), np.ones(n)
     open_run = np.ones(n, dtype=bool)  # still inside the innermost reduction run
     seen = np.zeros(n, dtype=bool)
@@ -261,6 +263,10 @@ def _loop_features(
             lanes = np.where((e > 1) & lp.reduce, w, lanes)
         if lp.note("unroll") != _ZERO:
             unroll = np.where(e > 1, ev(lp.note("unroll")), unroll)
+        if lp.note("prefetch") != _ZERO:
+            ahead = np.where(e > 1, ev(lp.note("prefetch")), ahead)
+        if lp.note("stream") != _ZERO:
+            stream = np.where(e > 1, ev(lp.note("stream")), stream)
         if lp.note("parallel") != _ZERO:
             grains = grains * np.where(ev(lp.note("parallel")) > 0, e, 1.0)
         if lp.reduce:
@@ -278,6 +284,8 @@ def _loop_features(
         np.minimum(live / target.vector_registers, 4.0),
         fill,
         log(unroll),
+        log(ahead),
+        stream,
         log(grains),
         grains / rounds,
         np.minimum(grains, target.cores) / target.cores,

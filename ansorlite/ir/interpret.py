@@ -17,7 +17,7 @@ import numpy.typing as npt
 from ansorlite.errors import ScheduleError
 from ansorlite.ir.expr import Const, Expr, Load, Op, Poly, Var
 from ansorlite.ir.layout import Layout
-from ansorlite.ir.program import Alloc, Block, Buffer, For, If, Program, Stmt, Store
+from ansorlite.ir.program import Alloc, Block, Buffer, For, If, Prefetch, Program, Stmt, Store
 
 Array = npt.NDArray[Any]
 
@@ -140,6 +140,8 @@ def _write(s: Stmt, depth: int, out: list[str], ident: Any, count: bool) -> None
             out.append(f"{pad}{place} = {value}")
             if count:
                 out.append(f"{pad}counts[{s.stage!r}] += 1")
+        case Prefetch():
+            out.append(f"{pad}pass")
 
 
 _PYTHON = {

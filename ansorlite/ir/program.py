@@ -7,12 +7,15 @@ Grammar (printed as it reads in Python):
              | Alloc(buffer, body)            a local or register buffer, alive in the body
              | If(cond, then, orelse)         made by `specialize` only
              | Store(buffer, indices, value)  buffer[indices] = value, or combined with the old
+             | Prefetch(buffer, indices)      its cache line will be read; by `specialize` only
     expressions: see `ir.expr`; a Load reads a buffer by name.
 Annotations of a loop are (key, integer expression), zero or one meaning "no":
     parallel   1: iterations are grains shared among threads (only outermost loops of a root nest)
     lanes      iterations are executed this many at a time in one vector
     register   1: part of a register tile, unrolled with its accumulators in registers
     unroll     unroll the loop if its body is then repeated at most this many times
+    prefetch   ask for what the vectors of a reduction read so many iterations ahead
+    stream     1: vectors are stored past the caches
 `specialize` turns them into `mark` (serial, parallel, vector, unroll) with constant extents.
 Before `fill`, extents and indices may contain holes; afterwards the program is concrete.
 """
@@ -28,8 +31,9 @@ from ansorlite.ir.traverse import loads, substitute
 
 Scope = Literal["global", "local", "register"]
 BufferRole = Literal["input", "constant", "derived", "output", "temp"]
-# "transpose": around a vector loop that stores what it reads along the other loop
-Mark = Literal["serial", "parallel", "vector", "unroll", "transpose"]
+# "transpose": around a vector loop that stores what it reads along the other loop; "stream": a
+# vector loop whose stores go past the caches
+Mark = Literal["serial", "parallel", "vector", "stream", "unroll", "transpose"]
 Annotations = tuple[tuple[str, Expr], ...]
 
 
@@ -87,6 +91,14 @@ class Store:
 
 
 @dataclass(frozen=True)
+class Prefetch:
+    """Computes nothing; `indices` may lie outside of the buffer."""
+
+    buffer: str
+    indices: tuple[Expr, ...]
+
+
+@dataclass(frozen=True)
 class For:
     """`axis` is (stage, te axis, level): what the loop iterates over, for features and printing."""
 
@@ -121,7 +133,7 @@ class Block:
     stmts: tuple["Stmt", ...]
 
 
-Stmt = Block | For | Alloc | If | Store
+Stmt = Block | For | Alloc | If | Store | Prefetch
 
 
 @dataclass(frozen=True)
@@ -208,6 +220,8 @@ def _print(s: Stmt, depth: int, out: list[str]) -> None:
                 out.append(f"{pad}{place} = {s.combiner}({place}, {s.value})")
             else:
                 out.append(f"{pad}{place} = {s.value}")
+        case Prefetch():
+            out.append(f"{pad}prefetch {s.buffer}[{', '.join(map(str, s.indices))}]")
 
 
 def _dims(b: Buffer) -> str:
@@ -269,6 +283,8 @@ def map_exprs(s: Stmt, fn: Callable[[Expr], Expr]) -> Stmt:
                 value=fn(s.value),
                 count=tuple(map(fn, s.count)),
             )
+        case Prefetch():
+            return replace(s, indices=tuple(map(fn, s.indices)))
 
 
 def map_buffer(b: Buffer, fn: Callable[[Expr], Expr]) -> Buffer:
@@ -338,6 +354,11 @@ def _verify(s: Stmt, names: set[str], ranks: dict[str, int], outer: bool, root: 
                     raise ScheduleError(f"{where}: buffer {name} is not allocated here")
                 if ranks[name] != len(idx) or not all(is_int(i) for i in idx):
                     raise ScheduleError(f"{where}: {name} takes {ranks[name]} integer indices")
+        case Prefetch():
+            for e in s.indices:
+                _closed(e, names, f"prefetch of {s.buffer}")
+            if ranks.get(s.buffer) != len(s.indices):
+                raise ScheduleError(f"prefetch of {s.buffer}: no such buffer of this rank")
 
 
 def _closed(e: Expr, names: set[str], where: str) -> None:

@@ -16,8 +16,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from ansorlite.ir.copies import is_transposed
-from ansorlite.ir.expr import Const, Expr, Load, Op, Var, add, floordiv, maximum, mod, mul, terms_of
+from ansorlite.ir.expr import Const, Expr, Load, Op, Var, add, floordiv, maximum, mod, mul
 from ansorlite.ir.logic import combiner_identity
+from ansorlite.ir.prefetch import prefetches
 from ansorlite.ir.program import (
     Alloc,
     Block,
@@ -31,6 +32,7 @@ from ansorlite.ir.program import (
     block,
     map_exprs,
 )
+from ansorlite.ir.tiles import extent_of, full_and_tail, lanes_of, pieces_of, region_of
 from ansorlite.ir.traverse import substitute
 
 MAX_TILE_VECTORS = 64  # larger register tiles stay loops
@@ -61,6 +63,7 @@ def _chain(s: Stmt) -> _Chain | None:
 class _Specializer:
     def __init__(self, p: Program) -> None:
         self.dtypes = {b.name: b.dtype for b in p.buffers}
+        self.params = {b.name for b in p.params}
         self.fresh = 0
 
     def visit(self, s: Stmt) -> Stmt:
@@ -102,7 +105,7 @@ class _Specializer:
             return None
         if not isinstance(first.store.value, Const):
             return None
-        cut = _region(second.loops)
+        cut = region_of(second.loops)
         if cut is None or cut[0] != 0:
             return None
         tile = [lp for lp in second.loops if not lp.reduce]
@@ -115,7 +118,7 @@ class _Specializer:
     def _loop(self, s: For, start: Const | None) -> Stmt:
         chain = _chain(s)
         if chain is not None:
-            cut = _region(chain.loops)
+            cut = region_of(chain.loops)
             if cut is not None:
                 return self._nest(chain, *cut, start)
         return self._plain(s)
@@ -129,7 +132,7 @@ class _Specializer:
         loops, store = chain.loops, chain.store
         if top == first > 0 and len(loops) == first + 1:
             across, lp = loops[first - 1], loops[first]
-            if is_transposed(store, across, lp, _lanes(lp)):
+            if is_transposed(store, across, lp, lanes_of(lp)):
                 top = first - 1
         reduces = [lp for k, lp in enumerate(loops) if top <= k < first or (lp.reduce and k >= top)]
         tile = [lp for lp in loops[first:] if not lp.reduce]
@@ -151,7 +154,7 @@ class _Specializer:
         for k, lp in enumerate(tile):
             if isinstance(lp.extent, Const):
                 continue
-            sizes = _full_and_tail(lp)
+            sizes = full_and_tail(lp)
             if sizes is None:
                 return self._dynamic(reduces, tile, store, start)
             full, rest, tail = sizes
@@ -169,7 +172,7 @@ class _Specializer:
         self, reduces: list[For], tile: list[For], store: Store, start: Const | None
     ) -> Stmt:
         """Extents only known at run time: accumulate in memory, vectors then single elements."""
-        lanes_at = next((k for k, lp in enumerate(tile) if _lanes(lp) > 1), None)
+        lanes_at = next((k for k, lp in enumerate(tile) if lanes_of(lp) > 1), None)
         nests: list[Stmt] = []
         if start is not None:
             place = replace(store, value=start, combiner=None)
@@ -188,7 +191,7 @@ class _Specializer:
         if lanes_at is None:
             return wrap(reduces + tile, store)
         lp = tile[lanes_at]
-        lanes = _lanes(lp)
+        lanes = lanes_of(lp)
         outer = reduces + tile[:lanes_at] + tile[lanes_at + 1 :]
         groups, vec = self._var(lp, "o"), self._var(lp, "v")
         index = add(mul(groups, lanes), vec)
@@ -212,9 +215,9 @@ class _Specializer:
     # ---- register tiles -------------------------------------------------------------------------
 
     def _tile(self, reduces: list[For], tile: list[For], store: Store, start: Const | None) -> Stmt:
-        sizes = [_extent(lp) for lp in tile]
+        sizes = [extent_of(lp) for lp in tile]
         vectors = math.prod(
-            -(-n // _lanes(lp)) if _lanes(lp) > 1 else n for n, lp in zip(sizes, tile, strict=True)
+            -(-n // max(1, lanes_of(lp))) for n, lp in zip(sizes, tile, strict=True)
         )
         registers = all(lp.note("register") != Const(0) for lp in tile)
         if not store.combiner and len(tile) == 1 and reduces and not reduces[-1].reduce:
@@ -243,7 +246,8 @@ class _Specializer:
         index = add(add(mul(group, width) if count > 1 else Const(0), vec), first)
         size, n = Const(width), Const(count)
         put = _put(store, lp, index)
-        body: Stmt = For(vec.name, size, size, lp.reduce, put, mark="vector", axis=lp.axis)
+        kind: Mark = "stream" if lp.note("stream") != Const(0) else "vector"
+        body: Stmt = For(vec.name, size, size, lp.reduce, put, mark=kind, axis=lp.axis)
         if around is not None:
             body = replace(around, body=body)
         if count > 1:
@@ -252,14 +256,14 @@ class _Specializer:
 
     def _transposed(self, across: For, along: For, store: Store) -> Stmt:
         """Squares of lanes by lanes; what is left at both ends is copied row by row."""
-        lanes = _lanes(along)
+        lanes = lanes_of(along)
         rows: list[Stmt] = []
-        for first, count, width in _pieces(_extent(across), lanes):
+        for first, count, width in pieces_of(extent_of(across), lanes):
             group, row = self._var(across, "o"), self._var(across, "v")
             index = add(add(mul(group, width) if count > 1 else Const(0), row), first)
             put, n = _put(store, across, index), Const(width)
             parts: list[Stmt] = []
-            for piece in _pieces(_extent(along), lanes):
+            for piece in pieces_of(extent_of(along), lanes):
                 kind: Mark = "transpose" if width == piece[2] == lanes else "serial"
                 loop = For(row.name, n, n, False, put, mark=kind, axis=across.axis)
                 parts.append(self._vectors(along, put, piece, "serial", loop))
@@ -274,16 +278,16 @@ class _Specializer:
         self, reduces: list[For], tile: list[For], store: Store, start: Const | None, vectors: int
     ) -> Stmt:
         """A tile that is no register tile: strips of one vector, each with its accumulator."""
-        at = next((k for k, lp in enumerate(tile) if _lanes(lp) > 1), None)
+        at = next((k for k, lp in enumerate(tile) if lanes_of(lp) > 1), None)
         if at is None:
             body = self._accumulate(reduces, [], store, start, 1)
             for lp in reversed(tile):
                 body = replace(lp, body=body, mark="serial", notes=())
             return body
         lp = tile[at]
-        lanes, n = _lanes(lp), _extent(lp)
+        lanes, n = lanes_of(lp), extent_of(lp)
         pieces: list[Stmt] = []
-        for first, count, width in _pieces(n, lanes):
+        for first, count, width in pieces_of(n, lanes):
             group, vec = self._var(lp, "o"), self._var(lp, "v")
             index = add(add(mul(group, width), vec), first)
             piece = replace(lp, var=vec.name, extent=Const(width), nominal=Const(width))
@@ -307,7 +311,7 @@ class _Specializer:
         vectors: int,
     ) -> Stmt:
         dtype = self.dtypes[store.buffer]
-        shape = tuple(Const(_extent(lp)) for lp in tile) or (Const(1),)
+        shape = tuple(Const(extent_of(lp)) for lp in tile) or (Const(1),)
         self.fresh += 1
         acc = Buffer(f"{store.stage}.acc{self.fresh}", shape, dtype, "register", "temp", shape)
         at: tuple[Expr, ...] = tuple(Var(lp.var) for lp in tile) or (Const(0),)
@@ -316,6 +320,7 @@ class _Specializer:
         step = Store(acc.name, at, store.value, store.combiner, store.stage)
         end = Store(store.buffer, store.indices, Load(acc.name, at, dtype), None, store.stage)
         inner = self._spread(tile, tile, step, unroll=True)
+        inner = block([*prefetches(step, reduces[-1:], tile, self.params), inner])
         copies, nested = vectors, True
         for lp in reversed(reduces):
             inner, copies, nested = self._reduce_loop(lp, inner, copies, nested)
@@ -357,12 +362,12 @@ class _Specializer:
 
     def _spread(self, loops: list[For], tile: list[For], store: Store, unroll: bool) -> Stmt:
         """The loops around a store, the one with lanes cut into vectors (innermost)."""
-        at = next((lp for lp in tile if _lanes(lp) > 1 and _extent(lp) > 1), None)
+        at = next((lp for lp in tile if lanes_of(lp) > 1 and extent_of(lp) > 1), None)
         rest = [lp for lp in loops if lp is not at]
         bodies: list[Stmt] = [store]
         if at is not None:
             kind: Mark = "unroll" if unroll else "serial"
-            pieces = _pieces(_extent(at), _lanes(at))
+            pieces = pieces_of(extent_of(at), lanes_of(at))
             bodies = [self._vectors(at, store, piece, kind) for piece in pieces]
         body = block(bodies)
         for lp in reversed(rest):
@@ -373,7 +378,7 @@ class _Specializer:
     def _horizontal(self, reduces: list[For], store: Store) -> Stmt:
         """A reduction into one element with lanes on its innermost loop."""
         *outer, lp = reduces
-        lanes, n = _lanes(lp), _extent(lp)
+        lanes, n = lanes_of(lp), extent_of(lp)
         dtype = self.dtypes[store.buffer]
         assert store.combiner is not None
         identity = combiner_identity(store.combiner, dtype)
@@ -383,7 +388,7 @@ class _Specializer:
             trips = n // (lanes * ways)
             chunks.append((0, trips, lanes * ways))
         done = chunks[0][1] * chunks[0][2] if chunks else 0
-        for first, count, width in _pieces(n - done, lanes):
+        for first, count, width in pieces_of(n - done, lanes):
             chunks.append((done + first, count, width))
         nests: list[Stmt] = []
         for first, trips, size in chunks:
@@ -442,59 +447,3 @@ def _put(store: Store, lp: For, index: Expr) -> Store:
     out = map_exprs(store, lambda e: substitute(e, {lp.var: index}))
     assert isinstance(out, Store)
     return out
-
-
-def _extent(lp: For) -> int:
-    assert isinstance(lp.extent, Const)
-    return int(lp.extent.value)
-
-
-def _lanes(lp: For) -> int:
-    note = lp.note("lanes")
-    return int(note.value) if isinstance(note, Const) else 0
-
-
-def _pieces(n: int, lanes: int) -> list[tuple[int, int, int]]:
-    """(first index, number of vectors, width): whole vectors, then one of the remainder."""
-    whole, rest = divmod(n, lanes)
-    out = [(0, whole, lanes)] if whole else []
-    return [*out, (whole * lanes, 1, rest)] if rest else out
-
-
-def _region(loops: list[For]) -> tuple[int, int] | None:
-    """(top, first): the reductions from `top` on, the tile inside them; None if not annotated."""
-    tagged = [k for k, lp in enumerate(loops) if _lanes(lp) > 1 or lp.note("register") != Const(0)]
-    if not tagged:
-        return None
-    if any(loops[k].reduce for k in tagged):
-        last = len(loops) - 1
-        if tagged[-1] != last or not isinstance(loops[last].extent, Const):
-            return None
-        top = last
-        while top > 0 and loops[top - 1].reduce:
-            top -= 1
-        return top, last
-    first = tagged[0]
-    if any(not lp.reduce and k not in tagged for k, lp in enumerate(loops) if k > first):
-        return None
-    top = first
-    while top > 0 and loops[top - 1].reduce:
-        top -= 1
-    return top, first
-
-
-def _full_and_tail(lp: For) -> tuple[int, Expr, int] | None:
-    """(t, rest, N mod t) of an extent min(t, rest), rest = N - multiples of t; None otherwise."""
-    e = lp.extent
-    if not (isinstance(e, Op) and e.name == "min" and len(e.args) == 2):
-        return None
-    numbers = [a for a in e.args if isinstance(a, Const)]
-    others = [a for a in e.args if not isinstance(a, Const)]
-    if len(numbers) != 1:
-        return None
-    full = int(numbers[0].value)
-    terms = terms_of(others[0])
-    size = terms.pop((), 0)
-    if size % full == 0 or any(c % full for c in terms.values()):
-        return None
-    return full, others[0], size % full

@@ -13,6 +13,7 @@ from ansorlite.ir.program import (
     Block,
     For,
     If,
+    Prefetch,
     Program,
     Stmt,
     Store,
@@ -22,7 +23,7 @@ from ansorlite.ir.program import (
 from ansorlite.ir.ranges import Interval, bounds, simplify
 from ansorlite.ir.traverse import substitute
 
-_OFF = {"parallel": 0, "lanes": 1, "register": 0, "unroll": 1}
+_OFF = {"parallel": 0, "lanes": 1, "register": 0, "unroll": 1, "prefetch": 0, "stream": 0}
 
 
 def tidy(p: Program) -> Program:
@@ -73,6 +74,8 @@ def _tidy(
                 value=fn(s.value),
                 count=tuple(map(fn, s.count)),
             )
+        case Prefetch():
+            return replace(s, indices=tuple(map(fn, s.indices)))
 
 
 def _whole_steps(extent: Expr, around: dict[str, Expr]) -> Expr:

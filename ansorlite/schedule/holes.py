@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from ansorlite.errors import ScheduleError
 
-HoleKind = Literal["tile", "factor", "parallel", "lanes", "unroll"]
+HoleKind = Literal["tile", "factor", "parallel", "lanes", "unroll", "prefetch", "stream"]
 MAX_OPTIONS = 4096
 SHORT = 16  # extent of a reduction that may be unrolled as a whole
 MAX_WASTE = 1 / 8

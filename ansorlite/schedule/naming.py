@@ -19,7 +19,7 @@ from ansorlite.te.dag import ComputeDAG
 from ansorlite.te.tensor import DERIVED_ENDINGS, ComputeOp
 
 AXIS_ENDINGS = ("_o", "_i")
-ANNOTATION_HOLES = ("parallel", "lanes", "unroll")
+ANNOTATION_HOLES = ("parallel", "lanes", "unroll", "prefetch", "stream")
 STAGE_FIELDS = ("stage", "target", "leader", "tensor", "reader")
 FACTOR_FIELDS = ("factors", "factor", "value")
 

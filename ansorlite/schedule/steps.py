@@ -370,6 +370,9 @@ def packed_axes(reader: Stage, tensor: Stage) -> list[str]:
     return axes
 
 
+ANNOTATION_KEYS = ("parallel", "lanes", "register", "unroll", "prefetch", "stream")
+
+
 @dataclass(frozen=True)
 class Annotate:
     """rewrite: loop `iterator` gets annotation `key` with an int, a knob, or a depth `knob>n`."""
@@ -381,7 +384,7 @@ class Annotate:
     value: Factor
 
     def apply(self, s: Schedule) -> Schedule:
-        if self.key not in ("parallel", "lanes", "register", "unroll"):
+        if self.key not in ANNOTATION_KEYS:
             raise ScheduleError(f"cannot annotate {self.stage}.{self.iterator}: key {self.key!r}")
         s[self.stage].position(self.iterator)
         note = (self.iterator, self.key, str(self.value))

@@ -15,7 +15,15 @@ from ansorlite.space.sketch import Sketch
 Rows = npt.NDArray[np.int32]
 MAX_NEIGHBOURS = 24
 REDRAW = 0.25  # share of tile mutations that draw any option
-KIND_WEIGHTS = {"tile": 1.0, "factor": 0.8, "parallel": 0.3, "lanes": 0.3, "unroll": 0.4}
+KIND_WEIGHTS = {
+    "tile": 1.0,
+    "factor": 0.8,
+    "parallel": 0.3,
+    "lanes": 0.3,
+    "unroll": 0.4,
+    "prefetch": 0.2,
+    "stream": 0.2,
+}
 
 
 @lru_cache(maxsize=512)

@@ -7,8 +7,11 @@ Where Ansor draws annotations at random after tile sizes, here they are holes of
 
 import math
 
+import numpy as np
+
 from ansorlite.ir.expr import Const
-from ansorlite.schedule.holes import Hole, column, reduce_options, tile_options
+from ansorlite.ir.traverse import loads
+from ansorlite.schedule.holes import SHORT, Hole, column, reduce_options, tile_options
 from ansorlite.schedule.stage import Stage
 from ansorlite.schedule.state import State
 from ansorlite.schedule.steps import Annotate, Reorder, Split
@@ -17,6 +20,7 @@ from ansorlite.target import Target
 from ansorlite.te.access import contiguous_axis, extent, transposed_axis
 
 UNROLL_STEPS = ((0,), (16,), (64,))
+PREFETCH_AHEAD = ((0,), (8,), (32,))  # iterations of the innermost reduction
 WINDOW, WINDOW_STEP = 32, (256,)  # reductions so short, as of windows, may be unrolled as a whole
 ALWAYS = 1 << 16  # an unroll limit that nothing exceeds
 
@@ -63,7 +67,8 @@ def _vector_loop(state: State, s: Stage, node: str, target: Target) -> State:
     if hole is None:
         hole = lanes_hole(node, _size(s, last.axis), s.compute.dtype, target)
         state = state.open(hole)
-    return state.apply(Annotate(s.name, last.name, "lanes", hole.columns[0]))
+    state = state.apply(Annotate(s.name, last.name, "lanes", hole.columns[0]))
+    return _stream(state, s, last.name, target)
 
 
 def _size(s: Stage, axis: str) -> int:
@@ -87,7 +92,33 @@ def _register_tile(state: State, s: Stage, target: Target) -> State:
     hole = lanes_hole(node, vector.extent.value, op.dtype, target)
     at = f"{vector.name}.{len(s.factors(vector.name))}"
     state = state.open(hole).apply(Annotate(s.name, at, "lanes", hole.columns[0]))
+    state = _stream(_prefetch(state, state.schedule[s.name], vector.name), s, at, target)
     return _unroll(state, state.schedule[s.name])
+
+
+def _prefetch(state: State, s: Stage, vector: str) -> State:
+    """What moves with the vectors and the innermost reduction may be asked for ahead of time."""
+    reduces = [it for it in s.iters if it.reduce and _size(s, it.axis) > SHORT]
+    if not reduces or reduces[-1].axis != [it for it in s.iters if it.reduce][-1].axis:
+        return state
+    last = reduces[-1]
+    if not any({vector, last.axis} <= x.free for x in loads(s.compute.body)):
+        return state
+    node = node_of(s.name)
+    hole = Hole(f"{node}.prefetch", node, "prefetch", PREFETCH_AHEAD)
+    return state.open(hole).apply(Annotate(s.name, last.name, "prefetch", hole.columns[0]))
+
+
+def _stream(state: State, s: Stage, at: str, target: Target) -> State:
+    """An output that the caches cannot hold may be stored past them."""
+    op = s.compute
+    size_bytes = math.prod(_size(s, a.name) for a in op.axes) * np.dtype(op.dtype).itemsize
+    held = target.l3_bytes or target.l2_bytes * target.cores
+    if s.name not in state.schedule.outputs or size_bytes <= held:
+        return state
+    node = node_of(s.name)
+    hole = Hole(f"{node}.stream", node, "stream", ((0,), (1,)))
+    return state.open(hole).apply(Annotate(s.name, at, "stream", hole.columns[0]))
 
 
 def _unroll(state: State, s: Stage) -> State:
@@ -149,6 +180,7 @@ def _untiled(state: State, s: Stage, target: Target) -> State:
         Reorder(s.name, (*spatial, *reduce, inner)),
         Annotate(s.name, inner, "lanes", hole.columns[0]),
     )
+    state = _stream(state, s, inner, target)
     if op.combiner:
         state = state.apply(Annotate(s.name, inner, "register", 1))
         state = _unroll(state, state.schedule[s.name])

@@ -43,7 +43,7 @@ def _choose(hole: Hole, target: Target) -> tuple[int, ...]:
     match hole.kind:
         case "parallel" | "lanes":
             return hole.options[-1]
-        case "unroll" | "factor":
+        case "unroll" | "factor" | "prefetch" | "stream":
             return hole.options[0]
         case "tile":
             most = _TILE_VECTORS * target.lanes("float32")

@@ -83,8 +83,12 @@ class Candidate:
 
 
 def draw_candidates(case: Case, rng: np.random.Generator, n: int = 2) -> list[Candidate]:
-    """`n` candidates of random sketches; twenty cores now and then, so that rfactor is skipped."""
-    target = replace(Target(), cores=int(rng.choice([1, 2, 20])))
+    """`n` candidates of random sketches.
+
+    Twenty cores now and then, so that rfactor is skipped, and caches that hold no output.
+    """
+    caches = int(rng.choice([Target().l3_bytes, 512]))
+    target = replace(Target(), cores=int(rng.choice([1, 2, 20])), l3_bytes=caches)
     if rng.random() < 0.5:
         found = sketches(case.dag, target, SPACES[int(rng.integers(len(SPACES)))])
     else:

@@ -103,7 +103,7 @@ def test_register_tiles_and_their_followers() -> None:
     fused = next(s for s in states if s.schedule["conv"].location != "root")
     register = {f"{a}.3 register" for a in ("y", "z", "co")}
     unroll = {f"{a}.{level} unroll" for a in ("kh", "kw", "ci") for level in (0, 1)}
-    assert notes(fused, "conv") == register | {"co.3 lanes"} | unroll
+    assert notes(fused, "conv") == register | {"co.3 lanes", "ci.1 prefetch"} | unroll
     assert {n for n in notes(fused, "relu") if "lanes" in n} == {"i3.3 lanes"}
     assert options(fused)["conv.lanes"] == ((4,), (8,))  # one hole for both
 

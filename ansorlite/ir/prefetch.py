@@ -1,0 +1,45 @@
+"""Prefetches: cache lines that the vectors of a register tile will read some iterations later.
+
+In: the store of a tile, the reduction loop around it with its note "prefetch", the loops of the
+tile. Out: `Prefetch` statements for one iteration, one a cache line. Only tensors in memory whose
+elements lie in the order of the vectors are asked for: other operands move less.
+"""
+
+from collections.abc import Collection, Sequence
+
+from ansorlite.ir.expr import Const, Expr, Load, Var, add
+from ansorlite.ir.program import For, Prefetch, Store
+from ansorlite.ir.ranges import coefficient
+from ansorlite.ir.traverse import loads, substitute
+
+LINE_BYTES = 64
+BYTES = {"float32": 4, "float64": 8, "int32": 4, "int64": 8, "bool": 1}
+
+
+def prefetches(
+    store: Store, reduces: Sequence[For], tile: Sequence[For], memory: Collection[str]
+) -> list[Prefetch]:
+    """What one iteration of the innermost reduction (the last of `reduces`) asks for."""
+    vectors = [lp for lp in tile if lp.note("lanes") != Const(0)]
+    if not reduces or not vectors:
+        return []
+    around, along = reduces[-1], vectors[-1]
+    ahead, extent = around.note("prefetch"), along.extent
+    if not (isinstance(ahead, Const) and ahead.value > 0 and isinstance(extent, Const)):
+        return []
+    out: list[Prefetch] = []
+    for x in dict.fromkeys(loads(store.value)):
+        if x.tensor in memory and _moves(x, around, along, tile):
+            step = LINE_BYTES // BYTES[x.dtype]
+            for first in range(0, int(extent.value), step):
+                later: dict[str, Expr] = {lp.var: Const(0) for lp in tile}
+                later |= {along.var: Const(first), around.var: add(Var(around.var), ahead)}
+                out.append(Prefetch(x.tensor, tuple(substitute(i, later) for i in x.indices)))
+    return out
+
+
+def _moves(x: Load, around: For, along: For, tile: Sequence[For]) -> bool:
+    """Does it move with both loops, by one along the vectors, and with no other of the tile?"""
+    if not x.indices or any(lp is not along and lp.var in x.free for lp in tile):
+        return False
+    return around.var in x.free and coefficient(x.indices[-1], along.var) == Const(1)
