@@ -290,7 +290,9 @@ class ExprEmitter(IndexEmitter):
         return self._boolean(out) if e.dtype == "bool" else out
 
     def _aligned(self, flat: Expr, env: Env) -> bool:
-        """Is the element at a multiple of the vector, whatever the loops around say?"""
+        """Is the element at a multiple of a whole vector, whatever the loops around say?"""
+        if env.width & (env.width - 1):
+            return False
         total = 0
         for mono, c in terms_of(flat).items():
             known = [env.vars.get(a.name) for a in mono if isinstance(a, Var)]
