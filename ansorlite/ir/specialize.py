@@ -12,7 +12,7 @@ register-scope buffers. Its parts, each a rewrite:
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from ansorlite.ir.copies import is_transposed
@@ -238,9 +238,9 @@ class _Specializer:
         store: Store,
         piece: tuple[int, int, int],
         mark: Mark,
-        around: For | None = None,
+        around: Sequence[For] = (),
     ) -> Stmt:
-        """The vectors (first index, count, width) of a loop; `around` each of them a loop."""
+        """The vectors (first index, count, width) of a loop; `around` each of them these loops."""
         first, count, width = piece
         group, vec = self._var(lp, "o"), self._var(lp, "v")
         index = add(add(mul(group, width) if count > 1 else Const(0), vec), first)
@@ -248,8 +248,8 @@ class _Specializer:
         put = _put(store, lp, index)
         kind: Mark = "stream" if lp.note("stream") != Const(0) else "vector"
         body: Stmt = For(vec.name, size, size, lp.reduce, put, mark=kind, axis=lp.axis)
-        if around is not None:
-            body = replace(around, body=body)
+        for outer in reversed(around):
+            body = replace(outer, body=body)
         if count > 1:
             body = For(group.name, n, n, lp.reduce, body, mark=mark, axis=lp.axis)
         return body
@@ -266,7 +266,7 @@ class _Specializer:
             for piece in pieces_of(extent_of(along), lanes):
                 kind: Mark = "transpose" if width == piece[2] == lanes else "serial"
                 loop = For(row.name, n, n, False, put, mark=kind, axis=across.axis)
-                parts.append(self._vectors(along, put, piece, "serial", loop))
+                parts.append(self._vectors(along, put, piece, "serial", [loop]))
             body = block(parts)
             if count > 1:
                 n = Const(count)
@@ -361,14 +361,22 @@ class _Specializer:
         return loop, copies * factor, False
 
     def _spread(self, loops: list[For], tile: list[For], store: Store, unroll: bool) -> Stmt:
-        """The loops around a store, the one with lanes cut into vectors (innermost)."""
+        """The loops around a store, the one with lanes cut into vectors (innermost).
+
+        A sum into a tile of more vectors than rows takes one vector after the other, each to all
+        rows: then a vector of one operand and the rows of the other are alive, not the reverse.
+        """
         at = next((lp for lp in tile if lanes_of(lp) > 1 and extent_of(lp) > 1), None)
         rest = [lp for lp in loops if lp is not at]
         bodies: list[Stmt] = [store]
         if at is not None:
             kind: Mark = "unroll" if unroll else "serial"
             pieces = pieces_of(extent_of(at), lanes_of(at))
-            bodies = [self._vectors(at, store, piece, kind) for piece in pieces]
+            around: list[For] = []
+            if unroll and store.combiner and pieces[0][1] > math.prod(map(extent_of, rest)):
+                around = [replace(lp, mark="unroll", notes=()) for lp in rest]
+                rest = []
+            bodies = [self._vectors(at, store, piece, kind, around) for piece in pieces]
         body = block(bodies)
         for lp in reversed(rest):
             mark: Mark = "unroll" if unroll and lp in tile else "serial"

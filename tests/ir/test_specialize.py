@@ -153,3 +153,21 @@ def test_specialising_is_repeatable() -> None:
     for name in CASES:
         _, program, ready = both(name)
         assert str(specialize(program)) == str(ready)
+
+
+@pytest.mark.parametrize(("height", "vectors"), [(3, 4), (4, 3), (2, 2)])
+def test_the_shorter_side_of_a_tile_stays_in_registers(height: int, vectors: int) -> None:
+    """More vectors than rows: one vector after the other, each to all rows."""
+    steps = (
+        Split("C", "i", (height,)),
+        Split("C", "j", (8 * vectors,)),
+        Reorder("C", ("i.0", "j.0", "r", "i.1", "j.1")),
+        *(Annotate("C", at, "register", 1) for at in ("i.1", "j.1")),
+        Annotate("C", "j.1", "lanes", 8),
+    )
+    dag = te.ComputeDAG([matmul(height, 8 * vectors, 5)])
+    lines = str(specialize(lower(State(dag).apply(*steps)))).splitlines()
+    k = next(n for n, line in enumerate(lines) if "+=" in line)
+    outer, inner = (line.split()[2] for line in lines[k - 3 : k - 1])
+    assert outer.startswith("C.j.1" if vectors > height else "C.i.1")
+    assert inner.startswith("C.i.1" if vectors > height else "C.j.1")
