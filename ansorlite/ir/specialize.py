@@ -8,6 +8,7 @@ register-scope buffers. Its parts, each a rewrite:
 - register:   `for k: for s in tile: C[s] += e` -> `acc = C; for k: for s: acc[s] += e; C = acc`;
 - vectors:    `for j in range(e)` with lanes V -> vectors of V, then one vector of the remainder;
 - transposes: a copy that reads along k and stores along j -> squares of V by V, see `ir.copies`;
+- prefetches: what a tile's vectors read some iterations later, see `ir.prefetch`;
 - horizontal: a reduction loop with lanes V -> V partial accumulators, combined afterwards.
 """
 

@@ -74,11 +74,6 @@ class Calibration:
                 return c
         return self.copies[-1]
 
-    def best_bodies(self, level: str, packed: bool) -> list[BodySpeed]:
-        """The tiles in this place, the fastest first."""
-        here = [b for b in self.bodies if b.level == level and b.packed == packed]
-        return sorted(here, key=lambda b: -b.flops)
-
 
 def level_bytes(target: Target) -> dict[str, int]:
     """Level -> bytes that a kernel can use of it: all cores' own caches, the one they share."""

@@ -1,4 +1,4 @@
-"""Terms that are zero by construction, and transposing copies, in native code."""
+"""Zero terms, transposing copies and borders without branches, in native code."""
 
 import numpy as np
 import pytest

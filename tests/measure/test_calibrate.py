@@ -80,4 +80,3 @@ def test_what_fits_a_level_is_copied_at_its_speed() -> None:
     assert c.copy_of(1 << 19, target).level == "l2"
     assert c.copy_of(1 << 24, target).level == "l3"
     assert c.copy_of(1 << 30, target).level == "memory"
-    assert c.best_bodies("l1", True)[0].rows == 6 and not c.best_bodies("l2", True)

@@ -150,3 +150,13 @@ def test_pads_are_read_in_place_where_lanes_agree() -> None:
     y = te.compute((4, 20), lambda i, j: te.sum(pad[i, j + k], axis=k), name="y")
     for s in sketches(te.ComputeDAG([y]), HOST):
         assert s.state.schedule["pad"].has_loops
+
+
+def test_bind_computes_what_is_bound_and_nothing_else() -> None:
+    """The output is constant, too, but it is the kernel that computes it."""
+    w = te.placeholder((8,), name="w", constant=True)
+    e = te.compute((8,), lambda i: te.exp(w[i]), name="e")
+    dag = te.ComputeDAG([te.compute((8,), lambda i: e[7 - i] + 1, name="y")])
+    program = lower(State(dag).apply(EvaluateAtBind("e")))
+    assert program.bound is not None
+    assert [b.name for b in program.bound.buffers] == ["w", "e"]
