@@ -83,6 +83,11 @@ class Target:
         """Short text that differs where any field does: "znver3-2c-1f0a9c3d"."""
         return f"{self.cpu}-{self.cores}c-{_short_hash(repr(self))}"
 
+    @property
+    def has_masks(self) -> bool:
+        """Can a load leave lanes of a vector out at no cost (AVX and later)?"""
+        return self.arch == "x86_64" and self.vector_bytes >= 32
+
     def lanes(self, dtype: str) -> int:
         """Elements of `dtype` in one vector register, at least 1; a bool takes one byte."""
         return max(1, self.vector_bytes // np.dtype(dtype).itemsize)

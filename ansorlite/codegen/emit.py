@@ -15,7 +15,7 @@ from llvmlite import ir
 
 from ansorlite.codegen.compile import data_layout
 from ansorlite.codegen.emit_expr import ExprEmitter
-from ansorlite.codegen.emit_index import BYTES, I1, I32, I64, TYPES, Env, Memory
+from ansorlite.codegen.emit_index import BYTES, I1, I32, I64, TYPES, Env, Memory, declared
 from ansorlite.codegen.zeros import is_zero
 from ansorlite.errors import BuildError
 from ansorlite.ir.expr import Const, Expr, Load, is_int
@@ -53,7 +53,7 @@ def emit_module(p: Program, target: Target, symbol: str) -> str:
     b = ir.IRBuilder(entry.append_basic_block("entry"))
     slots = argument_slots(p)
     for k, nest in enumerate(_roots(p.body)):
-        _Nest(module, p, f"{symbol}.nest{k}", slots).emit(nest, b, entry.args[0], target)
+        _Nest(module, p, f"{symbol}.nest{k}", slots, target).emit(nest, b, entry.args[0])
     b.ret_void()
     return str(module)
 
@@ -95,11 +95,17 @@ class _Nest:
     """One root nest as a function nest(buffers..., first grain, last grain)."""
 
     def __init__(
-        self, module: ir.Module, p: Program, name: str, slots: dict[str, tuple[int, int]]
+        self,
+        module: ir.Module,
+        p: Program,
+        name: str,
+        slots: dict[str, tuple[int, int]],
+        target: Target,
     ) -> None:
         self.module, self.p, self.name, self.slots = module, p, name, slots
+        self.cores, self.masks = target.cores, target.has_masks
 
-    def emit(self, nest: Stmt, b: ir.IRBuilder, args: ir.Value, target: Target) -> None:
+    def emit(self, nest: Stmt, b: ir.IRBuilder, args: ir.Value) -> None:
         """Define the function and call it from the entry point."""
         used = self._used(nest)
         kind = ir.FunctionType(VOID, [PTR] * len(used) + [I64, I64])
@@ -112,8 +118,8 @@ class _Nest:
         loops, body = _parallel_loops(nest)
         self._body(fn, used, loops, body)
         grains = math.prod(_nominal(lp) for lp in loops)
-        if loops and grains > 1 and target.cores > 1:
-            self._call_parallel(fn, used, grains, b, args, target.cores)
+        if loops and grains > 1 and self.cores > 1:
+            self._call_parallel(fn, used, grains, b, args)
         else:
             b.call(fn, [*self._pointers(b, args, used), I64(0), I64(grains)])
 
@@ -145,7 +151,6 @@ class _Nest:
         grains: int,
         b: ir.IRBuilder,
         args: ir.Value,
-        cores: int,
     ) -> None:
         """Share the grains: a contiguous part a core, taken in chunks; who is done helps others.
 
@@ -153,7 +158,7 @@ class _Nest:
         the same core works on the same part as long as none is. The frame that all threads see
         holds the arguments and each part's next grain, a cache line each.
         """
-        parts = min(cores, grains, MAX_PARTS)
+        parts = min(self.cores, grains, MAX_PARTS)
         chunk = max(1, grains // (parts * CHUNKS))
         frame = b.alloca(ir.ArrayType(I64, WORDS_A_LINE * (parts + 1)))
         frame.align = ALIGN
@@ -163,10 +168,11 @@ class _Nest:
             b.store(I64(k * grains // parts), self._next_grain(b, frame, I64(k)))
         share = ir.Function(self.module, ir.FunctionType(VOID, [PTR]), f"{self.name}.share")
         share.linkage = "internal"
-        c = _StmtEmitter(ir.IRBuilder(share.append_basic_block("entry")), self.module)
+        entry = ir.IRBuilder(share.append_basic_block("entry"))
+        c = _StmtEmitter(entry, self.module, self.masks)
         data = share.args[0]
         pointers = self._pointers(c.b, c.b.load(data, typ=PTR), used)
-        me = c.b.zext(c.b.call(_declared(self.module, "omp_get_thread_num", I32, []), []), I64)
+        me = c.b.zext(c.b.call(declared(self.module, "omp_get_thread_num", I32, []), []), I64)
 
         def part(k: ir.Value) -> None:
             mine = c.b.urem(c.b.add(me, k), I64(parts))
@@ -187,7 +193,7 @@ class _Nest:
 
         c.count(I64(0), I64(parts), part)
         c.b.ret_void()
-        gomp = _declared(self.module, "GOMP_parallel", VOID, [PTR, PTR, I32, I32])
+        gomp = declared(self.module, "GOMP_parallel", VOID, [PTR, PTR, I32, I32])
         b.call(gomp, [share, frame, I32(0), I32(0)])
 
     def _next_grain(self, b: ir.IRBuilder, frame: ir.Value, part: ir.Value) -> ir.Value:
@@ -196,7 +202,7 @@ class _Nest:
 
     def _body(self, fn: ir.Function, used: list[Buffer], loops: list[For], body: Stmt) -> None:
         b = ir.IRBuilder(fn.append_basic_block("entry"))
-        emitter = _StmtEmitter(b, self.module)
+        emitter = _StmtEmitter(b, self.module, self.masks)
         memory = {
             x.name: Memory(a, _strides(concrete_shape(x)), x.dtype)
             for x, a in zip(used, fn.args, strict=False)
@@ -212,11 +218,6 @@ class _Nest:
             emitter.b.fence("seq_cst")  # such stores are in no order with others
         emitter.release()
         emitter.b.ret_void()
-
-
-def _declared(module: ir.Module, name: str, ret: ir.Type, args: list[ir.Type]) -> ir.Function:
-    known = module.globals.get(name)
-    return known if known is not None else ir.Function(module, ir.FunctionType(ret, args), name)
 
 
 def _parallel_loops(nest: Stmt) -> tuple[list[For], Stmt]:
@@ -254,9 +255,9 @@ def transposed(b: ir.IRBuilder, rows: list[ir.Value]) -> list[ir.Value]:
 class _StmtEmitter(ExprEmitter):
     """Statements of one function."""
 
-    def __init__(self, builder: ir.IRBuilder, module: ir.Module) -> None:
+    def __init__(self, builder: ir.IRBuilder, module: ir.Module, masks: bool) -> None:
         super().__init__(builder)
-        self.module = module
+        self.module, self.masks = module, masks
         self._heap: list[ir.Value] = []
 
     def allocate(self, buffers: list[Buffer]) -> dict[str, Memory]:
@@ -267,7 +268,7 @@ class _StmtEmitter(ExprEmitter):
             shape = concrete_shape(x)
             size = math.prod(shape)
             if total + buffer_bytes(x) > STACK_BYTES and x.scope == "local":
-                malloc = _declared(self.module, "malloc", PTR, [I64])
+                malloc = declared(self.module, "malloc", PTR, [I64])
                 raw = self.b.call(malloc, [I64(buffer_bytes(x) + 4096)])
                 self._heap.append(raw)
                 pointer = raw
@@ -277,12 +278,13 @@ class _StmtEmitter(ExprEmitter):
                 slot.align = ALIGN
                 slot.type = PTR  # llvmlite types it as a pointer to the array
                 pointer = slot
-            out[x.name] = Memory(pointer, _strides(shape), x.dtype)
+            padded = x.scope == "register"
+            out[x.name] = Memory(pointer, _strides(shape), x.dtype, padded)
         return out
 
     def release(self) -> None:
         for raw in self._heap:
-            self.b.call(_declared(self.module, "free", VOID, [PTR]), [raw])
+            self.b.call(declared(self.module, "free", VOID, [PTR]), [raw])
 
     def grains(
         self, loops: list[For], first: ir.Value, last: ir.Value, body: Stmt, env: Env
@@ -345,13 +347,7 @@ class _StmtEmitter(ExprEmitter):
 
     def _for(self, s: For, env: Env) -> None:
         if s.mark in ("vector", "stream"):
-            width = self._constant_extent(s)
-            if width == 1:
-                self.stmt(s.body, env.inner(vars={s.var: 0}))
-            else:
-                past = s.mark == "stream"
-                inner = env.inner(vars={s.var: 0}, vector=s.var, width=width, past_caches=past)
-                self.stmt(s.body, inner)
+            self._vector_loop(s, env)
             return
         if s.mark == "transpose":
             self._transpose(s, env)
@@ -370,6 +366,20 @@ class _StmtEmitter(ExprEmitter):
         n = I64(n) if isinstance(n, int) else n
         self.count(I64(0), n, lambda i: self.stmt(s.body, env.inner(vars={s.var: i})))
 
+    def _vector_loop(self, s: For, env: Env) -> None:
+        """One vector; a remainder is a whole one whose last lanes are masked, where that is fast.
+
+        LLVM would read a vector of 7 elements as three parts and put them together.
+        """
+        lanes = self._constant_extent(s)
+        if lanes == 1:
+            self.stmt(s.body, env.inner(vars={s.var: 0}))
+            return
+        width = 1 << (lanes - 1).bit_length() if self.masks else lanes
+        past = s.mark == "stream"
+        place = {"vector": s.var, "width": width, "lanes": lanes, "past_caches": past}
+        self.stmt(s.body, env.inner(vars={s.var: 0}, **place))
+
     def _transpose(self, s: For, env: Env) -> None:
         """A square of a copy: a vector along `s` for each lane of the loop inside, transposed."""
         inner = s.body
@@ -377,10 +387,10 @@ class _StmtEmitter(ExprEmitter):
         put, n = inner.body, self._constant_extent(s)
         columns = []
         for k in range(n):
-            here = env.inner(vars={s.var: 0, inner.var: k}, vector=s.var, width=n)
+            here = env.inner(vars={s.var: 0, inner.var: k}, vector=s.var, width=n, lanes=n)
             columns.append(self.wide(put.value, here))
         for k, row in enumerate(transposed(self.b, columns)):
-            here = env.inner(vars={s.var: k, inner.var: 0}, vector=inner.var, width=n)
+            here = env.inner(vars={s.var: k, inner.var: 0}, vector=inner.var, width=n, lanes=n)
             self.store(put.buffer, put.indices, row, here)
 
     def _constant_extent(self, s: For) -> int:
@@ -402,7 +412,7 @@ class _StmtEmitter(ExprEmitter):
 
     def _prefetch(self, s: Prefetch, env: Env) -> None:
         kind = [PTR, I32, I32, I32]
-        fetch = _declared(self.module, "llvm.prefetch.p0", VOID, kind)
+        fetch = declared(self.module, "llvm.prefetch.p0", VOID, kind)
         at = self.address(s.buffer, self.flat(s.buffer, s.indices, env), env)
         self.b.call(fetch, [at, I32(0), I32(3), I32(1)])  # to read, keep it, data
 

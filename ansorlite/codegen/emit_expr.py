@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from llvmlite import ir
 
-from ansorlite.codegen.emit_index import BYTES, I1, I32, I64, TYPES, Env, IndexEmitter
+from ansorlite.codegen.emit_index import BYTES, I1, I32, I64, TYPES, Env, IndexEmitter, declared
 from ansorlite.codegen.vector_math import emit_math
 from ansorlite.ir.expr import Const, Expr, Load, Op, Var, add, is_float, is_int, mul, terms_of
 from ansorlite.ir.ranges import coefficient
@@ -251,13 +251,18 @@ class ExprEmitter(IndexEmitter):
         """Any expression, one lane after the other."""
         assert env.vector is not None
         out: ir.Value | None = None
-        for k in range(env.width):
-            lane = env.inner(vars={env.vector: k}, vector=None, width=1)
+        for k in range(env.lanes):
+            lane = env.inner(vars={env.vector: k}, vector=None, width=1, lanes=1)
             v = self._scalar(e, lane)
             if out is None:
-                out = ir.Constant(ir.VectorType(v.type, env.width), ir.Undefined)
+                out = self._unfilled(v.type, env)
             out = self.b.insert_element(out, v, I32(k))
         return out
+
+    def _unfilled(self, kind: ir.Type, env: Env) -> ir.Value:
+        """A vector to insert lanes into; lanes not used are zero, no number that is slow to use."""
+        whole = ir.VectorType(kind, env.width)
+        return ir.Constant(whole, ir.Undefined if env.lanes == env.width else None)
 
     # ---- memory ---------------------------------------------------------------------------------
 
@@ -278,20 +283,38 @@ class ExprEmitter(IndexEmitter):
             return self._per_lane(e, env)
         base = substitute(flat, {env.vector: Const(0)})
         if c.value == 1:
-            kind = ir.VectorType(TYPES[e.dtype], env.width)
-            v = self.b.load(self.address(e.tensor, base, env), typ=kind, align=BYTES[e.dtype])
+            at = self.address(e.tensor, base, env)
+            v = self._lanes_at(at, e.dtype, env, whole=env.memory[e.tensor].padded)
             return self._boolean(v) if e.dtype == "bool" else v
         kind = TYPES[e.dtype]
-        out = ir.Constant(ir.VectorType(kind, env.width), ir.Undefined)
-        for k in range(env.width):
+        out = self._unfilled(kind, env)
+        for k in range(env.lanes):
             at = self.address(e.tensor, add(base, k * int(c.value)), env)
             v = self.b.load(at, typ=kind, align=BYTES[e.dtype])
             out = self.b.insert_element(out, v, I32(k))
         return self._boolean(out) if e.dtype == "bool" else out
 
+    def _lanes_at(self, at: ir.Value, dtype: str, env: Env, whole: bool = False) -> ir.Value:
+        """The vector at an address; of memory that ends there (not `whole`) the lanes used."""
+        kind = ir.VectorType(TYPES[dtype], env.width)
+        if whole or env.lanes == env.width:
+            return self.b.load(at, typ=kind, align=BYTES[dtype])
+        if BYTES[dtype] < 4:  # no machine has masks for these
+            few = ir.VectorType(TYPES[dtype], env.lanes)
+            v = self.b.load(at, typ=few, align=BYTES[dtype])
+            none, order = ir.Constant(few, None), [min(k, env.lanes) for k in range(env.width)]
+            return self.b.shuffle_vector(v, none, ir.Constant(ir.VectorType(I32, env.width), order))
+        mask = ir.VectorType(I1, env.width)
+        name = (
+            f"llvm.masked.load.v{env.width}{'f' if dtype in FLOATS else 'i'}{8 * BYTES[dtype]}.p0"
+        )
+        load = declared(self.b.module, name, kind, [at.type, I32, mask, kind])
+        used = ir.Constant(mask, [int(k < env.lanes) for k in range(env.width)])
+        return self.b.call(load, [at, I32(BYTES[dtype]), used, ir.Constant(kind, None)])
+
     def _aligned(self, flat: Expr, env: Env) -> bool:
         """Is the element at a multiple of a whole vector, whatever the loops around say?"""
-        if env.width & (env.width - 1):
+        if env.lanes < env.width or env.width & (env.width - 1):
             return False
         total = 0
         for mono, c in terms_of(flat).items():
@@ -336,8 +359,9 @@ class ExprEmitter(IndexEmitter):
         if not isinstance(offset, int) or offset:
             at = I64(offset) if isinstance(offset, int) else offset
             pointer = self.b.gep(pointer, [at], source_etype=kind)
-        whole = ir.VectorType(kind, width) if width > 1 else kind
-        return self.b.load(pointer, typ=whole, align=BYTES[x.dtype])
+        if width > 1:
+            return self._lanes_at(pointer, x.dtype, env)
+        return self.b.load(pointer, typ=kind, align=BYTES[x.dtype])
 
     def _block(self, dtype: str, fill: Const, size: int) -> ir.Value:
         """The address of so many elements of one value."""
@@ -368,13 +392,19 @@ class ExprEmitter(IndexEmitter):
         c = coefficient(flat, env.vector)
         if isinstance(c, Const) and c.value == 1:
             base = substitute(flat, {env.vector: Const(0)})
+            if env.lanes < env.width and not env.memory[tensor].padded:
+                value = self._used(value, env)
             put = self.b.store(value, self.address(tensor, base, env), align=BYTES[dtype])
             ours = isinstance(env.memory[tensor].pointer, ir.Argument)  # and no local buffer
             if env.past_caches and ours and self._aligned(base, env):
                 put.align = BYTES[dtype] * env.width
                 put.set_metadata("nontemporal", self.b.module.add_metadata([I32(1)]))
             return
-        for k in range(env.width):
+        for k in range(env.lanes):
             lane = substitute(flat, {env.vector: Const(k)})
             v = self.b.extract_element(value, I32(k))
             self.b.store(v, self.address(tensor, lane, env), align=BYTES[dtype])
+
+    def _used(self, value: ir.Value, env: Env) -> ir.Value:
+        order = ir.Constant(ir.VectorType(I32, env.lanes), list(range(env.lanes)))
+        return self.b.shuffle_vector(value, value, order)

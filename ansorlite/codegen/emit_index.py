@@ -32,6 +32,7 @@ class Memory:
     pointer: ir.Value
     strides: tuple[int, ...]
     dtype: str
+    padded: bool = False  # vectors may touch the elements up to the next whole vector
 
 
 @dataclass
@@ -42,6 +43,7 @@ class Env:
     memory: dict[str, Memory]
     vector: str | None = None  # variable of the vector loop
     width: int = 1
+    lanes: int = 1  # that are used, of `width`; the others hold anything
     past_caches: bool = False  # vectors are stored so
     cache: dict[Any, ir.Value] = field(default_factory=dict)
 
@@ -183,6 +185,11 @@ class IndexEmitter(ABC):
                 env.cache[key] = self.b.gep(pointer, [rest], source_etype=kind)
             pointer = env.cache[key]
         return self.b.gep(pointer, [I64(offset)], source_etype=kind) if offset else pointer
+
+
+def declared(module: ir.Module, name: str, ret: ir.Type, args: list[ir.Type]) -> ir.Function:
+    known = module.globals.get(name)
+    return known if known is not None else ir.Function(module, ir.FunctionType(ret, args), name)
 
 
 def _fold(name: str, args: list[int]) -> int:

@@ -16,7 +16,6 @@ FMA_PER_CYCLE = 2.0
 FMA_LATENCY = 4.0
 LOADS_PER_CYCLE = 2.0
 ACCUMULATOR_CYCLES = 1.5  # a load and a store
-PARTIAL_VECTOR = 1.2  # slow-down where the last vector of a row is not full
 BYTES_PER_CYCLE = {"beyond_l1": 32.0, "beyond_l2": 14.0, "beyond_l3": 5.0}
 GATHER_CYCLES = 1.0  # an element of a vector that is loaded and inserted by itself
 SERIALISED = 0.3  # share of the shorter parts that does not overlap with the longest
@@ -42,8 +41,7 @@ def analytic_score(features: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]
     reduces = (raw("inner_reduction") > 0) | (raw("outer_reduction") > 0)
     stall = np.where(reduces, np.maximum(1.0, FMA_PER_CYCLE * FMA_LATENCY / chains), 1.0)
     spill = np.where(raw("registers") > 1.0, 3.0, 1.0)
-    partial = np.where((raw("vector_fill") < 0.999) & (lanes > 1.0), PARTIAL_VECTOR, 1.0)
-    compute = (ops / FMA_PER_CYCLE * stall + 6.0 * math) / lanes * spill * partial
+    compute = (ops / FMA_PER_CYCLE * stall + 6.0 * math) / lanes * spill
     # Loads that an outer-product tile needs for each of its multiply-adds.
     loads = np.where(chains > 1, (rows + vectors) / chains, 1.0)
     # Accumulators are read and written once per run of the innermost reductions.

@@ -33,7 +33,14 @@ from ansorlite.ir.program import (
     block,
     map_exprs,
 )
-from ansorlite.ir.tiles import extent_of, full_and_tail, lanes_of, pieces_of, region_of
+from ansorlite.ir.tiles import (
+    extent_of,
+    full_and_tail,
+    lanes_of,
+    pieces_of,
+    region_of,
+    whole_vectors,
+)
 from ansorlite.ir.traverse import substitute
 
 MAX_TILE_VECTORS = 64  # larger register tiles stay loops
@@ -312,7 +319,7 @@ class _Specializer:
         vectors: int,
     ) -> Stmt:
         dtype = self.dtypes[store.buffer]
-        shape = tuple(Const(extent_of(lp)) for lp in tile) or (Const(1),)
+        shape = tuple(Const(whole_vectors(lp)) for lp in tile) or (Const(1),)
         self.fresh += 1
         acc = Buffer(f"{store.stage}.acc{self.fresh}", shape, dtype, "register", "temp", shape)
         at: tuple[Expr, ...] = tuple(Var(lp.var) for lp in tile) or (Const(0),)
@@ -415,7 +422,7 @@ class _Specializer:
         first, trips, size, lanes = chunk
         dtype = identity.dtype
         self.fresh += 1
-        shape = (Const(size),)
+        shape = (Const(-(-size // lanes) * lanes),)
         acc = Buffer(f"{store.stage}.part{self.fresh}", shape, dtype, "register", "temp", shape)
         lane = self._var(lp, "v")
         part = For(lane.name, Const(size), Const(size), False, store, axis=lp.axis)

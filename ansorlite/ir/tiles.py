@@ -17,6 +17,12 @@ def lanes_of(lp: For) -> int:
     return int(note.value) if isinstance(note, Const) else 0
 
 
+def whole_vectors(lp: For) -> int:
+    """Its extent, up to the next whole vector."""
+    lanes = max(1, lanes_of(lp))
+    return -(-extent_of(lp) // lanes) * lanes
+
+
 def pieces_of(n: int, lanes: int) -> list[tuple[int, int, int]]:
     """(first index, number of vectors, width): whole vectors, then one of the remainder."""
     whole, rest = divmod(n, lanes)

@@ -18,6 +18,7 @@ HoleKind = Literal["tile", "factor", "parallel", "lanes", "unroll", "prefetch", 
 MAX_OPTIONS = 4096
 SHORT = 16  # extent of a reduction that may be unrolled as a whole
 MAX_WASTE = 1 / 8
+MANY_TILES = 4  # whole ones, beside which a short last one does not matter
 
 
 @dataclass(frozen=True)
@@ -75,13 +76,15 @@ def _outer(n: int, levels: int) -> list[tuple[int, ...]]:
 def tile_options(extent: int, inner: int, max_innermost: int = 64) -> tuple[tuple[int, ...], ...]:
     """Factors of the `inner` inner levels of an axis, outermost first.
 
-    The innermost (register) factor t may be inexact if at most 1/8 of the lanes of ceildiv(N, t)
-    register tiles are wasted; the outer factors divide that number of tiles exactly.
+    The innermost (register) factor t may be inexact if at most 1/8 of ceildiv(N, t) register tiles
+    is wasted, or the last one is the only short one of five or more; the outer factors divide that
+    number of tiles exactly.
     """
     out: list[tuple[int, ...]] = []
     for t in range(1, min(extent, max_innermost) + 1):
         tiles = -(-extent // t)
-        if tiles * t - extent <= MAX_WASTE * tiles * t:
+        few = tiles * t - extent <= MAX_WASTE * tiles * t
+        if few or tiles > MANY_TILES:
             out.extend((*o, t) for o in _outer(tiles, inner - 1))
     return sample_evenly(out, MAX_OPTIONS)
 

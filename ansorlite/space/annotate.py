@@ -51,9 +51,12 @@ def _inner(state: State, s: Stage, target: Target) -> State:
 
 
 def lanes_hole(node: str, n: int, dtype: str, target: Target) -> Hole:
-    """Vector lengths for a loop of `n` iterations: the target's, its half, less if n is short."""
+    """Vector lengths for a loop of `n` iterations: the target's, its half, less if n is short.
+
+    One vector may have more lanes than there are iterations, but no more than needed.
+    """
     full = target.lanes(dtype)
-    options = [v for v in (full, full // 2) if 1 < v <= n] or [1 << (max(1, n).bit_length() - 1)]
+    options = [v for v in (full, full // 2) if 1 < v < 2 * n] or [1 << (max(1, n).bit_length() - 1)]
     return Hole(f"{node}.lanes", node, "lanes", tuple((v,) for v in sorted(set(options))))
 
 

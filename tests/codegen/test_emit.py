@@ -9,7 +9,7 @@ import pytest
 from native import Arrays, run_native
 
 from ansorlite import te
-from ansorlite.codegen.build import build_program, llvm_ir
+from ansorlite.codegen.build import build_program, kernel_assembly, llvm_ir
 from ansorlite.schedule.lower import lower
 from ansorlite.schedule.state import State
 from ansorlite.schedule.steps import (
@@ -341,6 +341,45 @@ def test_remainders_of_vectors(n: int) -> None:
             r = te.reduce_axis(n, "r")
             z = _rows(y, combiner, r)
             check(z, steps=in_vectors("Z", "r", lanes))
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, *INTS, "bool"])
+@pytest.mark.parametrize("n", [3, 5, 6, 7, 13])
+def test_masked_lanes(dtype: str, n: int) -> None:
+    """Remainders are whole vectors with lanes masked: kept in registers, selected, gathered."""
+    x = te.placeholder((4, n), name="X", dtype=dtype)
+    y = te.placeholder((9, n), name="Y", dtype=dtype)
+    k = te.reduce_axis(9, "k")
+    combine = te.max if dtype == "bool" else te.sum
+    tile = te.compute((4, n), lambda i, j: combine(y[k, j], axis=k), name="Z")
+    register = (Annotate("Z", "i", "register", 1), Annotate("Z", "j", "register", 1))
+    check(tile, steps=(Reorder("Z", ("k", "i", "j")), *register, *in_vectors("Z", "j", 8)))
+    zero = te.const(0, dtype)
+    cases: tuple[Body, ...] = (
+        lambda i, j: te.select(i > 1, x[i, j], zero),
+        lambda i, j: te.select(j > 1, x[i, j], y[i, j]),
+        lambda i, j: x[i, n - 1 - j],
+        lambda i, j: te.cast(x[i, j], "float32") * te.cast(j, "float32"),
+    )
+    for body in cases:
+        check(te.compute((4, n), body, name="Z"), steps=in_vectors("Z", "j", 8))
+
+
+def test_remainders_are_read_at_once() -> None:
+    """Seven floats a row: one masked load for each step of a register tile, none put together."""
+    a, b = te.placeholder((4, 9), name="A"), te.placeholder((9, 7), name="B")
+    k = te.reduce_axis(9, "k")
+    c = te.compute((4, 7), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), name="C")
+    steps = (
+        Reorder("C", ("k", "i", "j")),
+        Annotate("C", "i", "register", 1),
+        Annotate("C", "j", "register", 1),
+        *in_vectors("C", "j", 8),
+    )
+    program = lower(State(te.ComputeDAG([c])).apply(*steps))
+    text = kernel_assembly(program, Target.cross("x86-avx2"))
+    assert "vmaskmovps" in text and "vinsertf128" not in text
+    check(c, steps=steps)
 
 
 def _rows(y: te.Tensor, combiner: Body, r: te.Expr) -> te.Tensor:
