@@ -5,6 +5,7 @@ the GFLOP/s of the same kernel with the next power of two there, times the share
 (n over the next multiple of a vector, on the axis that is stored contiguously; 1 elsewhere). Both
 are tuned with the same budget and timed in turn. Writes results/odd_extents.jsonl and the table.
 Usage: python scripts/odd_extents.py [--trials 64] [--timeout 20] [--only matmul.n ...]
+       [--extents 7 13 ...]
 """
 
 import argparse
@@ -75,6 +76,7 @@ def main() -> int:
     parser.add_argument("--trials", type=int, default=64)
     parser.add_argument("--timeout", type=float, default=20.0)
     parser.add_argument("--only", nargs="+", choices=AXES, default=list(AXES))
+    parser.add_argument("--extents", nargs="+", type=int, default=list(EXTENTS))
     args = parser.parse_args()
     target = Target.detect()
     peak = measure_peak(target)
@@ -86,7 +88,7 @@ def main() -> int:
     for axis in args.only:
         make, is_vector = AXES[axis]
         powers: dict[int, tuple[al.SearchTask, Callable[[], Any]]] = {}
-        for n in EXTENTS:
+        for n in args.extents:
             p = next_power(n)
             if p not in powers:
                 task = al.SearchTask(make(p), target)
