@@ -22,7 +22,7 @@ from ansorlite.settings import settings
 
 if TYPE_CHECKING:
     from ansorlite.graph.ir import Graph
-    from ansorlite.search.tune import TuneResult
+    from ansorlite.search.result import TuneResult
     from ansorlite.task import SearchTask
 
 OK, FAILED, INTERRUPTED, BROKEN_PIPE = 0, 1, 130, 141
@@ -104,7 +104,7 @@ def tune_op(args: argparse.Namespace) -> int:
         raise AnsorliteError(_nothing_found(result))
     best = result.best
     print(str(best).partition("\n")[0])
-    row = TaskRow(task.name, task.flop, 1, best.latency_s, result.trials)
+    row = TaskRow(task.name, task.flop, 1, best.latency_s, result.trials, best.least_s)
     print(task_table([row], None if best.peak is None else best.peak.flops_all))
     print(result.time_table())
     return OK

@@ -15,10 +15,12 @@ from ansorlite.graph.ir import Graph
 from ansorlite.graph.module import CompiledModule
 from ansorlite.graph.partition import Partition, partition, tasks
 from ansorlite.graph.passes import optimize
+from ansorlite.measure.limits import least_seconds
 from ansorlite.measure.peak import Peak, measure_peak
 from ansorlite.report.tables import TaskRow, task_table, time_table
 from ansorlite.schedule.lower import lower
-from ansorlite.search.tune import Session, TuneResult, WeightedTask, tune_tasks
+from ansorlite.search.result import TuneResult
+from ansorlite.search.tune import Session, WeightedTask, tune_tasks
 from ansorlite.search.tuner import TaskTuner
 from ansorlite.space.plain import plain_state
 from ansorlite.target import Target
@@ -38,12 +40,12 @@ class NetworkReport:
 
     @property
     def rows(self) -> tuple[TaskRow, ...]:
-        return tuple(
-            TaskRow(
-                r.task.name, r.task.flop, w, None if r.best is None else r.best.latency_s, r.trials
-            )
-            for r, w in zip(self.results, self.weights, strict=True)
-        )
+        out = []
+        for r, w in zip(self.results, self.weights, strict=True):
+            latency_s = None if r.best is None else r.best.latency_s
+            least_s = None if self.peak is None else least_seconds(r.task, self.peak)
+            out.append(TaskRow(r.task.name, r.task.flop, w, latency_s, r.trials, least_s))
+        return tuple(out)
 
     def __str__(self) -> str:
         peak = None if self.peak is None else self.peak.flops_all

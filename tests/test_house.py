@@ -35,9 +35,10 @@ ALLOWED: dict[str, set[str]] = {
     "codegen": {"ir", "target", "schedule"},
     "measure": {"ir", "te", "target", "codegen"},
     "measure.calibrate": {"ir", "te", "target", "schedule", "codegen", "measure"},
+    "measure.limits": {"te", "target", "task", "measure", "measure.calibrate"},
     "report.stages": {*_SEARCHING, "report"},
-    "report.limits": {*_SEARCHING, "measure.calibrate", "report"},
-    "search": {*_SEARCHING, "records", "report", "report.stages"},
+    "report.limits": {*_SEARCHING, "measure.calibrate", "measure.limits", "report"},
+    "search": {*_SEARCHING, "measure.limits", "records", "report", "report.stages"},
     "report.show": {
         *_SEARCHING,
         "measure.calibrate",
@@ -49,7 +50,7 @@ ALLOWED: dict[str, set[str]] = {
     },
     "graph": {*_SEARCHING, "records", "search"},
     "workloads": {"ir", "te", "target", "task", "graph"},
-    "bench": {*_SEARCHING, "records", "report", "search", "workloads"},
+    "bench": {*_SEARCHING, "measure.limits", "records", "report", "search", "workloads"},
 }
 TOP = {"pipeline", "cli", "__init__", "__main__"}  # these may import everything
 VERSION = ("ansorlite", "ansorlite.__version__")  # for the version, which anybody may ask for

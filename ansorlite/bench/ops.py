@@ -20,6 +20,7 @@ from statistics import median
 from typing import Any
 
 from ansorlite.errors import AnsorliteError
+from ansorlite.measure.limits import least_seconds
 from ansorlite.measure.peak import Peak, measure_peak
 from ansorlite.report.units import format_latency
 from ansorlite.target import Target
@@ -63,6 +64,7 @@ class BenchRow:
     turns: dict[str, list[float]] = field(default_factory=dict)
     machine: dict[str, Any] = field(default_factory=dict)
     date: str = ""
+    share_of_limit: float | None = None  # of what arithmetic and data allow
 
 
 def suite(only: Iterable[str] = ()) -> list[str]:
@@ -163,6 +165,7 @@ def _bench_case(
         turns,
         machine(target, peak),
         time.strftime("%Y-%m-%d"),
+        least_seconds(task, peak) / latency["ansorlite"],
     )
 
 
@@ -264,17 +267,18 @@ def row_text(row: BenchRow) -> str:
     ours = format_latency(row.latency_s["ansorlite"])
     others = [format_latency(v) for n, v in row.latency_s.items() if n != "ansorlite"]
     ratio = "" if row.ratio is None else f"{row.ratio:6.2f}"
+    limit = "     -" if row.share_of_limit is None else f"{row.share_of_limit:6.0%}"
     return (
         f"{row.case:12} {ours:>10} {' '.join(f'{o:>10}' for o in others)} {ratio} "
-        f"{row.gflops:8.1f} {row.share_of_peak:6.0%} {row.trials:6} {row.tuning_s:7.1f}"
+        f"{row.gflops:8.1f} {row.share_of_peak:6.0%} {limit} {row.trials:6} {row.tuning_s:7.1f}"
     )
 
 
 def head_text(peers: Sequence[str]) -> str:
     names = " ".join(f"{p:>10}" for p in peers)
     return (
-        f"{'case':12} {'ours':>10} {names} {'ratio':>6} {'GFLOP/s':>8} {'peak':>6} {'trials':>6} "
-        f"{'tuned s':>7}"
+        f"{'case':12} {'ours':>10} {names} {'ratio':>6} {'GFLOP/s':>8} {'peak':>6} {'limit':>6} "
+        f"{'trials':>6} {'tuned s':>7}"
     )
 
 

@@ -105,7 +105,10 @@ class _Specializer:
         return block(out)
 
     def _fold_start(self, start: Stmt, nest: Stmt | None) -> Stmt | None:
-        """Start values followed by the whole reduction over the same tile: start in registers."""
+        """Start values followed by the whole reduction of each: they start in registers.
+
+        Both nests run over the same elements in the same order: loops, then a tile.
+        """
         first, second = _chain(start), _chain(nest) if nest is not None else None
         if first is None or second is None or first.store.combiner or not second.loops:
             return None
@@ -114,10 +117,16 @@ class _Specializer:
         if not isinstance(first.store.value, Const):
             return None
         cut = region_of(second.loops)
-        if cut is None or cut[0] != 0:
+        if cut is None or any(lp.reduce for lp in second.loops[: cut[0]]):
             return None
-        tile = [lp for lp in second.loops if not lp.reduce]
-        if [lp.axis for lp in first.loops] != [lp.axis for lp in tile]:
+        kept = [lp for lp in second.loops if not lp.reduce]
+        if [lp.axis for lp in first.loops] != [lp.axis for lp in kept]:
+            return None
+        names = {a.var: Var(b.var) for a, b in zip(first.loops, kept, strict=True)}
+        extents = zip(first.loops, kept, strict=True)
+        same = all(substitute(a.extent, names) == b.extent for a, b in extents)
+        places = tuple(substitute(i, names) for i in first.store.indices)
+        if not same or places != second.store.indices:
             return None
         return self._loop(second.loops[0], first.store.value)
 
@@ -144,6 +153,8 @@ class _Specializer:
                 top = first - 1
         reduces = [lp for k, lp in enumerate(loops) if top <= k < first or (lp.reduce and k >= top)]
         tile = [lp for lp in loops[first:] if not lp.reduce]
+        if isinstance(store.value, Const) or (store.combiner and start is None):
+            tile = [_through_caches(lp) for lp in tile]  # it is soon read again
         if tile:
             body = self._bodies(reduces, tile, store, start)
         else:
@@ -456,6 +467,10 @@ class _Specializer:
     def _var(self, lp: For, suffix: str) -> Var:
         self.fresh += 1
         return Var(f"{lp.var}.{suffix}{self.fresh}")
+
+
+def _through_caches(lp: For) -> For:
+    return replace(lp, notes=tuple((key, v) for key, v in lp.notes if key != "stream"))
 
 
 def _put(store: Store, lp: For, index: Expr) -> Store:

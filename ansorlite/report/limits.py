@@ -6,33 +6,17 @@ nor than its data at the speed of the memory it has to come from; the roofline s
 binds, and at what speed.
 """
 
-import math
-from dataclasses import dataclass
-
 import numpy as np
 
 from ansorlite.cost.features import FEATURE_NAMES, features
 from ansorlite.ir.program import Program
 from ansorlite.measure.calibrate import Calibration
+from ansorlite.measure.limits import Roof, task_roofs
 from ansorlite.report.units import format_flop, format_gflops, format_latency, format_share, share
 from ansorlite.task import SearchTask
 
 BARS = 40  # characters of the longest bar
 PLACES = (("l1", True), ("l1", False), ("l2", True), ("l2", False))
-
-
-@dataclass(frozen=True)
-class Roof:
-    """One limit: FLOP or bytes, and the most of them in a second."""
-
-    name: str
-    amount: float
-    per_s: float
-    is_flop: bool = False
-
-    @property
-    def seconds(self) -> float:
-        return self.amount / self.per_s
 
 
 def calibration_text(c: Calibration) -> str:
@@ -60,26 +44,6 @@ def _by_speed(c: Calibration) -> list[tuple[int, int]]:
 
 
 # ---- roofline -----------------------------------------------------------------------------------
-
-
-def least_bytes(task: SearchTask) -> float:
-    """Every input read and every output written once."""
-    shapes = [(p.shape, p.dtype) for p in task.dag.inputs]
-    shapes += [(op.shape, op.dtype) for op in task.dag.outputs]
-    return sum(
-        math.prod(float(str(e)) for e in shape) * np.dtype(dtype).itemsize
-        for shape, dtype in shapes
-    )
-
-
-def task_roofs(task: SearchTask, c: Calibration) -> list[Roof]:
-    """The limits of any program: its FLOP, and its operands once out of the level they fit into."""
-    size = least_bytes(task)
-    held = c.copy_of(size, task.target)
-    return [
-        Roof("multiply-adds", task.flop, c.peak.flops_all, is_flop=True),
-        Roof(f"operands once, {held.level}", size, held.all_cores),
-    ]
 
 
 def program_roofs(task: SearchTask, program: Program, c: Calibration) -> list[Roof]:

@@ -26,27 +26,32 @@ NAME_WIDTH = 32
 
 @dataclass(frozen=True)
 class TaskRow:
-    """One task: FLOP of one run, how often it occurs, its best latency (None if there is none)."""
+    """One task: FLOP of one run, how often it occurs, its best latency (None if there is none).
+
+    `least_s` is what the machine's limits allow at best: its arithmetic, or its data.
+    """
 
     name: str
     flop: float
     weight: float
     latency_s: float | None
     trials: int
+    least_s: float | None = None
 
 
 def task_table(rows: Sequence[TaskRow], peak_flop_per_s: float | None = None) -> str:
     """One line a task and a line of totals: FLOP and latency times weight, trials.
 
     The total latency is unknown while a task has none. `peak_flop_per_s` is what the machine
-    can do; without it the share of it is unknown.
+    can do; without it the share of it is unknown. "Limit" is the share of what arithmetic and data
+    allow at best.
     """
-    head = ["ID", "Task", "FLOP", "Weight", "Latency", "GFLOP/s", "Peak", "Trials"]
+    head = ["ID", "Task", "FLOP", "Weight", "Latency", "GFLOP/s", "Peak", "Limit", "Trials"]
     lines = [
         [
             str(i),
             _shortened(row.name),
-            *_figures(row.flop, row.weight, row.latency_s, peak_flop_per_s),
+            *_figures(row.flop, row.weight, row.latency_s, peak_flop_per_s, row.least_s),
             str(row.trials),
         ]
         for i, row in enumerate(rows)
@@ -54,7 +59,9 @@ def task_table(rows: Sequence[TaskRow], peak_flop_per_s: float | None = None) ->
     flop = sum(row.weight * row.flop for row in rows)
     known = [row.weight * row.latency_s for row in rows if row.latency_s is not None]
     latency = sum(known) if rows and len(known) == len(rows) else None
-    total = _figures(flop, None, latency, peak_flop_per_s)
+    bounds = [row.weight * row.least_s for row in rows if row.least_s is not None]
+    least = sum(bounds) if rows and len(bounds) == len(rows) else None
+    total = _figures(flop, None, latency, peak_flop_per_s, least)
     total_line = ["", "total", *total, str(sum(row.trials for row in rows))]
     return _aligned(head, lines, total_line, left=("Task",))
 
@@ -77,7 +84,11 @@ def time_table(seconds: Mapping[str, float], wall_s: float) -> str:
 
 
 def _figures(
-    flop: float, weight: float | None, latency_s: float | None, peak: float | None
+    flop: float,
+    weight: float | None,
+    latency_s: float | None,
+    peak: float | None,
+    least_s: float | None,
 ) -> list[str]:
     speed = rate(flop, latency_s)
     return [
@@ -86,6 +97,7 @@ def _figures(
         format_latency(latency_s),
         format_gflops(speed),
         format_share(share(speed, peak)),
+        format_share(share(least_s, latency_s)),
     ]
 
 

@@ -8,28 +8,25 @@ arguments. An existing log is continued; its trials count.
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
-from ansorlite.codegen.kernel import Kernel
 from ansorlite.cost.model import CostModel, GBDTModel
 from ansorlite.errors import AnsorliteError
-from ansorlite.ir.program import Program
 from ansorlite.measure.builder import Builder, PoolBuilder
 from ansorlite.measure.peak import Peak, measure_peak
 from ansorlite.measure.runner import LocalRunner, Runner
 from ansorlite.records import Record, RecordLog, for_task
-from ansorlite.report.tables import time_table
-from ansorlite.report.units import format_gflops, format_latency, format_share
 from ansorlite.search.clock import PhaseClock
 from ansorlite.search.debug import trace_of
 from ansorlite.search.policy import EvolutionaryPolicy, RandomPolicy, SearchPolicy
 from ansorlite.search.progress import Progress, Snapshot
+from ansorlite.search.result import BestProgram, TuneResult
 from ansorlite.search.task_scheduler import GradientScheduler, TaskScheduler
-from ansorlite.search.tuner import Shared, TaskTuner, record_program, record_sketch, record_state
+from ansorlite.search.tuner import Shared, TaskTuner, record_state
 from ansorlite.settings import settings
 from ansorlite.space.sketch import SpaceOptions, sketches
 from ansorlite.target import Target
@@ -41,74 +38,6 @@ MIN_ROUND = 8
 SETTLE = 3  # contenders raced at the end
 SETTLE_SHARE = 0.06  # of the time budget, kept for that race and for compiling
 SAME_ERRORS = 16  # identical failures in a row that end a task with a diagnosis
-
-
-@dataclass(frozen=True)
-class BestProgram:
-    """The fastest program found for a task."""
-
-    task: SearchTask
-    record: Record
-    latency_s: float
-    peak: Peak | None = None
-
-    @property
-    def gflops(self) -> float:
-        """10^9 floating-point operations per second."""
-        return self.task.flop / self.latency_s / 1e9
-
-    @property
-    def share_of_peak(self) -> float | None:
-        """Speed as a share of the measured FMA limit of all cores."""
-        return None if self.peak is None else self.gflops * 1e9 / self.peak.flops_all
-
-    @property
-    def program(self) -> Program:
-        return record_program(self.task, self.record)
-
-    def __str__(self) -> str:
-        share = self.share_of_peak
-        of_peak = "" if share is None else f", {format_share(share)} of the FMA limit"
-        head = (
-            f"{self.task.name}: {format_latency(self.latency_s)}, "
-            f"{format_gflops(self.gflops * 1e9)} GFLOP/s{of_peak} "
-            f"(trial {self.record.trial}, sketch {record_sketch(self.task, self.record)})"
-        )
-        return f"{head}\n{self.program}"
-
-
-@dataclass(frozen=True)
-class TuneResult:
-    """What tuning one task gave: `best` is None if nothing ran."""
-
-    task: SearchTask
-    best: BestProgram | None
-    records: tuple[Record, ...]
-    seconds: dict[str, float] = field(default_factory=dict)  # wall time by phase
-    wall_s: float = 0.0
-    interrupted: bool = False
-    predicted: Program | None = None  # with n_trials=0 and nothing in the log
-
-    @property
-    def program(self) -> Program:
-        """The best program measured, else the one predicted; AnsorliteError if there is none."""
-        if self.best is not None:
-            return self.best.program
-        if self.predicted is not None:
-            return self.predicted
-        raise AnsorliteError(f"no program of task {self.task.name} ran: see the log's errors")
-
-    @property
-    def kernel(self) -> Kernel:
-        """`program` as a callable."""
-        return Kernel(self.program, self.task.target)
-
-    @property
-    def trials(self) -> int:
-        return len(self.records)
-
-    def time_table(self) -> str:
-        return time_table(self.seconds, self.wall_s)
 
 
 @dataclass

@@ -73,6 +73,17 @@ CASES: dict[str, tuple[te.Tensor, tuple[Step, ...]]] = {
             *TILE,
         ),
     ),
+    "start_values_between": (
+        matmul(10, 14, 6),
+        (
+            Split("C", "i", (2, 2)),
+            Split("C", "j", (8,)),
+            Split("C", "r", (6,)),  # one trip outside: nothing is summed up in memory
+            Reorder("C", ("i.0", "r.0", "i.1", "j.0", "r.1", "i.2", "j.1")),
+            Annotate("C", "i.2", "register", 1),
+            *TILE[1:],
+        ),
+    ),
     "unrolled_reduction": (
         matmul(4, 8, 6),
         (
@@ -171,3 +182,17 @@ def test_the_shorter_side_of_a_tile_stays_in_registers(height: int, vectors: int
     outer, inner = (line.split()[2] for line in lines[k - 3 : k - 1])
     assert outer.startswith("C.j.1" if vectors > height else "C.i.1")
     assert inner.startswith("C.i.1" if vectors > height else "C.j.1")
+
+
+@pytest.mark.parametrize(("trip", "past"), [(6, True), (3, False)])
+def test_only_what_is_not_read_again_passes_the_caches(trip: int, past: bool) -> None:
+    """Sums that are complete in registers; not those that memory keeps, nor their start values."""
+    steps = (
+        *TILED,
+        Split("C", "r", (trip,)),
+        Reorder("C", ("r.0", "i.0", "j.0", "r.1", "i.1", "j.1")),
+        *TILE,
+        Annotate("C", "j.1", "stream", 1),
+    )
+    text = str(specialize(lower(State(te.ComputeDAG([matmul(4, 8, 6)])).apply(*steps))))
+    assert ("stream for" in text) == past

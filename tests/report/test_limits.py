@@ -6,14 +6,9 @@ import pytest
 
 import ansorlite as al
 from ansorlite.measure.calibrate import BodySpeed, Calibration, CopySpeed
+from ansorlite.measure.limits import least_bytes, least_seconds, task_roofs
 from ansorlite.measure.peak import Peak
-from ansorlite.report.limits import (
-    calibration_text,
-    least_bytes,
-    program_roofs,
-    roofline_text,
-    task_roofs,
-)
+from ansorlite.report.limits import calibration_text, program_roofs, roofline_text
 from ansorlite.schedule.lower import lower
 from ansorlite.space.plain import plain_state
 
@@ -35,6 +30,16 @@ def test_a_product_is_bound_by_arithmetic_and_a_norm_by_its_data() -> None:
     assert flops.seconds == pytest.approx(2 * 512**3 / 2e11) and flops.seconds > data.seconds
     flops, data = task_roofs(norm, LIMITS)
     assert data.seconds > flops.seconds
+
+
+def test_without_a_calibration_caches_cost_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ansorlite.measure.limits.calibration", lambda target: None)
+    product, pool = al.workload("GMM", 2), al.workload("NRM", 3, batch=16)
+    assert least_seconds(product, LIMITS.peak) == pytest.approx(2 * 512**3 / 2e11)
+    small = least_seconds(al.workload("NRM", 0), LIMITS.peak)
+    assert small == pytest.approx(al.workload("NRM", 0).flop / 2e11)
+    monkeypatch.setattr("ansorlite.measure.limits.level_bytes", lambda target: {"l1": 1024})
+    assert least_seconds(pool, LIMITS.peak) == pytest.approx(least_bytes(pool) / 2e10)
 
 
 def test_the_roofline_of_a_program() -> None:

@@ -6,24 +6,24 @@ import pytest
 
 from ansorlite.report.tables import TaskRow, task_table, time_table
 
-CONV = TaskRow("conv2d_56x56x64_3x3", 2.31e8, 3, 1.25e-3, 192)
+CONV = TaskRow("conv2d_56x56x64_3x3", 2.31e8, 3, 1.25e-3, 192, 1.2e-3)
 
 
 TASKS = """\
-ID  Task                                   FLOP  Weight   Latency  GFLOP/s  Peak  Trials
---  --------------------------------  ---------  ------  --------  -------  ----  ------
- 0  conv2d_56x56x64_3x3               231 MFLOP       3  1.250 ms    184.8  92 %     192
- 1  a name that is longer than an...     0 FLOP     2.5  100.0 us        -     -       8
---  --------------------------------  ---------  ------  --------  -------  ----  ------
-    total                             693 MFLOP          4.000 ms    173.2  87 %     200"""
+ID  Task                                   FLOP  Weight   Latency  GFLOP/s  Peak  Limit  Trials
+--  --------------------------------  ---------  ------  --------  -------  ----  -----  ------
+ 0  conv2d_56x56x64_3x3               231 MFLOP       3  1.250 ms    184.8  92 %   96 %     192
+ 1  a name that is longer than an...     0 FLOP     2.5  100.0 us        -     -   60 %       8
+--  --------------------------------  ---------  ------  --------  -------  ----  -----  ------
+    total                             693 MFLOP          4.000 ms    173.2  87 %   94 %     200"""
 
 UNKNOWN = """\
-ID  Task                       FLOP  Weight   Latency  GFLOP/s  Peak  Trials
---  -------------------  ----------  ------  --------  -------  ----  ------
- 0  conv2d_56x56x64_3x3   231 MFLOP       3  1.250 ms    184.8     -     192
- 1  -                     420 MFLOP       1         -        -     -      64
---  -------------------  ----------  ------  --------  -------  ----  ------
-    total                1.11 GFLOP                 -        -     -     256"""
+ID  Task                       FLOP  Weight   Latency  GFLOP/s  Peak  Limit  Trials
+--  -------------------  ----------  ------  --------  -------  ----  -----  ------
+ 0  conv2d_56x56x64_3x3   231 MFLOP       3  1.250 ms    184.8     -   96 %     192
+ 1  -                     420 MFLOP       1         -        -     -      -      64
+--  -------------------  ----------  ------  --------  -------  ----  -----  ------
+    total                1.11 GFLOP                 -        -     -      -     256"""
 
 PHASES = """\
 Phase            Time  Share
@@ -40,7 +40,7 @@ total      1 min 40 s  100 %"""
 
 
 def test_tasks_with_totals() -> None:
-    rows = [CONV, TaskRow("a name that is longer than any column should be", 0, 2.5, 1e-4, 8)]
+    rows = [CONV, TaskRow("a name that is longer than any column should be", 0, 2.5, 1e-4, 8, 6e-5)]
     assert task_table(rows, 2e11) == TASKS
 
 
@@ -50,7 +50,7 @@ def test_a_total_over_an_unknown_latency_is_unknown(latency: float | None) -> No
 
 
 def test_a_table_without_tasks() -> None:
-    assert task_table([]).splitlines()[-1].split() == ["total", "0", "FLOP", "-", "-", "-", "0"]
+    assert task_table([]).splitlines()[-1].split() == ["total", "0", "FLOP", *"----", "0"]
 
 
 def test_where_the_time_went() -> None:

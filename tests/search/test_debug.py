@@ -11,7 +11,8 @@ from ansorlite.measure.result import Status
 from ansorlite.report.stages import program_stage
 from ansorlite.schedule.lower import lower
 from ansorlite.search.debug import Trace
-from ansorlite.search.tune import TuneResult, tune
+from ansorlite.search.result import TuneResult
+from ansorlite.search.tune import tune
 from ansorlite.settings import Settings
 from ansorlite.space.plain import plain_state
 

@@ -1,0 +1,99 @@
+"""What tuning gives: the best program of a task, all its records, where the time went.
+
+In: records of a `TaskTuner`, the machine's `Peak`. Out: `TuneResult`s, from which users take
+programs, kernels and figures.
+"""
+
+from dataclasses import dataclass, field
+
+from ansorlite.codegen.kernel import Kernel
+from ansorlite.errors import AnsorliteError
+from ansorlite.ir.program import Program
+from ansorlite.measure.limits import least_seconds
+from ansorlite.measure.peak import Peak
+from ansorlite.records import Record
+from ansorlite.report.tables import time_table
+from ansorlite.report.units import format_gflops, format_latency, format_share
+from ansorlite.search.tuner import record_program, record_sketch
+from ansorlite.task import SearchTask
+
+
+@dataclass(frozen=True)
+class BestProgram:
+    """The fastest program found for a task."""
+
+    task: SearchTask
+    record: Record
+    latency_s: float
+    peak: Peak | None = None
+
+    @property
+    def gflops(self) -> float:
+        """10^9 floating-point operations per second."""
+        return self.task.flop / self.latency_s / 1e9
+
+    @property
+    def share_of_peak(self) -> float | None:
+        """Speed as a share of the measured FMA limit of all cores."""
+        return None if self.peak is None else self.gflops * 1e9 / self.peak.flops_all
+
+    @property
+    def least_s(self) -> float | None:
+        """The least time that arithmetic and data allow any program."""
+        return None if self.peak is None else least_seconds(self.task, self.peak)
+
+    @property
+    def share_of_limit(self) -> float | None:
+        """That time as a share of the latency."""
+        return None if self.least_s is None else self.least_s / self.latency_s
+
+    @property
+    def program(self) -> Program:
+        return record_program(self.task, self.record)
+
+    def __str__(self) -> str:
+        share = self.share_of_peak
+        of_peak = "" if share is None else f", {format_share(share)} of the FMA limit"
+        limit = self.share_of_limit
+        if limit is not None and share is not None and limit > 1.01 * share:
+            of_peak += f", {format_share(limit)} of what its data allow"
+        head = (
+            f"{self.task.name}: {format_latency(self.latency_s)}, "
+            f"{format_gflops(self.gflops * 1e9)} GFLOP/s{of_peak} "
+            f"(trial {self.record.trial}, sketch {record_sketch(self.task, self.record)})"
+        )
+        return f"{head}\n{self.program}"
+
+
+@dataclass(frozen=True)
+class TuneResult:
+    """What tuning one task gave: `best` is None if nothing ran."""
+
+    task: SearchTask
+    best: BestProgram | None
+    records: tuple[Record, ...]
+    seconds: dict[str, float] = field(default_factory=dict)  # wall time by phase
+    wall_s: float = 0.0
+    interrupted: bool = False
+    predicted: Program | None = None  # with n_trials=0 and nothing in the log
+
+    @property
+    def program(self) -> Program:
+        """The best program measured, else the one predicted; AnsorliteError if there is none."""
+        if self.best is not None:
+            return self.best.program
+        if self.predicted is not None:
+            return self.predicted
+        raise AnsorliteError(f"no program of task {self.task.name} ran: see the log's errors")
+
+    @property
+    def kernel(self) -> Kernel:
+        """`program` as a callable."""
+        return Kernel(self.program, self.task.target)
+
+    @property
+    def trials(self) -> int:
+        return len(self.records)
+
+    def time_table(self) -> str:
+        return time_table(self.seconds, self.wall_s)
