@@ -319,10 +319,12 @@ def test_devices(cli: Cli) -> None:
 def test_the_roofline_of_the_best_row(
     cli: Cli, tmp_path: Path, task: SearchTask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from ansorlite.measure.calibrate import Calibration, CopySpeed
+    from ansorlite.measure.calibrate import Calibration, LevelSpeed
     from ansorlite.report import show
 
-    limits = Calibration(Peak(2e11, 1e11, 2e10), (CopySpeed("memory", 1e10, 2e10),), (), "today")
+    limits = Calibration(
+        Peak(2e11, 1e11, 2e10), (LevelSpeed("memory", 1e10, 2e10, 2e10, 3e10),), (), "today"
+    )
     monkeypatch.setattr(show, "calibration", lambda target: limits)
     path = write(tmp_path / "log", [record(task)])
     status, out, _ = cli("show", "GMM:0", "--roofline", "--log", path)

@@ -35,7 +35,7 @@ ALLOWED: dict[str, set[str]] = {
     "codegen": {"ir", "target", "schedule"},
     "measure": {"ir", "te", "target", "codegen"},
     "measure.calibrate": {"ir", "te", "target", "schedule", "codegen", "measure"},
-    "measure.limits": {"te", "target", "task", "measure", "measure.calibrate"},
+    "measure.limits": {"ir", "te", "target", "task", "measure", "measure.calibrate"},
     "report.stages": {*_SEARCHING, "report"},
     "report.limits": {*_SEARCHING, "measure.calibrate", "measure.limits", "report"},
     "search": {*_SEARCHING, "measure.limits", "records", "report", "report.stages"},

@@ -1,16 +1,18 @@
-"""Two kernels that show a machine's limits: multiply-add throughput and copy bandwidth.
+"""Kernels that show a machine's limits: multiply-add throughput, copy and read bandwidth.
 
-In: a `Target`. Out: `KernelImage`s that `measure.peak` runs. Both take their amount of work and
+In: a `Target`. Out: `KernelImage`s that `measure.peak` runs. All take their amount of work and
 the number of threads to ask for from their first parameter, so that one image serves all
 measurements. Compiler, loader and OpenMP runtime are those of every kernel, so the limits are
 what a kernel of this package can reach.
 """
 
+from collections.abc import Callable
 from typing import TypeAlias
 
 from llvmlite import ir
 
 from ansorlite.codegen.compile import compile_module
+from ansorlite.codegen.emit_index import declared
 from ansorlite.codegen.image import KernelImage, Param
 from ansorlite.target import Target
 
@@ -18,6 +20,7 @@ Value: TypeAlias = ir.Value
 
 FLOAT, I32, I64, VOID = ir.FloatType(), ir.IntType(32), ir.IntType(64), ir.VoidType()
 POINTER = ir.PointerType()
+READS = 8  # vectors read in a step, each added to a sum of its own
 
 
 def fma_accumulators(target: Target) -> int:
@@ -78,45 +81,105 @@ def copy_kernel(target: Target, n: int) -> KernelImage:
     scale float32[lanes], x and y float32[n]. The multiplication keeps LLVM from calling memcpy,
     whose streaming stores ordinary kernels do not have.
     """
-    lanes = target.lanes("float32")
-    vector = ir.VectorType(FLOAT, lanes)
+    vector = ir.VectorType(FLOAT, target.lanes("float32"))
     module, b, args, (vectors, _) = _threaded("copy")
-    times = b.load(_at(b, _argument(b, args, 0), I64, I64(2)), typ=I64)
     scale = b.load(_argument(b, args, 1), typ=vector, align=4)
     x, y = _argument(b, args, 2), _argument(b, args, 3)
+
+    def step(i: Value, _: list[Value]) -> list[Value]:
+        scaled = b.fmul(b.load(_at(b, x, vector, i), typ=vector, align=4), scale)
+        b.store(scaled, _at(b, y, vector, i), align=4)
+        return []
+
+    _sweeps(b, args, vectors, [], step)
+    b.ret_void()
+    params = (
+        Param("work", (3,), "int64", "input"),
+        Param("scale", (target.lanes("float32"),), "float32", "input"),
+        Param("x", (n,), "float32", "input"),
+        Param("y", (n,), "float32", "output"),
+    )
+    return _image(module, "copy", params, target)
+
+
+def read_kernel(target: Target, n: int) -> KernelImage:
+    """Reads the first `work[0]` groups of READS vectors, `work[2]` times, on `work[1]` threads.
+
+    Parameters: work int64[3], x float32[n], out float32[cores, lanes], where every thread leaves
+    the sum of what it read.
+    """
+    lanes = target.lanes("float32")
+    vector = ir.VectorType(FLOAT, lanes)
+    module, b, args, (groups, _) = _threaded("read")
+    x, out = _argument(b, args, 1), _argument(b, args, 2)
+
+    def step(i: Value, sums: list[Value]) -> list[Value]:
+        first = b.mul(i, I64(READS))
+        places = [_at(b, x, vector, b.add(first, I64(k))) for k in range(READS)]
+        return [
+            b.fadd(s, b.load(p, typ=vector, align=4)) for s, p in zip(sums, places, strict=True)
+        ]
+
+    zero = ir.Constant(vector, None)
+    total, *sums = _sweeps(b, args, groups, [zero] * READS, step)
+    for s in sums:
+        total = b.fadd(total, s)
+    thread = _of_openmp(b, "omp_get_thread_num")
+    b.store(total, _at(b, out, vector, thread), align=4)
+    b.ret_void()
+    params = (
+        Param("work", (3,), "int64", "input"),
+        Param("x", (n,), "float32", "input"),
+        Param("out", (target.cores, lanes), "float32", "output"),
+    )
+    return _image(module, "read", params, target)
+
+
+def _sweeps(
+    b: ir.IRBuilder,
+    args: Value,
+    steps: Value,
+    starts: list[Value],
+    step: Callable[[Value, list[Value]], list[Value]],
+) -> list[Value]:
+    """This thread's even part of [0, steps), `work[2]` times; `step` takes and gives the carried.
+
+    Returns the carried values at the end; the builder stands there.
+    """
+    times = b.load(_at(b, _argument(b, args, 0), I64, I64(2)), typ=I64)
     thread, threads = _of_openmp(b, "omp_get_thread_num"), _of_openmp(b, "omp_get_num_threads")
-    first = b.sdiv(b.mul(vectors, thread), threads)
-    last = b.sdiv(b.mul(vectors, b.add(thread, I64(1))), threads)
+    first = b.sdiv(b.mul(steps, thread), threads)
+    last = b.sdiv(b.mul(steps, b.add(thread, I64(1))), threads)
     start, again = b.block, b.append_basic_block("again")
     loop, ended, done = (b.append_basic_block(n) for n in ("loop", "ended", "done"))
     b.cbranch(b.icmp_signed("<", first, last), again, done)
     b.position_at_end(again)
-    time = b.phi(I64)
+    time, outer = b.phi(I64), [b.phi(v.type) for v in starts]
     b.branch(loop)
     b.position_at_end(loop)
-    i = b.phi(I64)
-    scaled = b.fmul(b.load(_at(b, x, vector, i), typ=vector, align=4), scale)
-    b.store(scaled, _at(b, y, vector, i), align=4)
+    i, inner = b.phi(I64), [b.phi(v.type) for v in starts]
+    carried = step(i, list(inner))
     following = b.add(i, I64(1))
     i.add_incoming(first, again)
     i.add_incoming(following, loop)
     b.cbranch(b.icmp_signed("<", following, last), loop, ended)
     b.position_at_end(ended)
-    # What is copied again must not be known to be the same as before.
+    # What is gone through again must not be known to be the same as before.
     b.asm(ir.FunctionType(VOID, []), "", "~{memory}", [], side_effect=True)
     later = b.add(time, I64(1))
     time.add_incoming(I64(0), start)
     time.add_incoming(later, ended)
     b.cbranch(b.icmp_signed("<", later, times), again, done)
     b.position_at_end(done)
-    b.ret_void()
-    params = (
-        Param("work", (3,), "int64", "input"),
-        Param("scale", (lanes,), "float32", "input"),
-        Param("x", (n,), "float32", "input"),
-        Param("y", (n,), "float32", "output"),
-    )
-    return _image(module, "copy", params, target)
+    results = [b.phi(v.type) for v in starts]
+    for k, v in enumerate(starts):
+        outer[k].add_incoming(v, start)
+        outer[k].add_incoming(carried[k], ended)
+        inner[k].add_incoming(outer[k], again)
+        inner[k].add_incoming(carried[k], loop)
+        results[k].add_incoming(v, start)
+        results[k].add_incoming(carried[k], ended)
+    return results
 
 
 def _threaded(symbol: str) -> tuple[ir.Module, ir.IRBuilder, Value, tuple[Value, Value]]:
@@ -149,8 +212,7 @@ def _work(b: ir.IRBuilder, args: Value) -> tuple[Value, Value]:
 
 def _of_openmp(b: ir.IRBuilder, name: str) -> Value:
     """The result of one of OpenMP's functions without arguments."""
-    function = ir.Function(b.module, ir.FunctionType(I32, []), name=name)
-    return b.zext(b.call(function, []), I64)
+    return b.zext(b.call(declared(b.module, name, I32, []), []), I64)
 
 
 def _argument(b: ir.IRBuilder, args: Value, index: int) -> Value:

@@ -1,11 +1,11 @@
 """What register tiles and caches of a machine can do, measured once and kept.
 
 In: a `Target` that this machine can run. Out: a `Calibration`: the limits (`measure.peak`), the
-speed of a copy out of every level of the memory, and the speed of every register tile that the
-mask of the search space allows, with operands that lie in the first or second level of the cache,
-packed or in rows. The tiles are programs of this package like any other, so what is measured is
-what kernels reach. It takes some ten seconds and is kept in `calibration.json` (`measure.kept`) by
-the target's fingerprint.
+speeds of copying and of reading what lies in every level of the memory, and the speed of every
+register tile that the mask of the search space allows, with operands that lie in the first or
+second level of the cache, packed or in rows. The tiles are programs of this package like any other,
+so what is measured is what kernels reach. It takes some ten seconds and is kept in
+`calibration.json` (`measure.kept`) by the target's fingerprint.
 """
 
 import time
@@ -20,7 +20,7 @@ from ansorlite import te
 from ansorlite.codegen.build import build_program
 from ansorlite.codegen.loader import NativeFunction, load_image, resident_copy, resident_empty
 from ansorlite.measure.kept import keep, kept_file, read_kept
-from ansorlite.measure.peak import MIB, Peak, copy_speed, measure_peak
+from ansorlite.measure.peak import MIB, Peak, copy_speed, measure_peak, read_speed
 from ansorlite.schedule.lower import lower
 from ansorlite.schedule.state import State
 from ansorlite.schedule.steps import Annotate, Reorder, Split
@@ -34,12 +34,23 @@ UNROLL = 64
 
 
 @dataclass(frozen=True)
-class CopySpeed:
-    """Bytes per second, read plus written, of copies of what lies in one level of the memory."""
+class LevelSpeed:
+    """Bytes per second of what lies in one level of the memory, on one core and on all.
+
+    `copy` counts what is read plus what is written; `read` is of kernels that only read.
+    """
 
     level: str
-    one_core: float
-    all_cores: float
+    copy_one: float
+    copy_all: float
+    read_one: float
+    read_all: float
+
+    def least_seconds(self, read_bytes: float, written_bytes: float) -> float:
+        """On all cores: as much as is written is copied, the rest only read or only written."""
+        copied = min(read_bytes, written_bytes)
+        rest = max(0.0, written_bytes - copied)
+        return (2 * copied + rest) / self.copy_all + (read_bytes - copied) / self.read_all
 
 
 @dataclass(frozen=True)
@@ -62,17 +73,17 @@ class Calibration:
     """All of it, and the day when it was measured."""
 
     peak: Peak
-    copies: tuple[CopySpeed, ...]
+    levels: tuple[LevelSpeed, ...]
     bodies: tuple[BodySpeed, ...]
     measured: str
 
-    def copy_of(self, size_bytes: float, target: Target) -> CopySpeed:
-        """The speed of the smallest level that holds so many bytes (of one core's, or shared)."""
+    def level_of(self, size_bytes: float, target: Target) -> LevelSpeed:
+        """The smallest level that holds so many bytes (of one core's, or shared)."""
         held = level_bytes(target)
-        for c in self.copies:
+        for c in self.levels:
             if size_bytes <= held.get(c.level, float("inf")):
                 return c
-        return self.copies[-1]
+        return self.levels[-1]
 
 
 def level_bytes(target: Target) -> dict[str, int]:
@@ -104,7 +115,7 @@ def calibration(target: Target) -> Calibration | None:
     try:
         return Calibration(
             Peak(**entry["peak"]),
-            tuple(CopySpeed(**c) for c in entry["copies"]),
+            tuple(LevelSpeed(**c) for c in entry["levels"]),
             tuple(BodySpeed(**b) for b in entry["bodies"]),
             str(entry["measured"]),
         )
@@ -127,27 +138,32 @@ def _measure(target: Target) -> Calibration:
         for place in _places(target)
         for level, packed, _ in [place]
     )
-    return Calibration(peak, tuple(_copies(target)), bodies, date.today().isoformat())
+    return Calibration(peak, tuple(_levels(target)), bodies, date.today().isoformat())
 
 
-# ---- copies -------------------------------------------------------------------------------------
+# ---- levels of the memory -----------------------------------------------------------------------
 
 
-def _copies(target: Target) -> Iterator[CopySpeed]:
+def _levels(target: Target) -> Iterator[LevelSpeed]:
     """From the smallest level on; the arrays take half of each, both of them together."""
     for level, size in level_bytes(target).items():
         shared = level == "l3"
         both = size // 2
         one = both if shared else both // target.cores
         times = max(1, round(COPY_S * 40e9 / one))
-        yield CopySpeed(
-            level,
-            copy_speed(target, 1, one // 2, times),
-            copy_speed(target, target.cores, both // 2, times),
-        )
+        yield _level(target, level, one // 2, both // 2, times)
     size = min(512 * MIB, max(64 * MIB, 2 * target.l3_bytes))
-    yield CopySpeed(
-        "memory", copy_speed(target, 1, size, 1), copy_speed(target, target.cores, size, 1)
+    yield _level(target, "memory", size, size, 1)
+
+
+def _level(target: Target, level: str, one: int, every: int, times: int) -> LevelSpeed:
+    """Arrays of so many bytes on one core and on all."""
+    return LevelSpeed(
+        level,
+        copy_speed(target, 1, one, times),
+        copy_speed(target, target.cores, every, times),
+        read_speed(target, 1, 2 * one, times),
+        read_speed(target, target.cores, 2 * every, times),
     )
 
 

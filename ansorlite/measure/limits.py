@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ansorlite.ir.expr import Expr
 from ansorlite.measure.calibrate import Calibration, calibration, level_bytes
 from ansorlite.measure.peak import Peak
 from ansorlite.task import SearchTask
@@ -16,26 +17,26 @@ from ansorlite.task import SearchTask
 
 @dataclass(frozen=True)
 class Roof:
-    """One limit: FLOP or bytes, and the most of them in a second."""
+    """One limit: FLOP or bytes, and the least time they take."""
 
     name: str
     amount: float
-    per_s: float
+    seconds: float
     is_flop: bool = False
 
     @property
-    def seconds(self) -> float:
-        return self.amount / self.per_s
+    def per_s(self) -> float:
+        return self.amount / self.seconds if self.seconds > 0 else math.inf
 
 
-def least_bytes(task: SearchTask) -> float:
-    """Every input read and every output written once."""
-    shapes = [(p.shape, p.dtype) for p in task.dag.inputs]
-    shapes += [(op.shape, op.dtype) for op in task.dag.outputs]
-    return sum(
-        math.prod(float(str(e)) for e in shape) * np.dtype(dtype).itemsize
-        for shape, dtype in shapes
-    )
+def task_bytes(task: SearchTask) -> tuple[float, float]:
+    """(bytes read, bytes written) where every operand goes through memory once."""
+    read = sum(_size_bytes(p.shape, p.dtype) for p in task.dag.inputs)
+    return read, sum(_size_bytes(op.shape, op.dtype) for op in task.dag.outputs)
+
+
+def _size_bytes(shape: tuple[Expr, ...], dtype: str) -> float:
+    return math.prod(float(str(e)) for e in shape) * np.dtype(dtype).itemsize
 
 
 def task_roofs(task: SearchTask, limits: Calibration | Peak) -> list[Roof]:
@@ -43,17 +44,18 @@ def task_roofs(task: SearchTask, limits: Calibration | Peak) -> list[Roof]:
 
     A `Peak` knows the speed of memory alone: operands that the caches hold then take no time.
     """
-    size = least_bytes(task)
+    read, written = task_bytes(task)
+    size = read + written
     if isinstance(limits, Calibration):
-        held = limits.copy_of(size, task.target)
-        peak, level, speed = limits.peak, held.level, held.all_cores
+        held = limits.level_of(size, task.target)
+        peak, level, seconds = limits.peak, held.level, held.least_seconds(read, written)
     else:
         fits = size <= max(level_bytes(task.target).values())
         peak, level = limits, "caches" if fits else "memory"
-        speed = math.inf if fits else limits.copy_bytes_per_s
+        seconds = 0.0 if fits else size / limits.copy_bytes_per_s
     return [
-        Roof("multiply-adds", task.flop, peak.flops_all, is_flop=True),
-        Roof(f"operands once, {level}", size, speed),
+        Roof("multiply-adds", task.flop, task.flop / peak.flops_all, is_flop=True),
+        Roof(f"operands once, {level}", size, seconds),
     ]
 
 

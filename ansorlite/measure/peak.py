@@ -17,7 +17,13 @@ from pathlib import Path
 import numpy as np
 
 from ansorlite.codegen.loader import aligned_copy, aligned_empty, load_image, resident_empty
-from ansorlite.codegen.microbenchmarks import copy_kernel, fma_accumulators, fma_kernel
+from ansorlite.codegen.microbenchmarks import (
+    READS,
+    copy_kernel,
+    fma_accumulators,
+    fma_kernel,
+    read_kernel,
+)
 from ansorlite.errors import AnsorliteError
 from ansorlite.measure.kept import keep, kept_file, read_kept
 from ansorlite.target import Target
@@ -136,6 +142,19 @@ def copy_speed(target: Target, threads: int, size_bytes: int, times: int) -> flo
     args = kernel.pointer_array([work, scale, x, y])
     seconds, _ = _median(lambda: kernel.call(args), threads)
     return 2.0 * 4 * n * times / seconds
+
+
+def read_speed(target: Target, threads: int, size_bytes: int, times: int) -> float:
+    """Bytes per second of reading an array of this size `times` times."""
+    lanes = target.lanes("float32")
+    n = max(1, size_bytes // 4 // (lanes * READS)) * lanes * READS
+    kernel = load_image(read_kernel(target, n))
+    work = aligned_copy(np.array([n // (lanes * READS), threads, times], np.int64))
+    x, out = resident_empty((n,), "float32"), aligned_empty((target.cores, lanes), "float32")
+    x[:] = 1.0
+    args = kernel.pointer_array([work, x, out])
+    seconds, _ = _median(lambda: kernel.call(args), threads)
+    return 4.0 * n * times / seconds
 
 
 def _median(run: Callable[[], None], threads: int) -> tuple[float, bool]:

@@ -21,16 +21,19 @@ PLACES = (("l1", True), ("l1", False), ("l2", True), ("l2", False))
 
 def calibration_text(c: Calibration) -> str:
     """Copies by level, and the register tiles with their shares of one core's limit."""
-    lines = [f"measured {c.measured}", "", f"{'copy of':<10} {'one core':>12} {'all cores':>12}"]
-    for x in c.copies:
-        one, every = (f"{v / 1e9:.1f} GB/s" for v in (x.one_core, x.all_cores))
-        lines.append(f"{x.level:<10} {one:>12} {every:>12}")
+    titles = ("copy, one core", "all cores", "read, one core", "all cores")
+    head = " ".join(f"{t:>14}" for t in titles)
+    lines = [f"measured {c.measured}", "", f"{'level':<10} {head}"]
+    for x in c.levels:
+        speeds = (x.copy_one, x.copy_all, x.read_one, x.read_all)
+        figures = " ".join(f"{f'{v / 1e9:.1f} GB/s':>14}" for v in speeds)
+        lines.append(f"{x.level:<10} {figures}")
     heads = [f"{level} {'packed' if packed else 'rows'}" for level, packed in PLACES]
     lines += ["", "register tiles, shares of one core's multiply-adds"]
     lines.append(f"{'tile':<10} " + " ".join(f"{h:>10}" for h in heads))
-    speeds = {(b.rows, b.vectors, b.level, b.packed): b.flops for b in c.bodies}
+    tiles = {(b.rows, b.vectors, b.level, b.packed): b.flops for b in c.bodies}
     for rows, vectors in _by_speed(c):
-        cells = [speeds.get((rows, vectors, *place)) for place in PLACES]
+        cells = [tiles.get((rows, vectors, *place)) for place in PLACES]
         shares = [format_share(share(v, c.peak.flops_one)) for v in cells]
         lines.append(f"{f'{rows} x {vectors}':<10} " + " ".join(f"{v:>10}" for v in shares))
     return "\n".join(lines) + "\n"
@@ -50,11 +53,12 @@ def program_roofs(task: SearchTask, program: Program, c: Calibration) -> list[Ro
     """The limits of one program: the bytes that cross into each level of one core's caches."""
     sources = {"beyond_l1": "l2", "beyond_l2": "l3", "beyond_l3": "memory"}
     values = features(program, {}, 1, task.target)[0].astype(np.float64)
-    speeds = {x.level: x.all_cores for x in c.copies}
+    speeds = {x.level: x.copy_all for x in c.levels}
     out = []
     for feature, level in sources.items():
         moved = float((np.exp2(values[:, FEATURE_NAMES.index(feature)]) - 1.0).sum())
-        out.append(Roof(f"this program, {level}", moved, speeds.get(level, speeds["memory"])))
+        speed = speeds.get(level, speeds["memory"])
+        out.append(Roof(f"this program, {level}", moved, moved / speed))
     return out
 
 

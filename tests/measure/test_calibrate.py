@@ -10,7 +10,7 @@ from ansorlite.measure import calibrate as module
 from ansorlite.measure.calibrate import (
     BodySpeed,
     Calibration,
-    CopySpeed,
+    LevelSpeed,
     body_state,
     calibrate,
     calibration,
@@ -58,7 +58,7 @@ def test_it_is_measured_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     measured = calibrate(target)
     assert calibration(target) == measured
     assert calibration(Target(cores=77)) is None
-    assert [c.level for c in measured.copies] == ["l1", "l2", "l3", "memory"]
+    assert [c.level for c in measured.levels] == ["l1", "l2", "l3", "memory"]
     assert {(b.level, b.packed) for b in measured.bodies} == {
         ("l1", True),
         ("l1", False),
@@ -67,16 +67,19 @@ def test_it_is_measured_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     }
     assert all(b.flops > 0 for b in measured.bodies)
     text = kept_file("calibration").read_text()
-    kept_file("calibration").write_text(text.replace('"copies"', '"kopies"'))
+    kept_file("calibration").write_text(text.replace('"levels"', '"kevels"'))
     assert calibration(target) is None
 
 
-def test_what_fits_a_level_is_copied_at_its_speed() -> None:
+def test_what_fits_a_level_is_moved_at_its_speed() -> None:
     target = Target.cross("x86-avx2", cores=2)
-    speeds = tuple(CopySpeed(level, 1.0, 2.0) for level in ("l1", "l2", "l3", "memory"))
+    speeds = tuple(LevelSpeed(level, 1.0, 2.0, 2.0, 4.0) for level in ("l1", "l2", "l3", "memory"))
     c = Calibration(PEAK, speeds, (BodySpeed(6, 2, "l1", True, 1e11),), "2026-01-01")
     assert level_bytes(target)["l1"] == 2 * 32 * 1024
-    assert c.copy_of(1000, target).level == "l1"
-    assert c.copy_of(1 << 19, target).level == "l2"
-    assert c.copy_of(1 << 24, target).level == "l3"
-    assert c.copy_of(1 << 30, target).level == "memory"
+    assert c.level_of(1000, target).level == "l1"
+    assert c.level_of(1 << 19, target).level == "l2"
+    assert c.level_of(1 << 24, target).level == "l3"
+    assert c.level_of(1 << 30, target).level == "memory"
+    assert speeds[0].least_seconds(8.0, 0.0) == 2.0  # read alone
+    assert speeds[0].least_seconds(8.0, 2.0) == 2.0 + 1.5  # two copied, six read
+    assert speeds[0].least_seconds(2.0, 8.0) == 2.0 + 3.0

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ansorlite.measure.compare import Deviation, Expected, default_tolerance, describe
+from ansorlite.measure.compare import PART, Deviation, Expected, default_tolerance, describe
 
 EPS = float(np.finfo(np.float32).eps)
 
@@ -71,6 +71,19 @@ def test_integers_and_booleans_must_be_equal() -> None:
     odd = np.array([1, 0, 0xA5], dtype=np.uint8).view(np.bool_)
     assert Expected(truth, 0.0).compare(truth.copy()) == Deviation()
     assert Expected(truth, 0.0).compare(odd).index == (2,)
+
+
+@pytest.mark.parametrize("value", [3.0, np.nan, np.inf])
+def test_every_part_of_a_long_output(value: float) -> None:
+    reference = np.random.default_rng(0).normal(size=(3, PART // 2 + 7)).astype(np.float32)
+    expected = Expected(reference, 1e-5)
+    assert expected.compare(reference.copy()).n_wrong == 0
+    for at in ((0, 0), (1, PART // 2), (2, PART // 2 + 6)):
+        wrong = reference.copy()
+        wrong[at] = value
+        found = expected.compare(wrong)
+        assert (found.n_wrong, found.index) == (1, at)
+    assert Expected(reference[:0], 1e-5).compare(reference[:0]).n_wrong == 0
 
 
 def test_a_scalar() -> None:

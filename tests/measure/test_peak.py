@@ -11,7 +11,13 @@ import pytest
 
 from ansorlite.codegen import openmp
 from ansorlite.codegen.loader import aligned_copy, load_image
-from ansorlite.codegen.microbenchmarks import copy_kernel, fma_accumulators, fma_kernel
+from ansorlite.codegen.microbenchmarks import (
+    READS,
+    copy_kernel,
+    fma_accumulators,
+    fma_kernel,
+    read_kernel,
+)
 from ansorlite.errors import AnsorliteError
 from ansorlite.measure import peak
 from ansorlite.measure.peak import Peak
@@ -57,10 +63,22 @@ def test_copy_kernel_covers_every_vector_once(threads: int) -> None:
     assert (y[-lanes:] == -1).all()
 
 
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_read_kernel_reads_every_vector_as_often_as_told(threads: int) -> None:
+    target = Target(cores=threads)
+    lanes = target.lanes("float32")
+    n = 11 * READS * lanes
+    work = aligned_copy(np.array([10, threads, 2], np.int64))
+    x = aligned_copy(np.arange(n, dtype=np.float32))
+    out = aligned_copy(np.zeros((threads, lanes), np.float32))
+    load_image(read_kernel(target, n)).run([work, x, out])
+    assert out.sum() == 2 * x[: -READS * lanes].sum()
+
+
 @pytest.mark.parametrize("preset", PRESETS)
 def test_kernels_compile_for_other_machines(preset: str) -> None:
     target = Target.cross(preset, cores=4)
-    for image in (fma_kernel(target), copy_kernel(target, 1024)):
+    for image in (fma_kernel(target), copy_kernel(target, 1024), read_kernel(target, 1024)):
         assert image.cpu == target.cpu and image.object_bytes[:4] == b"\x7fELF"
     assert fma_accumulators(target) + 2 <= target.vector_registers
 

@@ -5,8 +5,8 @@ import math
 import pytest
 
 import ansorlite as al
-from ansorlite.measure.calibrate import BodySpeed, Calibration, CopySpeed
-from ansorlite.measure.limits import least_bytes, least_seconds, task_roofs
+from ansorlite.measure.calibrate import BodySpeed, Calibration, LevelSpeed
+from ansorlite.measure.limits import least_seconds, task_bytes, task_roofs
 from ansorlite.measure.peak import Peak
 from ansorlite.report.limits import calibration_text, program_roofs, roofline_text
 from ansorlite.schedule.lower import lower
@@ -15,7 +15,7 @@ from ansorlite.space.plain import plain_state
 LIMITS = Calibration(
     Peak(2e11, 1e11, 2e10),
     tuple(
-        CopySpeed(level, v / 2, v)
+        LevelSpeed(level, v / 2, v, v, 2 * v)
         for level, v in (("l1", 2e11), ("l2", 1e11), ("l3", 5e10), ("memory", 2e10))
     ),
     (BodySpeed(6, 2, "l1", True, 9.9e10), BodySpeed(1, 1, "l1", True, 1.2e10)),
@@ -25,7 +25,7 @@ LIMITS = Calibration(
 
 def test_a_product_is_bound_by_arithmetic_and_a_norm_by_its_data() -> None:
     product, norm = al.workload("GMM", 2), al.workload("NRM", 1)
-    assert least_bytes(product) == 3 * 512 * 512 * 4
+    assert task_bytes(product) == (2 * 512 * 512 * 4, 512 * 512 * 4)
     flops, data = task_roofs(product, LIMITS)
     assert flops.seconds == pytest.approx(2 * 512**3 / 2e11) and flops.seconds > data.seconds
     flops, data = task_roofs(norm, LIMITS)
@@ -39,7 +39,7 @@ def test_without_a_calibration_caches_cost_nothing(monkeypatch: pytest.MonkeyPat
     small = least_seconds(al.workload("NRM", 0), LIMITS.peak)
     assert small == pytest.approx(al.workload("NRM", 0).flop / 2e11)
     monkeypatch.setattr("ansorlite.measure.limits.level_bytes", lambda target: {"l1": 1024})
-    assert least_seconds(pool, LIMITS.peak) == pytest.approx(least_bytes(pool) / 2e10)
+    assert least_seconds(pool, LIMITS.peak) == pytest.approx(sum(task_bytes(pool)) / 2e10)
 
 
 def test_the_roofline_of_a_program() -> None:
