@@ -63,6 +63,7 @@ class _Lowering:
         self.ranges: dict[str, Ranges] = {}
         self.visits: dict[str, tuple[Expr, ...]] = {}
         self.buffers: dict[str, Buffer] = {}
+        self.digits: dict[str, tuple[tuple[int, int], ...]] = {}  # (axis, level) of packed buffers
 
     def program(self, name: str) -> Program:
         params: list[Buffer] = []
@@ -96,6 +97,8 @@ class _Lowering:
             role = "output" if s.name in self.schedule.outputs else "temp"
             role = "derived" if s.location == "bound" else role
         layout = self._layout(s)
+        if layout:
+            self.digits[s.name] = layout.order
         shape = layout.shape if layout else op.shape
         return Buffer(s.name, shape, op.dtype, "global", role, op.shape, layout)  # type: ignore[arg-type]
 
@@ -106,8 +109,7 @@ class _Lowering:
         axes = packed_axes(reader, s)
         by_name = {a.name: a for a in reader.compute.axes + reader.compute.reduce_axes}
         tiles = tuple(whole_range(reader, by_name[a]).nominal for a in axes)
-        order = tuple((axes.index(it.axis), it.level) for it in reader.iters if it.axis in axes)
-        return BufferLayout(tiles, order)
+        return BufferLayout(tiles, _reading_order(reader, s))
 
     # ---- nests ----------------------------------------------------------------------------------
 
@@ -168,7 +170,12 @@ class _Lowering:
         return body
 
     def _local_buffer(self, s: Stage) -> Buffer:
-        shape = tuple(self.ranges[s.name][a.name].ext for a in s.compute.axes)
+        ranges = [self.ranges[s.name][a.name] for a in s.compute.axes]
+        shape = tuple(r.ext for r in ranges)
+        if s.packed_for is not None:
+            order = _reading_order(self.schedule[s.packed_for], s)
+            self.digits[s.name] = tuple((d, lv) for d, lv in order if lv >= ranges[d].start)
+            shape = tuple(ranges[d].nominal[lv] for d, lv in self.digits[s.name])
         return Buffer(s.name, shape, s.compute.dtype, "local", "temp", s.compute.shape)
 
     def _init(self, s: Stage, rest: list[Iterator]) -> Stmt:
@@ -224,11 +231,8 @@ class _Lowering:
     def _place(self, s: Stage, index: list[Expr]) -> tuple[Expr, ...]:
         """Where a stage stores the element with this index."""
         buffer = self.buffers[s.name]
-        if buffer.layout:
-            reader = self.schedule[s.packed_for or ""]
-            axes = [a.name for a in s.compute.axes]
-            assert len(axes) == len(packed_axes(reader, s))
-            return self._packed_place(s, axes, buffer)
+        if s.name in self.digits:
+            return self._packed_place(s, [a.name for a in s.compute.axes], s.name)
         if buffer.scope == "local":
             ranges = self.ranges[s.name]
             origins = [ranges[a.name].origin for a in s.compute.axes]
@@ -244,23 +248,23 @@ class _Lowering:
                 f"{' at '.join(source.location)}, a loop that is not there"
             )
         buffer = self.buffers[load.tensor]
-        if buffer.layout:
-            return self._packed_place(reader, packed_axes(reader, source), buffer)
+        if load.tensor in self.digits:
+            return self._packed_place(reader, packed_axes(reader, source), load.tensor)
         if buffer.scope == "local":
             ranges = self.ranges[load.tensor]
             origins = [ranges[a.name].origin for a in source.compute.axes]
             return tuple(sub(i, o) for i, o in zip(index, origins, strict=True))
         return tuple(index)
 
-    def _packed_place(self, s: Stage, axes: list[str], buffer: Buffer) -> tuple[Expr, ...]:
-        """The digits of the axes in the order of the layout."""
+    def _packed_place(self, s: Stage, axes: list[str], tensor: str) -> tuple[Expr, ...]:
+        """The digits of the axes in the order in which the tensor is stored."""
         own = self.ranges[s.name]
-        if not (buffer.layout and all(own[a].digits for a in axes)):
+        if not all(own[a].digits for a in axes):
             raise ScheduleError(
-                f"{s.name} goes through {buffer.name} in tiles that start anywhere, so it cannot be"
+                f"{s.name} goes through {tensor} in tiles that start anywhere, so it cannot be"
                 " packed"
             )
-        return tuple(own[axes[d]].vars[lv] for d, lv in buffer.layout.order)
+        return tuple(own[axes[d]].vars[lv] for d, lv in self.digits[tensor])
 
     # ---- annotations and counts -----------------------------------------------------------------
 
@@ -294,8 +298,16 @@ class _Lowering:
         """Is every element computed once? At root, and aligned with what is computed once."""
         if not isinstance(s.location, tuple):
             return True
+        if s.packed_for is not None:
+            return False  # again for every tile of its reader that needs it
         aligned = any(self.ranges[s.name][a.name].aligned for a in s.compute.axes)
         return aligned and self._once(self.schedule[s.location[0]])
+
+
+def _reading_order(reader: Stage, tensor: Stage) -> tuple[tuple[int, int], ...]:
+    """(dimension, level) of the reader's loops that move a packed tensor, outermost first."""
+    axes = packed_axes(reader, tensor)
+    return tuple((axes.index(it.axis), it.level) for it in reader.iters if it.axis in axes)
 
 
 def _bound_program(schedule: Schedule) -> Program:

@@ -5,8 +5,9 @@ needed region starts, how long it nominally is, and the levels of its loops. Dec
 structure of the schedule and of the te expressions, never by values.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from ansorlite.errors import ScheduleError
 from ansorlite.ir.expr import (
     Const,
     Expr,
@@ -22,6 +23,7 @@ from ansorlite.ir.expr import (
 from ansorlite.ir.ranges import coefficient
 from ansorlite.ir.traverse import loads, substitute
 from ansorlite.schedule.stage import Schedule, Stage, factor_expr
+from ansorlite.schedule.steps import packed_axes
 from ansorlite.te.tensor import Axis
 
 ZERO, ONE = Const(0), Const(1)
@@ -131,6 +133,26 @@ def aligned_range(stage: Stage, axis: Axis, follower: AxisRange, fixed: int) -> 
     )
 
 
+def packed_range(stage: Stage, axis: Axis, reader: AxisRange, fixed: int) -> AxisRange:
+    """Loops over what is left of the reader's axis when its outer `fixed` levels are in scope.
+
+    Raises ScheduleError where the reader's loops are not the digits of the axis.
+    """
+    if fixed < 0 or not reader.digits or reader.stop is not None:
+        raise ScheduleError(f"cannot pack {stage.name} there: tiles of {axis.name} start anywhere")
+    if fixed == 0:
+        return whole_range(stage, axis)
+    whole = whole_range(stage, axis)
+    lo: Expr = ZERO
+    for var, step in zip(reader.vars[:fixed], whole.steps, strict=False):
+        lo = add(lo, mul(var, step))
+    variables = (*reader.vars[:fixed], *whole.vars[fixed:])
+    ext = whole.steps[fixed - 1]
+    return replace(
+        whole, lo=lo, origin=lo, ext=ext, whole=False, aligned=True, start=fixed, vars=variables
+    )
+
+
 Ranges = dict[str, AxisRange]
 
 
@@ -174,6 +196,12 @@ def required(scope: Scope, stage: Stage) -> Ranges:
             if x.tensor == stage.name:
                 reads.append((r, x.indices))
     out: Ranges = {}
+    if stage.packed_for is not None:
+        reader = scope.schedule[stage.packed_for]
+        for axis, name in zip(op.axes, packed_axes(reader, stage), strict=True):
+            own, fixed = scope.ranges[reader.name][name], scope.fixed_levels(reader, name)
+            out[axis.name] = packed_range(stage, axis, own, fixed)
+        return out
     for d, axis in enumerate(op.axes):
         if target.leader == stage.name and len(reads) == 1:
             follower = target.compute.axes[d]

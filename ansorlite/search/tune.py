@@ -35,7 +35,7 @@ from ansorlite.task import SearchTask
 PolicyName = Literal["evolutionary", "random"]
 ROUND_SIZE = 64
 MIN_ROUND = 8
-SETTLE = 3  # contenders raced at the end
+SETTLE, SETTLE_ALONE = 3, 6  # contenders of a task raced at the end: of many tasks, of one
 SETTLE_SHARE = 0.06  # of the time budget, kept for that race and for compiling
 SAME_ERRORS = 16  # identical failures in a row that end a task with a diagnosis
 
@@ -245,7 +245,7 @@ def _search(session: Session, tuner: TaskTuner, peak: Peak | None) -> tuple[Reco
                 show.note(f"{tuner.task.name}: {SAME_ERRORS} failures alike in a row: {stuck}")
                 break
         if session.n_trials != 0 and tuner.trials > session.trials_before:
-            return tuner.settle(SETTLE)
+            return tuner.settle(SETTLE_ALONE)
     return None
 
 

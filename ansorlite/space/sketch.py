@@ -232,31 +232,71 @@ def _pack_constants(state: State) -> State:
 
 
 def _pack_operands(state: State) -> Iterator[tuple[str, State]]:
-    """A tiled stage's input that moves with its vector axis is packed at root beforehand."""
+    """Inputs of a tiled stage are packed beforehand: what moves with its vectors, others, both."""
     for s in _tiled(state):
-        vector = [a.name for a in s.compute.axes if s.factors(a.name)]
+        tiled = [a.name for a in s.compute.axes if s.factors(a.name)]
+        found: list[tuple[bool, str]] = []
         for tensor in _read_by(state, s):
             source = state.schedule[tensor]
-            if not source.is_placeholder or source.packed_for or not vector:
+            if not source.is_placeholder or source.packed_for or not tiled:
                 continue
             try:
                 axes = packed_axes(s, source)
             except ScheduleError:
                 continue
-            if vector[-1] in axes and len(axes) > 1:
-                cached = state.apply(CacheRead(tensor, s.name))
-                name = f"{tensor}.packed"
-                yield f"+{name}", cached.apply(LayoutRewrite(name, s.name))
+            if len(axes) > 1 and any(a in tiled for a in axes):
+                found.append((tiled[-1] not in axes, tensor))
+        names = [tensor for _, tensor in sorted(found, key=lambda f: f[0])]
+        for group in [*([n] for n in names), *([names] if len(names) == 2 else [])]:
+            packed = state
+            for tensor in group:
+                packed = packed.apply(CacheRead(tensor, s.name))
+                packed = packed.apply(LayoutRewrite(f"{tensor}.packed", s.name))
+            yield "".join(f"+{n}.packed" for n in group), packed
+
+
+def _packing_places(state: State, s: Stage) -> list[tuple[str, str]]:
+    """(stage, iterator) where the largest and the smallest part read more than once is packed."""
+    schedule = state.schedule
+    reader = schedule[s.packed_for or ""]
+    axes = packed_axes(reader, s)
+    nest: list[tuple[str, str, bool, bool]] = []  # stage, iterator, moves it, is register tile
+    covered: dict[str, int] = {}
+    if isinstance(reader.location, tuple):
+        around = schedule[reader.location[0]]
+        if around.leader != reader.name or around.location != "root":
+            return []
+        follows = {
+            b.name: a.name for a, b in zip(reader.compute.axes, around.compute.axes, strict=True)
+        }
+        for it in around.iters[: around.position(reader.location[1]) + 1]:
+            axis = follows.get(it.axis, "")
+            covered[axis] = covered.get(axis, 0) + 1
+            nest.append((around.name, it.name, axis in axes, False))
+    for it in reader.iters:
+        if it.level >= covered.get(it.axis, 0):
+            last = not it.reduce and it.level == len(reader.factors(it.axis))
+            nest.append((reader.name, it.name, it.axis in axes, last))
+    places = [
+        (stage, iterator)
+        for p, (stage, iterator, moves, _) in enumerate(nest)
+        if moves and any(not m and not register for _, _, m, register in nest[p + 1 :])
+    ]
+    return list(dict.fromkeys([*places[:1], *places[-1:]]))
 
 
 def location_candidates(state: State, name: str) -> list[tuple[str, str]]:
     """(stage, iterator) where an untiled root stage may be computed (reference: Ansor's list)."""
     schedule = state.schedule
     s = schedule[name]
-    if s.is_placeholder or s.location != "root" or s.tiling or name in schedule.outputs:
+    if s.is_placeholder or s.location != "root" or name in schedule.outputs:
+        return []
+    if s.packed_for is not None:
+        return _packing_places(state, s)
+    if s.tiling:
         return []
     targets = {_root_of(state, r) for r in schedule.readers(name)}
-    if len(targets) != 1 or s.packed_for:
+    if len(targets) != 1:
         return []
     target = schedule[targets.pop()]
     first_reduce = target.first_reduce
