@@ -31,6 +31,7 @@ from ansorlite.schedule.state import State, complete_state
 from ansorlite.search.clock import PhaseClock
 from ansorlite.search.debug import Trace
 from ansorlite.search.policy import Candidate, SearchPolicy
+from ansorlite.search.reference import is_heavy, reference_state
 from ansorlite.space.plain import PLAIN, plain_state, with_double_sums
 from ansorlite.space.sketch import Sketch
 from ansorlite.task import SearchTask
@@ -178,8 +179,9 @@ class TaskTuner:
 
         Returns how many trials the round has; 0 if no candidate, or no time, is left.
         """
-        if self.rounds == 0:
+        if self.rounds == 0 and not is_heavy(self.task):
             return self._plain_round()
+        self.rounds = max(1, self.rounds)
         number = self.rounds
         with self.shared.clock.phase("search"):
             asked = {c.key: c for c in self.policy.ask(n, number)}
@@ -207,37 +209,37 @@ class TaskTuner:
         if self._prepared:
             return
         with self.shared.clock.phase("building"):
-            image = self._build_plain()
+            image = self._build_reference()
         spec = CheckSpec(self.task.dag, CHECK_SEED, image, reduction_length(self.task.dag))
         with self.shared.clock.phase("checking"):
             ready = self.shared.runner.prepare(self.task.workload_key, spec)
         if not ready.ok:
             raise AnsorliteError(
-                f"the plain schedule of task {self.task.name} cannot serve as reference: "
-                f"{ready.error}"
+                f"the reference of task {self.task.name} cannot serve as one: {ready.error}"
             )
-        self._plain_image, self._plain_s = image, ready.latency_s
+        self._reference, self._reference_s = image, ready.latency_s
         self._prepared = True
 
-    def _build_plain(self) -> KernelImage:
+    def _build_reference(self) -> KernelImage:
         key = f"{self.task.workload_key}/{PLAIN}"
-        self.shared.builder.share(key, lower(self._plain))
+        self.shared.builder.share(key, lower(reference_state(self.task)))
         outcome = self.shared.builder.build([BuildRequest(key, {}, self.task.target)])[0]
         self.shared.builder.unshare(key)
         if outcome.image is None:
             raise AnsorliteError(
-                f"the plain schedule of task {self.task.name} does not build: {outcome.error}"
+                f"the reference of task {self.task.name} does not build: {outcome.error}"
             )
         return outcome.image
 
     def _plain_round(self) -> int:
+        """The plain schedule, which is the reference too, as the first trial."""
         self.prepare()
-        once = self._plain_s
+        once = self._reference_s
         if once is not None and once > SLOW_PLAIN_S:
             result = MeasureResult(Status.OK, once, (once,))
         else:
-            result = self._run(self._plain_image)
-        self._record(PLAIN, self._plain, {}, result, 0, self._plain_image)
+            result = self._run(self._reference)
+        self._record(PLAIN, self._plain, {}, result, 0, self._reference)
         self.rounds = 1
         return 1
 

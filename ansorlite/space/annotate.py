@@ -68,7 +68,8 @@ def _vector_loop(state: State, s: Stage, node: str, target: Target) -> State:
     last = wide[-1]
     hole = next((h for h in state.holes if h.name == f"{node}.lanes"), None)
     if hole is None:
-        hole = lanes_hole(node, _size(s, last.axis), s.compute.dtype, target)
+        first = state.schedule[s.leader] if s.leader is not None else s  # whose hole it is
+        hole = lanes_hole(node, _size(s, last.axis), first.compute.dtype, target)
         state = state.open(hole)
     state = state.apply(Annotate(s.name, last.name, "lanes", hole.columns[0]))
     return _stream(state, s, last.name, target)

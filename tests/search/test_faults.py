@@ -68,10 +68,10 @@ def test_each_fault_costs_one_trial(tmp_path: Path, runner: LocalRunner) -> None
 def test_the_plain_schedule_must_run(runner: LocalRunner) -> None:
     with Saboteur([]) as builder:
         builder.faults = ["segfault"]
-        with pytest.raises(AnsorliteError, match=r"schedule of task C\.relu cannot.*SIGSEGV"):
+        with pytest.raises(AnsorliteError, match=r"reference of task C\.relu cannot.*SIGSEGV"):
             tune(matmul(20), 4, builder=builder, runner=runner, progress=False)
         builder.faults = ["worker killed"]
-        with pytest.raises(AnsorliteError, match=r"schedule of task C\.relu does not build"):
+        with pytest.raises(AnsorliteError, match=r"reference of task C\.relu does not build"):
             tune(matmul(20), 4, builder=builder, runner=runner, progress=False)
 
 

@@ -150,6 +150,21 @@ def test_a_loop_that_holds_a_stage_is_no_vector() -> None:
     assert not any("lanes" in n for n in notes(state, "Z"))
 
 
+def test_a_follower_of_another_dtype_shares_the_hole() -> None:
+    """Sums in float64, cast behind: one vector length, that of the sums."""
+    x, y = te.placeholder((32, 48), name="X"), te.placeholder((48, 64), name="Y")
+    k = te.reduce_axis(48, "k")
+    total = te.compute(
+        (32, 64),
+        lambda i, j: te.sum(te.cast(x[i, k] * y[k, j], "float64"), axis=k),
+        name="S",
+    )
+    dag = te.ComputeDAG([te.compute((32, 64), lambda i, j: te.cast(total[i, j], "float32"))])
+    found = [annotate(s, TARGET) for s, _ in derive(State(dag), TARGET)]
+    fused = [s for s in found if s.schedule["S"].location != "root"]
+    assert fused and all(options(s)["S.lanes"] == ((2,), (4,)) for s in fused)
+
+
 def test_scalars_need_no_annotation() -> None:
     x = te.placeholder((), name="X")
     assert annotated(te.compute((), lambda: x[()] * 2.0, name="Y")).holes == ()
