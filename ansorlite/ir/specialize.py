@@ -369,15 +369,22 @@ class _Specializer:
             unrolled = replace(lp, body=body, mark="unroll", notes=())
             return unrolled, copies * max(1, int(n.value)), True
         factor = max(d for d in range(1, allowed + 1) if n.value % d == 0)
-        if factor == 1:
-            return replace(lp, body=body, mark="serial", notes=()), copies, False
+        if 2 * factor <= allowed:  # what is left over is unrolled too, behind the loop
+            factor = allowed
+        trips, rest = divmod(int(n.value), factor)
         outer, inner = self._var(lp, "o"), self._var(lp, "u")
-        index = {lp.var: add(mul(outer, factor), inner)}
-        body = map_exprs(body, lambda e: substitute(e, index))
-        few = For(inner.name, Const(factor), Const(factor), True, body, mark="unroll", axis=lp.axis)
-        trips = Const(n.value // factor)
-        loop = For(outer.name, trips, trips, True, few, axis=lp.axis)
-        return loop, copies * factor, False
+        few = self._copies(lp, body, inner, add(mul(outer, factor), inner), factor)
+        count = Const(trips)
+        parts: list[Stmt] = [For(outer.name, count, count, True, few, axis=lp.axis)]
+        if rest:
+            last = self._var(lp, "u")
+            parts.append(self._copies(lp, body, last, add(last, trips * factor), rest))
+        return block(parts), copies * factor, False
+
+    def _copies(self, lp: For, body: Stmt, var: Var, index: Expr, n: int) -> Stmt:
+        """The body n times, with `index`, which moves with `var`, for the loop's variable."""
+        body = map_exprs(body, lambda e: substitute(e, {lp.var: index}))
+        return For(var.name, Const(n), Const(n), True, body, mark="unroll", axis=lp.axis)
 
     def _spread(self, loops: list[For], tile: list[For], store: Store, unroll: bool) -> Stmt:
         """The loops around a store, the one with lanes cut into vectors (innermost).

@@ -93,6 +93,15 @@ CASES: dict[str, tuple[te.Tensor, tuple[Step, ...]]] = {
             Annotate("C", "r", "unroll", 16),
         ),
     ),
+    "unrolled_with_a_rest": (
+        matmul(4, 8, 11),
+        (
+            *TILED,
+            Reorder("C", ("i.0", "j.0", "r", "i.1", "j.1")),
+            *TILE,
+            Annotate("C", "r", "unroll", 16),
+        ),
+    ),
     "horizontal_reduction": (rows(3, 23), (Annotate("C", "r", "lanes", 4),)),
     "short_horizontal_reduction": (rows(3, 3, te.max), (Annotate("C", "r", "lanes", 4),)),
     "vectors_and_remainder": (doubled(11), (Annotate("C", "i", "lanes", 4),)),
