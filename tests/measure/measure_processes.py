@@ -28,8 +28,13 @@ def eventually(condition: Callable[[], bool], timeout_s: float = 20.0) -> bool:
 
 
 def start_script(body: str) -> subprocess.Popen[str]:
-    """Run `body` as a script on stdin, without any __main__ guard, in a group of its own."""
-    head = f"import sys; sys.path[:0] = [{str(HERE)!r}, {str(HERE.parents[1])!r}]\n"
+    """Run `body` as a script on stdin, without any __main__ guard, in a group of its own.
+
+    It takes SIGINT as a terminal's would, also where ours is ignored, as shells do in the
+    background.
+    """
+    head = f"import signal, sys; sys.path[:0] = [{str(HERE)!r}, {str(HERE.parents[1])!r}]\n"
+    head += "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
     process = subprocess.Popen(
         [sys.executable, "-"],
         stdin=subprocess.PIPE,
