@@ -1,8 +1,8 @@
 """The plain schedule: a fixed, valid program for any DAG, and the reference for all others.
 
 Every stage at root, outer loops parallel, the contiguous axis in vectors, sums in float64. It is
-the first trial of every task, so a valid answer exists; candidates are checked
-against its outputs.
+the first trial of every task but heavy ones, so a valid answer exists; candidates are checked
+against its outputs (see `search.reference`).
 """
 
 from dataclasses import replace
