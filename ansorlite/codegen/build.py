@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ansorlite.codegen.compile import assembly, compile_module, optimized_ir
+from ansorlite.codegen.compile import Passes, assembly, compile_module, optimized_ir
 from ansorlite.codegen.emit import emit_module, workspace_bytes
 from ansorlite.codegen.image import KernelImage, Param, Role
 from ansorlite.errors import BuildError
 from ansorlite.ir.expr import Const, Expr
 from ansorlite.ir.interpret import concrete_layout
-from ansorlite.ir.program import Program, verify
+from ansorlite.ir.program import Program, all_buffers, stores_under, verify
 from ansorlite.ir.specialize import specialize
 from ansorlite.schedule.lower import fill
 from ansorlite.settings import settings
@@ -42,19 +42,31 @@ def build_program(program: Program, target: Target, symbol: str = SYMBOL) -> Ker
     ready = specialize(program)
     if settings().verify:
         verify(ready)
-    code = compile_module(emit_module(ready, target, symbol), target)
+    code = compile_module(emit_module(ready, target, symbol), target, passes=passes_for(ready))
     params = kernel_params(program)
     return KernelImage(code, symbol, params, target.triple, target.cpu, program.bound)
 
 
 def llvm_ir(program: Program, target: Target, optimized: bool = True) -> str:
     """The LLVM IR of a concrete program, after or before LLVM's passes."""
-    text = emit_module(specialize(program), target, SYMBOL)
-    return optimized_ir(text, target) if optimized else text
+    ready = specialize(program)
+    text = emit_module(ready, target, SYMBOL)
+    return optimized_ir(text, target, passes=passes_for(ready)) if optimized else text
 
 
 def kernel_assembly(program: Program, target: Target) -> str:
-    return assembly(emit_module(specialize(program), target, SYMBOL), target)
+    ready = specialize(program)
+    return assembly(emit_module(ready, target, SYMBOL), target, passes=passes_for(ready))
+
+
+def passes_for(ready: Program) -> Passes:
+    """All of LLVM's passes where a loop sums up in memory: one of them finds a register for it."""
+    scopes = {b.name: b.scope for b in all_buffers(ready)}
+    in_memory = any(
+        s.combiner and scopes[s.buffer] != "register" and any(lp.reduce for lp in loops)
+        for s, loops in stores_under(ready.body)
+    )
+    return "all" if in_memory else "few"
 
 
 def kernel_params(program: Program) -> tuple[Param, ...]:

@@ -2,41 +2,54 @@
 
 In: the text of one module and a `Target`, which need not be the host. Out: bytes of a relocatable
 object (position-independent, small code model: what the loader links and deployment writes), or
-text. One call costs 25-30 ms for a kernel and leaks some 95 KiB inside LLVM, so a process that
-compiles thousands is to be recycled. LLVM aborts the process on IR that its verifier lets through
+text. One call leaks some 95 KiB inside LLVM, so a process that compiles thousands is to be
+recycled. LLVM aborts the process on IR that its verifier lets through
 but its code generator cannot take: compile what is not trusted in a child process.
 """
 
 from functools import cache
+from typing import Literal
 
 import llvmlite.binding as llvm
 
 from ansorlite.errors import BuildError
 from ansorlite.target import Target
 
+Passes = Literal["few", "all"]
+# What is left to do for code that is emitted in order: registers for stack slots, fewer blocks,
+# simpler instructions. The other passes of O2 took more time than all of these and the emitter.
+FEW = ("sroa", "simplify_cfg", "instruction_combine")
 
-def compile_module(module_ir: str, target: Target, *, vectorize: bool = False) -> bytes:
-    """Object bytes of a module, after LLVM's O2 pipeline.
 
-    `vectorize` turns LLVM's loop and SLP vectorisers on; they are off because vectors are emitted
-    explicitly. Raises BuildError where the IR does not parse or verify, or the target is unknown.
+def compile_module(
+    module_ir: str, target: Target, *, passes: Passes = "all", vectorize: bool = False
+) -> bytes:
+    """Object bytes of a module, after all passes of LLVM's O2 pipeline or a few of them.
+
+    `vectorize` turns LLVM's loop and SLP vectorisers on (with all passes); they are off because
+    vectors are emitted explicitly. Raises BuildError where the IR does not parse or verify, or the
+    target is unknown.
     """
-    module, machine = _optimize(module_ir, target, vectorize)
+    module, machine = _optimize(module_ir, target, passes, vectorize)
     try:
         return bytes(machine.emit_object(module))
     except RuntimeError as error:
         raise BuildError(f"no object code for {target.cpu} ({target.triple}): {error}") from error
 
 
-def optimized_ir(module_ir: str, target: Target, *, vectorize: bool = False) -> str:
+def optimized_ir(
+    module_ir: str, target: Target, *, passes: Passes = "all", vectorize: bool = False
+) -> str:
     """The module's text after the same passes as `compile_module`."""
-    module, _ = _optimize(module_ir, target, vectorize)
+    module, _ = _optimize(module_ir, target, passes, vectorize)
     return str(module)
 
 
-def assembly(module_ir: str, target: Target, *, vectorize: bool = False) -> str:
+def assembly(
+    module_ir: str, target: Target, *, passes: Passes = "all", vectorize: bool = False
+) -> str:
     """The target's assembly text of what `compile_module` emits."""
-    module, machine = _optimize(module_ir, target, vectorize)
+    module, machine = _optimize(module_ir, target, passes, vectorize)
     return str(machine.emit_assembly(module))
 
 
@@ -46,7 +59,7 @@ def data_layout(target: Target) -> str:
 
 
 def _optimize(
-    module_ir: str, target: Target, vectorize: bool
+    module_ir: str, target: Target, passes: Passes, vectorize: bool
 ) -> tuple[llvm.ModuleRef, llvm.TargetMachine]:
     machine = _target_machine(target)
     module = _parse(module_ir)
@@ -60,7 +73,13 @@ def _optimize(
     options.loop_unrolling = False
     # All of these are single-use: a ModulePassManager that runs twice aborts the process.
     builder = llvm.create_pass_builder(machine, options)
-    builder.getModulePassManager().run(module, builder)
+    if passes == "all":
+        builder.getModulePassManager().run(module, builder)
+        return module, machine
+    manager = llvm.create_new_module_pass_manager()
+    for name in FEW:
+        getattr(manager, f"add_{name}_pass")()
+    manager.run(module, builder)
     return module, machine
 
 

@@ -7,7 +7,7 @@ become stack slots with constant offsets, which LLVM promotes to vector register
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,8 +15,9 @@ from llvmlite import ir
 
 from ansorlite.codegen.compile import data_layout
 from ansorlite.codegen.emit_expr import ExprEmitter
-from ansorlite.codegen.emit_index import BYTES, I1, I32, I64, TYPES, Env, Memory, declared
-from ansorlite.codegen.zeros import is_zero
+from ansorlite.codegen.emit_index import BYTES, I1, I32, I64, TYPES, declared
+from ansorlite.codegen.scope import Env, Memory, Scope
+from ansorlite.codegen.zeros import decided, is_zero
 from ansorlite.errors import BuildError
 from ansorlite.ir.expr import Const, Expr, Load, is_int
 from ansorlite.ir.interpret import concrete_shape
@@ -32,6 +33,7 @@ from ansorlite.ir.program import (
     Store,
     walk,
 )
+from ansorlite.ir.ranges import bounds
 from ansorlite.ir.traverse import loads
 from ansorlite.target import Target
 
@@ -174,7 +176,7 @@ class _Nest:
         pointers = self._pointers(c.b, c.b.load(data, typ=PTR), used)
         me = c.b.zext(c.b.call(declared(self.module, "omp_get_thread_num", I32, []), []), I64)
 
-        def part(k: ir.Value) -> None:
+        def part(k: ir.Value, _: Scope) -> None:
             mine = c.b.urem(c.b.add(me, k), I64(parts))
             following = c.b.mul(c.b.add(mine, I64(1)), I64(grains))
             end = c.b.udiv(following, I64(parts))
@@ -191,7 +193,7 @@ class _Nest:
             c.b.branch(take)
             c.b.position_at_end(done)
 
-        c.count(I64(0), I64(parts), part)
+        c.count(I64(0), I64(parts), Scope(None, None), part)
         c.b.ret_void()
         gomp = declared(self.module, "GOMP_parallel", VOID, [PTR, PTR, I32, I32])
         b.call(gomp, [share, frame, I32(0), I32(0)])
@@ -201,15 +203,20 @@ class _Nest:
         return b.gep(frame, [b.mul(line, I64(WORDS_A_LINE))], source_etype=I64)
 
     def _body(self, fn: ir.Function, used: list[Buffer], loops: list[For], body: Stmt) -> None:
-        b = ir.IRBuilder(fn.append_basic_block("entry"))
-        emitter = _StmtEmitter(b, self.module, self.masks)
+        entry = fn.append_basic_block("entry")
+        emitter = _StmtEmitter(ir.IRBuilder(entry), self.module, self.masks)
+        written = {s.buffer for s in walk(body) if isinstance(s, Store)}
         memory = {
-            x.name: Memory(a, _strides(concrete_shape(x)), x.dtype)
+            x.name: Memory(a, _strides(concrete_shape(x)), x.dtype, constant=x.name not in written)
             for x, a in zip(used, fn.args, strict=False)
         }
         memory.update(emitter.allocate([s.buffer for s in walk(body) if isinstance(s, Alloc)]))
-        env = Env({}, memory)
+        env = Env({}, memory, Scope(None, entry), {})
+        for m in memory.values():
+            emitter.place(m.pointer, env.scope)
         first, last = fn.args[len(used)], fn.args[len(used) + 1]
+        start = fn.append_basic_block("start")
+        emitter.b.position_at_end(start)
         if loops:
             emitter.grains(loops, first, last, body, env)
         else:
@@ -218,6 +225,8 @@ class _Nest:
             emitter.b.fence("seq_cst")  # such stores are in no order with others
         emitter.release()
         emitter.b.ret_void()
+        emitter.b.position_at_end(entry)
+        emitter.b.branch(start)
 
 
 def _parallel_loops(nest: Stmt) -> tuple[list[For], Stmt]:
@@ -250,6 +259,9 @@ def transposed(b: ir.IRBuilder, rows: list[ir.Value]) -> list[ir.Value]:
                 out[k + step] = b.shuffle_vector(first, second, ir.Constant(kind, high))
         rows, step = out, step // 2
     return rows
+
+
+Trip = Callable[[ir.Value, Scope], None]
 
 
 class _StmtEmitter(ExprEmitter):
@@ -291,15 +303,16 @@ class _StmtEmitter(ExprEmitter):
     ) -> None:
         """for g in [first, last): decode g into the parallel loops' variables, run the body."""
 
-        def trip(g: ir.Value) -> None:
+        def trip(g: ir.Value, scope: Scope) -> None:
+            here = replace(env, scope=scope)
             values: dict[str, Any] = {}
             rest = g
             for k, lp in enumerate(reversed(loops)):
-                n = I64(_nominal(lp))
-                last_one = k == len(loops) - 1
-                values[lp.var] = rest if last_one else self.b.urem(rest, n)
-                rest = rest if last_one else self.b.udiv(rest, n)
-            inner = env.inner(vars=values)
+                if k == len(loops) - 1:
+                    values[lp.var] = rest
+                    continue
+                values[lp.var], rest = self._split(rest, _nominal(lp), here)
+            inner = here.inner(values, {lp.var: (0, _nominal(lp) - 1) for lp in loops})
             clamps = [lp for lp in loops if lp.extent != lp.nominal]
             if not clamps:
                 self.stmt(body, inner)
@@ -310,23 +323,37 @@ class _StmtEmitter(ExprEmitter):
                 n = I64(n) if isinstance(n, int) else n
                 inside = self.b.and_(inside, self.b.icmp_signed("<", values[lp.var], n))
             with self.b.if_then(inside):
-                self.stmt(body, inner.inner())
+                self.stmt(body, inner.branch())
 
-        self.count(first, last, trip)
+        self.count(first, last, env.scope, trip)
 
-    def count(self, first: ir.Value, last: ir.Value, trip: Any) -> None:
-        """A counted loop; `trip` gets the induction variable."""
+    def _split(self, g: ir.Value, n: int, env: Env) -> tuple[ir.Value, ir.Value]:
+        """(g mod n, g div n) of a number that is not negative."""
+        low = self.once("urem", (g, n), env, lambda: self.b.urem(g, I64(n)))
+        return low, self.once("udiv", (g, n), env, lambda: self.b.udiv(g, I64(n)))
+
+    def count(self, first: ir.Value, last: ir.Value, around: Scope, trip: Trip) -> None:
+        """A counted loop; `trip` gets the induction variable and the scope of the loop."""
         b = self.b
         before = b.block
-        head, done = b.append_basic_block("loop"), b.append_basic_block("done")
-        b.cbranch(b.icmp_signed("<", first, last), head, done)
+        head, body, done = (b.append_basic_block(n) for n in ("head", "loop", "done"))
+        certain = isinstance(first, ir.Constant) and isinstance(last, ir.Constant)
+        if certain:
+            b.branch(head)  # nobody asks for a loop of no iteration
+        else:
+            b.cbranch(b.icmp_signed("<", first, last), head, done)
         b.position_at_end(head)
         i = b.phi(I64)
         i.add_incoming(first, before)
-        trip(i)
+        scope = Scope(around, head, certain)
+        self.place(i, scope)
+        b.position_at_end(body)
+        trip(i, scope)
         following = b.add(i, I64(1), flags=["nuw", "nsw"])
         i.add_incoming(following, b.block)
         b.cbranch(b.icmp_signed("<", following, last), head, done)
+        b.position_at_end(head)
+        b.branch(body)
         b.position_at_end(done)
 
     def stmt(self, s: Stmt, env: Env) -> None:
@@ -355,16 +382,21 @@ class _StmtEmitter(ExprEmitter):
         if s.mark == "unroll":
             for k in range(self._constant_extent(s)):
                 # One scope for all copies: they share their addresses.
-                shared = replace(env, vars={**env.vars, s.var: k})
-                self.stmt(s.body, shared)
+                self.stmt(s.body, env.inner({s.var: k}))
             return
         n = self.index(s.extent, env)
         if isinstance(n, int) and n <= 1:
             if n == 1:
-                self.stmt(s.body, env.inner(vars={s.var: 0}))
+                self.stmt(s.body, env.inner({s.var: 0}))
             return
         n = I64(n) if isinstance(n, int) else n
-        self.count(I64(0), n, lambda i: self.stmt(s.body, env.inner(vars={s.var: i})))
+
+        ranges = {s.var: (0, max(0, bounds(s.extent, env.ranges)[1] - 1))}
+
+        def trip(i: ir.Value, scope: Scope) -> None:
+            self.stmt(s.body, env.inner({s.var: i}, ranges, scope=scope))
+
+        self.count(I64(0), n, env.scope, trip)
 
     def _vector_loop(self, s: For, env: Env) -> None:
         """One vector; a remainder is a whole one whose last lanes are masked, where that is fast.
@@ -373,12 +405,12 @@ class _StmtEmitter(ExprEmitter):
         """
         lanes = self._constant_extent(s)
         if lanes == 1:
-            self.stmt(s.body, env.inner(vars={s.var: 0}))
+            self.stmt(s.body, env.inner({s.var: 0}))
             return
         width = 1 << (lanes - 1).bit_length() if self.masks else lanes
         past = s.mark == "stream"
         place = {"vector": s.var, "width": width, "lanes": lanes, "past_caches": past}
-        self.stmt(s.body, env.inner(vars={s.var: 0}, **place))
+        self.stmt(s.body, env.inner({s.var: 0}, {s.var: (0, lanes - 1)}, **place))
 
     def _transpose(self, s: For, env: Env) -> None:
         """A square of a copy: a vector along `s` for each lane of the loop inside, transposed."""
@@ -387,10 +419,12 @@ class _StmtEmitter(ExprEmitter):
         put, n = inner.body, self._constant_extent(s)
         columns = []
         for k in range(n):
-            here = env.inner(vars={s.var: 0, inner.var: k}, vector=s.var, width=n, lanes=n)
+            lanes = {s.var: (0, n - 1)}
+            here = env.inner({s.var: 0, inner.var: k}, lanes, vector=s.var, width=n, lanes=n)
             columns.append(self.wide(put.value, here))
         for k, row in enumerate(transposed(self.b, columns)):
-            here = env.inner(vars={s.var: k, inner.var: 0}, vector=inner.var, width=n, lanes=n)
+            lanes = {inner.var: (0, n - 1)}
+            here = env.inner({s.var: k, inner.var: 0}, lanes, vector=inner.var, width=n, lanes=n)
             self.store(put.buffer, put.indices, row, here)
 
     def _constant_extent(self, s: For) -> int:
@@ -399,16 +433,22 @@ class _StmtEmitter(ExprEmitter):
         return int(s.extent.value)
 
     def _if(self, s: If, env: Env) -> None:
+        known = decided(s.cond, env.ranges)
+        if known is not None:
+            chosen = s.then if known else s.orelse
+            if chosen is not None:
+                self.stmt(chosen, env)
+            return
         flag = self._scalar(s.cond, env)
         if s.orelse is None:
             with self.b.if_then(flag):
-                self.stmt(s.then, env.inner())
+                self.stmt(s.then, env.branch())
             return
         with self.b.if_else(flag) as (then, orelse):
             with then:
-                self.stmt(s.then, env.inner())
+                self.stmt(s.then, env.branch())
             with orelse:
-                self.stmt(s.orelse, env.inner())
+                self.stmt(s.orelse, env.branch())
 
     def _prefetch(self, s: Prefetch, env: Env) -> None:
         kind = [PTR, I32, I32, I32]
@@ -421,7 +461,7 @@ class _StmtEmitter(ExprEmitter):
         moving = env.vector is not None and any(env.vector in i.free for i in s.indices)
         if env.vector is not None and not moving:
             raise BuildError(f"store to {s.buffer} does not move with vector loop {env.vector}")
-        if s.combiner == "sum" and is_zero(s.value, env.settled):
+        if s.combiner == "sum" and is_zero(s.value, env.ranges):
             return
         value = self.wide(s.value, env)
         if s.combiner:

@@ -11,10 +11,11 @@ from collections.abc import Callable
 
 from llvmlite import ir
 
-from ansorlite.codegen.emit_index import BYTES, I1, I32, I64, TYPES, Env, IndexEmitter, declared
+from ansorlite.codegen.emit_index import BYTES, I1, I32, I64, TYPES, IndexEmitter, declared
+from ansorlite.codegen.scope import Env
 from ansorlite.codegen.vector_math import emit_math
+from ansorlite.codegen.zeros import decided
 from ansorlite.ir.expr import Const, Expr, Load, Op, Var, add, is_float, is_int, mul, terms_of
-from ansorlite.ir.ranges import coefficient
 from ansorlite.ir.traverse import loads, substitute
 
 FLOATS = ("float32", "float64")
@@ -49,7 +50,12 @@ class ExprEmitter(IndexEmitter):
     def wide(self, e: Expr, env: Env) -> ir.Value:
         """Like `value`, but broadcast to a vector inside a vector loop."""
         v = self.value(e, env)
-        return self.splat(v, env.width) if env.vector is not None else v
+        if env.vector is None or isinstance(v.type, ir.VectorType):
+            return v
+        if isinstance(v, ir.Constant):
+            return self.splat(v, env.width)
+        width = env.width
+        return self.once(("splat", width), (v,), env, lambda: self.splat(v, width))
 
     def splat(self, v: ir.Value, width: int) -> ir.Value:
         if isinstance(v.type, ir.VectorType):
@@ -80,9 +86,18 @@ class ExprEmitter(IndexEmitter):
         if e.name == "cast":
             return self._cast_scalar(e, env)
         if e.name in _ORDERED and is_int(e.args[0]):
-            x, y = (self.index(a, env) for a in e.args)
-            vals = [I64(v) if isinstance(v, int) else v for v in (x, y)]
-            return self.b.icmp_signed(_ORDERED[e.name], *vals)
+            if (known := decided(e, env.ranges)) is not None:
+                return I1(known)
+            sides = [self.index(a, env) for a in e.args]
+            vals = [I64(v) if isinstance(v, int) else v for v in sides]
+            sign = _ORDERED[e.name]
+            return self.once(sign, sides, env, lambda: self.b.icmp_signed(sign, *vals))
+        if e.name in ("and", "or", "not"):
+            if (known := decided(e, env.ranges)) is not None:
+                return I1(known)
+            open_ = [a for a in e.args if decided(a, env.ranges) is None]
+            args = [self._scalar(a, env) for a in open_]
+            return self.once(e.name, args, env, lambda: self._apply(e, args))
         return self._apply(e, [self._scalar(a, env) for a in e.args])
 
     def _apply(self, e: Op, args: list[ir.Value]) -> ir.Value:
@@ -159,6 +174,8 @@ class ExprEmitter(IndexEmitter):
 
     def _select_scalar(self, e: Op, env: Env) -> ir.Value:
         cond, a, c = e.args
+        if (known := decided(cond, env.ranges)) is not None:
+            return self._branch_value(a if known else c, env)
         filled = self._filled(e, env)
         if filled is not None:
             return filled
@@ -172,7 +189,7 @@ class ExprEmitter(IndexEmitter):
         return self.choose(flag, branch(a), branch(c))
 
     def _branch_value(self, e: Expr, env: Env) -> ir.Value:
-        inner = env.inner()
+        inner = env.branch()
         if not is_int(e):
             return self.value(e, inner)
         v = self.index(e, inner)
@@ -216,6 +233,8 @@ class ExprEmitter(IndexEmitter):
         assert isinstance(e, Op)
         if e.name == "select":
             cond, a, c = e.args
+            if (known := decided(cond, env.ranges)) is not None:
+                return self.wide(a if known else c, env)
             if env.vector not in cond.free:
                 filled = self._filled(e, env)
                 if filled is not None:
@@ -223,8 +242,8 @@ class ExprEmitter(IndexEmitter):
                 flag = self._scalar(cond, env)
                 return self.choose(
                     flag,
-                    lambda: self.wide(a, env.inner()),
-                    lambda: self.wide(c, env.inner()),
+                    lambda: self.wide(a, env.branch()),
+                    lambda: self.wide(c, env.branch()),
                 )
             if loads(a) or loads(c):
                 return self._per_lane(e, env)
@@ -239,10 +258,10 @@ class ExprEmitter(IndexEmitter):
 
     def _int_vector(self, e: Expr, env: Env) -> ir.Value:
         assert env.vector is not None
-        c = coefficient(e, env.vector)
+        c, start = self.along(e, env.vector)
         if not isinstance(c, Const):
             return self._per_lane(e, env)
-        base = self._scalar(substitute(e, {env.vector: Const(0)}), env)
+        base = self._scalar(start, env)
         kind = ir.VectorType(base.type, env.width)
         steps = ir.Constant(kind, [int(c.value) * k for k in range(env.width)])
         return self.b.add(self.splat(base, env.width), steps)
@@ -252,7 +271,7 @@ class ExprEmitter(IndexEmitter):
         assert env.vector is not None
         out: ir.Value | None = None
         for k in range(env.lanes):
-            lane = env.inner(vars={env.vector: k}, vector=None, width=1, lanes=1)
+            lane = env.inner({env.vector: k}, vector=None, width=1, lanes=1)
             v = self._scalar(e, lane)
             if out is None:
                 out = self._unfilled(v.type, env)
@@ -268,9 +287,19 @@ class ExprEmitter(IndexEmitter):
 
     def load(self, e: Load, env: Env) -> ir.Value:
         flat = self.flat(e.tensor, e.indices, env)
-        kind = TYPES[e.dtype]
-        v = self.b.load(self.address(e.tensor, flat, env), typ=kind, align=BYTES[e.dtype])
-        return self._boolean(v) if e.dtype == "bool" else v
+        at = self.address(e.tensor, flat, env)
+
+        def read() -> ir.Value:
+            v = self.b.load(at, typ=TYPES[e.dtype], align=BYTES[e.dtype])
+            return self._boolean(v) if e.dtype == "bool" else v
+
+        return self._loaded(at, env, 1, read, env.memory[e.tensor].constant)
+
+    def _loaded(
+        self, at: ir.Value, env: Env, lanes: int, read: Callable[[], ir.Value], constant: bool
+    ) -> ir.Value:
+        """What is read, once where nobody writes it."""
+        return self.once(("load", lanes), (at,), env, read, certain=True) if constant else read()
 
     def _boolean(self, v: ir.Value) -> ir.Value:
         return self.b.icmp_unsigned("!=", v, ir.Constant(v.type, None))
@@ -278,14 +307,18 @@ class ExprEmitter(IndexEmitter):
     def _load_vector(self, e: Load, env: Env) -> ir.Value:
         assert env.vector is not None
         flat = self.flat(e.tensor, e.indices, env)
-        c = coefficient(flat, env.vector)
+        c, base = self.along(flat, env.vector)
         if not isinstance(c, Const):
             return self._per_lane(e, env)
-        base = substitute(flat, {env.vector: Const(0)})
         if c.value == 1:
             at = self.address(e.tensor, base, env)
-            v = self._lanes_at(at, e.dtype, env, whole=env.memory[e.tensor].padded)
-            return self._boolean(v) if e.dtype == "bool" else v
+            m = env.memory[e.tensor]
+
+            def read() -> ir.Value:
+                v = self._lanes_at(at, e.dtype, env, whole=m.padded)
+                return self._boolean(v) if e.dtype == "bool" else v
+
+            return self._loaded(at, env, env.lanes, read, m.constant)
         kind = TYPES[e.dtype]
         out = self._unfilled(kind, env)
         for k in range(env.lanes):
@@ -338,8 +371,10 @@ class ExprEmitter(IndexEmitter):
             return None
         memory = env.memory[x.tensor]
         width = env.width if env.vector in x.free else 1
-        if width > 1 and coefficient(self.flat(x.tensor, x.indices, env), env.vector or "") != ONE:
-            return None
+        if width > 1:
+            flat = self.flat(x.tensor, x.indices, env)
+            if self.along(flat, env.vector or "")[0] != ONE:
+                return None
         split = len(x.indices)
         while split > 1 and not (cond.free & x.indices[split - 1].free):
             split -= 1
@@ -350,18 +385,22 @@ class ExprEmitter(IndexEmitter):
         for d, (i, stride) in enumerate(zip(x.indices, memory.strides, strict=True)):
             parts[d >= split] = add(parts[d >= split], mul(i, stride))
         if env.vector is not None:
-            parts = [substitute(p, {env.vector: Const(0)}) for p in parts]
+            parts = [self.along(p, env.vector)[1] for p in parts]
         block = self._block(x.dtype, fill, inner + width)
-        start = self.address(x.tensor, parts[0], env)
-        pointer = self.b.select(self._scalar(cond, env), start, block)
-        offset = self.index(parts[1], env)
-        kind = TYPES[x.dtype]
-        if not isinstance(offset, int) or offset:
-            at = I64(offset) if isinstance(offset, int) else offset
-            pointer = self.b.gep(pointer, [at], source_etype=kind)
-        if width > 1:
-            return self._lanes_at(pointer, x.dtype, env)
-        return self.b.load(pointer, typ=kind, align=BYTES[x.dtype])
+        self.place(block, env.scope.root)
+        start = self.address(x.tensor, parts[0], env, here=False)
+        flag = self._scalar(cond, env)
+        row = self.once(
+            "select", (flag, start, block), env, lambda: self.b.select(flag, start, block)
+        )
+        at = self.moved(row, self.index(parts[1], env), x.dtype, env)
+
+        def read() -> ir.Value:
+            if width > 1:
+                return self._lanes_at(at, x.dtype, env)
+            return self.b.load(at, typ=TYPES[x.dtype], align=BYTES[x.dtype])
+
+        return self._loaded(at, env, env.lanes if width > 1 else 1, read, memory.constant)
 
     def _block(self, dtype: str, fill: Const, size: int) -> ir.Value:
         """The address of so many elements of one value."""
@@ -374,7 +413,7 @@ class ExprEmitter(IndexEmitter):
             known.align = 64
             value = None if fill.value == 0 else [fill.value] * size
             known.initializer = ir.Constant(kind, value)
-        return self.b.gep(known, [I64(0)], source_etype=TYPES[dtype])
+        return known
 
     def store(self, tensor: str, indices: tuple[Expr, ...], value: ir.Value, env: Env) -> None:
         """Store a value; inside a vector loop the value is a vector along it."""
@@ -389,9 +428,8 @@ class ExprEmitter(IndexEmitter):
             self.b.store(value, self.address(tensor, flat, env), align=BYTES[dtype])
             return
         value = self.splat(value, env.width)
-        c = coefficient(flat, env.vector)
+        c, base = self.along(flat, env.vector)
         if isinstance(c, Const) and c.value == 1:
-            base = substitute(flat, {env.vector: Const(0)})
             if env.lanes < env.width and not env.memory[tensor].padded:
                 value = self._used(value, env)
             put = self.b.store(value, self.address(tensor, base, env), align=BYTES[dtype])

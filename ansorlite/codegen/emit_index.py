@@ -6,13 +6,15 @@ address computations. What is loaded or selected comes from the subclass (`codeg
 """
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 from llvmlite import ir
 
+from ansorlite.codegen.scope import Env, Scoped
 from ansorlite.errors import BuildError
 from ansorlite.ir.expr import Const, Expr, Op, Var, add, mul, terms_of
+from ansorlite.ir.ranges import coefficient
+from ansorlite.ir.traverse import substitute
 
 I1, I32, I64 = ir.IntType(1), ir.IntType(32), ir.IntType(64)
 TYPES: dict[str, ir.Type] = {
@@ -25,101 +27,77 @@ TYPES: dict[str, ir.Type] = {
 BYTES = {"float32": 4, "float64": 8, "int32": 4, "int64": 8, "bool": 1}
 
 
-@dataclass
-class Memory:
-    """A buffer at run time: its pointer and row-major strides in elements."""
-
-    pointer: ir.Value
-    strides: tuple[int, ...]
-    dtype: str
-    padded: bool = False  # vectors may touch the elements up to the next whole vector
-
-
-@dataclass
-class Env:
-    """What is known at one place: loop variables, buffers, and values computed so far."""
-
-    vars: dict[str, Any]  # ir.Value (i64) or int
-    memory: dict[str, Memory]
-    vector: str | None = None  # variable of the vector loop
-    width: int = 1
-    lanes: int = 1  # that are used, of `width`; the others hold anything
-    past_caches: bool = False  # vectors are stored so
-    cache: dict[Any, ir.Value] = field(default_factory=dict)
-
-    @property
-    def settled(self) -> dict[str, int]:
-        """Variables that have one value in all lanes, known now."""
-        known = {name: v for name, v in self.vars.items() if isinstance(v, int)}
-        known.pop(self.vector or "", None)
-        return known
-
-    def inner(self, **changed: Any) -> "Env":
-        """The environment of a nested scope; it sees but does not extend this one's cache."""
-        known = {**self.vars, **changed.pop("vars", {})}
-        return replace(self, vars=known, cache=dict(self.cache), **changed)
-
-
-class IndexEmitter(ABC):
+class IndexEmitter(Scoped, ABC):
     """Emits integers and addresses with one builder; `env` is given to every call."""
 
     def __init__(self, builder: ir.IRBuilder) -> None:
-        self.b = builder
+        super().__init__(builder)
         self._flat: dict[tuple[str, tuple[Expr, ...]], Expr] = {}
-        self._numbers: dict[int, tuple[int, ir.Value]] = {}
+        self._along: dict[tuple[Expr, str], tuple[Expr | None, Expr]] = {}
 
     def index(self, e: Expr, env: Env) -> Any:
         """An integer expression free of the vector variable: a Python int or an i64."""
         offset, rest = self._parts(e, env)
         if rest is None:
             return offset
-        return self.b.add(rest, I64(offset)) if offset else rest
+        if not offset:
+            return rest
+        return self.once("add", (rest, offset), env, lambda: self.b.add(rest, I64(offset)))
 
     def _parts(self, e: Expr, env: Env) -> tuple[int, ir.Value | None]:
-        """(constant, run-time value or None) with their sum the value of `e`."""
+        """(constant, run-time value or None) with their sum the value of `e`.
+
+        The terms are added from the outermost loop inwards, each where its last variable is known.
+        """
         offset = 0
-        runtime: dict[tuple[Any, ...], int] = {}
-        atoms: dict[Any, ir.Value] = {}
+        runtime: dict[tuple[int, ...], int] = {}
+        factors: dict[tuple[int, ...], list[ir.Value]] = {}
         for mono, c in terms_of(e).items():
-            left: list[Any] = []
+            left: list[ir.Value] = []
             for atom in mono:
                 value = self._atom(atom, env)
                 if isinstance(value, int):
                     c *= value
                 else:
-                    number = self._number(value)
-                    atoms[number] = value
-                    left.append(number)
+                    left.append(value)
             if left:
-                key = tuple(sorted(left))
+                left.sort(key=self.number)
+                key = tuple(map(self.number, left))
+                factors[key] = left
                 runtime[key] = runtime.get(key, 0) + c
             else:
                 offset += c
-        wanted = tuple(sorted((k, c) for k, c in runtime.items() if c))
-        if not wanted:
-            return offset, None
-        known = env.cache.get(wanted)
-        if known is None:
-            total: ir.Value | None = None
-            for ids, c in wanted:
-                prod = atoms[ids[0]]
-                for k in ids[1:]:
-                    prod = self.b.mul(prod, atoms[k])
-                if c != 1:
-                    prod = self.b.mul(prod, I64(c), flags=["nsw"])
-                total = prod if total is None else self.b.add(total, prod, flags=["nsw"])
-            known = env.cache[wanted] = total
-        return offset, known
+        wanted = [(self._depth(factors[k], env), k, c) for k, c in runtime.items() if c]
+        total: ir.Value | None = None
+        for _, k, c in sorted(wanted):
+            total = self._add_term(total, factors[k], c, env)
+        return offset, total
 
-    def _number(self, value: ir.Value) -> int:
-        """Values by order of use: what is emitted must not depend on memory addresses."""
-        known = self._numbers.get(id(value))
-        if known is None:
-            known = self._numbers[id(value)] = len(self._numbers), value
-        return known[0]
+    def _depth(self, values: list[ir.Value], env: Env) -> int:
+        """Of the loop where the last of these values is known."""
+        homes = [self.placed(v)[2] for v in values]
+        return max(env.scope.depth + 1 if h is None else h.depth for h in homes)
 
-    def _operand(self, x: Any) -> Any:
-        return x if isinstance(x, int) else (self._number(x),)
+    def _add_term(
+        self, total: ir.Value | None, factors: list[ir.Value], c: int, env: Env
+    ) -> ir.Value:
+        """total + c * product of the factors."""
+
+        def product() -> ir.Value:
+            prod = factors[0]
+            for f in factors[1:]:
+                prod = self.b.mul(prod, f)
+            return prod if c == 1 else self.b.mul(prod, I64(c), flags=["nsw"])
+
+        term = factors[0] if (c == 1 and len(factors) == 1) else None
+        if term is None:
+            term = self.once("mul", (*factors, c), env, product)
+        if total is None:
+            return term
+        before = total
+        return self.once(
+            "sum", (before, term), env, lambda: self.b.add(before, term, flags=["nsw"])
+        )
 
     def _atom(self, atom: Expr, env: Env) -> Any:
         if isinstance(atom, Const):
@@ -131,11 +109,11 @@ class IndexEmitter(ABC):
         args = [self.index(a, env) for a in atom.args]
         if all(isinstance(a, int) for a in args):
             return _fold(atom.name, [a for a in args if isinstance(a, int)])
+        divides = atom.name in ("floordiv", "ceildiv", "mod") and not isinstance(args[1], int)
         # The values of the operands decide: the same text means another value in another copy.
-        key = ("atom", atom.name, tuple(self._operand(a) for a in args))
-        if key not in env.cache:
-            env.cache[key] = self._int_op(atom.name, args)
-        return env.cache[key]
+        return self.once(
+            ("op", atom.name), args, env, lambda: self._int_op(atom.name, args), here=divides
+        )
 
     @abstractmethod
     def opaque(self, atom: Expr, env: Env) -> ir.Value:
@@ -174,17 +152,36 @@ class IndexEmitter(ABC):
             self._flat[key] = known
         return known
 
-    def address(self, tensor: str, flat: Expr, env: Env) -> ir.Value:
+    def along(self, e: Expr, var: str) -> tuple[Expr | None, Expr]:
+        """(by how much `e` grows with the variable, or None; `e` where it is 0)."""
+        known = self._along.get((e, var))
+        if known is None:
+            known = coefficient(e, var), substitute(e, {var: Const(0)})
+            self._along[e, var] = known
+        return known
+
+    def address(self, tensor: str, flat: Expr, env: Env, *, here: bool = True) -> ir.Value:
+        """Where an element lies; `here`: its constant offset is part of the load or store."""
         m = env.memory[tensor]
-        kind = TYPES[m.dtype]
         offset, rest = self._parts(flat, env)
-        pointer = m.pointer
-        if rest is not None:
-            key = ("row", tensor, self._number(rest))
-            if key not in env.cache:
-                env.cache[key] = self.b.gep(pointer, [rest], source_etype=kind)
-            pointer = env.cache[key]
-        return self.b.gep(pointer, [I64(offset)], source_etype=kind) if offset else pointer
+        pointer = m.pointer if rest is None else self.moved(m.pointer, rest, m.dtype, env)
+        return self.moved(pointer, offset, m.dtype, env, here=here and rest is not None)
+
+    def moved(
+        self, pointer: ir.Value, by: Any, dtype: str, env: Env, *, here: bool = False
+    ) -> ir.Value:
+        """The address so many elements behind another."""
+        if isinstance(by, int) and by == 0:
+            return pointer
+        at = I64(by) if isinstance(by, int) else by
+        kind = TYPES[dtype]
+        return self.once(
+            ("at", dtype),
+            (pointer, by),
+            env,
+            lambda: self.b.gep(pointer, [at], source_etype=kind),
+            here=here,
+        )
 
 
 def declared(module: ir.Module, name: str, ret: ir.Type, args: list[ir.Type]) -> ir.Function:

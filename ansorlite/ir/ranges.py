@@ -80,7 +80,10 @@ def _op_bounds(e: Op, args: list[Interval]) -> Interval:
                 return min(a // c, a // d), max(b // c, b // d)
             return min(-(-a // c), -(-a // d)), max(-(-b // c), -(-b // d))
         case "mod" if args[1][0] > 0:
-            return 0, args[1][1] - 1
+            (a, b), (c, d) = args
+            if c == d and a // c == b // c:
+                return a % c, b % c
+            return 0, d - 1
         case "select":
             return min(args[0][0], args[1][0]), max(args[0][1], args[1][1])
         case _:
@@ -112,7 +115,8 @@ def _by_range(e: Op, ranges: Mapping[str, Interval]) -> Expr:
         return extremum(e.name, kept) if len(kept) < len(e.args) else e
     if e.name in ("floordiv", "ceildiv", "mod") or (e.name in COMPARE and is_int(e.args[0])):
         if e.name in COMPARE:
-            return _decide(e, bounds(sub(e.args[0], e.args[1]), ranges))
+            flag = compared(e, ranges)
+            return e if flag is None else Const(flag, "bool")
         low, high = bounds(e, ranges)
         if low == high:
             return Const(low, e.dtype)
@@ -123,19 +127,20 @@ def _by_range(e: Op, ranges: Mapping[str, Interval]) -> Expr:
     return e
 
 
-def _decide(e: Op, diff: Interval) -> Expr:
-    low, high = diff
+def compared(e: Op, ranges: Mapping[str, Interval]) -> bool | None:
+    """A comparison of integers where the ranges decide it, otherwise None."""
+    low, high = bounds(sub(e.args[0], e.args[1]), ranges)
     match e.name:
         case "lt" if high < 0 or low >= 0:
-            return Const(high < 0, "bool")
+            return high < 0
         case "le" if high <= 0 or low > 0:
-            return Const(high <= 0, "bool")
+            return high <= 0
         case "eq" if low > 0 or high < 0 or low == high == 0:
-            return Const(low == high == 0, "bool")
+            return low == high == 0
         case "ne" if low > 0 or high < 0 or low == high == 0:
-            return Const(not low == high == 0, "bool")
+            return not low == high == 0
         case _:
-            return e
+            return None
 
 
 class Evaluator:

@@ -17,18 +17,22 @@ from ansorlite.target import Target
 
 def test_conditions_over_known_variables() -> None:
     i, j = Var("i"), Var("j")
-    assert decided(te.equal(i % 2, 0), {"i": 4}) is True
+    assert decided(te.equal(i % 2, 0), {"i": (4, 4)}) is True
     assert decided(te.equal(i % 2, 0), {}) is None
-    assert decided(te.all(i >= 1, j >= 1), {"i": 0}) is False
-    assert decided(te.any(i >= 1, j >= 1), {"i": 1}) is True
-    assert decided(te.all(i >= 1, j >= 1), {"i": 1}) is None
+    assert decided(te.all(i >= 1, j >= 1), {"i": (0, 0)}) is False
+    assert decided(te.any(i >= 1, j >= 1), {"i": (1, 1)}) is True
+    assert decided(te.all(i >= 1, j >= 1), {"i": (1, 1)}) is None
+    # a range is enough, of all lanes of a vector too
+    assert decided(2 * i + j >= 1, {"i": (1, 7), "j": (0, 3)}) is True
+    assert decided(2 * i + j >= 3, {"i": (1, 7), "j": (0, 3)}) is None
+    assert decided(te.equal(i % 4, 3), {"i": (8, 10)}) is False
 
 
 def test_products_with_a_zero_are_zero() -> None:
     x = te.placeholder((8,), name="x")
     guarded = te.select(Var("i") >= 1, x[Var("i")], 0.0)
-    assert is_zero(guarded * x[0], {"i": 0})
-    assert not is_zero(guarded * x[0], {"i": 1})
+    assert is_zero(guarded * x[0], {"i": (0, 0)})
+    assert not is_zero(guarded * x[0], {"i": (1, 1)})
     assert not is_zero(guarded * x[0], {})
     assert is_zero(Const(0.0, "float32"), {}) and not is_zero(x[0], {})
 
