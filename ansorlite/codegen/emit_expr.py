@@ -28,6 +28,10 @@ _ORDERED = {"lt": "<", "le": "<=", "eq": "==", "ne": "!="}
 class ExprEmitter(IndexEmitter):
     """Emits expressions with one builder; `env` is given to every call."""
 
+    def __init__(self, builder: ir.IRBuilder) -> None:
+        super().__init__(builder)
+        self._split_at: dict[tuple[Load, Expr], tuple[Expr, Expr, int]] = {}
+
     def opaque(self, atom: Expr, env: Env) -> ir.Value:
         if isinstance(atom, Load):
             return self._widen(self.load(atom, env), atom.dtype)
@@ -375,25 +379,17 @@ class ExprEmitter(IndexEmitter):
             flat = self.flat(x.tensor, x.indices, env)
             if self.along(flat, env.vector or "")[0] != ONE:
                 return None
-        split = len(x.indices)
-        while split > 1 and not (cond.free & x.indices[split - 1].free):
-            split -= 1
-        if split == len(x.indices) or memory.strides[split - 1] > MAX_FILL:
-            split = len(x.indices)
-        inner = memory.strides[split - 1] if split < len(x.indices) else 0
-        parts: list[Expr] = [Const(0), Const(0)]
-        for d, (i, stride) in enumerate(zip(x.indices, memory.strides, strict=True)):
-            parts[d >= split] = add(parts[d >= split], mul(i, stride))
+        row_at, column_at, inner = self._rows(x, cond, memory.strides)
         if env.vector is not None:
-            parts = [self.along(p, env.vector)[1] for p in parts]
+            row_at, column_at = (self.along(p, env.vector)[1] for p in (row_at, column_at))
         block = self._block(x.dtype, fill, inner + width)
         self.place(block, env.scope.root)
-        start = self.address(x.tensor, parts[0], env, here=False)
+        start = self.address(x.tensor, row_at, env, here=False)
         flag = self._scalar(cond, env)
         row = self.once(
             "select", (flag, start, block), env, lambda: self.b.select(flag, start, block)
         )
-        at = self.moved(row, self.index(parts[1], env), x.dtype, env)
+        at = self.moved(row, self.index(column_at, env), x.dtype, env)
 
         def read() -> ir.Value:
             if width > 1:
@@ -401,6 +397,25 @@ class ExprEmitter(IndexEmitter):
             return self.b.load(at, typ=TYPES[x.dtype], align=BYTES[x.dtype])
 
         return self._loaded(at, env, env.lanes if width > 1 else 1, read, memory.constant)
+
+    def _rows(self, x: Load, cond: Expr, strides: tuple[int, ...]) -> tuple[Expr, Expr, int]:
+        """(offset of a row, offset in it, its length): the test has no part in the second.
+
+        A length of 0: the whole access is tested.
+        """
+        known = self._split_at.get((x, cond))
+        if known is None:
+            split = len(x.indices)
+            while split > 1 and not (cond.free & x.indices[split - 1].free):
+                split -= 1
+            if split == len(x.indices) or strides[split - 1] > MAX_FILL:
+                split = len(x.indices)
+            parts: list[Expr] = [Const(0), Const(0)]
+            for d, (i, stride) in enumerate(zip(x.indices, strides, strict=True)):
+                parts[d >= split] = add(parts[d >= split], mul(i, stride))
+            length = strides[split - 1] if split < len(x.indices) else 0
+            known = self._split_at[x, cond] = parts[0], parts[1], length
+        return known
 
     def _block(self, dtype: str, fill: Const, size: int) -> ir.Value:
         """The address of so many elements of one value."""
