@@ -8,22 +8,21 @@ scope; plus what the hardware sees: register tile, vector fill, balance of the p
 data moved per cache level. Magnitudes are log2(1 + x), in bytes, elements or executions.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ansorlite.cost.touched import Access, Batch, Touched, Values, accesses, log, touch
+from ansorlite.cost.touched import Access, Batch, Levels, Touched, Values, accesses, touch
 from ansorlite.ir.expr import Const, Load, Op
-from ansorlite.ir.program import Buffer, For, Program, Store, all_buffers, stores_under
+from ansorlite.ir.program import NO_NOTE, Buffer, For, Program, Store, all_buffers, stores_under
 from ansorlite.ir.traverse import loads
 from ansorlite.ir.traverse import walk as exprs
 from ansorlite.space.legality import tile_shape
 from ansorlite.target import Target
 
-_ZERO = Const(0)
 MAX_BUFFERS = 5
 CURVE = 10
 
@@ -87,6 +86,17 @@ FEATURE_NAMES: tuple[str, ...] = (
 N_FEATURES = len(FEATURE_NAMES)
 
 
+_AT = {name: k for k, name in enumerate(FEATURE_NAMES)}
+_PLAIN = {
+    *("rows", "vectors", "lanes", "registers", "vector_fill", "stream"),
+    *("parallel_balance", "parallel_share", "loops", "work_share"),
+    *(f"intensity_{k}" for k in range(CURVE)),
+    *(f"buffer{b}_{n}" for b in range(MAX_BUFFERS) for n in ("read", "write")),
+    *(f"buffer{b}_reuse_{n}" for b in range(MAX_BUFFERS) for n in ("loop", "serial", "none")),
+}
+_LOGGED = np.array([k for k, name in enumerate(FEATURE_NAMES) if name not in _PLAIN])
+
+
 class FeaturePlan:
     """What features need of a program, taken from it once: accesses with their coefficients."""
 
@@ -102,19 +112,25 @@ class FeaturePlan:
                 self.touched[a.buffer.name] = self.touched.get(a.buffer.name, 0) + 1
 
     def __call__(
-        self, columns: Mapping[str, Any], n: int, target: Target
+        self, columns: Mapping[str, Any], n: int, target: Target, *, draft: bool = False
     ) -> npt.NDArray[np.float32]:
-        """float32[n, S, N_FEATURES]; `columns` gives int64[n] per hole variable."""
+        """float32[n, S, N_FEATURES]; `columns` gives int64[n] per hole variable.
+
+        A `draft` has what the analytic score needs, and zeros for the rest.
+        """
         ev = Batch(columns, n)
-        work = [_work(st, ev) for st in self.statements]
-        total = np.maximum(sum(work), 1.0)
-        out = np.empty((n, len(self.statements), N_FEATURES), dtype=np.float32)
-        for k, st in enumerate(self.statements):
-            rows = _statement_features(st, ev, self.buffers, self.touched, target)
-            rows.append(work[k] / total)
-            for c, row in enumerate(rows):
-                out[:, k, c] = row
-        return out
+        out = np.zeros((len(self.statements), N_FEATURES, n))
+        for st, rows in zip(self.statements, out, strict=True):
+            moved = _moved(st, ev)
+            _fill(rows, moved, ev, target)
+            if not draft:
+                _put(rows, "buffer0_read", _access_features(moved, self.touched, target))
+                _put(rows, "intensity_0", _intensity(moved))
+                _put(rows, "alloc_bytes", _allocation(moved, self.buffers, ev))
+            rows[_LOGGED] = np.log2(1.0 + np.maximum(rows[_LOGGED], 0.0))
+        work = out[:, _AT["work_share"]]
+        work /= np.maximum(work.sum(axis=0), 1.0)
+        return np.ascontiguousarray(out.transpose(2, 0, 1), dtype=np.float32)
 
 
 def features(
@@ -136,6 +152,17 @@ class _Statement:
     accesses: tuple[Access, ...]
 
 
+@dataclass(frozen=True)
+class _Moved:
+    """What a statement does to memory, for a population of n: the ground of its features."""
+
+    st: _Statement
+    levels: Levels
+    executions: Values
+    touched: list[Touched]
+    bytes_at: Values  # [levels + 1, n], of all buffers, by one iteration of each loop
+
+
 def op_counts(store: Store) -> dict[str, int]:
     """Operations of one execution by class; a product that a sum takes up is one mad."""
     return dict.fromkeys(_COMPUTE, 0) | dict(store.ops)
@@ -146,53 +173,45 @@ def _flops(store: Store) -> float:
     return 2.0 * c["mad"] + sum(c[k] for k in ("addsub", "mul", "div", "minmax", "math")) + 0.5
 
 
-def _work(st: _Statement, ev: Batch) -> Values:
-    return ev.product(st.store.count) * _flops(st.store)
+def _moved(st: _Statement, ev: Batch) -> _Moved:
+    levels = Levels([ev(lp.nominal) for lp in st.loops], ev.n)
+    touched = [touch(a, ev, levels) for a in st.accesses]
+    bytes_at = np.zeros((levels.depth + 1, ev.n))
+    for t in touched:
+        bytes_at += t.inner * t.itemsize
+    return _Moved(st, levels, ev.product(st.store.count), touched, bytes_at)
 
 
-def _statement_features(
-    st: _Statement,
-    ev: Batch,
-    buffers: Mapping[str, Buffer],
-    serial: Mapping[str, int],
-    target: Target,
-) -> list[Values]:
-    store, loops = st.store, st.loops
-    executions = ev.product(store.count)
-    extents = [ev(lp.nominal) for lp in loops]
-    tested = _tested(st, extents, ev.n)
-    out: list[Values] = [
-        log(executions * c * (tested if name in _TESTS else 1.0))
-        for name, c in op_counts(store).items()
-    ]
-    out += _loop_features(st, ev, extents, target)
-
-    touched = [touch(a, ev, extents) for a in st.accesses]
-    # Bytes of all buffers touched by one iteration of each loop.
-    levels = len(loops) + 1
-    bytes_at: list[Values] = [np.zeros(ev.n)] * levels
-    for lv in range(levels):
-        bytes_at[lv] = sum((t.inner[lv] * t.itemsize for t in touched), np.zeros(ev.n))
-    out += _access_features(touched, executions, extents, bytes_at, serial, target, ev.n)
-    out += _intensity(executions * _flops(store), extents, bytes_at, ev.n)
-    out += _allocation(store, loops, buffers, ev, executions, extents)
-    trips = np.ones(ev.n)
-    for e in extents:
-        trips = trips * e
-    out.append(log(executions))
-    out.append(sum(((e > 1).astype(float) for e in extents), np.zeros(ev.n)))
-    for size in (target.l1_bytes, target.l2_bytes, target.l3_bytes):
-        out.append(log(_moved_beyond(size, extents, bytes_at, executions / np.maximum(trips, 1))))
-    out.append(log(_gathered(st, touched, ev, extents, executions)))
-    return out
+def _fill(rows: Values, m: _Moved, ev: Batch, target: Target) -> None:
+    """What the analytic score needs, into [N_FEATURES, n]; magnitudes before their logarithm."""
+    store, levels, executions = m.st.store, m.levels, m.executions
+    tested = _tested(m.st, levels)
+    for name, c in op_counts(store).items():
+        if c:
+            rows[_AT[name]] = executions * c * (tested if name in _TESTS else 1.0)
+    _put(rows, "rows", _loop_features(m.st, ev, levels, target))
+    rows[_AT["executions"]] = executions
+    rows[_AT["loops"]] = levels.runs.sum(axis=0)
+    repeat = executions / np.maximum(levels.inside[0], 1.0)
+    caches = (target.l1_bytes, target.l2_bytes, target.l3_bytes)
+    _put(rows, "beyond_l1", [_moved_beyond(c, levels, m.bytes_at, repeat) for c in caches])
+    rows[_AT["gathered"]] = _gathered(m, ev)
+    rows[_AT["work_share"]] = executions * _flops(store)
 
 
-def _tested(st: _Statement, extents: list[Values], n: int) -> Values:
+def _put(rows: Values, first: str, values: Sequence[Values] | Values) -> None:
+    at = _AT[first]
+    for k, v in enumerate(values):
+        rows[at + k] = v
+
+
+def _tested(st: _Statement, levels: Levels) -> Values:
     """How often the tests of a statement are made, as a share of its executions.
 
     A test on loop variables alone is made outside of the innermost loops that it does not move
     with; loops of a register tile are unrolled and keep no test inside.
     """
+    n = levels.n
     guards = [e.args[0] for e in exprs(st.store.value) if isinstance(e, Op) and e.name == "select"]
     if not guards:
         return np.ones(n)
@@ -200,10 +219,11 @@ def _tested(st: _Statement, extents: list[Values], n: int) -> Values:
     for test in guards:
         share = np.ones(n)
         inside = np.ones(n, dtype=bool) if not loads(test) else np.zeros(n, dtype=bool)
-        for lp, e in zip(reversed(st.loops), reversed(extents), strict=True):
+        for k in range(levels.depth - 1, -1, -1):
+            lp, e = st.loops[k], levels.extents[k]
             if lp.var in test.free:
-                if lp.note("register") == _ZERO:
-                    inside = inside & ~(e > 1)
+                if lp.note("register") == NO_NOTE:
+                    inside = inside & ~levels.runs[k]
             else:
                 share = share / np.where(inside, np.maximum(e, 1.0), 1.0)
         total = total + share
@@ -213,39 +233,38 @@ def _tested(st: _Statement, extents: list[Values], n: int) -> Values:
 TRANSPOSED = 0.25  # of a gathered element, where squares are transposed in registers
 
 
-def _gathered(
-    st: _Statement, touched: list[Touched], ev: Batch, extents: list[Values], executions: Values
-) -> Values:
+def _gathered(m: _Moved, ev: Batch) -> Values:
     """Elements that vectors collect one by one, since they are not neighbours in memory."""
+    st, levels = m.st, m.levels
     total = np.zeros(ev.n)
-    at = next((k for k, lp in enumerate(st.loops) if lp.note("lanes") != _ZERO), None)
+    at = next((k for k, lp in enumerate(st.loops) if lp.note("lanes") != NO_NOTE), None)
     if at is None:
         return total
+    extents = levels.extents
     lanes = ev(st.loops[at].note("lanes"))
-    wide = (lanes > 1) & (extents[at] > 1)
+    wide = (lanes > 1) & levels.runs[at]
     copies = isinstance(st.store.value, Load) and st.store.combiner is None
-    for t in touched:
-        if not t.reads:
+    for t in m.touched:
+        far = wide & (t.steps[at] > 1)
+        if not t.reads or not far.any():
             continue
-        times = executions
+        times = m.executions
         for k, lp in enumerate(st.loops):
-            if lp.note("register") != _ZERO and k != at:  # loaded once for all rows that share it
+            if lp.note("register") != NO_NOTE and k != at:  # loaded once for all rows that share it
                 times = times / np.where(t.moves[k], 1.0, np.maximum(extents[k], 1.0))
         square = np.zeros(ev.n, dtype=bool)
         if copies:
             open_ = np.ones(ev.n, dtype=bool)
             for k in range(at - 1, -1, -1):
-                runs = open_ & (extents[k] > 1)
+                runs = open_ & levels.runs[k]
                 square = square | (runs & (t.steps[k] == 1) & (extents[k] >= lanes))
                 open_ = open_ & ~runs
         each = np.where(square, TRANSPOSED, 1.0)
-        total = total + np.where(wide & (t.steps[at] > 1), times * each, 0.0)
+        total = total + np.where(far, times * each, 0.0)
     return total
 
 
-def _loop_features(
-    st: _Statement, ev: Batch, extents: list[Values], target: Target
-) -> list[Values]:
+def _loop_features(st: _Statement, ev: Batch, levels: Levels, target: Target) -> list[Values]:
     n = ev.n
     rows, vectors, lanes = (
         np.broadcast_to(np.asarray(v, dtype=np.float64), (n,)) for v in tile_shape(st.loops, ev.int)
@@ -255,27 +274,29 @@ def _loop_features(
     grains, inner_k, outer_k = np.ones(n), np.ones(n), np.ones(n)
     open_run = np.ones(n, dtype=bool)  # still inside the innermost reduction run
     seen = np.zeros(n, dtype=bool)
-    for lp, e in zip(reversed(st.loops), reversed(extents), strict=True):
+    for k in range(levels.depth - 1, -1, -1):
+        lp, e, runs = st.loops[k], levels.extents[k], levels.runs[k]
         width = lp.note("lanes")
-        if width != _ZERO:
+        if width != NO_NOTE:
             w = np.maximum(1.0, ev(width))
-            fill = np.where(e > 1, e / (np.ceil(e / w) * w), fill)
-            lanes = np.where((e > 1) & lp.reduce, w, lanes)
-        if lp.note("unroll") != _ZERO:
-            unroll = np.where(e > 1, ev(lp.note("unroll")), unroll)
-        if lp.note("prefetch") != _ZERO:
-            ahead = np.where(e > 1, ev(lp.note("prefetch")), ahead)
-        if lp.note("stream") != _ZERO:
-            stream = np.where(e > 1, ev(lp.note("stream")), stream)
-        if lp.note("parallel") != _ZERO:
+            fill = np.where(runs, e / (np.ceil(e / w) * w), fill)
+            lanes = np.where(runs & lp.reduce, w, lanes)
+        if lp.note("unroll") != NO_NOTE:
+            unroll = np.where(runs, ev(lp.note("unroll")), unroll)
+        if lp.note("prefetch") != NO_NOTE:
+            ahead = np.where(runs, ev(lp.note("prefetch")), ahead)
+        if lp.note("stream") != NO_NOTE:
+            stream = np.where(runs, ev(lp.note("stream")), stream)
+        if lp.note("parallel") != NO_NOTE:
             grains = grains * np.where(ev(lp.note("parallel")) > 0, e, 1.0)
         if lp.reduce:
             inner_k = np.where(open_run, inner_k * e, inner_k)
             outer_k = np.where(open_run, outer_k, outer_k * e)
-            seen = seen | (e > 1)
+            seen = seen | runs
+        elif lp.note("register") != NO_NOTE or width != NO_NOTE:
+            open_run = open_run & ~(seen & runs)
         else:
-            tile = lp.note("register") != _ZERO or width != _ZERO
-            open_run = open_run & ~((seen | (not tile)) & (e > 1))
+            open_run = open_run & ~runs
     rounds = np.ceil(grains / target.cores) * target.cores
     return [
         rows,
@@ -283,165 +304,111 @@ def _loop_features(
         lanes,
         np.minimum(live / target.vector_registers, 4.0),
         fill,
-        log(unroll),
-        log(ahead),
+        unroll,
+        ahead,
         stream,
-        log(grains),
+        grains,
         grains / rounds,
         np.minimum(grains, target.cores) / target.cores,
-        log(inner_k),
-        log(outer_k),
+        inner_k,
+        outer_k,
     ]
 
 
-def _access_features(
-    touched: list[Touched],
-    executions: Values,
-    extents: list[Values],
-    bytes_at: list[Values],
-    serial: Mapping[str, int],
-    target: Target,
-    n: int,
-) -> list[Values]:
-    """MAX_BUFFERS groups: the written buffer first, the others by unique bytes, zeros for none."""
-    blocks = [_one_access(t, executions, extents, bytes_at, serial, target, n) for t in touched]
-    stack = np.stack([np.stack(b) for b in blocks])  # [buffers, features, n]
-    size = np.stack([t.inner[0] * t.itemsize + (1e18 if t.writes else 0.0) for t in touched])
-    order = np.argsort(-size, axis=0, kind="stable")
-    ranked = np.take_along_axis(stack, order[:, None, :], axis=0)
-    out: list[Values] = []
-    for b in range(MAX_BUFFERS):
-        for f in range(len(_ACCESS)):
-            out.append(ranked[b, f] if b < len(ranked) else np.zeros(n))
-    return out
-
-
-def _one_access(
-    t: Touched,
-    executions: Values,
-    extents: list[Values],
-    bytes_at: list[Values],
-    serial: Mapping[str, int],
-    target: Target,
-    n: int,
-) -> list[Values]:
+def _access_features(m: _Moved, serial: Mapping[str, int], target: Target) -> Values:
+    """[MAX_BUFFERS * features, n]: the written buffer first, the others by unique bytes."""
+    touched, levels, bytes_at, executions = m.touched, m.levels, m.bytes_at, m.executions
+    n = levels.n
+    item = np.array([[t.itemsize] for t in touched], dtype=np.float64)
+    elements = np.stack([t.inner[0] for t in touched])  # [buffers, n], as all below
+    stride, run = np.stack([t.stride for t in touched]), np.stack([t.run for t in touched])
     line = target.cache_line
-    unique = t.inner[0] * t.itemsize
-    total = executions * t.itemsize
-    jump = np.minimum(1.0, t.stride * t.itemsize / line)
-    lines = np.maximum(1.0, executions * jump)
-    unique_lines = np.maximum(
-        1.0, t.inner[0] / np.maximum(1.0, np.minimum(t.run, line / t.itemsize))
-    )
+    unique, total = elements * item, executions * item
+    lines = np.maximum(1.0, executions * np.minimum(1.0, stride * item / line))
+    unique_lines = np.maximum(1.0, elements / np.maximum(1.0, np.minimum(run, line / item)))
     # The innermost loop that does not move the address repeats what the loops inside it touched.
-    count, iterations, distance = np.zeros(n), np.zeros(n), np.zeros(n)
-    open_, inside = np.ones(n, dtype=bool), np.ones(n)
-    for level in range(len(extents) - 1, -1, -1):
-        e = extents[level]
-        again = open_ & (e > 1) & ~t.moves[level]
-        count = np.where(again, e, count)
-        iterations = np.where(again, inside, iterations)
-        distance = np.where(again, bytes_at[level + 1], distance)
-        open_ = open_ & ~again
-        inside = inside * np.where(open_, e, 1.0)
-    by_loop = ~open_
-    others = serial.get(t.buffer.name, 1) - 1
-    by_serial = open_ & (others > 0)
-    count = np.where(by_serial, float(others), count)
-    iterations = np.where(by_serial, inside, iterations)
-    distance = np.where(by_serial, bytes_at[0], distance)
+    again = levels.runs[None] & ~np.stack([t.moves for t in touched])
+    by_loop = again.any(axis=1)
+    level = levels.depth - 1 - again[:, ::-1].argmax(axis=1) if levels.depth else None
+    others = np.array([[serial.get(t.buffer.name, 1) - 1] for t in touched], dtype=np.float64)
+    by_serial = ~by_loop & (others > 0)
+    count = np.where(by_serial, others, 0.0)
+    iterations = np.where(by_serial, levels.inside[0], 0.0)
+    distance = np.where(by_serial, bytes_at[0], 0.0)
+    if level is not None:
+        count = np.where(by_loop, levels.at(levels.extents, level), count)
+        iterations = np.where(by_loop, levels.at(levels.inside, level + 1), iterations)
+        distance = np.where(by_loop, levels.at(bytes_at, level + 1), distance)
     per = np.where(count > 0.5, 1.0 / np.maximum(count, 0.5), 2.0)
-    return [
-        np.full(n, float(t.reads)),
-        np.full(n, float(t.writes)),
-        log(total),
-        log(unique),
-        log(lines),
-        log(unique_lines),
-        by_loop.astype(np.float64),
-        by_serial.astype(np.float64),
-        (open_ & ~by_serial).astype(np.float64),
-        log(iterations),
-        log(distance),
-        log(count),
-        log(total * per),
-        log(unique * per),
-        log(lines * per),
-        log(unique_lines * per),
-        log(t.stride),
-        log(t.run),
-    ]
+    flags = np.array([[t.reads, t.writes] for t in touched], dtype=np.float64)
+    stack = np.stack(
+        [
+            np.broadcast_to(flags[:, :1], (len(touched), n)),
+            np.broadcast_to(flags[:, 1:], (len(touched), n)),
+            total,
+            unique,
+            lines,
+            unique_lines,
+            by_loop,
+            by_serial,
+            ~by_loop & ~by_serial,
+            iterations,
+            distance,
+            count,
+            total * per,
+            unique * per,
+            lines * per,
+            unique_lines * per,
+            stride,
+            run,
+        ],
+        axis=1,
+    )  # [buffers, features, n]
+    order = np.argsort(-(unique + 1e18 * flags[:, 1:]), axis=0, kind="stable")
+    ranked = np.take_along_axis(stack, order[:, None, :], axis=0)[:MAX_BUFFERS]
+    return ranked.reshape(-1, n)
 
 
-def _intensity(
-    flops: Values, extents: list[Values], bytes_at: list[Values], n: int
-) -> list[Values]:
+def _intensity(m: _Moved) -> Values:
     """Arithmetic intensity against work: FLOP per byte at CURVE even points of log work.
 
     Points are (work inside a loop level, work / bytes touched there), inner to outer, joined by
     straight lines; loops of one iteration add a point twice, which changes nothing.
     """
-    trips = np.ones(n)
-    for e in extents:
-        trips = trips * e
-    per_trip = flops / np.maximum(trips, 1.0)
-    xs: list[Values] = []
-    ys: list[Values] = []
-    inside = np.ones(n)
-    for level in range(len(extents), -1, -1):
-        if level < len(extents):
-            inside = inside * extents[level]
-        work = per_trip * inside
-        xs.append(np.log2(1.0 + work))
-        ys.append(log(work / np.maximum(bytes_at[level], 1.0)))
-    x, y = np.stack(xs), np.stack(ys)  # [points, n], x never falls
-    top = np.maximum(x[-1], 1e-9)
-    column = np.arange(n)
-    out = []
-    for k in range(CURVE):
-        at = top * (k + 1) / CURVE
-        right = np.minimum((x < at).sum(axis=0), len(x) - 1)
-        left = np.maximum(right - 1, 0)
-        x0, x1, y0, y1 = x[left, column], x[right, column], y[left, column], y[right, column]
-        t = np.clip((at - x0) / np.where(x1 > x0, x1 - x0, 1.0), 0.0, 1.0)
-        out.append(y0 + t * (y1 - y0))
-    return out
+    levels = m.levels
+    per_trip = m.executions * _flops(m.st.store) / np.maximum(levels.inside[0], 1.0)
+    work = (per_trip * levels.inside)[::-1]
+    x = np.log2(1.0 + work)  # [points, n], never falls
+    y = np.log2(1.0 + work / np.maximum(m.bytes_at[::-1], 1.0))
+    at = np.maximum(x[-1], 1e-9) * (np.arange(1, CURVE + 1)[:, None] / CURVE)
+    right = np.minimum((x[None] < at[:, None]).sum(axis=1), len(x) - 1)
+    left = np.maximum(right - 1, 0)
+    x0, x1, y0, y1 = (levels.at(v, k) for v, k in ((x, left), (x, right), (y, left), (y, right)))
+    t = np.clip((at - x0) / np.where(x1 > x0, x1 - x0, 1.0), 0.0, 1.0)
+    curve: Values = y0 + t * (y1 - y0)
+    return curve
 
 
-def _allocation(
-    store: Store,
-    loops: tuple[For, ...],
-    buffers: Mapping[str, Buffer],
-    ev: Batch,
-    executions: Values,
-    extents: list[Values],
-) -> list[Values]:
+def _allocation(m: _Moved, buffers: Mapping[str, Buffer], ev: Batch) -> list[Values]:
     """Size of the local buffer that the statement fills, and how often it is filled anew."""
-    b = buffers.get(store.buffer)
+    b = buffers.get(m.st.store.buffer)
     if b is None or b.scope == "global":
-        return [np.zeros(ev.n)] * 4
+        return []
     size = np.ones(ev.n)
     for dim in b.shape:
         size = size * ev(dim)
     own = np.ones(ev.n)
-    for lp, e in zip(loops, extents, strict=True):
-        if lp.axis[0] == store.stage:
+    for lp, e in zip(m.st.loops, m.levels.extents, strict=True):
+        if lp.axis[0] == m.st.store.stage:
             own = own * e
-    outer = executions / np.maximum(own, 1.0)
-    inner = executions / np.maximum(outer, 1.0)
-    return [log(size * np.dtype(b.dtype).itemsize), log(size * outer), log(outer), log(inner)]
+    outer = m.executions / np.maximum(own, 1.0)
+    inner = m.executions / np.maximum(outer, 1.0)
+    return [size * np.dtype(b.dtype).itemsize, size * outer, outer, inner]
 
 
-def _moved_beyond(
-    cache: int, extents: list[Values], bytes_at: list[Values], repeat: Values
-) -> Values:
+def _moved_beyond(cache: int, levels: Levels, bytes_at: Values, repeat: Values) -> Values:
     """Bytes that cross into a cache: the outermost loop body that fits is refilled every trip."""
-    moved = bytes_at[0] * repeat
-    fits = bytes_at[0] <= cache
-    outer = np.ones_like(repeat)
-    for level, e in enumerate(extents):
-        outer = outer * e
-        now = bytes_at[level + 1]
-        moved = np.where(fits, moved, now * outer * repeat)
-        fits = fits | (now <= cache)
-    return moved
+    fits = bytes_at <= cache
+    fits[-1] = True
+    level = fits.argmax(axis=0)
+    return levels.at(bytes_at, level) * levels.at(levels.outside, level) * repeat

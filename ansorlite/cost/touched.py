@@ -32,7 +32,7 @@ class Batch:
         known = self._memo.get(e)
         if known is None:
             value = np.asarray(self.int(e), dtype=np.float64)
-            known = self._memo[e] = np.broadcast_to(value, (self.n,))
+            known = self._memo[e] = value if value.ndim else np.full(self.n, float(value))
         return known
 
     def product(self, factors: tuple[Expr, ...]) -> Values:
@@ -94,8 +94,29 @@ def _moves(indices: list[tuple[Expr, ...]], var: str) -> tuple[tuple[int, tuple[
     return tuple(out)
 
 
-def log(x: Any) -> Values:
-    return np.asarray(np.log2(1.0 + np.maximum(x, 0.0)))
+class Levels:
+    """The loops around a statement, outermost first, for a population of n.
+
+    `extents`, `runs` (more than one iteration) and `innermost` (runs, and none inside of it does)
+    are [loops, n]; `inside[l]` and `outside[l]`, [loops + 1, n], are the iterations of loops l and
+    deeper, and of the loops before l.
+    """
+
+    def __init__(self, extents: list[Values], n: int) -> None:
+        self.n, self.depth = n, len(extents)
+        self.extents = np.array(extents, dtype=np.float64).reshape(self.depth, n)
+        self.runs = self.extents > 1
+        ones = np.ones((1, n))
+        self.inside = np.cumprod(np.concatenate([ones, self.extents[::-1]]), axis=0)[::-1]
+        self.outside = np.cumprod(np.concatenate([ones, self.extents]), axis=0)
+        deeper = np.logical_or.accumulate(self.runs[::-1], axis=0)[::-1]
+        self.innermost = self.runs.copy()
+        self.innermost[:-1] &= ~deeper[1:]
+
+    def at(self, values: Values, level: npt.NDArray[np.intp]) -> Values:
+        """values[level[..., n], n] of [levels, n]."""
+        picked: Values = values[level, np.arange(self.n)]
+        return picked
 
 
 @dataclass
@@ -103,62 +124,59 @@ class Touched:
     """One buffer under one statement: elements touched inside of each loop level.
 
     `inner[l]`: elements touched by loops l and deeper (l = number of loops: one execution);
-    `moves[l]`: bool[n], loop l changes the address; `steps[l]`: by how many elements, 0 if it does
-    not run; `stride`: elements between neighbours in the innermost loop that runs; `run`:
-    contiguous elements in the innermost dimension.
+    `moves[l]`: loop l changes the address; `steps[l]`: by how many elements, 0 if it does not run;
+    `stride`: elements between neighbours in the innermost loop that runs; `run`: contiguous
+    elements in the innermost dimension. Arrays are [levels, n] or [n].
     """
 
     buffer: Buffer
     writes: bool
     reads: bool
-    inner: list[Values]
-    moves: list[Any]
-    steps: list[Any]
+    inner: Values
+    moves: npt.NDArray[np.bool_]
+    steps: Values
     stride: Values
     run: Values
     itemsize: int
 
 
-def touch(access: Access, ev: Batch, extents: list[Values]) -> Touched:
-    buffer = access.buffer
+def touch(access: Access, ev: Batch, levels: Levels) -> Touched:
+    buffer, n, depth = access.buffer, ev.n, levels.depth
     shape = [ev(e) for e in buffer.shape]
-    rank, depth = len(shape), len(extents)
-    ones = np.ones(ev.n)
+    rank = len(shape)
+    ones = np.ones(n)
     strides: list[Values] = [ones] * rank
     for d in range(rank - 2, -1, -1):
         strides[d] = strides[d + 1] * shape[d + 1]
     spread = [ones] * rank  # extent touched per dimension
-    inner: list[Values] = [ones] * (depth + 1)
-    moves: list[Any] = [np.zeros(ev.n, dtype=bool)] * depth
-    steps: list[Any] = [np.zeros(ev.n)] * depth
-    stride, found = np.zeros(ev.n), np.zeros(ev.n, dtype=bool)
+    inner = np.empty((depth + 1, n))
+    inner[depth] = 1.0
+    moves, steps = np.zeros((depth, n), dtype=bool), np.zeros((depth, n))
     for level in range(depth - 1, -1, -1):
-        runs = extents[level] > 1
+        if not access.moves[level]:
+            inner[level] = inner[level + 1]
+            continue
+        runs, extent = levels.runs[level], levels.extents[level]
         step: Any = 0.0
-        moving: Any = moves[level]
         for d, coefs in access.moves[level]:
             if not coefs:
                 spread[d] = np.where(runs, shape[d], spread[d])
-                step, moving = np.where(runs, strides[d], step), moving | runs
+                step = np.where(runs, strides[d], step)
+                moves[level] |= runs
                 continue
             size = np.abs(ev(coefs[0]))
             for c in coefs[1:]:
                 size = np.maximum(size, np.abs(ev(c)))
-            grown = spread[d] + size * (extents[level] - 1)
-            spread[d] = np.minimum(grown, np.maximum(shape[d], 1.0))
-            step, moving = step + size * strides[d], moving | (runs & (size > 0))
-        moves[level], steps[level] = moving, np.where(runs, step, 0.0)
-        stride = np.where(runs & ~found, step, stride)
-        found = found | runs
-        if access.moves[level]:
-            total = ones
-            for s in spread:
-                total = total * s
-            inner[level] = total
-        else:
-            inner[level] = inner[level + 1]
-    run = spread[-1] if rank else ones
+            spread[d] = np.minimum(spread[d] + size * (extent - 1), np.maximum(shape[d], 1.0))
+            step = step + size * strides[d]
+            moves[level] |= runs & (size > 0)
+        steps[level] = np.where(runs, step, 0.0)
+        inner[level] = spread[0]
+        for s in spread[1:]:
+            inner[level] *= s
+    stride = np.where(levels.innermost, steps, 0.0).sum(axis=0)
     size_bytes = np.dtype(buffer.dtype).itemsize
+    run = spread[-1] if rank else ones
     return Touched(
         buffer, access.writes, access.reads, inner, moves, steps, stride, run, size_bytes
     )

@@ -5,7 +5,7 @@ y in j, is copied in squares: vectors are loaded along k, transposed in register
 """
 
 from ansorlite.ir.expr import Const, Expr, Load
-from ansorlite.ir.program import For, Store
+from ansorlite.ir.program import NO_NOTE, For, Store
 from ansorlite.ir.ranges import coefficient
 
 
@@ -15,9 +15,9 @@ def is_transposed(store: Store, across: For, along: For, lanes: int) -> bool:
     if store.combiner or not isinstance(value, Load) or lanes < 2 or lanes & (lanes - 1):
         return False
     n = across.extent
-    if not isinstance(n, Const) or n.value < lanes or across.note("parallel") != Const(0):
+    if not isinstance(n, Const) or n.value < lanes or across.note("parallel") != NO_NOTE:
         return False
-    if across.reduce or across.note("lanes") != Const(0) or across.note("register") != Const(0):
+    if across.reduce or across.note("lanes") != NO_NOTE or across.note("register") != NO_NOTE:
         return False
     return _contiguous(store.indices, along.var) and _contiguous(value.indices, across.var)
 

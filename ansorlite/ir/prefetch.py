@@ -8,7 +8,7 @@ elements lie in the order of the vectors are asked for: other operands move less
 from collections.abc import Collection, Sequence
 
 from ansorlite.ir.expr import Const, Expr, Load, Var, add
-from ansorlite.ir.program import For, Prefetch, Store
+from ansorlite.ir.program import NO_NOTE, For, Prefetch, Store
 from ansorlite.ir.ranges import coefficient
 from ansorlite.ir.traverse import loads, substitute
 
@@ -20,7 +20,7 @@ def prefetches(
     store: Store, reduces: Sequence[For], tile: Sequence[For], memory: Collection[str]
 ) -> list[Prefetch]:
     """What one iteration of the innermost reduction (the last of `reduces`) asks for."""
-    vectors = [lp for lp in tile if lp.note("lanes") != Const(0)]
+    vectors = [lp for lp in tile if lp.note("lanes") != NO_NOTE]
     if not reduces or not vectors:
         return []
     around, along = reduces[-1], vectors[-1]

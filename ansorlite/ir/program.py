@@ -98,6 +98,9 @@ class Prefetch:
     indices: tuple[Expr, ...]
 
 
+NO_NOTE = Const(0)
+
+
 @dataclass(frozen=True)
 class For:
     """`axis` is (stage, te axis, level): what the loop iterates over, for features and printing."""
@@ -112,7 +115,8 @@ class For:
     axis: tuple[str, str, int] = ("", "", 0)
 
     def note(self, key: str) -> Expr:
-        return dict(self.notes).get(key, Const(0))
+        """The value of an annotation, NO_NOTE where there is none."""
+        return next((value for name, value in self.notes if name == key), NO_NOTE)
 
 
 @dataclass(frozen=True)
@@ -166,7 +170,7 @@ class Program:
         found: dict[tuple[Expr, tuple[tuple[Expr, ...], ...]], None] = {}
         for store, loops in stores_under(self.body):
             for lp in loops if store.combiner else ():
-                if lp.note("register") != Const(0) and not isinstance(lp.extent, Const):
+                if lp.note("register") != NO_NOTE and not isinstance(lp.extent, Const):
                     e = lp.extent
                     args = e.args if isinstance(e, Op) and e.name == "min" else (e,)
                     rests = tuple(coefficients(a) for a in args if a != lp.nominal)

@@ -4,7 +4,7 @@ In: tidied loops with their notes. Out: plain numbers and positions, for `ir.spe
 """
 
 from ansorlite.ir.expr import Const, Expr, Op, terms_of
-from ansorlite.ir.program import For
+from ansorlite.ir.program import NO_NOTE, For
 
 
 def extent_of(lp: For) -> int:
@@ -32,9 +32,7 @@ def pieces_of(n: int, lanes: int) -> list[tuple[int, int, int]]:
 
 def region_of(loops: list[For]) -> tuple[int, int] | None:
     """(top, first): the reductions from `top` on, the tile inside them; None if not annotated."""
-    tagged = [
-        k for k, lp in enumerate(loops) if lanes_of(lp) > 1 or lp.note("register") != Const(0)
-    ]
+    tagged = [k for k, lp in enumerate(loops) if lanes_of(lp) > 1 or lp.note("register") != NO_NOTE]
     if not tagged:
         return None
     if any(loops[k].reduce for k in tagged):

@@ -111,11 +111,13 @@ class _History:
             m.rows.extend(c.row for c, _ in pairs)
             m.latency_s.extend(t for _, t in pairs)
 
-    def features(self, name: str, rows: Rows) -> npt.NDArray[np.float32]:
+    def features(self, name: str, rows: Rows, *, draft: bool = False) -> npt.NDArray[np.float32]:
+        """float32[P, S, F] of rows; a draft has what the analytic score needs."""
         s = self.sketches[name]
         if name not in self._plans:
             self._plans[name] = FeaturePlan(s.program)
-        return self._plans[name](population_columns(s.holes, rows), len(rows), self.target)
+        columns = population_columns(s.holes, rows)
+        return self._plans[name](columns, len(rows), self.target, draft=draft)
 
     def legal(self, name: str, rows: Rows) -> npt.NDArray[np.bool_]:
         s = self.sketches[name]
@@ -230,12 +232,14 @@ class EvolutionaryPolicy:
         A model that has seen a few dozen programs ranks what resembles them, and anything else at
         random; so the analytic score keeps a share that shrinks with what is known.
         """
-        f = self.history.features(name, rows)
-        if self._model.is_trained and not self._model.blends:
+        known, learns = self.history.n_told, self._model.is_trained
+        blends = self._model.blends
+        alone = blends and not (learns and known)  # the analytic score is all there is
+        f = self.history.features(name, rows, draft=alone)
+        if learns and not blends:
             return np.asarray(self._model.predict(f), dtype=np.float64)
-        known = self.history.n_told
         draft = analytic_score(f) + self.history.bias(name, self.params.bias_prior)
-        if not self._model.is_trained or known == 0:
+        if alone or not learns:
             return draft
         learned = np.log2(np.clip(self._model.predict(f), *PREDICTED))
         share = known / (known + self.params.prior)

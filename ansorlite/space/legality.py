@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ansorlite.ir.expr import Const
-from ansorlite.ir.program import Block, For, Program, all_buffers, stores_under, walk
+from ansorlite.ir.program import NO_NOTE, Block, For, Program, all_buffers, stores_under, walk
 from ansorlite.ir.ranges import Evaluator
 from ansorlite.target import Target
 
@@ -40,9 +39,9 @@ def tile_shape(loops: tuple[For, ...], value: Evaluator) -> tuple[Any, Any, Any]
     vectors: Any = 1
     lanes: Any = 1
     for lp in loops:
-        tagged = lp.note("register") != Const(0)
+        tagged = lp.note("register") != NO_NOTE
         width = lp.note("lanes")
-        if width != Const(0) and not lp.reduce:
+        if width != NO_NOTE and not lp.reduce:
             n = value(lp.nominal)
             lanes = np.where(n > 1, np.maximum(1, value(width)), 1)
             vectors = -(-n // lanes) if tagged else 1
@@ -94,7 +93,7 @@ def _enough_grains(program: Program, value: Evaluator, target: Target) -> Any:
             work = work + math.prod(value(c) for c in store.count)
         grains: Any = 1
         for s in walk(nest):
-            if isinstance(s, For) and s.note("parallel") != Const(0):
+            if isinstance(s, For) and s.note("parallel") != NO_NOTE:
                 grains = grains * np.where(value(s.note("parallel")) > 0, value(s.nominal), 1)
         ok = ok & ((grains >= target.cores) | (work <= SMALL_WORK))
     return ok
