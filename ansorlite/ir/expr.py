@@ -7,7 +7,7 @@ Integer arithmetic (+, -, *) is always an expanded polynomial over atoms (`Var`,
 opaque atoms with their own canonical rules. Substitution rebuilds bottom-up through the same
 constructors, hence substitute-then-build equals build-then-substitute. Floating-point arithmetic
 is kept as written, but for literals.
-Every node carries `key`, its deterministic printed form; equality and order go by it.
+Equality goes by structure; order by `key`, the deterministic printed form of a node.
 """
 
 from __future__ import annotations
@@ -16,40 +16,40 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from ansorlite.errors import AnsorliteError
+from ansorlite.ir.text import INFIX, op_text, poly_text
 
 Role = Literal["axis", "loop", "hole", "knob"]
 Scalar = int | float | bool
 Monomial = tuple["Expr", ...]
 
 _FLOATS = ("float32", "float64")
-_INFIX = {
-    "add": "+",
-    "sub": "-",
-    "mul": "*",
-    "div": "/",
-    "lt": "<",
-    "le": "<=",
-    "eq": "==",
-    "ne": "!=",
-    "and": "and",
-    "or": "or",
-    "floordiv": "//",
-    "mod": "%",
-}
+_NOTHING: frozenset[str] = frozenset()
 
 
 class Expr:
     """Base of all expressions: `dtype`, `key` (printed form) and `free` (names of variables)."""
 
-    __slots__ = ("_hash", "dtype", "free", "key")
+    __slots__ = ("_hash", "_key", "_parts", "dtype", "free")
     dtype: str
-    key: str
     free: frozenset[str]
+    _parts: tuple[Any, ...]
     _hash: int
+    _key: str | None
+    infix = False  # printed with operators between its parts
 
-    def _seal(self, key: str, dtype: str, free: frozenset[str]) -> None:
-        self.key, self.dtype, self.free = key, dtype, free
-        self._hash = hash((key, dtype))
+    def _seal(self, parts: tuple[Any, ...], dtype: str, free: frozenset[str]) -> None:
+        """`parts` and `dtype` are what makes a node equal to another."""
+        self._parts, self.dtype, self.free = parts, dtype, free
+        self._hash, self._key = hash((parts, dtype)), None
+
+    @property
+    def key(self) -> str:
+        if self._key is None:
+            self._key = self._text()
+        return self._key
+
+    def _text(self) -> str:
+        return type(self).__name__
 
     def __str__(self) -> str:
         return self.key
@@ -59,7 +59,10 @@ class Expr:
 
     def __eq__(self, other: object) -> bool:
         return self is other or (
-            isinstance(other, Expr) and self.key == other.key and self.dtype == other.dtype
+            isinstance(other, Expr)
+            and self._hash == other._hash
+            and self.dtype == other.dtype
+            and self._parts == other._parts
         )
 
     def __hash__(self) -> int:
@@ -134,7 +137,10 @@ class Const(Expr):
             self.value = float(value)
         else:
             self.value = int(value)
-        self._seal(repr(self.value), dtype, frozenset())
+        self._seal(("const", repr(self.value)), dtype, _NOTHING)
+
+    def _text(self) -> str:
+        return repr(self.value)
 
     def __reduce__(self) -> Any:
         return Const, (self.value, self.dtype)
@@ -147,7 +153,10 @@ class Var(Expr):
 
     def __init__(self, name: str, role: Role = "loop") -> None:
         self.name, self.role = name, role
-        self._seal(name, "int32", frozenset((name,)))
+        self._seal(("var", name), "int32", frozenset((name,)))
+
+    def _text(self) -> str:
+        return self.name
 
     def __reduce__(self) -> Any:
         return Var, (self.name, self.role)
@@ -157,11 +166,14 @@ class Poly(Expr):
     """An expanded integer polynomial; build it with the arithmetic functions only."""
 
     __slots__ = ("terms",)
+    infix = True
 
     def __init__(self, terms: tuple[tuple[Monomial, int], ...], dtype: str = "int32") -> None:
         self.terms = terms
-        free = frozenset().union(*(a.free for m, _ in terms for a in m))
-        self._seal(_poly_key(terms), dtype, free)
+        self._seal(terms, dtype, _NOTHING.union(*(a.free for m, _ in terms for a in m)))
+
+    def _text(self) -> str:
+        return poly_text(self.terms)
 
     def __reduce__(self) -> Any:
         return Poly, (self.terms, self.dtype)
@@ -174,8 +186,14 @@ class Op(Expr):
 
     def __init__(self, name: str, args: tuple[Expr, ...], dtype: str) -> None:
         self.name, self.args = name, args
-        free = frozenset().union(*(a.free for a in args))
-        self._seal(_op_key(name, args, dtype), dtype, free)
+        self._seal((name, args), dtype, _NOTHING.union(*(a.free for a in args)))
+
+    def _text(self) -> str:
+        return op_text(self.name, self.args, self.dtype)
+
+    @property
+    def infix(self) -> bool:  # type: ignore[override]
+        return self.name in INFIX
 
     def __reduce__(self) -> Any:
         return Op, (self.name, self.args, self.dtype)
@@ -188,36 +206,13 @@ class Load(Expr):
 
     def __init__(self, tensor: str, indices: tuple[Expr, ...], dtype: str) -> None:
         self.tensor, self.indices = tensor, indices
-        free = frozenset().union(*(a.free for a in indices)) if indices else frozenset()
-        self._seal(f"{tensor}[{', '.join(i.key for i in indices)}]", dtype, free)
+        self._seal((tensor, indices), dtype, _NOTHING.union(*(a.free for a in indices)))
+
+    def _text(self) -> str:
+        return f"{self.tensor}[{', '.join(i.key for i in self.indices)}]"
 
     def __reduce__(self) -> Any:
         return Load, (self.tensor, self.indices, self.dtype)
-
-
-def _paren(e: Expr) -> str:
-    if isinstance(e, Poly) or (isinstance(e, Op) and e.name in _INFIX):
-        return f"({e.key})"
-    return e.key
-
-
-def _op_key(name: str, args: tuple[Expr, ...], dtype: str) -> str:
-    if name in _INFIX:
-        return f" {_INFIX[name]} ".join(_paren(a) for a in args)
-    if name == "cast":
-        return f"{dtype}({args[0].key})"
-    return f"{name}({', '.join(a.key for a in args)})"
-
-
-def _poly_key(terms: tuple[tuple[Monomial, int], ...]) -> str:
-    out = ""
-    for mono, c in terms:
-        factors = [_paren(a) for a in mono]
-        if abs(c) != 1 or not factors:
-            factors.append(str(abs(c)))
-        text = "*".join(factors)
-        out += (f"-{text}" if c < 0 else text) if not out else (f" {'-' if c < 0 else '+'} {text}")
-    return out
 
 
 # ---- construction -------------------------------------------------------------------------------
@@ -337,8 +332,12 @@ def mul(a: Any, b: Any) -> Expr:
     if not is_int(a):
         return _float_op("mul", a, b)
     out: dict[Monomial, int] = {}
-    tb = terms_of(b)
-    for m1, c1 in terms_of(a).items():
+    ta, tb = terms_of(a), terms_of(b)
+    if isinstance(b, Const):
+        return poly({m: c * b.value for m, c in ta.items()}, a.dtype)
+    if isinstance(a, Const):
+        return poly({m: c * a.value for m, c in tb.items()}, a.dtype)
+    for m1, c1 in ta.items():
         for m2, c2 in tb.items():
             mono = tuple(sorted(m1 + m2, key=lambda x: x.key)) if m1 and m2 else m1 or m2
             out[mono] = out.get(mono, 0) + c1 * c2
@@ -474,12 +473,12 @@ def extremum(name: str, raw: Sequence[Any]) -> Expr:
         for e in args[1:]:
             out = Op(name, (out, e), out.dtype)
         return out
-    sign = 1 if name == "min" else -1
+    least = name == "min"
     kept: list[Expr] = []
     for e in sorted(set(args), key=lambda x: x.key):
-        if any(provably_nonneg(mul(sub(e, k), sign)) for k in kept):
+        if any(provably_nonneg(sub(e, k) if least else sub(k, e)) for k in kept):
             continue
-        kept = [k for k in kept if not provably_nonneg(mul(sub(k, e), sign))]
+        kept = [k for k in kept if not provably_nonneg(sub(k, e) if least else sub(e, k))]
         kept.append(e)
     return kept[0] if len(kept) == 1 else Op(name, tuple(kept), kept[0].dtype)
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from ansorlite.ir.expr import (
     COMPARE,
+    Const,
     Expr,
     Load,
     Monomial,
@@ -81,9 +82,16 @@ def transform(e: Expr, leaf: Callable[[Expr], Expr | None], memo: dict[Expr, Exp
         if isinstance(e, Poly):
             out: dict[Monomial, int] = {}
             for mono, c in e.terms:
+                atoms = [transform(atom, leaf, memo) for atom in mono]
+                if all(new is old for new, old in zip(atoms, mono, strict=True)):
+                    out[mono] = out.get(mono, 0) + c
+                    continue
                 prod: dict[Monomial, int] = {(): c}
-                for atom in mono:
-                    prod = terms_of(mul(poly(prod, e.dtype), transform(atom, leaf, memo)))
+                for atom in atoms:
+                    if isinstance(atom, Const):
+                        prod = {m: k * atom.value for m, k in prod.items()}
+                    else:
+                        prod = terms_of(mul(poly(prod, e.dtype), atom))
                 for m, k in prod.items():
                     out[m] = out.get(m, 0) + k
             new = poly(out, e.dtype)

@@ -5,7 +5,7 @@ needed region starts, how long it nominally is, and the levels of its loops. Dec
 structure of the schedule and of the te expressions, never by values.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from ansorlite.errors import ScheduleError
 from ansorlite.ir.expr import (
@@ -53,6 +53,7 @@ class AxisRange:
     nominal: tuple[Expr, ...]
     stop: Expr | None
     digits: bool
+    _clamped: dict[int, Expr] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def value(self) -> Expr:
@@ -68,6 +69,11 @@ class AxisRange:
 
     def clamped(self, level: int) -> Expr:
         """Trips of the loop of `level` given the loops before it."""
+        if level not in self._clamped:
+            self._clamped[level] = self._trips(level)
+        return self._clamped[level]
+
+    def _trips(self, level: int) -> Expr:
         here = self.partial(level)
         step = self.steps[level]
         bounds = [] if self.whole and level == self.start else [self.nominal[level]]

@@ -59,6 +59,17 @@ class TaskScheduler(ABC):
         self._trials_since = np.zeros(n_tasks, np.int64)
         self._exhausted = np.zeros(n_tasks, np.bool_)
         self._told = 0
+        self._first = list(range(n_tasks))
+
+    def start(self, stakes: Sequence[float]) -> None:
+        """What is at stake in every task before the first round, such as its share of the latency:
+        the first pass takes the largest first, so that a short budget is spent there.
+
+        Raises ValueError where that is not one finite number >= 0 a task.
+        """
+        known = _per_task("stakes", stakes)
+        _check_length("stakes", known, self.n_tasks)
+        self._first = [int(k) for k in np.argsort(-known, kind="stable")]
 
     def tell(self, index: int, best_latency_s: float | None, trials_used: int) -> None:
         """Report a round: the best latency of the task (of the round or so far; None or inf if
@@ -120,11 +131,11 @@ class TaskScheduler(ABC):
     def next_task(self) -> int | None:
         """The task to spend the next round on; None if there is nothing left to improve.
 
-        First comes one round for every task, in order.
+        First comes one round for every task, in the order that `start` gave or their own.
         """
         live = [i for i in range(self.n_tasks) if not self.stop_reason(i)]
-        for index in live:
-            if self._rounds[index] == 0:
+        for index in self._first:
+            if self._rounds[index] == 0 and index in live:
                 return index
         return self._choose(live) if live else None
 

@@ -375,6 +375,12 @@ def _replay(plan: TaskScheduler, tuners: Sequence[TaskTuner], history: Sequence[
         plan.tell(k, best[k], len(records))
 
 
+def _plain_s(tuner: TaskTuner) -> float:
+    """Seconds of the plain schedule; a guess, and a high one, for tasks too heavy to run it."""
+    known = _fastest([r for r in tuner.records if not r.round])
+    return known if known < float("inf") else tuner.task.flop * 1e-9
+
+
 def _fastest(records: Sequence[Record]) -> float:
     return min((r.latency_s for r in records if r.ok and r.latency_s), default=float("inf"))
 
@@ -392,6 +398,7 @@ def _rounds(
     for t in tuners:
         if t.rounds == 0 and session.n_trials != 0:
             t.round(1)
+    plan.start([w.weight * _plain_s(t) for w, t in zip(weighted, tuners, strict=True)])
     while session.left_s() > 0:
         k = plan.next_task()
         if k is None:

@@ -131,7 +131,10 @@ class TensorLoad(Load):
         super().__init__(source.name, indices, source.dtype)
         self.source, self.serial = source, next(_SERIAL)
         # Tensors of one name stay apart until the DAG gives them names of their own.
-        self._seal(f"{self.key}@{id(source)}", self.dtype, self.free)
+        self._seal((self.tensor, indices, id(source)), self.dtype, self.free)
+
+    def _text(self) -> str:
+        return f"{super()._text()}@{id(self.source)}"
 
     def __reduce__(self) -> Any:
         return Load, (self.tensor, self.indices, self.dtype)
@@ -144,7 +147,10 @@ class Reduction(Expr):
 
     def __init__(self, combiner: Combiner, value: Expr, axes: tuple[Axis, ...]) -> None:
         self.combiner, self.value, self.axes = combiner, value, axes
-        self._seal(f"{combiner}({value.key})", value.dtype, value.free)
+        self._seal((combiner, value), value.dtype, value.free)
+
+    def _text(self) -> str:
+        return f"{self.combiner}({self.value.key})"
 
 
 def _check_shape(shape: Sequence[int], name: str) -> tuple[Expr, ...]:

@@ -69,6 +69,21 @@ def run(
 
 
 @every_scheduler
+def test_the_first_pass_begins_where_most_is_at_stake(make: Callable[..., TaskScheduler]) -> None:
+    scheduler = make(4)
+    scheduler.start([0.1, 3.0, 0.2, 3.0])
+    asked = []
+    for _ in range(4):
+        k = scheduler.next_task()
+        assert k is not None
+        asked.append(k)
+        scheduler.tell(k, 1e-3, 8)
+    assert asked == [1, 3, 2, 0]
+    with pytest.raises(ValueError, match="stakes has 2 entries for 4 tasks"):
+        make(4).start([1.0, 2.0])
+
+
+@every_scheduler
 def test_warm_up_is_one_round_each_in_order(make: Callable[..., TaskScheduler]) -> None:
     scheduler = make(4)
     assert run(scheduler, [lambda t: 1.0 / t] * 4, 4) == [0, 1, 2, 3]
