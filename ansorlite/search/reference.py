@@ -16,7 +16,7 @@ from ansorlite.space.plain import plain_state, with_double_sums
 from ansorlite.space.sketch import SpaceOptions, sketches
 from ansorlite.task import SearchTask
 
-HEAVY_FLOP = 2e10  # seconds of the plain schedule, which reaches some 10 GFLOP/s
+HEAVY_FLOP = 1e10  # a second of the plain schedule, which reaches some 10 GFLOP/s
 DRAWS = 2048
 OPTIONS = SpaceOptions(folding=False, packing=False, locations=False)
 

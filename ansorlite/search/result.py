@@ -76,6 +76,7 @@ class TuneResult:
     wall_s: float = 0.0
     interrupted: bool = False
     predicted: Program | None = None  # with n_trials=0 and nothing in the log
+    practised: int = 0  # trials on a short version of a heavy task
 
     @property
     def program(self) -> Program:
@@ -93,7 +94,8 @@ class TuneResult:
 
     @property
     def trials(self) -> int:
-        return len(self.records)
+        """Programs measured, of the task and of a short version of it."""
+        return len(self.records) + self.practised
 
     def time_table(self) -> str:
         return time_table(self.seconds, self.wall_s)

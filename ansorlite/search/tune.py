@@ -8,7 +8,7 @@ arguments. An existing log is continued; its trials count.
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,6 +24,7 @@ from ansorlite.search.clock import PhaseClock
 from ansorlite.search.debug import trace_of
 from ansorlite.search.policy import EvolutionaryPolicy, RandomPolicy, SearchPolicy
 from ansorlite.search.progress import Progress, Snapshot
+from ansorlite.search.proxy import shrunk
 from ansorlite.search.result import BestProgram, TuneResult
 from ansorlite.search.task_scheduler import GradientScheduler, TaskScheduler
 from ansorlite.search.tuner import Shared, TaskTuner, record_state
@@ -37,6 +38,7 @@ ROUND_SIZE = 64
 MIN_ROUND = 8
 SETTLE, SETTLE_ALONE = 3, 6  # contenders of a task raced at the end: of many tasks, of one
 SETTLE_SHARE = 0.06  # of the time budget, kept for that race and for compiling
+PRACTICE = 0.5  # of the budget of a heavy task, for a short version of it
 SAME_ERRORS = 16  # identical failures in a row that end a task with a diagnosis
 
 
@@ -142,6 +144,11 @@ class Session:
                 show.note("interrupted: the best so far is kept")
                 raise
 
+    def has_share(self, share: float, done: int) -> bool:
+        """Is a share of the budget not yet spent?"""
+        spent_s = 0.0 if self.timeout is None else self.elapsed_s / max(self.timeout, 1e-9)
+        return spent_s < share and (self.n_trials is None or done < share * self.n_trials)
+
     def round_of(self, size: int, done: int, pending: int) -> int:
         """Candidates of the next round: `size`, or what trials and time are left for; 0 to end.
 
@@ -219,31 +226,51 @@ def tune(
 
 def _tune_one(session: Session, task: SearchTask) -> TuneResult:
     tuner = session.tuner(task)
-    session.trials_before = tuner.trials
+    short = shrunk(task) if session.n_trials != 0 else None
+    small = None if short is None else session.tuner(short)
+    session.trials_before = tuner.trials + (small.trials if small else 0)
     peak: Peak | None = None
     winner: tuple[Record, float] | None = None
     try:
         peak = session.peak(task.target)
-        winner = _search(session, tuner, peak)
+        winner = _search(session, tuner, small, peak)
     except KeyboardInterrupt:
         session.interrupted = True
-    return task_result(session, tuner, winner, peak)
+    practised = small.trials if small else 0
+    return replace(task_result(session, tuner, winner, peak), practised=practised)
 
 
-def _search(session: Session, tuner: TaskTuner, peak: Peak | None) -> tuple[Record, float] | None:
-    """Rounds until the budget is spent, then a race of the last contenders: its winner."""
+def _search(
+    session: Session, tuner: TaskTuner, small: TaskTuner | None, peak: Peak | None
+) -> tuple[Record, float] | None:
+    """Rounds until the budget is spent, then a race of the last contenders: its winner.
+
+    A heavy task is practised on a `small` version first, whose best candidates come first then.
+    """
     size = _round_size(session, 1)
-    with session.show(peak) as show:
-        while n := session.round_of(size, tuner.trials, tuner.pending):
-            session.train([tuner])
-            if tuner.round(n) == 0:
+    all_tuners = [tuner] if small is None else [tuner, small]
+
+    def rounds(t: TaskTuner, show: Progress, share: float) -> None:
+        while session.has_share(share, done := sum(x.trials for x in all_tuners)):
+            if not (n := session.round_of(size, done, t.pending)):
+                break
+            session.train(all_tuners)
+            if t.round(n) == 0:
                 if session.left_s() > 0:
-                    show.note(f"{tuner.task.name}: no candidate is left to measure")
+                    show.note(f"{t.task.name}: no candidate is left to measure")
                 break
-            show.update(_snapshot(session, [tuner], tuner))
-            if stuck := same_failures(tuner.records):
-                show.note(f"{tuner.task.name}: {SAME_ERRORS} failures alike in a row: {stuck}")
+            show.update(_snapshot(session, all_tuners, t))
+            if stuck := same_failures(t.records):
+                show.note(f"{t.task.name}: {SAME_ERRORS} failures alike in a row: {stuck}")
                 break
+
+    with session.show(peak) as show:
+        if small is not None:
+            size = min(size, 2 * MIN_ROUND)
+            rounds(small, show, PRACTICE)
+            tuner.suggest(small.fastest(MIN_ROUND))
+            size = MIN_ROUND
+        rounds(tuner, show, 1.0)
         if session.n_trials != 0 and tuner.trials > session.trials_before:
             return tuner.settle(SETTLE_ALONE)
     return None

@@ -31,6 +31,7 @@ from ansorlite.schedule.state import State, complete_state
 from ansorlite.search.clock import PhaseClock
 from ansorlite.search.debug import Trace
 from ansorlite.search.policy import Candidate, SearchPolicy
+from ansorlite.search.proxy import adapted, is_legal
 from ansorlite.search.reference import is_heavy, reference_state
 from ansorlite.space.plain import PLAIN, plain_state, with_double_sums
 from ansorlite.space.sketch import Sketch
@@ -107,6 +108,7 @@ class TaskTuner:
         self._prepared = False
         self._pending: dict[tuple[str, tuple[int, ...]], tuple[Candidate, Record]] = {}
         self._fits: dict[int, bool] = {}  # by trial
+        self._suggested: list[Candidate] = []
         self._resume(history)
         self.shared.trace.task(task, sketches)
 
@@ -184,7 +186,10 @@ class TaskTuner:
         self.rounds = max(1, self.rounds)
         number = self.rounds
         with self.shared.clock.phase("search"):
-            asked = {c.key: c for c in self.policy.ask(n, number)}
+            first, self._suggested = self._suggested[:n], self._suggested[n:]
+            asked = {c.key: c for c in first}
+            for c in self.policy.ask(n - len(asked), number) if len(asked) < n else ():
+                asked.setdefault(c.key, c)
         known, self._pending = self._pending, {}
         missing = [c for c in asked.values() if c.key not in known]
         measured = self._measure(missing, number)
@@ -199,6 +204,19 @@ class TaskTuner:
         found = [records[c.key] for c in told]
         self.shared.trace.round(self.task, number, [c.score for c in told], found)
         return len(told)
+
+    def suggest(self, found: Sequence[Candidate]) -> None:
+        """Measure first what is nearest to these, which may be of a task of other extents."""
+        known = {c.key for r in self.records if (c := self._candidate(r)) is not None}
+        for c in found:
+            sketch = self._sketches.get(c.sketch.name)
+            row = None if sketch is None else adapted(sketch, c.values)
+            if sketch is None or row is None or not is_legal(sketch, row, self.task.target):
+                continue
+            near = Candidate(sketch, tuple(int(v) for v in row))
+            if near.key not in known:
+                known.add(near.key)
+                self._suggested.append(near)
 
     def _tell(self, candidates: Sequence[Candidate], records: Sequence[Record]) -> None:
         latency = [r.latency_s if r.ok and r.latency_s else float("inf") for r in records]
@@ -340,6 +358,11 @@ class TaskTuner:
         """The n best records that still fit the task, best first."""
         ok = sorted((r for r in self.records if r.ok), key=lambda r: r.latency_s or 0.0)
         return list(islice(filter(self._fit, ok), n))
+
+    def fastest(self, n: int) -> list[Candidate]:
+        """The n best measured candidates that are in the space, best first."""
+        ok = sorted((r for r in self.records if r.ok), key=lambda r: r.latency_s or 0.0)
+        return list(islice((c for r in ok if (c := self._candidate(r)) is not None), n))
 
     def _fit(self, record: Record) -> bool:
         """Can the record's program be made (a log may come from another version)?"""
