@@ -17,13 +17,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import numpy as np
-
 import ansorlite as al
 from ansorlite import te
 from ansorlite.bench.ops import machine
+from ansorlite.bench.ours import prepared
 from ansorlite.bench.serve import timed
-from ansorlite.codegen.loader import resident_copy, resident_empty
 from ansorlite.graph.te_ops import conv2d_nhwc, dense
 from ansorlite.measure.peak import measure_peak
 from ansorlite.target import Target
@@ -62,13 +60,7 @@ def next_power(n: int) -> int:
 def tuned(task: al.SearchTask, trials: int, timeout: float) -> Callable[[], Any]:
     """A call of the best program found, constants bound."""
     result = al.tune(task, n_trials=trials, timeout=timeout, progress=False)
-    rng = np.random.default_rng(0)
-    inputs = result.kernel.inputs
-    values = {p.name: resident_copy(rng.standard_normal(p.shape, np.float32)) for p in inputs}
-    constants = {p.name: values[p.name] for p in inputs if p.role == "constant"}
-    kernel = result.kernel.bind(**constants)
-    out = tuple(resident_empty(p.shape, p.dtype) for p in kernel.outputs)
-    return kernel.prepare(*(values[p.name] for p in kernel.inputs), out=out)
+    return prepared(result.kernel)
 
 
 def main() -> int:

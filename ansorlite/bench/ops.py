@@ -143,9 +143,9 @@ def _bench_case(
         why = next((f": {r.error}" for r in reversed(found.records) if r.error), "")
         raise AnsorliteError(f"no program of {task.name} ran in {tuning_s:.0f} s{why}")
     params = op.case(index, batch)
-    specs: dict[str, tuple[str, dict[str, Any]]] = {
-        "ansorlite": (sys.executable, {"case": case, "batch": batch, "log": str(log)})
-    }
+    # The winner of the race at the end, which one lucky measurement in the log may have beaten.
+    ours = {"case": case, "batch": batch, "log": str(log), "trial": found.best.record.trial}
+    specs: dict[str, tuple[str, dict[str, Any]]] = {"ansorlite": (sys.executable, ours)}
     for peer in options.peers:
         spec = {"name": name, "params": params, "threads": target.cores}
         specs[peer] = (peer_interpreter(peer, options.peer_python), spec)

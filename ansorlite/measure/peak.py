@@ -102,8 +102,8 @@ def cache_file() -> Path:
     return kept_file("peak")
 
 
-def _flops(target: Target, threads: int) -> tuple[float, bool]:
-    """Operations per second of multiply-adds in registers on some threads, and if steady."""
+def fma_run(target: Target, threads: int) -> tuple[Callable[[], None], float]:
+    """A run of multiply-adds in registers that takes about RUN_S, and its operations."""
     lanes = target.lanes("float32")
     kernel = load_image(fma_kernel(target))
     # s * 0.5 + 1 stays between 0 and 24, so that no operand is subnormal, infinite or NaN.
@@ -118,10 +118,17 @@ def _flops(target: Target, threads: int) -> tuple[float, bool]:
     # One thread tells how long an iteration takes: many may wait for a core longer than they run.
     work[:] = int(100_000 * RUN_S / min(_seconds(run) for _ in range(3))), threads
     out[:] = np.nan
-    seconds, steady = _median(run, threads)
+    run()
     # OpenMP may give fewer threads than asked for (OMP_THREAD_LIMIT, or no runtime at all).
     ran = int(np.count_nonzero(np.isfinite(out[:, 0])))
-    return 2.0 * lanes * fma_accumulators(target) * ran * int(work[0]) / seconds, steady
+    return run, 2.0 * lanes * fma_accumulators(target) * ran * int(work[0])
+
+
+def _flops(target: Target, threads: int) -> tuple[float, bool]:
+    """Operations per second of multiply-adds in registers on some threads, and if steady."""
+    run, flop = fma_run(target, threads)
+    seconds, steady = _median(run, threads)
+    return flop / seconds, steady
 
 
 def _copy_bytes_per_s(target: Target) -> float:
