@@ -36,7 +36,8 @@ from ansorlite.task import SearchTask
 PolicyName = Literal["evolutionary", "random"]
 ROUND_SIZE = 64
 MIN_ROUND = 8
-SETTLE, SETTLE_ALONE = 3, 6  # contenders of a task raced at the end: of many tasks, of one
+# Contenders of a task raced at the end and heats of the race: of many tasks, of one.
+SETTLE, SETTLE_ALONE = (3, 3), (10, 7)
 SETTLE_SHARE = 0.06  # of the time budget, kept for that race and for compiling
 PRACTICE = 0.5  # of the budget of a heavy task, for a short version of it
 SAME_ERRORS = 16  # identical failures in a row that end a task with a diagnosis
@@ -272,7 +273,7 @@ def _search(
             size = MIN_ROUND
         rounds(tuner, show, 1.0)
         if session.n_trials != 0 and tuner.trials > session.trials_before:
-            return tuner.settle(SETTLE_ALONE)
+            return tuner.settle(*SETTLE_ALONE)
     return None
 
 
@@ -385,7 +386,7 @@ def _settle_all(
     stake = [-w.weight * (t.best_latency_s or 0.0) for w, t in zip(weighted, tuners, strict=True)]
     for k in np.argsort(stake):
         if session.left_s() > 1.0 and tuners[k].trials > 1:
-            winners[int(k)] = tuners[k].settle(SETTLE)
+            winners[int(k)] = tuners[k].settle(*SETTLE)
 
 
 def _replay(plan: TaskScheduler, tuners: Sequence[TaskTuner], history: Sequence[Record]) -> None:

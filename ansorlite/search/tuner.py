@@ -39,7 +39,6 @@ from ansorlite.task import SearchTask
 from ansorlite.te.dag import ComputeDAG
 
 CHECK_SEED = 20180
-RACE_HEATS = 3
 RACE_S = 5.0  # the longest race; slower contenders are told apart well enough by one run
 SLOW_PLAIN_S = 1.0  # a plain schedule that takes longer is not run again to be timed
 
@@ -380,14 +379,14 @@ class TaskTuner:
             return self.images[record.trial]
         return build_program(record_program(self.task, record), self.task.target)
 
-    def settle(self, n: int = 3) -> tuple[Record, float] | None:
-        """Race the last contenders in turn: (winner, its latency in seconds)."""
+    def settle(self, n: int, most_heats: int) -> tuple[Record, float] | None:
+        """Race the n last contenders in turn: (winner, its latency in seconds)."""
         found = self.contenders(n)
         if not found:
             return None
         # A heat runs every contender for the check and for the clock.
         heat_s = 2 * sum(r.latency_s or 0.0 for r in found)
-        heats = int(min(RACE_HEATS, RACE_S / max(heat_s, 1e-9)))
+        heats = int(min(most_heats, RACE_S / max(heat_s, 1e-9)))
         if len(found) == 1 or heats < MIN_HEATS or self.shared.deadline_s() <= 0:
             return found[0], float(found[0].latency_s or 0.0)
         self.prepare()
