@@ -110,9 +110,10 @@ def fma_run(target: Target, threads: int) -> tuple[Callable[[], None], float]:
     operands = aligned_copy(np.repeat(np.array([[0.5], [1.0]], np.float32), lanes, axis=1))
     work = aligned_copy(np.array([100_000, 1], np.int64))
     out = aligned_empty((target.cores, lanes), "float32")
-    args = kernel.pointer_array([work, operands, out])
+    kept = [work, operands, out]
+    args = kernel.pointer_array(kept)
 
-    def run() -> None:
+    def run(_owners: object = kept) -> None:
         kernel.call(args)
 
     # One thread tells how long an iteration takes: many may wait for a core longer than they run.
