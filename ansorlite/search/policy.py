@@ -72,6 +72,7 @@ class EvolutionParams:
     looked_at_first: int = 48  # the same in the first round
     same_tiles: int = 2  # picked rows of a round with equal tiles
     same_body: float = 0.2  # share of a round with one register body
+    same_sketch: float = 0.34  # share of a round with one sketch, where others are left
     draws: int = 16  # random draws a wanted row, before the legality mask
     prior: float = 64.0  # measurements after which the model counts as much as the analytic score
     bias_prior: float = 4.0  # measurements of a sketch that its own offset is shrunk by
@@ -340,18 +341,24 @@ class EvolutionaryPolicy:
         n_random = int(np.ceil(self.params.epsilon * n)) if n > 4 else 0
         out: dict[tuple[str, tuple[int, ...]], Candidate] = {}
         picked: Counter[tuple[object, ...]] = Counter()
-        for name, row, score in best.ranked():
-            if len(out) >= n - n_random:
-                break
-            # Rows with equal tiles, or even with one register body, tell little of each other.
-            tile, body = self._shape(name, row)
-            full = picked[name, tile] >= self.params.same_tiles
-            if full or picked[body] >= max(2, int(self.params.same_body * n)):
-                continue
-            picked[name, tile] += 1
-            picked[body] += 1
-            c = Candidate(self.history.sketches[name], tuple(int(v) for v in row), float(score))
-            out.setdefault(c.key, c)
+        ranked = best.ranked()
+        # The scores of two sketches differ by more than chance, but not by as much as they seem.
+        for share in (self.params.same_sketch, 1.0):
+            for name, row, score in ranked:
+                if len(out) >= n - n_random:
+                    break
+                c = Candidate(self.history.sketches[name], tuple(int(v) for v in row), float(score))
+                # Rows with equal tiles, or even with one register body, tell little of each other.
+                tile, body = self._shape(name, row)
+                full = picked[name, tile] >= self.params.same_tiles or c.key in out
+                if full or picked[body] >= max(2, int(self.params.same_body * n)):
+                    continue
+                if picked[(name,)] >= max(2, int(share * n)):
+                    continue
+                picked[name, tile] += 1
+                picked[body] += 1
+                picked[(name,)] += 1
+                out[c.key] = c
         names = list(self.history.sketches)
         for _ in range(4 * n):
             if len(out) >= n:
