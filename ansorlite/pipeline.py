@@ -116,7 +116,7 @@ def compile_task(result: TuneResult) -> KernelImage:
     """Object code of a task's best (or predicted) program; else of the plain schedule."""
     if result.best is None and result.predicted is None:
         return plain_image(result.task)
-    return build_program(result.program, result.task.target)
+    return result.image or build_program(result.program, result.task.target)
 
 
 def plain_image(task: SearchTask) -> KernelImage:

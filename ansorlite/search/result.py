@@ -6,6 +6,7 @@ programs, kernels and figures.
 
 from dataclasses import dataclass, field
 
+from ansorlite.codegen.image import KernelImage
 from ansorlite.codegen.kernel import Kernel
 from ansorlite.errors import AnsorliteError
 from ansorlite.ir.program import Program
@@ -77,6 +78,7 @@ class TuneResult:
     interrupted: bool = False
     predicted: Program | None = None  # with n_trials=0 and nothing in the log
     practised: int = 0  # trials on a short version of a heavy task
+    image: KernelImage | None = None  # of the best program, where it was built in this run
 
     @property
     def program(self) -> Program:
@@ -90,7 +92,7 @@ class TuneResult:
     @property
     def kernel(self) -> Kernel:
         """`program` as a callable."""
-        return Kernel(self.program, self.task.target)
+        return Kernel(self.program, self.task.target, self.image)
 
     @property
     def trials(self) -> int:

@@ -297,6 +297,7 @@ def task_result(
         session.elapsed_s,
         session.interrupted,
         tuner.predicted() if found is None and session.n_trials == 0 else None,
+        image=None if found is None else tuner.images.get(found.record.trial),
     )
 
 
