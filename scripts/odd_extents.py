@@ -63,6 +63,24 @@ def tuned(task: al.SearchTask, trials: int, timeout: float) -> Callable[[], Any]
     return prepared(result.kernel)
 
 
+HEAD = f"{'axis':10} {'extent':>6} {'GFLOP/s':>8} {'next':>5} {'GFLOP/s':>8} {'lanes':>6} ratio"
+
+
+def table_line(row: dict[str, Any]) -> str:
+    return (
+        f"{row['axis']:10} {row['extent']:6} {row['gflops']:8.1f} {row['power_of_two']:5} "
+        f"{row['power_gflops']:8.1f} {row['useful_lanes']:6.0%} {row['ratio']:5.2f}"
+    )
+
+
+def merged(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows of this run in place of those of the same axis and extent in the file."""
+    old = [json.loads(r) for r in OUTPUT.read_text().splitlines()] if OUTPUT.exists() else []
+    found = {(r["axis"], r["extent"]): r for r in (*old, *rows)}
+    order = list(AXES)
+    return [found[key] for key in sorted(found, key=lambda key: (order.index(key[0]), key[1]))]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--trials", type=int, default=64)
@@ -73,9 +91,7 @@ def main() -> int:
     target = Target.detect()
     peak = measure_peak(target)
     lanes = target.lanes("float32")
-    head = f"{'axis':10} {'extent':>6} {'GFLOP/s':>8} {'next':>5} {'GFLOP/s':>8} {'lanes':>6} ratio"
-    lines = [head]
-    print(head, flush=True)
+    print(HEAD, flush=True)
     rows = []
     for axis in args.only:
         make, is_vector = AXES[axis]
@@ -95,12 +111,6 @@ def main() -> int:
                 other.flop / median(t for _, t in turns),
             )
             ratio = median((task.flop / a) / (other.flop / b) for a, b in turns) / useful
-            line = (
-                f"{axis:10} {n:6} {speeds[0] / 1e9:8.1f} {p:5} {speeds[1] / 1e9:8.1f} "
-                f"{useful:6.0%} {ratio:5.2f}"
-            )
-            print(line, flush=True)
-            lines.append(line)
             rows.append(
                 {
                     "axis": axis,
@@ -116,7 +126,10 @@ def main() -> int:
                     "date": time.strftime("%Y-%m-%d"),
                 }
             )
+            print(table_line(rows[-1]), flush=True)
+    rows = merged(rows)
     low = min(r["ratio"] for r in rows)
+    lines = [HEAD, *map(table_line, rows)]
     lines.append(f"lowest ratio: {low:.2f}; " + ", ".join(map(str, machine(target, peak).values())))
     print(lines[-1])
     OUTPUT.write_text("".join(json.dumps(r) + "\n" for r in rows))
