@@ -40,6 +40,7 @@ from ansorlite.te.dag import ComputeDAG
 
 CHECK_SEED = 20180
 RACE_S = 5.0  # the longest race; slower contenders are told apart well enough by one run
+RUN_S = 0.03  # what measuring a short kernel takes
 SLOW_PLAIN_S = 1.0  # a plain schedule that takes longer is not run again to be timed
 
 
@@ -384,9 +385,12 @@ class TaskTuner:
         found = self.contenders(n)
         if not found:
             return None
-        # A heat runs every contender for the check and for the clock.
-        heat_s = 2 * sum(r.latency_s or 0.0 for r in found)
-        heats = int(min(most_heats, RACE_S / max(heat_s, 1e-9)))
+        # A heat runs every contender once for the check and at least three times for the clock.
+        costs = [max(RUN_S, 5 * (r.latency_s or 0.0)) for r in found]
+        budget_s = min(RACE_S, self.shared.deadline_s())
+        while len(found) > 2 and MIN_HEATS * sum(costs[: len(found)]) > budget_s:
+            found.pop()
+        heats = int(min(most_heats, budget_s / sum(costs[: len(found)])))
         if len(found) == 1 or heats < MIN_HEATS or self.shared.deadline_s() <= 0:
             return found[0], float(found[0].latency_s or 0.0)
         self.prepare()
