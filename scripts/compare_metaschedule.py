@@ -9,13 +9,12 @@ Usage: python scripts/compare_metaschedule.py [--only C2D:1 ...]
 """
 
 import argparse
-import json
 import sys
 import tempfile
 from dataclasses import asdict
 from pathlib import Path
 
-from ansorlite.bench.ops import BenchOptions, BenchRow, bench_ops
+from ansorlite.bench.ops import BenchOptions, BenchRow, bench_ops, write_results
 
 OUTPUT = Path(__file__).parents[1] / "results" / "metaschedule.jsonl"
 TRIALS = 64
@@ -65,8 +64,7 @@ def main() -> int:
         }
         for r in rows
     ]
-    OUTPUT.write_text("".join(json.dumps(r) + "\n" for r in records))
-    OUTPUT.with_suffix(".txt").write_text("\n".join(lines) + "\n")
+    write_results(OUTPUT, records, lines)
     return 0
 
 

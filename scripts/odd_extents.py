@@ -19,7 +19,7 @@ from typing import Any
 
 import ansorlite as al
 from ansorlite import te
-from ansorlite.bench.ops import machine
+from ansorlite.bench.ops import machine, write_results
 from ansorlite.bench.ours import prepared
 from ansorlite.bench.serve import timed
 from ansorlite.graph.te_ops import conv2d_nhwc, dense
@@ -132,8 +132,7 @@ def main() -> int:
     lines = [HEAD, *map(table_line, rows)]
     lines.append(f"lowest ratio: {low:.2f}; " + ", ".join(map(str, machine(target, peak).values())))
     print(lines[-1])
-    OUTPUT.write_text("".join(json.dumps(r) + "\n" for r in rows))
-    OUTPUT.with_suffix(".txt").write_text("\n".join(lines) + "\n")
+    write_results(OUTPUT, rows, lines)
     return 0
 
 

@@ -8,14 +8,13 @@ Usage: python scripts/share_of_peak.py [--trials 200] [--timeout 60] [--only GMM
 """
 
 import argparse
-import json
 import sys
 import time
 from pathlib import Path
 from statistics import median
 
 import ansorlite as al
-from ansorlite.bench.ops import machine
+from ansorlite.bench.ops import machine, write_results
 from ansorlite.bench.ours import prepared
 from ansorlite.bench.serve import timed
 from ansorlite.measure.peak import fma_run, measure_peak
@@ -78,8 +77,7 @@ def main() -> int:
         )
     lines.append(", ".join(map(str, machine(target, peak).values())))
     print(lines[-1])
-    OUTPUT.write_text("".join(json.dumps(r) + "\n" for r in rows))
-    OUTPUT.with_suffix(".txt").write_text("\n".join(lines) + "\n")
+    write_results(OUTPUT, rows, lines)
     return 0
 
 

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
@@ -81,6 +81,12 @@ def suite(only: Iterable[str] = ()) -> list[str]:
             op = find(text)
             out += [f"{op.name}:{k}" for k in range(len(op.cases))]
     return list(dict.fromkeys(out))
+
+
+def write_results(path: Path, rows: Sequence[Mapping[str, Any]], lines: Sequence[str]) -> None:
+    """Rows as JSON lines, and beside them the same as a table."""
+    path.write_text("".join(json.dumps(r) + "\n" for r in rows))
+    path.with_suffix(".txt").write_text("\n".join(lines) + "\n")
 
 
 def machine(target: Target, peak: Peak) -> dict[str, Any]:

@@ -76,7 +76,7 @@ class TuneResult:
     seconds: dict[str, float] = field(default_factory=dict)  # wall time by phase
     wall_s: float = 0.0
     interrupted: bool = False
-    predicted: Program | None = None  # with n_trials=0 and nothing in the log
+    predicted: Program | None = None  # where nothing was measured and the log has nothing
     practised: int = 0  # trials on a short version of a heavy task
     image: KernelImage | None = None  # of the best program, where it was built in this run
 

@@ -237,8 +237,13 @@ def _tune_one(session: Session, task: SearchTask) -> TuneResult:
         winner = _search(session, tuner, small, peak)
     except KeyboardInterrupt:
         session.interrupted = True
-    practised = small.trials if small else 0
-    return replace(task_result(session, tuner, winner, peak), practised=practised)
+    result = task_result(session, tuner, winner, peak)
+    if small is None:
+        return result
+    if result.best is None and result.predicted is None:  # it ended before the whole was measured
+        tuner.suggest(small.fastest(1))
+        result = replace(result, predicted=tuner.suggested())
+    return replace(result, practised=small.trials)
 
 
 def _search(
@@ -253,7 +258,10 @@ def _search(
 
     def rounds(t: TaskTuner, show: Progress, share: float) -> None:
         while session.has_share(share, done := sum(x.trials for x in all_tuners)):
-            if not (n := session.round_of(size, done, t.pending)):
+            n = session.round_of(size, done, t.pending)
+            if share < 1.0 and session.n_trials is not None:
+                n = min(n, t.pending + int(share * session.n_trials) - done)
+            if n <= 0:
                 break
             session.train(all_tuners)
             if t.round(n) == 0:

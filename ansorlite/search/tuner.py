@@ -218,6 +218,11 @@ class TaskTuner:
                 known.add(near.key)
                 self._suggested.append(near)
 
+    def suggested(self) -> Program | None:
+        """The program of what is to be measured first, if something was suggested."""
+        first = self._suggested[:1]
+        return first[0].sketch.fill(np.asarray(first[0].row, dtype=np.int32)) if first else None
+
     def _tell(self, candidates: Sequence[Candidate], records: Sequence[Record]) -> None:
         latency = [r.latency_s if r.ok and r.latency_s else float("inf") for r in records]
         self.policy.tell(list(candidates), latency)
@@ -391,7 +396,7 @@ class TaskTuner:
         while len(found) > 2 and MIN_HEATS * sum(costs[: len(found)]) > budget_s:
             found.pop()
         heats = int(min(most_heats, budget_s / sum(costs[: len(found)])))
-        if len(found) == 1 or heats < MIN_HEATS or self.shared.deadline_s() <= 0:
+        if len(found) == 1 or heats < MIN_HEATS:
             return found[0], float(found[0].latency_s or 0.0)
         self.prepare()
         images = [self.image(r) for r in found]

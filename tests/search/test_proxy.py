@@ -10,6 +10,7 @@ from search_cases import PEAK, Pretender
 import ansorlite as al
 import ansorlite.search.tune as tuning
 from ansorlite import te
+from ansorlite.measure.runner import CheckSpec, PrepareResult
 from ansorlite.records import read_log
 from ansorlite.search import proxy, reference
 from ansorlite.search.proxy import adapted, passed_on, shrunk
@@ -124,3 +125,27 @@ def test_practice_comes_first_and_counts(heavy: None, tmp_path: Path) -> None:
     assert of_whole == sorted(of_whole) and sum(of_whole) == len(found.records)
     again = run(60)
     assert again.trials == 60 and len(again.records) > len(found.records)
+
+
+@pytest.mark.parametrize("n", [1, 2, 8])
+def test_small_budgets_are_not_spent_on_practice_alone(heavy: None, n: int) -> None:
+    pretender = Pretender()
+    found = tuning.tune(conv(), n, builder=pretender, runner=pretender, progress=False)
+    assert found.best is not None and found.trials == n and found.practised <= n // 2
+
+
+def test_what_was_practised_is_not_lost(heavy: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ends after the practice: the best of that, unmeasured, on the whole task."""
+    pretender = Pretender()
+    key = conv().workload_key
+    told = pretender.prepare
+
+    def prepare(task_key: str, spec: CheckSpec) -> PrepareResult:
+        if task_key == key:
+            raise KeyboardInterrupt
+        return told(task_key, spec)
+
+    monkeypatch.setattr(pretender, "prepare", prepare)
+    found = tuning.tune(conv(), 40, builder=pretender, runner=pretender, progress=False)
+    assert found.interrupted and found.best is None and found.practised > 0
+    assert "X: float32[6, 8, 8, 4]" in str(found.program)
