@@ -21,8 +21,9 @@ class TimingPolicy:
 
     From `min_repeats` on, the measurement ends when it is steady or has lasted `budget_s`; a slow
     kernel's ends after `limit_s` even before that. `losing` holds (repeats, factor): after that
-    many repeats, a minimum above factor times the best latency known ends it. `cold` runs once a
-    repeat, after a flush of the caches.
+    many repeats, a minimum above factor times the best latency known ends it. The run that warms a
+    kernel up counts as a repeat if it takes `trusted_s` or more, and is enough if it is `hopeless`
+    times slower than the best. `cold` runs once a repeat, after a flush of the caches.
     """
 
     repeat_s: float = 0.005
@@ -32,6 +33,9 @@ class TimingPolicy:
     limit_s: float = 1.0
     spread: float = 0.03
     losing: tuple[tuple[int, float], ...] = ((2, 2.0), (3, 1.5))
+    losing_long: tuple[tuple[int, float], ...] = ((2, 1.3),)  # of kernels that take `trusted_s`
+    trusted_s: float = 0.02
+    hopeless: float = 1.8
     cold: bool = False
 
 
@@ -57,13 +61,20 @@ def time_kernel(
     policy: TimingPolicy,
     best_latency_s: float | None = None,
     flush: Callable[[], None] | None = None,
+    warm_up_s: float = 0.0,
 ) -> Timing:
-    """Time a kernel that has run before (the check was its warm-up).
+    """Time a kernel that has run once before (the check was its warm-up, of `warm_up_s` seconds).
 
     Always returns at least one repeat, even where one call alone exceeds the limit.
     """
     inner, spent_s = 1, 0.0
     times: list[float] = []
+    if warm_up_s >= policy.trusted_s and not policy.cold:
+        times, spent_s = [warm_up_s], warm_up_s
+        known = best_latency_s or 0.0
+        # a short kernel that takes long once was disturbed
+        if known >= policy.trusted_s / 2 and warm_up_s > policy.hopeless * known:
+            return Timing((warm_up_s,), 1)
     while not _enough(times, spent_s, policy, best_latency_s):
         if flush is not None:
             flush()
@@ -93,8 +104,9 @@ def _enough(
     if done >= policy.max_repeats or spent_s >= policy.limit_s:
         return True
     low = min(times)
+    losing = policy.losing_long if low >= policy.trusted_s else policy.losing
     if best_latency_s is not None and any(
-        done >= n and low > factor * best_latency_s for n, factor in policy.losing
+        done >= n and low > factor * best_latency_s for n, factor in losing
     ):
         return True
     steady = Timing(tuple(times), 1).spread <= policy.spread

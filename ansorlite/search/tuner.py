@@ -390,8 +390,8 @@ class TaskTuner:
         found = self.contenders(n)
         if not found:
             return None
-        # A heat runs every contender once for the check and at least three times for the clock.
-        costs = [max(RUN_S, 5 * (r.latency_s or 0.0)) for r in found]
+        # A heat runs every contender at least three times, and compares its output twice.
+        costs = [max(RUN_S, 4 * (r.latency_s or 0.0)) for r in found]
         budget_s = min(RACE_S, self.shared.deadline_s())
         while len(found) > 2 and MIN_HEATS * sum(costs[: len(found)]) > budget_s:
             found.pop()

@@ -108,6 +108,26 @@ def test_one_disturbed_repeat_does_not_make_a_loser() -> None:
     assert timing.latency_s == pytest.approx(0.01)
 
 
+def test_the_warm_up_of_a_long_kernel_counts() -> None:
+    kernel = FakeKernel(0.05)
+    assert time_kernel(kernel, POLICY, warm_up_s=0.05).times_s == (0.05, 0.05, 0.05)
+    assert kernel.calls == [1, 1]
+    assert time_kernel(FakeKernel(0.01), POLICY, warm_up_s=0.01).times_s == (0.01, 0.01, 0.01)
+
+
+@pytest.mark.parametrize(("ratio", "repeats"), [(1.0, 3), (1.2, 3), (1.4, 2), (1.9, 1)])
+def test_a_long_loser_stops_after_its_warm_up(ratio: float, repeats: int) -> None:
+    kernel = FakeKernel(0.05 * ratio)
+    timing = time_kernel(kernel, POLICY, best_latency_s=0.05, warm_up_s=0.05 * ratio)
+    assert len(timing.times_s) == repeats
+    assert len(kernel.calls) == repeats - 1
+
+
+def test_a_disturbed_warm_up_of_a_short_kernel_is_forgotten() -> None:
+    timing = time_kernel(FakeKernel(1e-4), POLICY, best_latency_s=1e-4, warm_up_s=0.03)
+    assert timing.times_s == pytest.approx([1e-4] * 3)
+
+
 def test_a_cold_kernel_runs_once_after_each_flush() -> None:
     kernel = FakeKernel(1e-4)
     log: list[str] = []
