@@ -75,6 +75,7 @@ _REST = (
     "beyond_l2",
     "beyond_l3",
     "gathered",
+    "register_loads",
     "work_share",
 )
 FEATURE_NAMES: tuple[str, ...] = (
@@ -89,7 +90,7 @@ N_FEATURES = len(FEATURE_NAMES)
 _AT = {name: k for k, name in enumerate(FEATURE_NAMES)}
 _PLAIN = {
     *("rows", "vectors", "lanes", "registers", "vector_fill", "stream"),
-    *("parallel_balance", "parallel_share", "loops", "work_share"),
+    *("parallel_balance", "parallel_share", "loops", "register_loads", "work_share"),
     *(f"intensity_{k}" for k in range(CURVE)),
     *(f"buffer{b}_{n}" for b in range(MAX_BUFFERS) for n in ("read", "write")),
     *(f"buffer{b}_reuse_{n}" for b in range(MAX_BUFFERS) for n in ("loop", "serial", "none")),
@@ -121,7 +122,7 @@ class FeaturePlan:
         ev = Batch(columns, n)
         out = np.zeros((len(self.statements), N_FEATURES, n))
         for st, rows in zip(self.statements, out, strict=True):
-            moved = _moved(st, ev)
+            moved = _moved(st, ev, target)
             _fill(rows, moved, ev, target)
             if not draft:
                 _put(rows, "buffer0_read", _access_features(moved, self.touched, target))
@@ -161,6 +162,7 @@ class _Moved:
     executions: Values
     touched: list[Touched]
     bytes_at: Values  # [levels + 1, n], of all buffers, by one iteration of each loop
+    lines_at: Values  # the same, of whole cache lines
 
 
 def op_counts(store: Store) -> dict[str, int]:
@@ -173,19 +175,21 @@ def _flops(store: Store) -> float:
     return 2.0 * c["mad"] + sum(c[k] for k in ("addsub", "mul", "div", "minmax", "math")) + 0.5
 
 
-def _moved(st: _Statement, ev: Batch) -> _Moved:
+def _moved(st: _Statement, ev: Batch, target: Target) -> _Moved:
     levels = Levels([ev(lp.nominal) for lp in st.loops], ev.n)
-    touched = [touch(a, ev, levels) for a in st.accesses]
-    bytes_at = np.zeros((levels.depth + 1, ev.n))
+    own = (target.l1_bytes, target.l2_bytes)  # the last cache spreads addresses over its sets
+    touched = [touch(a, ev, levels, target.cache_line, own) for a in st.accesses]
+    bytes_at, lines_at = (np.zeros((levels.depth + 1, ev.n)) for _ in range(2))
     for t in touched:
         bytes_at += t.inner * t.itemsize
-    return _Moved(st, levels, ev.product(st.store.count), touched, bytes_at)
+        lines_at += t.lines
+    return _Moved(st, levels, ev.product(st.store.count), touched, bytes_at, lines_at)
 
 
 def _fill(rows: Values, m: _Moved, ev: Batch, target: Target) -> None:
     """What the analytic score needs, into [N_FEATURES, n]; magnitudes before their logarithm."""
     store, levels, executions = m.st.store, m.levels, m.executions
-    tested = _tested(m.st, levels)
+    tested = _tested(m.st, levels, ev)
     for name, c in op_counts(store).items():
         if c:
             rows[_AT[name]] = executions * c * (tested if name in _TESTS else 1.0)
@@ -194,8 +198,9 @@ def _fill(rows: Values, m: _Moved, ev: Batch, target: Target) -> None:
     rows[_AT["loops"]] = levels.runs.sum(axis=0)
     repeat = executions / np.maximum(levels.inside[0], 1.0)
     caches = (target.l1_bytes, target.l2_bytes, target.l3_bytes)
-    _put(rows, "beyond_l1", [_moved_beyond(c, levels, m.bytes_at, repeat) for c in caches])
+    _put(rows, "beyond_l1", [_moved_beyond(k, c, m) * repeat for k, c in enumerate(caches)])
     rows[_AT["gathered"]] = _gathered(m, ev)
+    rows[_AT["register_loads"]] = _register_loads(m, ev)
     rows[_AT["work_share"]] = executions * _flops(store)
 
 
@@ -205,7 +210,7 @@ def _put(rows: Values, first: str, values: Sequence[Values] | Values) -> None:
         rows[at + k] = v
 
 
-def _tested(st: _Statement, levels: Levels) -> Values:
+def _tested(st: _Statement, levels: Levels, ev: Batch) -> Values:
     """How often the tests of a statement are made, as a share of its executions.
 
     A test on loop variables alone is made outside of the innermost loops that it does not move
@@ -222,6 +227,8 @@ def _tested(st: _Statement, levels: Levels) -> Values:
         for k in range(levels.depth - 1, -1, -1):
             lp, e = st.loops[k], levels.extents[k]
             if lp.var in test.free:
+                if lp.note("lanes") != NO_NOTE:  # all lanes at once
+                    share = share / np.maximum(ev(lp.note("lanes")), 1.0)
                 if lp.note("register") == NO_NOTE:
                     inside = inside & ~levels.runs[k]
             else:
@@ -261,6 +268,27 @@ def _gathered(m: _Moved, ev: Batch) -> Values:
                 open_ = open_ & ~runs
         each = np.where(square, TRANSPOSED, 1.0)
         total = total + np.where(far, times * each, 0.0)
+    return total
+
+
+def _register_loads(m: _Moved, ev: Batch) -> Values:
+    """Loads a vector operation of the register tile: what does not move with a loop is shared."""
+    tile = [
+        (k, lp)
+        for k, lp in enumerate(m.st.loops)
+        if lp.note("register") != NO_NOTE and not lp.reduce
+    ]
+    total = np.zeros(ev.n)
+    for t in m.touched:
+        if not t.reads or t.writes:
+            continue
+        share = np.ones(ev.n)
+        for k, lp in tile:
+            e = np.maximum(m.levels.extents[k], 1.0)
+            width = lp.note("lanes")
+            times = e if width == NO_NOTE else np.ceil(e / np.maximum(1.0, ev(width)))
+            share = share / np.where(t.moves[k], 1.0, times)
+        total = total + share
     return total
 
 
@@ -406,9 +434,18 @@ def _allocation(m: _Moved, buffers: Mapping[str, Buffer], ev: Batch) -> list[Val
     return [size * np.dtype(b.dtype).itemsize, size * outer, outer, inner]
 
 
-def _moved_beyond(cache: int, levels: Levels, bytes_at: Values, repeat: Values) -> Values:
-    """Bytes that cross into a cache: the outermost loop body that fits is refilled every trip."""
-    fits = bytes_at <= cache
-    fits[-1] = True
-    level = fits.argmax(axis=0)
-    return levels.at(bytes_at, level) * levels.at(levels.outside, level) * repeat
+def _moved_beyond(k: int, cache: int, m: _Moved) -> Values:
+    """Bytes that cross into cache k: of the outermost loop body that fits, whatever moved since.
+
+    A buffer whose lines crowd on a few sets is refilled more often than the others. One that the
+    loops right around the body do not move stays, for its lines are used again before others.
+    """
+    levels = m.levels
+    total = np.zeros(levels.n)
+    fits = m.lines_at <= cache
+    for t in m.touched:
+        held = fits & (t.crowded[k] <= cache) if k < len(t.crowded) else fits.copy()
+        held[-1] = True
+        level = held.argmax(axis=0)
+        total += levels.at(t.lines, level) * levels.at(levels.outside, levels.at(t.around, level))
+    return total

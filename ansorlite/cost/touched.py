@@ -5,19 +5,22 @@ touched inside of each loop level, strides and contiguous runs, as float64[P]. I
 are taken from the program once (`Access`), their values evaluated per population (`Batch`).
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from ansorlite.ir.expr import Expr
+from ansorlite.ir.expr import Const, Expr
 from ansorlite.ir.program import Buffer, For, Store
 from ansorlite.ir.ranges import Evaluator, coefficient
 from ansorlite.ir.traverse import loads
 
 Values = npt.NDArray[np.float64]
+T = TypeVar("T", bound=np.generic)
+WAYS = 8  # of the caches of a core, as with most
 
 
 class Batch:
@@ -113,9 +116,9 @@ class Levels:
         self.innermost = self.runs.copy()
         self.innermost[:-1] &= ~deeper[1:]
 
-    def at(self, values: Values, level: npt.NDArray[np.intp]) -> Values:
+    def at(self, values: npt.NDArray[T], level: npt.NDArray[np.intp]) -> npt.NDArray[T]:
         """values[level[..., n], n] of [levels, n]."""
-        picked: Values = values[level, np.arange(self.n)]
+        picked: npt.NDArray[T] = values[level, np.arange(self.n)]
         return picked
 
 
@@ -124,9 +127,13 @@ class Touched:
     """One buffer under one statement: elements touched inside of each loop level.
 
     `inner[l]`: elements touched by loops l and deeper (l = number of loops: one execution);
-    `moves[l]`: loop l changes the address; `steps[l]`: by how many elements, 0 if it does not run;
+    `moves[l]`: loop l changes the address; `around[l]`: how many loops there are around level l, but
+    for those right around it that do not; `steps[l]`: by how many elements, 0 if it does not run;
     `stride`: elements between neighbours in the innermost loop that runs; `run`: contiguous
-    elements in the innermost dimension. Arrays are [levels, n] or [n].
+    elements in the innermost dimension. `lines[l]`: bytes of the cache lines that hold them;
+    `crowded[c][l]`: the same for cache c, or more, if they fall on so few of its sets that it would
+    have to be that large to hold them. Arrays are [levels, n] or
+    [n].
     """
 
     buffer: Buffer
@@ -134,27 +141,36 @@ class Touched:
     reads: bool
     inner: Values
     moves: npt.NDArray[np.bool_]
+    around: npt.NDArray[np.intp]
     steps: Values
     stride: Values
     run: Values
     itemsize: int
+    lines: Values
+    crowded: tuple[Values, ...]
 
 
-def touch(access: Access, ev: Batch, levels: Levels) -> Touched:
+def touch(
+    access: Access, ev: Batch, levels: Levels, line: int = 64, caches: tuple[int, ...] = ()
+) -> Touched:
+    """`line`: bytes of a cache line; `caches`: bytes of those whose sets may be crowded."""
     buffer, n, depth = access.buffer, ev.n, levels.depth
-    shape = [ev(e) for e in buffer.shape]
+    shape = [float(e.value) if isinstance(e, Const) else ev(e) for e in buffer.shape]
     rank = len(shape)
     ones = np.ones(n)
-    strides: list[Values] = [ones] * rank
+    strides: list[Values | float] = [1.0] * rank
     for d in range(rank - 2, -1, -1):
         strides[d] = strides[d + 1] * shape[d + 1]
+    size_bytes = np.dtype(buffer.dtype).itemsize
     spread = [ones] * rank  # extent touched per dimension
+    spreads = [list(spread)]  # the same inside of each level that changes it, innermost first
+    at = np.zeros(depth + 1, dtype=np.intp)  # which of them a level has
     inner = np.empty((depth + 1, n))
     inner[depth] = 1.0
     moves, steps = np.zeros((depth, n), dtype=bool), np.zeros((depth, n))
     for level in range(depth - 1, -1, -1):
         if not access.moves[level]:
-            inner[level] = inner[level + 1]
+            inner[level], at[level] = inner[level + 1], at[level + 1]
             continue
         runs, extent = levels.runs[level], levels.extents[level]
         step: Any = 0.0
@@ -174,9 +190,60 @@ def touch(access: Access, ev: Batch, levels: Levels) -> Touched:
         inner[level] = spread[0]
         for s in spread[1:]:
             inner[level] *= s
+        at[level] = len(spreads)
+        spreads.append(list(spread))
     stride = np.where(levels.innermost, steps, 0.0).sum(axis=0)
-    size_bytes = np.dtype(buffer.dtype).itemsize
     run = spread[-1] if rank else ones
+    around = np.zeros((depth + 1, n), dtype=np.intp)
+    np.maximum.accumulate(np.where(moves, np.arange(1, depth + 1)[:, None], 0), out=around[1:])
+    lines, crowded = _lines(np.array(spreads), strides, size_bytes, line, caches)
     return Touched(
-        buffer, access.writes, access.reads, inner, moves, steps, stride, run, size_bytes
+        buffer,
+        access.writes,
+        access.reads,
+        inner,
+        moves,
+        around,
+        steps,
+        stride,
+        run,
+        size_bytes,
+        lines[at],
+        tuple(c[at] for c in crowded),
     )
+
+
+def _lines(
+    spreads: Values,
+    strides: list[Values | float],
+    itemsize: int,
+    line: int,
+    caches: tuple[int, ...],
+) -> tuple[Values, list[Values]]:
+    """`lines` and `crowded` of `Touched` from the extents touched, [levels, dimensions, n]."""
+    if spreads.shape[1] == 0:
+        lines = np.full((len(spreads), 1), float(line))
+        return lines, [lines for _ in caches]
+    row = np.minimum(strides[-2] * itemsize, line) if len(strides) > 1 else float(line)
+    first = np.maximum(spreads[:, -1] * itemsize, row)
+    outer = [d for d in range(spreads.shape[1] - 1) if (spreads[-1, d] > 1).any()]
+    lines = first.copy()
+    for d in outer:
+        lines *= spreads[:, d]
+    crowded = []
+    for cache in caches:
+        way = max(1, cache // WAYS)
+        cover = np.minimum(first, way)
+        for d in outer:
+            cover *= np.minimum(spreads[:, d], _places(strides[d] * itemsize, way))
+            np.minimum(cover, way, out=cover)
+        deep = lines / cover  # lines in the fullest sets
+        crowded.append(np.where(deep > WAYS, deep * way, lines))
+    return lines, crowded
+
+
+def _places(stride: Values | float, way: int) -> Values | float:
+    """How many places of a way of a cache multiples of a stride (both in bytes) fall on."""
+    if isinstance(stride, float):
+        return way / math.gcd(int(stride), way)
+    return np.asarray(way / np.gcd(stride.astype(np.int64), way), dtype=np.float64)

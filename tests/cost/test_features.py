@@ -51,3 +51,49 @@ def test_a_test_on_what_is_loaded_is_made_every_time() -> None:
     x = te.placeholder((64, 32), name="x")
     dag = te.ComputeDAG([te.compute((64, 32), lambda i, j: te.select(x[i, j] > 0, 1.0, 2.0))])
     assert linear(dag)["select"] == pytest.approx(64 * 32, rel=1e-3)
+
+
+def product(n: int) -> te.ComputeDAG:
+    a, b = te.placeholder((n, n), name="A"), te.placeholder((n, n), name="B")
+    k = te.reduce_axis(n, "k")
+    c = te.compute((n, n), lambda i, j: te.sum(a[i, k] * b[k, j], axis=[k]), name="C")
+    return te.ComputeDAG([c])
+
+
+def tiled(n: int, rows: int, width: int, depth: int) -> tuple[te.ComputeDAG, list[Step]]:
+    return product(n), [
+        Split("C", "i", (rows,)),
+        Split("C", "j", (width,)),
+        Split("C", "k", (depth,)),
+        Reorder("C", ("j.0", "k.0", "i.0", "k.1", "i.1", "j.1")),
+        Annotate("C", "i.1", "register", 1),
+        Annotate("C", "j.1", "register", 1),
+        Annotate("C", "j.1", "lanes", 8),
+    ]
+
+
+def test_rows_a_power_of_two_apart_crowd_on_a_few_sets() -> None:
+    # 64 rows of a line each fit in any cache, unless 4 KiB apart: then all fall on one set.
+    even, odd = (linear(dag, *steps) for dag, steps in (tiled(n, 4, 16, 64) for n in (1024, 1040)))
+    assert even["beyond_l1"] > 2 * odd["beyond_l1"]
+
+
+def test_a_register_tile_shares_loads() -> None:
+    dag, steps = tiled(256, 4, 16, 64)
+    found = linear(dag, *steps)
+    assert np.log2(1 + found["register_loads"]) == pytest.approx(1 / 2 + 1 / 4)
+
+
+def test_a_register_tile_whose_operands_all_move_shares_nothing() -> None:
+    x, y = te.placeholder((64, 64), name="X"), te.placeholder((64, 64), name="Y")
+    z = te.compute((64, 64), lambda i, j: x[i, j] * y[i, j], name="Z")
+    steps = [
+        Split("Z", "i", (4,)),
+        Split("Z", "j", (16,)),
+        Reorder("Z", ("i.0", "j.0", "i.1", "j.1")),
+        Annotate("Z", "i.1", "register", 1),
+        Annotate("Z", "j.1", "register", 1),
+        Annotate("Z", "j.1", "lanes", 8),
+    ]
+    found = linear(te.ComputeDAG([z]), *steps)
+    assert np.log2(1 + found["register_loads"]) == pytest.approx(2.0)
