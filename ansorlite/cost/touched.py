@@ -127,7 +127,7 @@ class Touched:
     """One buffer under one statement: elements touched inside of each loop level.
 
     `inner[l]`: elements touched by loops l and deeper (l = number of loops: one execution);
-    `moves[l]`: loop l changes the address; `around[l]`: how many loops there are around level l, but
+    `moves[l]`: loop l changes the address; `around[l]`: number of loops around level l, but for
     for those right around it that do not; `steps[l]`: by how many elements, 0 if it does not run;
     `stride`: elements between neighbours in the innermost loop that runs; `run`: contiguous
     elements in the innermost dimension. `lines[l]`: bytes of the cache lines that hold them;
