@@ -9,7 +9,7 @@ so what is measured is what kernels reach. It takes some ten seconds and is kept
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from datetime import date
 from typing import Any
@@ -18,6 +18,7 @@ import numpy as np
 
 from ansorlite import te
 from ansorlite.codegen.build import build_program
+from ansorlite.codegen.image import KernelImage
 from ansorlite.codegen.loader import NativeFunction, load_image, resident_copy, resident_empty
 from ansorlite.measure.kept import keep, kept_file, read_kept
 from ansorlite.measure.peak import MIB, Peak, copy_speed, measure_peak, read_speed
@@ -186,45 +187,81 @@ def _body_speed(
     times = max(1, round(BODY_S * peak.flops_one / flop))
     state = body_state(rows, width, depth, panels, times, packed, target)
     image = build_program(lower(state), target)
-    kernel = load_image(image)
+    return times * flop / _shortest_s(load_image(image), _body_arrays(image))
+
+
+def _body_arrays(image: KernelImage) -> list[Any]:
+    """Random operands and room for the result, in the kernel's order."""
     rng = np.random.default_rng(0)
-    arrays = {
-        p.name: resident_copy(rng.random(p.shape, np.float32))
+    return [
+        resident_copy(rng.random(p.shape, np.float32))
         if p.role == "input"
         else resident_empty(p.shape, p.dtype)
         for p in image.params
-    }
-    return times * flop / _shortest_s(kernel, [arrays[p.name] for p in image.params])
+    ]
 
 
 def body_state(
-    rows: int, width: int, depth: int, panels: int, times: int, packed: bool, target: Target
+    rows: int,
+    width: int,
+    depth: int,
+    panels: int,
+    times: int,
+    packed: bool,
+    target: Target,
+    cores: int = 1,
 ) -> State:
-    """C[rows, width] = `times` * the sum over all panels of A times the panel, C in registers.
+    """C[core, rows, width] = `times` * the sum over all panels of A times the panel, in registers.
 
     Packed: A[depth, rows] and B[panels, depth, width]; otherwise A[rows, depth] and panels that are
-    columns of B[depth, panels * width].
+    columns of B[depth, panels * width]. Each of `cores` cores computes the same.
     """
     t, p = te.reduce_axis(times, "t"), te.reduce_axis(panels, "p")
     k = te.reduce_axis(depth, "k")
     a = te.placeholder((depth, rows) if packed else (rows, depth), name="A")
     b = te.placeholder((panels, depth, width) if packed else (depth, panels * width), name="B")
 
-    def term(i: Any, j: Any) -> Any:
+    def term(_core: Any, i: Any, j: Any) -> Any:
         left = a[k, i] if packed else a[i, k]
         right = b[p, k, j] if packed else b[k, p * width + j]
         return te.sum(left * right, axis=[t, p, k])
 
-    c = te.compute((rows, width), term, name="C")
-    return State(te.ComputeDAG([c])).apply(
+    c = te.compute((cores, rows, width), term, name="C")
+    state = State(te.ComputeDAG([c])).apply(
         Split("C", "i", (rows,)),
         Split("C", "j", (width,)),
-        Reorder("C", ("i.0", "j.0", "t", "p", "k", "i.1", "j.1")),
+        Reorder("C", ("core", "i.0", "j.0", "t", "p", "k", "i.1", "j.1")),
         Annotate("C", "i.1", "register", 1),
         Annotate("C", "j.1", "register", 1),
         Annotate("C", "j.1", "lanes", target.lanes("float32")),
         Annotate("C", "k", "unroll", UNROLL),
     )
+    return state.apply(Annotate("C", "core", "parallel", 1)) if cores > 1 else state
+
+
+def tile_run(target: Target, seconds: float) -> tuple[Callable[[], None], float]:
+    """A run, on all cores, of the best register tile on operands in the first cache.
+
+    Returns the run, which takes about `seconds`, and its operations. No kernel that multiplies
+    matrices does better, and where another program shares the cores, it does worse than
+    multiply-adds alone (`measure.peak.fma_run`), for it loads.
+    """
+    rows, vectors = min(legal_bodies(target), key=lambda b: ((b[0] + b[1]) / (b[0] * b[1]), b[1]))
+    width = vectors * target.lanes("float32")
+    depth = max(4, target.l1_bytes // 2 // (4 * width) // 4 * 4)
+    flop = 2.0 * rows * width * depth
+    peak = measure_peak(target)
+    times = max(1, round(seconds * peak.flops_one / flop))
+    image = build_program(
+        lower(body_state(rows, width, depth, 1, times, True, target, target.cores)), target
+    )
+    kernel, buffers = load_image(image), _body_arrays(image)
+    args = kernel.pointer_array(buffers)
+
+    def run(_owners: object = buffers) -> None:
+        kernel.call(args)
+
+    return run, flop * times * target.cores
 
 
 def _shortest_s(kernel: NativeFunction, arrays: list[Any]) -> float:

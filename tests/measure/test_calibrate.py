@@ -16,6 +16,7 @@ from ansorlite.measure.calibrate import (
     calibration,
     legal_bodies,
     level_bytes,
+    tile_run,
 )
 from ansorlite.measure.kept import kept_file
 from ansorlite.measure.peak import Peak
@@ -30,6 +31,21 @@ PEAK = Peak(2e11, 1e11, 2e10)
 def test_a_tile_computes_its_product(tile: tuple[int, int], packed: bool) -> None:
     target = Target.detect()
     state = body_state(tile[0], tile[1] * 8, 12, 3, 2, packed, target)
+    rng = np.random.default_rng(0)
+    arrays = {
+        p.name: rng.standard_normal([int(str(e)) for e in p.shape]).astype(np.float32)
+        for p in state.dag.inputs
+    }
+    got = run_native(lower(state), arrays, target)["C"]
+    np.testing.assert_allclose(got, state.dag.evaluate(arrays)["C"], rtol=1e-5, atol=1e-4)
+
+
+def test_a_tile_runs_on_all_cores() -> None:
+    target = Target.detect()
+    run, flop = tile_run(target, 1e-4)
+    run()
+    assert flop > 0
+    state = body_state(4, 16, 12, 1, 2, True, target, cores=2)
     rng = np.random.default_rng(0)
     arrays = {
         p.name: rng.standard_normal([int(str(e)) for e in p.shape]).astype(np.float32)
