@@ -116,11 +116,13 @@ def workload(
     name: str,
     index: int = 0,
     batch: int = 1,
-    constant_weights: bool = True,
+    constant_weights: bool | None = None,
     target: Target | None = None,
 ) -> SearchTask:
     """The task of a case: workload("C2D", 2) or workload("C2D:2"), names in any case.
 
+    With `constant_weights` weights (and B of a GMM, which else is an operand like A) are constant,
+    so that they may be packed ahead of time; without, nothing is; None is as in the suite.
     Raises ModelError, naming what there is, for an unknown name, case or batch.
     """
     if ":" in name:
@@ -153,12 +155,13 @@ def find(name: str) -> Operator:
 # ---- definitions --------------------------------------------------------------------------------
 
 
-def define(name: str, params: Params, constant_weights: bool = True) -> Tensor:
+def define(name: str, params: Params, constant_weights: bool | None = None) -> Tensor:
     """The tensor that operator `name` computes for parameters named as in ops.toml."""
     op = find(name)
     if set(params) != set(op.parameters):
         raise ModelError(f"{op.name} takes the parameters {', '.join(op.parameters)}")
-    return DEFINITIONS[op.name](params, constant_weights)
+    constant = op.name not in OPERANDS if constant_weights is None else constant_weights
+    return DEFINITIONS[op.name](params, constant)
 
 
 def convolution(rank: int) -> Callable[[Params, bool], Tensor]:
@@ -223,7 +226,7 @@ def capsule(p: Params, constant: bool) -> Tensor:
 
 def batch_matmul(p: Params, constant: bool) -> Tensor:
     a = te.placeholder((p["B"], p["N"], p["K"]), name="A")
-    b = te.placeholder((p["B"], p["K"], p["M"]), name="B")
+    b = te.placeholder((p["B"], p["K"], p["M"]), name="B", constant=constant)
     return te_ops.batch_matmul(a, b)
 
 
@@ -274,6 +277,7 @@ def softmax(p: Params, constant: bool) -> Tensor:
     return te_ops.softmax(te.placeholder((p["M"], p["N"]), name="A"), (1,))
 
 
+OPERANDS = ("GMM",)  # what could be weights is an operand like the other in the suite
 DEFINITIONS: dict[str, Callable[[Params, bool], Tensor]] = {
     "C1D": convolution(1),
     "C2D": convolution(2),

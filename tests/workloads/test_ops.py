@@ -98,6 +98,7 @@ def test_which_inputs_are_constant() -> None:
         assert constant == wanted, name
         assert not any(x.constant for x in _inputs(name, constant_weights=False).values())
     assert set(_inputs("GMM")) == {"A", "B"}
+    assert {n for n, x in _inputs("GMM", constant_weights=True).items() if x.constant} == {"B"}
     assert list(_inputs("TBS")) == ["query", "value"]
 
 
