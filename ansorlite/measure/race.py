@@ -1,51 +1,113 @@
 """Measure the last contenders again, in turn, so that drift and disturbances hit all alike.
 
-In: a prepared runner and kernel images of one task. Out: one `MeasureResult` an image, in order;
-`times_s` are the medians of its heats, `latency_s` is their median (seconds). Every heat checks the
-outputs again. Heats go A B C, C B A, A B C ...: a clock that slows down favours nobody.
+In: a prepared runner and kernel images of one task. Out: one `MeasureResult` an image, in order,
+whose latencies (seconds) rank the contenders by the median of what they took relative to the others
+in the same turn: a machine that slows down for a while favours nobody. A runner that offers `race`
+runs all turns in its process, a few milliseconds each; with any other, every heat is a `run`.
 """
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from statistics import median
+from typing import Protocol, runtime_checkable
 
 from ansorlite.codegen.image import KernelImage
 from ansorlite.measure.result import MeasureResult
 from ansorlite.measure.runner import Runner
 
-MIN_HEATS = 2
+MIN_TURNS = 2
+MAX_TURNS = 60
+ENOUGH = 5  # turns, for a contender that is left alone
+MARGINS = ((2, 1.3), (5, 1.1), (15, 1.05))  # after so many turns, who is so much slower drops out
+
+
+@runtime_checkable
+class Racer(Protocol):
+    """A runner that races contenders by itself (see `LocalRunner.race`)."""
+
+    def race(
+        self, task_key: str, images: Sequence[KernelImage], budget_s: float
+    ) -> list[MeasureResult]: ...
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What a contender took in its turns; `relative` is to the leader's times in those turns."""
+
+    times_s: tuple[float, ...]
+    relative: float
 
 
 def race(
-    runner: Runner,
-    task_key: str,
-    images: Sequence[KernelImage],
-    *,
-    heats: int = 5,
-    margin: float = 1.1,
+    runner: Runner, task_key: str, images: Sequence[KernelImage], budget_s: float
 ) -> list[MeasureResult]:
-    """Run `heats` heats; who fails once, or stays above margin times the leader, drops out.
-
-    A contender that fails has that heat's result, whatever it did before.
-    """
+    """Let contenders run in turn for about `budget_s`; who fails once is out with that result."""
+    if isinstance(runner, Racer):
+        return runner.race(task_key, images, budget_s)
     results: list[list[MeasureResult]] = [[] for _ in images]
-    running = list(range(len(images)))
-    for heat in range(heats):
-        for k in running if heat % 2 == 0 else running[::-1]:
-            results[k].append(runner.run(task_key, images[k]))
-        running = [k for k in running if results[k][-1].ok]
-        if heat + 1 >= MIN_HEATS and running:
-            lead = min(_latency(results[k]) for k in running)
-            running = [k for k in running if min(_times(results[k])) <= margin * lead]
-    return [_summary(r) for r in results]
+
+    def run(k: int) -> float | None:
+        results[k].append(runner.run(task_key, images[k]))
+        return results[k][-1].latency_s if results[k][-1].ok else None
+
+    standings = run_turns([partial(run, k) for k in range(len(images))], budget_s)
+    return ranked([_summary(found) for found in results], standings)
 
 
-def _times(results: Sequence[MeasureResult]) -> list[float]:
-    return [r.latency_s for r in results if r.latency_s is not None]
+def run_turns(
+    contenders: Sequence[Callable[[], float | None]], budget_s: float
+) -> list[Standing | None]:
+    """Turns go A B C, C B A, A B C ...; a contender gives its seconds, or None where it failed."""
+    times: list[list[float]] = [[] for _ in contenders]
+    out: dict[int, Standing] = {}
+    running = list(range(len(contenders)))
+    spent_s, turn = 0.0, 0
+    while running and turn < MAX_TURNS and (turn < MIN_TURNS or spent_s < budget_s):
+        for k in list(running if turn % 2 == 0 else running[::-1]):
+            seconds = contenders[k]()
+            if seconds is None:
+                running.remove(k)
+                out.pop(k, None)
+            else:
+                times[k].append(seconds)
+                spent_s += seconds
+        turn += 1
+        relative = _relative([times[k] for k in running])
+        margin = min((m for n, m in MARGINS if turn >= n), default=float("inf"))
+        for k, r in zip(list(running), relative, strict=True):
+            out[k] = Standing(tuple(times[k]), r)
+            if r > margin:
+                running.remove(k)
+        if len(running) == 1 < len(contenders) and turn >= ENOUGH:
+            break
+    return [out.get(k) for k in range(len(contenders))]
 
 
-def _latency(results: Sequence[MeasureResult]) -> float:
-    return median(_times(results))
+def ranked(
+    results: Sequence[MeasureResult], standings: Sequence[Standing | None]
+) -> list[MeasureResult]:
+    """Results with the latencies of the race: the leader's median, and multiples of it."""
+    good = [s for r, s in zip(results, standings, strict=True) if s is not None and r.ok]
+    if not good:
+        return list(results)
+    leader = min(good, key=lambda s: (s.relative, -len(s.times_s)))
+    lead_s = median(leader.times_s)
+    return [
+        replace(r, latency_s=lead_s * s.relative / leader.relative, times_s=s.times_s)
+        if r.ok and s is not None
+        else r
+        for r, s in zip(results, standings, strict=True)
+    ]
+
+
+def _relative(times: Sequence[Sequence[float]]) -> list[float]:
+    """Medians of the ratios to the middle of each turn, the least of them made 1."""
+    if not times:
+        return []
+    middle = [median(turn) for turn in zip(*times, strict=True)]
+    ratios = [median(t / m for t, m in zip(own, middle, strict=True)) for own in times]
+    return [r / min(ratios) for r in ratios]
 
 
 def _summary(results: Sequence[MeasureResult]) -> MeasureResult:
@@ -54,8 +116,6 @@ def _summary(results: Sequence[MeasureResult]) -> MeasureResult:
         return last
     return replace(
         last,
-        latency_s=_latency(results),
-        times_s=tuple(_times(results)),
         run_s=sum(r.run_s for r in results),
         check_s=sum(r.check_s for r in results),
         max_error=max(r.max_error or 0.0 for r in results),

@@ -7,7 +7,7 @@ killed, replaced and prepared again. One kernel runs at a time. Times are in sec
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Protocol, Self
@@ -140,6 +140,27 @@ class LocalRunner:
             reply = self._worker.call(request, self._timeout_s)
         return _result(reply)
 
+    def race(
+        self, task_key: str, images: Sequence[KernelImage], budget_s: float
+    ) -> list[MeasureResult]:
+        """Run kernels in turn for about `budget_s`: results whose latencies rank them.
+
+        See `measure.race`. A time-out or a crash of one is the result of all.
+        """
+        if task_key not in self._tasks:
+            raise AnsorliteError(f"task {task_key} was not prepared: call prepare first")
+        request = ("race", task_key, list(images), budget_s)
+        limit_s = self._timeout_s * len(images) + 4 * budget_s
+        reply = self._worker.call(request, limit_s)
+        if reply.kind == "value" and reply.value is None:
+            again = self._prepare(task_key, *self._tasks[task_key])
+            if again.ok:
+                reply = self._worker.call(request, limit_s)
+        if reply.kind == "value" and reply.value is not None:
+            found: list[MeasureResult] = reply.value
+            return found
+        return [_failed(reply) for _ in images]
+
     def close(self) -> None:
         """Kill the process; a later run starts a new one."""
         self._worker.close()
@@ -186,16 +207,18 @@ def thread_variables(n_threads: int, cores: int, user: Mapping[str, str]) -> dic
 
 
 def _result(reply: Reply) -> MeasureResult:
-    match reply.kind:
-        case "value":
-            result: Any = reply.value
-            assert isinstance(result, MeasureResult)
-            return result
-        case "timeout":
-            return MeasureResult(Status.RUN_TIMEOUT, error=reply.error, run_s=reply.seconds)
-        case _:
-            error = reply.error + _hint(reply.error)
-            return MeasureResult(Status.RUN_ERROR, error=error, run_s=reply.seconds)
+    if reply.kind != "value":
+        return _failed(reply)
+    result: Any = reply.value
+    assert isinstance(result, MeasureResult)
+    return result
+
+
+def _failed(reply: Reply) -> MeasureResult:
+    if reply.kind == "timeout":
+        return MeasureResult(Status.RUN_TIMEOUT, error=reply.error, run_s=reply.seconds)
+    error = reply.error + _hint(reply.error)
+    return MeasureResult(Status.RUN_ERROR, error=error, run_s=reply.seconds)
 
 
 def _hint(error: str) -> str:

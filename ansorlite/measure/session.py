@@ -1,9 +1,11 @@
 """The inside of the runner process: check and time kernels on the data of their task.
 
-Flow: `LocalRunner` sends ("prepare", key, spec, None) once, then ("run", key, image, best). The
-first makes random inputs, runs the plain reference kernel on them and checks sampled outputs of it
-against numpy. The second loads a kernel, runs it once on poisoned outputs, compares with the
-reference, and only then takes the time. Out: `PrepareResult` and `MeasureResult`; times in seconds.
+Flow: `LocalRunner` sends ("prepare", key, spec, None) once, then ("run", key, image, best), and in
+the end ("race", key, images, seconds). The first makes random inputs, runs the plain reference
+kernel on them and checks sampled outputs of it against numpy. The second loads a kernel, runs it
+once on poisoned outputs, compares with the reference, and only then takes the time. The third does
+the same for several kernels, which then run in turn. Out: `PrepareResult`, `MeasureResult`s; times
+in seconds.
 """
 
 import time
@@ -22,6 +24,7 @@ from ansorlite.errors import AnsorliteError
 from ansorlite.measure.compare import Expected, describe
 from ansorlite.measure.inputs import random_inputs
 from ansorlite.measure.memory import GuardedBuffer, guarded_copy, guarded_empty
+from ansorlite.measure.race import ranked, run_turns
 from ansorlite.measure.result import MeasureResult, Status
 from ansorlite.measure.runner import CheckSpec, PrepareResult, Reference
 from ansorlite.measure.timing import TimingPolicy, time_kernel
@@ -30,6 +33,7 @@ from ansorlite.te.dag import ComputeDAG, shape_of
 from ansorlite.te.evaluate import evaluate_points
 
 Array = npt.NDArray[Any]
+Answer = tuple[PrepareResult, Reference] | MeasureResult | list[MeasureResult] | None
 SAMPLES = 1000
 MAX_PACKED = 8  # packed constants kept a task: most candidates of a round share a layout
 FLUSH_BYTES = 1 << 26  # at least, where the last cache is small or unknown
@@ -56,7 +60,7 @@ def serve(policy: TimingPolicy, memory_bytes: int) -> Callable[[Any], Any]:
     tasks: OrderedDict[str, TaskData] = OrderedDict()
     flush = _make_flush() if policy.cold else None
 
-    def handle(request: tuple[Any, ...]) -> tuple[PrepareResult, Reference] | MeasureResult | None:
+    def handle(request: tuple[Any, ...]) -> Answer:
         match request:
             case ("prepare", key, spec, known):
                 tasks[key], result, reference = _prepare(spec, known)
@@ -68,6 +72,8 @@ def serve(policy: TimingPolicy, memory_bytes: int) -> Callable[[Any], Any]:
                     return None
                 tasks.move_to_end(key)
                 return _run(tasks[key], image, policy, best_latency_s, flush)
+            case ("race", key, images, budget_s):
+                return _race(tasks[key], images, policy, budget_s, flush) if key in tasks else None
         raise AnsorliteError(f"the runner does not understand {request!r}")
 
     return handle
@@ -144,11 +150,7 @@ def _run(
     if error:
         return MeasureResult(Status.WRONG_OUTPUT, error=error, check_s=check_s, max_error=max_error)
 
-    def repeat(n: int) -> float:
-        begin = time.perf_counter_ns()
-        function.repeat(args, n)
-        return (time.perf_counter_ns() - begin) * 1e-9
-
+    repeat = _repeat(function, args)
     start = time.perf_counter()
     timing = time_kernel(repeat, policy, best_latency_s, flush, first_s)
     run_s = time.perf_counter() - start
@@ -163,6 +165,73 @@ def _run(
     return MeasureResult(
         Status.OK, timing.latency_s, timing.times_s, "", 0.0, run_s, check_s, max_error
     )
+
+
+def _race(
+    task: TaskData,
+    images: Sequence[KernelImage],
+    policy: TimingPolicy,
+    budget_s: float,
+    flush: Callable[[], None] | None,
+) -> list[MeasureResult]:
+    """Turns of about `policy.repeat_s` each; the outputs are checked before and after them."""
+    results, contenders, again = [], [], []
+    for image in images:
+        start = time.perf_counter()
+        function, buffers = load_image(image), _bind(task, image)
+        args, first_s = _run_poisoned(function, buffers)
+        max_error, error = _compare(task)
+        status = Status.WRONG_OUTPUT if error else Status.OK
+        check_s = time.perf_counter() - start
+        results.append(
+            MeasureResult(status, first_s, (first_s,), error, 0.0, 0.0, check_s, max_error)
+        )
+        contenders.append(
+            _turn(_repeat(function, args), first_s, policy, flush) if not error else _out
+        )
+        again.append((function, buffers))
+    standings = run_turns(contenders, budget_s)
+    for k, (function, buffers) in enumerate(again):
+        if standings[k] is not None:
+            _run_poisoned(function, buffers)
+            _, error = _compare(task)
+            if error:
+                results[k] = MeasureResult(Status.WRONG_OUTPUT, error=error)
+    return ranked(results, standings)
+
+
+def _out() -> None:
+    """The turn of a contender that failed."""
+
+
+def _turn(
+    repeat: Callable[[int], float],
+    first_s: float,
+    policy: TimingPolicy,
+    flush: Callable[[], None] | None,
+) -> Callable[[], float | None]:
+    """Seconds a call of some calls that take about `policy.repeat_s`, of one after a flush."""
+    inner = 1
+    if flush is None and first_s < policy.repeat_s:
+        inner = max(1, round(policy.repeat_s / max(repeat(1), 1e-7)))
+
+    def turn() -> float | None:
+        if flush is not None:
+            flush()
+        return repeat(inner) / inner
+
+    return turn
+
+
+def _repeat(function: NativeFunction, args: Any) -> Callable[[int], float]:
+    """Seconds that n calls take."""
+
+    def repeat(n: int) -> float:
+        begin = time.perf_counter_ns()
+        function.repeat(args, n)
+        return (time.perf_counter_ns() - begin) * 1e-9
+
+    return repeat
 
 
 def _run_poisoned(function: NativeFunction, buffers: Sequence[GuardedBuffer]) -> tuple[Any, float]:

@@ -36,8 +36,8 @@ from ansorlite.task import SearchTask
 PolicyName = Literal["evolutionary", "random"]
 ROUND_SIZE = 64
 MIN_ROUND = 8
-# Contenders of a task raced at the end and heats of the race: of many tasks, of one.
-SETTLE, SETTLE_ALONE = (3, 3), (10, 7)
+# Contenders of a task raced at the end and seconds of the race: of many tasks, of one.
+SETTLE, SETTLE_ALONE = (3, 0.15), (10, 2.5)
 SETTLE_SHARE = 0.06  # of the time budget, kept for that race and for compiling
 PRACTICE = 0.5  # of the budget of a heavy task, for a short version of it
 SAME_ERRORS = 16  # identical failures in a row that end a task with a diagnosis

@@ -21,7 +21,7 @@ from ansorlite.errors import AnsorliteError, ScheduleError
 from ansorlite.ir.expr import Const
 from ansorlite.ir.program import Program
 from ansorlite.measure.builder import Builder, BuildOutcome
-from ansorlite.measure.race import MIN_HEATS, race
+from ansorlite.measure.race import ENOUGH, MIN_TURNS, race
 from ansorlite.measure.result import MeasureResult, Status
 from ansorlite.measure.runner import CheckSpec, Runner
 from ansorlite.records import Record, for_task
@@ -385,23 +385,24 @@ class TaskTuner:
             return self.images[record.trial]
         return build_program(record_program(self.task, record), self.task.target)
 
-    def settle(self, n: int, most_heats: int) -> tuple[Record, float] | None:
+    def settle(self, n: int, most_s: float) -> tuple[Record, float] | None:
         """Race the n last contenders in turn: (winner, its latency in seconds)."""
         found = self.contenders(n)
         if not found:
             return None
-        # A heat runs every contender at least three times, and compares its output twice.
-        costs = [max(RUN_S, 4 * (r.latency_s or 0.0)) for r in found]
-        budget_s = min(RACE_S, self.shared.deadline_s())
-        while len(found) > 2 and MIN_HEATS * sum(costs[: len(found)]) > budget_s:
+        # Each runs a few times for the checks before the first turn.
+        costs = [max(RUN_S, 3 * (r.latency_s or 0.0)) for r in found]
+        left_s = self.shared.deadline_s()
+        while len(found) > 2 and MIN_TURNS * sum(costs[: len(found)]) > min(RACE_S, left_s):
             found.pop()
-        heats = int(min(most_heats, budget_s / sum(costs[: len(found)])))
-        if len(found) == 1 or heats < MIN_HEATS:
+        turn_s = sum(r.latency_s or 0.0 for r in found)
+        budget_s = min(max(most_s, ENOUGH * turn_s), RACE_S, left_s - sum(costs[: len(found)]))
+        if len(found) == 1 or budget_s < MIN_TURNS * turn_s:
             return found[0], float(found[0].latency_s or 0.0)
         self.prepare()
         images = [self.image(r) for r in found]
         with self.shared.clock.phase("measuring"):
-            results = race(self.shared.runner, self.task.workload_key, images, heats=heats)
+            results = race(self.shared.runner, self.task.workload_key, images, budget_s)
         times = [r.latency_s if r.ok and r.latency_s else float("inf") for r in results]
         k = int(np.argmin(times))
         return (

@@ -1,7 +1,7 @@
-"""race: contenders run in turn, losers and failures drop out, medians of the heats decide."""
+"""race: contenders run in turn, losers and failures drop out, ratios within turns decide."""
 
 from ansorlite.codegen.image import KernelImage
-from ansorlite.measure.race import race
+from ansorlite.measure.race import MAX_TURNS, race, run_turns
 from ansorlite.measure.result import MeasureResult, Status
 from ansorlite.measure.runner import PrepareResult
 
@@ -29,36 +29,48 @@ class ScriptedRunner:
         pass
 
 
-def run(runner: ScriptedRunner, **options: float) -> list[MeasureResult]:
+def run(runner: ScriptedRunner, budget_s: float = 5.0) -> list[MeasureResult]:
     images = [KernelImage(b"", name, (), "", "") for name in runner.script]
-    return race(runner, "task", images, **options)  # type: ignore[arg-type]
+    return race(runner, "task", images, budget_s)
 
 
-def test_heats_alternate_in_direction_and_the_median_decides() -> None:
-    runner = ScriptedRunner(A=[1.0, 1.01, 9.0, 1.0, 1.02], B=[1.03, 1.0, 0.99, 1.05, 1.04])
-    a, b = run(runner)
+def test_turns_alternate_in_direction_and_ratios_decide() -> None:
+    """The machine is slow for two turns: B, which is the better one, runs in them as A does."""
+    runner = ScriptedRunner(A=[1.0, 2.1, 2.1, 1.0, 1.05], B=[0.99, 2.0, 2.0, 1.1, 1.0])
+    a, b = run(runner, 12.5)
     assert runner.log == "ABBAABBAAB"
-    assert (a.latency_s, b.latency_s) == (1.01, 1.03)
-    assert a.times_s == (1.0, 1.01, 9.0, 1.0, 1.02) and a.status is Status.OK
-    assert abs(a.run_s - 0.5) < 1e-9 and a.max_error == 9.0
+    assert b.latency_s == 1.1 and a.latency_s is not None and a.latency_s > 1.1
+    assert a.times_s == (1.0, 2.1, 2.1, 1.0, 1.05) and a.status is Status.OK
+    assert abs(a.run_s - 0.5) < 1e-9 and a.max_error == 2.1
 
 
-def test_a_clear_loser_drops_out_after_two_heats() -> None:
-    runner = ScriptedRunner(A=[1.0] * 4, B=[1.2, 1.3], C=[1.5, 1.05, 1.0, 1.0])
-    _, b, c = run(runner, heats=4)
+def test_a_clear_loser_drops_out_after_two_turns() -> None:
+    runner = ScriptedRunner(A=[1.0] * 4, B=[1.4, 1.4], C=[1.5, 1.05, 1.0, 1.0])
+    a, b, c = run(runner, 10.0)
     assert runner.log == "ABCCBAACCA"
-    assert b.times_s == (1.2, 1.3) and b.latency_s == 1.25
-    assert c.latency_s == 1.025
+    assert b.times_s == (1.4, 1.4) and b.latency_s is not None and b.latency_s > 1.3
+    assert a.latency_s == 1.0 and c.latency_s is not None and c.latency_s > 1.0
+
+
+def test_who_dropped_out_in_better_times_does_not_win() -> None:
+    runner = ScriptedRunner(A=[1.0, 1.0, 3.0, 3.0, 3.0], B=[1.5, 1.5], C=[1.1, 1.1, 3.1, 3.1, 3.1])
+    a, b, _ = run(runner, 20.0)
+    assert a.latency_s == 3.0 and b.latency_s == 4.5
 
 
 def test_a_failure_is_the_result() -> None:
-    runner = ScriptedRunner(A=[0.1, None], B=[1.0] * 3)
-    a, b = run(runner, heats=3)
+    runner = ScriptedRunner(A=[0.1, None], B=[1.0] * 5)
+    a, b = run(runner)
     assert (a.status, a.latency_s) == (Status.RUN_ERROR, None)
     assert (b.status, b.latency_s) == (Status.OK, 1.0)
-    assert runner.log == "ABBAB"
+    assert runner.log == "ABBABBB"
 
 
 def test_all_may_fail() -> None:
     assert [r.status for r in run(ScriptedRunner(A=[None], B=[None]))] == [Status.RUN_ERROR] * 2
     assert run(ScriptedRunner()) == []
+
+
+def test_turns_end_with_their_number() -> None:
+    (found, _) = run_turns([lambda: 1e-6, lambda: 1e-6], 1.0)
+    assert found is not None and len(found.times_s) == MAX_TURNS
