@@ -6,6 +6,7 @@ in the same turn: a machine that slows down for a while favours nobody. A runner
 runs all turns in its process, a few milliseconds each; with any other, every heat is a `run`.
 """
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -40,7 +41,11 @@ class Standing:
 
 
 def race(
-    runner: Runner, task_key: str, images: Sequence[KernelImage], budget_s: float
+    runner: Runner,
+    task_key: str,
+    images: Sequence[KernelImage],
+    budget_s: float,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> list[MeasureResult]:
     """Let contenders run in turn for about `budget_s`; who fails once is out with that result."""
     if isinstance(runner, Racer):
@@ -51,19 +56,21 @@ def race(
         results[k].append(runner.run(task_key, images[k]))
         return results[k][-1].latency_s if results[k][-1].ok else None
 
-    standings = run_turns([partial(run, k) for k in range(len(images))], budget_s)
+    standings = run_turns([partial(run, k) for k in range(len(images))], budget_s, clock)
     return ranked([_summary(found) for found in results], standings)
 
 
 def run_turns(
-    contenders: Sequence[Callable[[], float | None]], budget_s: float
+    contenders: Sequence[Callable[[], float | None]],
+    budget_s: float,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> list[Standing | None]:
     """Turns go A B C, C B A, A B C ...; a contender gives its seconds, or None where it failed."""
     times: list[list[float]] = [[] for _ in contenders]
     out: dict[int, Standing] = {}
     running = list(range(len(contenders)))
-    spent_s, turn = 0.0, 0
-    while running and turn < MAX_TURNS and (turn < MIN_TURNS or spent_s < budget_s):
+    end_s, turn = clock() + budget_s, 0
+    while running and turn < MAX_TURNS and (turn < MIN_TURNS or clock() < end_s):
         for k in list(running if turn % 2 == 0 else running[::-1]):
             seconds = contenders[k]()
             if seconds is None:
@@ -71,7 +78,6 @@ def run_turns(
                 out.pop(k, None)
             else:
                 times[k].append(seconds)
-                spent_s += seconds
         turn += 1
         relative = _relative([times[k] for k in running])
         margin = min((m for n, m in MARGINS if turn >= n), default=float("inf"))
