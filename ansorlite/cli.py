@@ -1,4 +1,4 @@
-"""The command line: `ansorlite tune | tune-op | show | devices`.
+"""The command line: `ansorlite tune | tune-op | show | bench | log | replay | devices`.
 
 Each command is a function from parsed arguments to an exit status; `COMMANDS` lists them. Results
 go to standard output, progress and errors to standard error. Status 0: done; 1: an AnsorliteError,
@@ -17,6 +17,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import ansorlite
+from ansorlite import cli_logs
 from ansorlite.errors import AnsorliteError, ModelError
 from ansorlite.settings import settings
 
@@ -194,18 +195,34 @@ def bench(args: argparse.Namespace) -> int:
     return FAILED if missing else OK
 
 
+def log(args: argparse.Namespace) -> int:
+    """Say what is in tuning logs, or write a new one from them."""
+    print(cli_logs.log(args))
+    return OK
+
+
+def replay(args: argparse.Namespace) -> int:
+    """Lower, check and time recorded programs again; status 1 if one is not right."""
+    text, right = cli_logs.replay(args, lambda name: _named(name, None, {}))
+    print(text)
+    return OK if right else FAILED
+
+
 # ---- their parts --------------------------------------------------------------------------------
 
 
 def _network(args: argparse.Namespace) -> "Graph":
+    return _named(args.network, args.batch, dict(args.dim))
+
+
+def _named(name: str, batch: int | None, dims: dict[str, int]) -> "Graph":
     """The network of that name, or the graph of an ONNX file."""
-    name, dims = args.network, dict(args.dim)
     graph: Graph
     if name.endswith(".onnx") or os.sep in name:
-        graph = ansorlite.load_onnx(name, args.batch, dims)
+        graph = ansorlite.load_onnx(name, batch, dims)
         return graph
     try:
-        graph = ansorlite.network(name, args.batch or 1)
+        graph = ansorlite.network(name, batch or 1)
     except ModelError as error:
         raise AnsorliteError(f"{error}; an ONNX file is given as ./{name} or {name}.onnx") from None
     if dims:
@@ -393,6 +410,14 @@ def _devices_options(p: argparse.ArgumentParser) -> None:
     )
 
 
+def _log_options(p: argparse.ArgumentParser) -> None:
+    cli_logs.log_options(p, _positive)
+
+
+def _replay_options(p: argparse.ArgumentParser) -> None:
+    cli_logs.replay_options(p, _positive)
+
+
 def _bench_options(p: argparse.ArgumentParser) -> None:
     from_suite = "of the operator suite, such as C2D or C2D:2"
     p.add_argument("what", choices=("ops",), help="ops: the operator suite")
@@ -426,6 +451,8 @@ COMMANDS = (
     Command("tune-op", tune_op, _tune_op_options, "tune one operator"),
     Command("show", show, _show_options, "print a stage between operator and machine code"),
     Command("bench", bench, _bench_options, "time the operator suite against peers"),
+    Command("log", log, _log_options, "say what is in tuning logs, merge or distill them"),
+    Command("replay", replay, _replay_options, "lower, check and time recorded programs again"),
     Command("devices", devices, _devices_options, "print the machine and its limits"),
 )
 

@@ -3,21 +3,20 @@
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
+from log_cases import record, write
 
 import ansorlite
 import ansorlite.search.tune as tuning
 from ansorlite.cli import COMMANDS, main
 from ansorlite.errors import AnsorliteError
 from ansorlite.measure.peak import Peak
-from ansorlite.records import Record, RecordLog, read_log
+from ansorlite.records import read_log
 from ansorlite.settings import settings
-from ansorlite.space.sketch import sketches
 from ansorlite.task import SearchTask
 
 Lines = tuple[int, list[str], list[str]]
@@ -56,34 +55,6 @@ def cli(capsys: pytest.CaptureFixture[str]) -> Cli:
 def task() -> SearchTask:
     found: SearchTask = ansorlite.workload("GMM:0")
     return found
-
-
-def record(task: SearchTask, trial: int = 0, **changes: Any) -> Record:
-    """A record of the first legal candidate of the first sketch, as the tuner would write it."""
-    from ansorlite.schedule.naming import canonical_names
-
-    names, sketch = canonical_names(task.dag), sketches(task.dag, task.target)[0]
-    row = np.zeros(len(sketch.holes), np.int32)
-    fields: dict[str, Any] = {
-        "target": task.target.fingerprint,
-        "task": task.workload_key,
-        "task_name": task.name,
-        "sketch": sketch.name,
-        "steps": tuple(names.steps(sketch.state.to_json())),
-        "holes": names.holes(sketch.values(row)),
-        "status": "OK",
-        "latency_s": 1e-3,
-        "round": min(trial, 1),
-        "trial": trial,
-    }
-    return Record(**(fields | changes))
-
-
-def write(path: Path, records: Sequence[Record]) -> Path:
-    with RecordLog(path, fsync=False) as log:
-        for r in records:
-            log.append(r)
-    return path
 
 
 # ---- usage --------------------------------------------------------------------------------------

@@ -36,6 +36,7 @@ ALLOWED: dict[str, set[str]] = {
     "measure": {"ir", "te", "target", "codegen"},
     "measure.calibrate": {"ir", "te", "target", "schedule", "codegen", "measure"},
     "measure.limits": {"ir", "te", "target", "task", "measure", "measure.calibrate"},
+    "report.logs": {"records", "report"},
     "report.stages": {*_SEARCHING, "report"},
     "report.limits": {*_SEARCHING, "measure.calibrate", "measure.limits", "report"},
     "search": {*_SEARCHING, "measure.limits", "records", "report", "report.stages"},
@@ -52,7 +53,7 @@ ALLOWED: dict[str, set[str]] = {
     "workloads": {"ir", "te", "target", "task", "graph"},
     "bench": {*_SEARCHING, "measure.limits", "records", "report", "search", "workloads"},
 }
-TOP = {"pipeline", "cli", "__init__", "__main__"}  # these may import everything
+TOP = {"pipeline", "cli", "cli_logs", "__init__", "__main__"}  # these may import everything
 VERSION = ("ansorlite", "ansorlite.__version__")  # for the version, which anybody may ask for
 
 

@@ -50,7 +50,7 @@ def task_table(rows: Sequence[TaskRow], peak_flop_per_s: float | None = None) ->
     lines = [
         [
             str(i),
-            _shortened(row.name),
+            shortened(row.name),
             *_figures(row.flop, row.weight, row.latency_s, peak_flop_per_s, row.least_s),
             str(row.trials),
         ]
@@ -63,7 +63,7 @@ def task_table(rows: Sequence[TaskRow], peak_flop_per_s: float | None = None) ->
     least = sum(bounds) if rows and len(bounds) == len(rows) else None
     total = _figures(flop, None, latency, peak_flop_per_s, least)
     total_line = ["", "total", *total, str(sum(row.trials for row in rows))]
-    return _aligned(head, lines, total_line, left=("Task",))
+    return aligned(head, lines, total_line, left=("Task",))
 
 
 def time_table(seconds: Mapping[str, float], wall_s: float) -> str:
@@ -80,7 +80,7 @@ def time_table(seconds: Mapping[str, float], wall_s: float) -> str:
         for name, value in spent.items()
     ]
     total = ["total", format_seconds(wall_s), format_share(share(wall_s, wall_s))]
-    return _aligned(["Phase", "Time", "Share"], lines, total, left=("Phase",))
+    return aligned(["Phase", "Time", "Share"], lines, total, left=("Phase",))
 
 
 def _figures(
@@ -101,15 +101,17 @@ def _figures(
     ]
 
 
-def _shortened(name: str) -> str:
+def shortened(name: str) -> str:
+    """A name that fits its column."""
     if not name:
         return UNKNOWN
     return name if len(name) <= NAME_WIDTH else name[: NAME_WIDTH - 3] + "..."
 
 
-def _aligned(
+def aligned(
     head: list[str], lines: Sequence[list[str]], total: list[str], left: Sequence[str]
 ) -> str:
+    """A table whose last line is set off; the columns named in `left` are flush left."""
     table = [head, *lines, total]
     widths = [max(len(line[c]) for line in table) for c in range(len(head))]
     rule = "  ".join("-" * width for width in widths)

@@ -1,0 +1,110 @@
+"""The commands on tuning logs: `ansorlite log stats|merge|distill` and `ansorlite replay`.
+
+Each is a function from parsed arguments to lines of text, which `cli` prints.
+"""
+
+import argparse
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import ansorlite
+from ansorlite.errors import AnsorliteError, LogError, ModelError
+from ansorlite.records import Record, RecordLog, distill, read_log
+
+if TYPE_CHECKING:
+    from ansorlite.graph.ir import Graph
+    from ansorlite.task import SearchTask
+
+ACTIONS = ("stats", "merge", "distill")
+
+
+def log_options(p: argparse.ArgumentParser, count: Callable[[str], int]) -> None:
+    p.add_argument("what", choices=ACTIONS, help="what is in it; many in one; the best in one")
+    p.add_argument("logs", type=Path, nargs="+", metavar="LOG")
+    p.add_argument("--output", type=Path, metavar="F", help="the new log (merge, distill)")
+    p.add_argument("--keep", type=count, metavar="N", default=1, help="distill: best N of a task")
+
+
+def log(args: argparse.Namespace) -> str:
+    """Say what logs hold, or write what they hold together, or the best of it, to a new one."""
+    from ansorlite.report.logs import log_stats
+
+    if args.what == "stats":
+        return "\n\n".join(f"{path}\n{log_stats(read_log(path))}" for path in args.logs)
+    if args.output is None:
+        raise AnsorliteError(f"log {args.what} writes a new log: say where with --output")
+    if args.output.exists() and args.output.stat().st_size:
+        raise AnsorliteError(f"{args.output} exists: name a new log, so that nothing is lost")
+    found: list[Record] = []
+    damaged = 0
+    for path in args.logs:
+        contents = read_log(path)
+        found += contents.records
+        damaged += len(contents.problems)
+    kept = merged(found) if args.what == "merge" else distill(found, args.keep)
+    with RecordLog(args.output, fsync=False) as out:
+        for r in kept:
+            out.append(r)
+    lines = f"{len(kept)} of {len(found)} records of {len(args.logs)} logs in {args.output}"
+    return lines + (f"; {damaged} damaged lines left out" if damaged else "")
+
+
+def merged(records: Iterable[Record]) -> tuple[Record, ...]:
+    """All records in order, those that occur again left out."""
+    return tuple({r.to_json(): r for r in records}.values())
+
+
+def replay_options(p: argparse.ArgumentParser, count: Callable[[str], int]) -> None:
+    p.add_argument("log", type=Path, metavar="LOG")
+    p.add_argument(
+        "networks",
+        nargs="*",
+        metavar="NETWORK|FILE.onnx",
+        help="where the tasks are from; cases of the operator suite are found by name",
+    )
+    p.add_argument("--keep", type=count, metavar="N", default=1, help="best N of a task (1)")
+    p.add_argument("--all", action="store_true", help="every valid record instead")
+
+
+def replay(args: argparse.Namespace, network: Callable[[str], "Graph"]) -> tuple[str, bool]:
+    """Run recorded programs again: (a table, whether all of them are right)."""
+    from ansorlite.report.logs import replayed_table
+    from ansorlite.search.replay import replay as run_again
+
+    contents = read_log(args.log)
+    valid = [r for r in contents.records if r.ok]
+    if not valid:
+        raise LogError(f"{args.log} has no valid record: there is nothing to run again")
+    tasks = _network_tasks(network(name) for name in args.networks)
+    for name in dict.fromkeys(r.task_name for r in valid if r.task not in tasks):
+        tasks |= _suite_tasks(name)
+    chosen = valid if args.all else distill(valid, args.keep)
+    found = list(run_again(chosen, tasks))
+    return replayed_table(found), all(r.latency_s is not None for r in found)
+
+
+def _network_tasks(graphs: Iterable["Graph"]) -> dict[str, "SearchTask"]:
+    from ansorlite.graph.partition import partition
+    from ansorlite.graph.passes import optimize
+    from ansorlite.pipeline import network_tasks
+    from ansorlite.target import Target
+
+    machine = Target.detect()
+    weighted = [w for g in graphs for w in network_tasks(partition(optimize(g)), machine)]
+    return {w.task.workload_key: w.task for w in weighted}
+
+
+def _suite_tasks(name: str) -> dict[str, "SearchTask"]:
+    """The cases of the suite that records call `name` ("C2D:2 batch 1"), by workload key."""
+    case, _, batch = name.partition(" batch ")
+    if batch and not batch.isdecimal():
+        return {}
+    tasks: dict[str, SearchTask] = {}
+    for constant in (None, True, False):
+        try:
+            task = ansorlite.workload(case, batch=int(batch or 1), constant_weights=constant)
+        except ModelError:
+            return {}
+        tasks[task.workload_key] = task
+    return tasks

@@ -1,0 +1,94 @@
+"""What a tuning log holds, and what came of its programs when they were run again, as text.
+
+In: `LogContents`, or `Replayed` programs. Out: lines of text, columns aligned, the last line
+without a newline.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from statistics import median
+from typing import Protocol
+
+from ansorlite.records import LogContents, Record
+from ansorlite.report.tables import aligned, shortened
+from ansorlite.report.units import UNKNOWN, format_latency, format_seconds
+
+
+class Again(Protocol):
+    """A program that was run again (`search.replay.Replayed`)."""
+
+    @property
+    def record(self) -> Record: ...
+    @property
+    def status(self) -> str: ...
+    @property
+    def latency_s(self) -> float | None: ...
+    @property
+    def error(self) -> str: ...
+    @property
+    def ratio(self) -> float | None: ...
+
+
+def log_stats(contents: LogContents) -> str:
+    """A line a task and target: trials, failures, the best and when it came, seconds it took."""
+    groups: dict[tuple[str, str], list[Record]] = {}
+    for r in contents.records:
+        groups.setdefault((r.task, r.target), []).append(r)
+    head = ["Task", "Target", "Trials", "Failed", "Rounds", "Best", "At trial", "Spent", "Last"]
+    lines = [_line(records) for records in groups.values()]
+    failures = Counter(r.status for r in contents.records if not r.ok)
+    spent = format_seconds(sum(r.build_s + r.run_s for r in contents.records))
+    total = ["total", "", str(len(contents.records)), str(sum(failures.values()))]
+    text = [aligned(head, lines, [*total, "", "", "", spent, ""], left=("Task", "Target"))]
+    if failures:
+        told = ", ".join(f"{status} {n}" for status, n in failures.most_common())
+        text.append(f"failures: {told}")
+    text += [f"damaged: {problem}" for problem in contents.problems]
+    return "\n".join(text)
+
+
+def _line(records: Sequence[Record]) -> list[str]:
+    valid = [r for r in records if r.ok]
+    best = min(valid, key=lambda r: r.latency_s or 0.0, default=None)
+    last = max(r.timestamp for r in records)
+    return [
+        shortened(records[0].task_name),
+        records[0].target,
+        str(len(records)),
+        str(len(records) - len(valid)),
+        str(len({(r.seed, r.round) for r in records})),
+        format_latency(None if best is None else best.latency_s),
+        UNKNOWN if best is None else str(best.trial),
+        format_seconds(sum(r.build_s + r.run_s for r in records)),
+        datetime.fromtimestamp(last).strftime("%Y-%m-%d %H:%M") if last > 0 else UNKNOWN,
+    ]
+
+
+def replayed_table(found: Iterable[Again]) -> str:
+    """A line a program: what it took then and now, and a summary."""
+    rows = list(found)
+    head = ["Task", "Trial", "Sketch", "Status", "Then", "Now", "Ratio"]
+    lines = [
+        [
+            shortened(r.record.task_name),
+            str(r.record.trial),
+            shortened(r.record.sketch),
+            r.status,
+            format_latency(r.record.latency_s),
+            format_latency(r.latency_s),
+            UNKNOWN if r.ratio is None else f"{r.ratio:.2f}",
+        ]
+        for r in rows
+    ]
+    ratios = [r.ratio for r in rows if r.ratio is not None]
+    middle = f"{median(ratios):.2f}" if ratios else UNKNOWN
+    right = sum(r.latency_s is not None for r in rows)
+    total = ["total", "", "", f"{right} of {len(rows)} right", "", "", middle]
+    text = [aligned(head, lines, total, left=("Task", "Sketch", "Status"))]
+    text += [
+        f"{r.record.task_name} trial {r.record.trial}: {r.status} {r.error}"
+        for r in rows
+        if r.latency_s is None
+    ]
+    return "\n".join(text)

@@ -1,0 +1,91 @@
+"""`ansorlite log` and `ansorlite replay`: what they print and write, and bad input."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from log_cases import record, write
+
+import ansorlite
+from ansorlite.cli import main
+from ansorlite.records import read_log
+from ansorlite.task import SearchTask
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    def call(*arguments: object) -> tuple[int, str, str]:
+        capsys.readouterr()
+        status = main([str(a) for a in arguments])
+        out, err = capsys.readouterr()
+        return status, out, err
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def task() -> SearchTask:
+    found: SearchTask = ansorlite.workload("GMM:0")
+    return found
+
+
+def test_stats_count_what_there_is(run: Run, tmp_path: Path, task: SearchTask) -> None:
+    failed = record(task, 2, status="RUN_ERROR", latency_s=None, error="killed by SIGSEGV")
+    log = write(tmp_path / "log", [record(task), record(task, 1), failed])
+    log.write_text(log.read_text() + "garbage\n")
+    status, out, _ = run("log", "stats", log)
+    assert status == 0
+    (line,) = (x for x in out.splitlines() if x.startswith(task.name))
+    assert line.split()[3:7] == [task.target.fingerprint, "3", "1", "2"]
+    assert "1.000 ms" in line
+    assert "failures: RUN_ERROR 1" in out and "damaged: line 4" in out
+
+
+def test_merge_keeps_everything_once(run: Run, tmp_path: Path, task: SearchTask) -> None:
+    a = write(tmp_path / "a", [record(task), record(task, 1)])
+    b = write(tmp_path / "b", [record(task, 1), record(task, 2)])
+    status, out, _ = run("log", "merge", a, b, "--output", tmp_path / "c")
+    assert status == 0 and out.startswith("3 of 4 records of 2 logs")
+    assert [r.trial for r in read_log(tmp_path / "c").records] == [0, 1, 2]
+
+
+def test_distill_keeps_the_best(run: Run, tmp_path: Path, task: SearchTask) -> None:
+    a = write(tmp_path / "a", [record(task, k, latency_s=1e-3 * k) for k in (3, 1, 2)])
+    assert run("log", "distill", a, "--output", tmp_path / "b", "--keep", 2)[0] == 0
+    assert [r.trial for r in read_log(tmp_path / "b").records] == [1, 2]
+
+
+def test_nothing_is_overwritten(run: Run, tmp_path: Path, task: SearchTask) -> None:
+    a, b = write(tmp_path / "a", [record(task)]), write(tmp_path / "b", [record(task, 1)])
+    status, _, err = run("log", "merge", a, "--output", b)
+    assert status == 1 and "exists: name a new log" in err
+    status, _, err = run("log", "merge", a)
+    assert status == 1 and "--output" in err
+    status, _, err = run("log", "stats", tmp_path / "none")
+    assert status == 1 and "no tuning log" in err
+
+
+def test_recorded_programs_run_again(run: Run, tmp_path: Path, task: SearchTask) -> None:
+    log = write(tmp_path / "log", [record(task), record(task, 1), record(task, 2)])
+    status, out, _ = run("replay", log, "--keep", 2)
+    assert status == 0 and "2 of 2 right" in out
+
+
+def test_programs_that_cannot_run_again(run: Run, tmp_path: Path, task: SearchTask) -> None:
+    stale = record(task, 1, holes={})
+    unknown = replace(record(task, 2), task="0" * 20, task_name="of a network")
+    elsewhere = record(task, 3, target="other")
+    log = write(tmp_path / "log", [record(task), stale, unknown, elsewhere])
+    status, out, _ = run("replay", log, "--all")
+    assert status == 1 and "1 of 4 right" in out
+    for name in ("BUILD_ERROR", "NO_TASK", "OTHER_TARGET"):
+        assert name in out
+
+
+def test_a_log_without_a_valid_record(run: Run, tmp_path: Path, task: SearchTask) -> None:
+    log = write(tmp_path / "log", [record(task, status="RUN_ERROR", latency_s=None)])
+    status, _, err = run("replay", log)
+    assert status == 1 and "no valid record" in err
