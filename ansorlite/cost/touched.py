@@ -196,7 +196,8 @@ def touch(
     run = spread[-1] if rank else ones
     around = np.zeros((depth + 1, n), dtype=np.intp)
     np.maximum.accumulate(np.where(moves, np.arange(1, depth + 1)[:, None], 0), out=around[1:])
-    lines, crowded = _lines(np.array(spreads), strides, size_bytes, line, caches)
+    extents = np.array(spreads).reshape(len(spreads), rank, n)
+    lines, crowded = _lines(extents, strides, size_bytes, line, caches)
     return Touched(
         buffer,
         access.writes,
@@ -222,7 +223,7 @@ def _lines(
 ) -> tuple[Values, list[Values]]:
     """`lines` and `crowded` of `Touched` from the extents touched, [levels, dimensions, n]."""
     if spreads.shape[1] == 0:
-        lines = np.full((len(spreads), 1), float(line))
+        lines = np.full((len(spreads), spreads.shape[2]), float(line))
         return lines, [lines for _ in caches]
     row = np.minimum(strides[-2] * itemsize, line) if len(strides) > 1 else float(line)
     first = np.maximum(spreads[:, -1] * itemsize, row)

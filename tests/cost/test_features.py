@@ -97,3 +97,10 @@ def test_a_register_tile_whose_operands_all_move_shares_nothing() -> None:
     ]
     found = linear(te.ComputeDAG([z]), *steps)
     assert np.log2(1 + found["register_loads"]) == pytest.approx(2.0)
+
+
+def test_a_tensor_without_dimensions() -> None:
+    x, y = te.placeholder((), name="X"), te.placeholder((8,), name="Y")
+    dag = te.ComputeDAG([te.compute((8,), lambda i: x[()] * y[i], name="Z")])
+    program = lower(State(dag))
+    assert features(program, {}, 3, TARGET).shape[0] == 3
