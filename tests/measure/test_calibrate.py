@@ -21,16 +21,13 @@ from ansorlite.measure.calibrate import (
 from ansorlite.measure.kept import kept_file
 from ansorlite.measure.peak import Peak
 from ansorlite.schedule.lower import lower
+from ansorlite.schedule.state import State
 from ansorlite.target import Target
 
 PEAK = Peak(2e11, 1e11, 2e10)
 
 
-@pytest.mark.parametrize("packed", [True, False])
-@pytest.mark.parametrize("tile", [(1, 1), (4, 3), (6, 2)])
-def test_a_tile_computes_its_product(tile: tuple[int, int], packed: bool) -> None:
-    target = Target.detect()
-    state = body_state(tile[0], tile[1] * 8, 12, 3, 2, packed, target)
+def computes_its_product(state: State, target: Target) -> None:
     rng = np.random.default_rng(0)
     arrays = {
         p.name: rng.standard_normal([int(str(e)) for e in p.shape]).astype(np.float32)
@@ -38,6 +35,13 @@ def test_a_tile_computes_its_product(tile: tuple[int, int], packed: bool) -> Non
     }
     got = run_native(lower(state), arrays, target)["C"]
     np.testing.assert_allclose(got, state.dag.evaluate(arrays)["C"], rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("packed", [True, False])
+@pytest.mark.parametrize("tile", [(1, 1), (4, 3), (6, 2)])
+def test_a_tile_computes_its_product(tile: tuple[int, int], packed: bool) -> None:
+    target = Target.detect()
+    computes_its_product(body_state(tile[0], tile[1] * 8, 12, 3, 2, packed, target), target)
 
 
 def test_a_tile_runs_on_all_cores() -> None:
@@ -45,14 +49,7 @@ def test_a_tile_runs_on_all_cores() -> None:
     run, flop = tile_run(target, 1e-4)
     run()
     assert flop > 0
-    state = body_state(4, 16, 12, 1, 2, True, target, cores=2)
-    rng = np.random.default_rng(0)
-    arrays = {
-        p.name: rng.standard_normal([int(str(e)) for e in p.shape]).astype(np.float32)
-        for p in state.dag.inputs
-    }
-    got = run_native(lower(state), arrays, target)["C"]
-    np.testing.assert_allclose(got, state.dag.evaluate(arrays)["C"], rtol=1e-5, atol=1e-4)
+    computes_its_product(body_state(4, 16, 12, 1, 2, True, target, cores=2), target)
 
 
 def test_legal_tiles_fit_the_registers() -> None:
