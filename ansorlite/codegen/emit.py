@@ -105,7 +105,7 @@ class _Nest:
         target: Target,
     ) -> None:
         self.module, self.p, self.name, self.slots = module, p, name, slots
-        self.cores, self.masks = target.cores, target.has_masks
+        self.target, self.cores = target, target.cores
 
     def emit(self, nest: Stmt, b: ir.IRBuilder, args: ir.Value) -> None:
         """Define the function and call it from the entry point."""
@@ -171,7 +171,7 @@ class _Nest:
         share = ir.Function(self.module, ir.FunctionType(VOID, [PTR]), f"{self.name}.share")
         share.linkage = "internal"
         entry = ir.IRBuilder(share.append_basic_block("entry"))
-        c = _StmtEmitter(entry, self.module, self.masks)
+        c = _StmtEmitter(entry, self.module, self.target)
         data = share.args[0]
         pointers = self._pointers(c.b, c.b.load(data, typ=PTR), used)
         me = c.b.zext(c.b.call(declared(self.module, "omp_get_thread_num", I32, []), []), I64)
@@ -204,7 +204,7 @@ class _Nest:
 
     def _body(self, fn: ir.Function, used: list[Buffer], loops: list[For], body: Stmt) -> None:
         entry = fn.append_basic_block("entry")
-        emitter = _StmtEmitter(ir.IRBuilder(entry), self.module, self.masks)
+        emitter = _StmtEmitter(ir.IRBuilder(entry), self.module, self.target)
         written = {s.buffer for s in walk(body) if isinstance(s, Store)}
         memory = {
             x.name: Memory(a, _strides(concrete_shape(x)), x.dtype, constant=x.name not in written)
@@ -267,9 +267,9 @@ Trip = Callable[[ir.Value, Scope], None]
 class _StmtEmitter(ExprEmitter):
     """Statements of one function."""
 
-    def __init__(self, builder: ir.IRBuilder, module: ir.Module, masks: bool) -> None:
+    def __init__(self, builder: ir.IRBuilder, module: ir.Module, target: Target) -> None:
         super().__init__(builder)
-        self.module, self.masks = module, masks
+        self.module, self.target = module, target
         self._heap: list[ir.Value] = []
 
     def allocate(self, buffers: list[Buffer]) -> dict[str, Memory]:
@@ -362,7 +362,7 @@ class _StmtEmitter(ExprEmitter):
                 for x in s.stmts:
                     self.stmt(x, env)
             case Alloc():
-                self.stmt(s.body, env)
+                self.stmt(s.body, replace(env, room=self._room(s.buffer)))
             case For():
                 self._for(s, env)
             case If():
@@ -371,6 +371,18 @@ class _StmtEmitter(ExprEmitter):
                 self._store(s, env)
             case Prefetch():
                 self._prefetch(s, env)
+
+    def _room(self, acc: Buffer) -> int | None:
+        """Values to keep: one for each vector register that an accumulator leaves, and the oldest.
+
+        At least those of the operand with fewer vectors, one of the other, and what it was before.
+        """
+        if acc.scope != "register":
+            return None
+        *rows, last = concrete_shape(acc)
+        vectors = -(-last * BYTES[acc.dtype] // self.target.vector_bytes)
+        least = min(math.prod(rows), vectors) + 2
+        return max(least, self.target.vector_registers - math.prod(rows) * vectors + 1)
 
     def _for(self, s: For, env: Env) -> None:
         if s.mark in ("vector", "stream"):
@@ -407,7 +419,7 @@ class _StmtEmitter(ExprEmitter):
         if lanes == 1:
             self.stmt(s.body, env.inner({s.var: 0}))
             return
-        width = 1 << (lanes - 1).bit_length() if self.masks else lanes
+        width = 1 << (lanes - 1).bit_length() if self.target.has_masks else lanes
         past = s.mark == "stream"
         place = {"vector": s.var, "width": width, "lanes": lanes, "past_caches": past}
         self.stmt(s.body, env.inner({s.var: 0}, {s.var: (0, lanes - 1)}, **place))

@@ -302,8 +302,18 @@ class ExprEmitter(IndexEmitter):
     def _loaded(
         self, at: ir.Value, env: Env, lanes: int, read: Callable[[], ir.Value], constant: bool
     ) -> ir.Value:
-        """What is read, once where nobody writes it."""
-        return self.once(("load", lanes), (at,), env, read, certain=True) if constant else read()
+        """What is read: once where nobody writes it, as long as registers can hold it.
+
+        Copies of an unrolled reduction often read the same (a window's neighbours overlap). LLVM
+        would keep all of that, on the stack; to read it again costs nothing, but LLVM must not see
+        that it is the same.
+        """
+        if not constant:
+            return read()
+        kind = "load", lanes
+        if env.room is not None and env.scope.keep((kind, (self.number(at),)), env.room):
+            self.b.asm(ir.FunctionType(ir.VoidType(), []), "", "", [], side_effect=True)
+        return self.once(kind, (at,), env, read, certain=True)
 
     def _boolean(self, v: ir.Value) -> ir.Value:
         return self.b.icmp_unsigned("!=", v, ir.Constant(v.type, None))

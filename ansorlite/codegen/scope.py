@@ -36,6 +36,8 @@ class Scope:
         self.depth: int = parent.depth + 1 if parent else 0
         self.root: Scope = parent.root if parent else self
         self.known: dict[Hashable, ir.Value] = {}
+        self._recent: dict[Hashable, None] = {}  # of `known`, those that were kept, oldest first
+        self._forgotten: set[Hashable] = set()
 
     def find(self, key: Hashable) -> ir.Value | None:
         """What was computed here or in a scope around."""
@@ -45,6 +47,18 @@ class Scope:
                 return value
             scope = scope.parent
         return None
+
+    def keep(self, key: Hashable, room: int) -> bool:
+        """Keep no more than `room` such values of this scope; was this one forgotten before?"""
+        again = key in self._forgotten and key not in self.known
+        self._recent.pop(key, None)
+        self._recent[key] = None
+        while len(self._recent) > room:
+            oldest = next(iter(self._recent))
+            del self._recent[oldest]
+            if self.known.pop(oldest, None) is not None:
+                self._forgotten.add(oldest)
+        return again
 
 
 @dataclass(frozen=True)
@@ -59,6 +73,7 @@ class Env:
     width: int = 1
     lanes: int = 1  # that are used, of `width`; the others hold anything
     past_caches: bool = False  # vectors are stored so
+    room: int | None = None  # registers for values that are read, beside an accumulator's
 
     def inner(
         self,

@@ -7,6 +7,7 @@ register-scope buffers. Its parts, each a rewrite:
 - bodies:     a register loop `range(min(t, N - base))` -> `if full: range(t) else: range(N mod t)`;
 - register:   `for k: for s in tile: C[s] += e` -> `acc = C; for k: for s: acc[s] += e; C = acc`;
 - vectors:    `for j in range(e)` with lanes V -> vectors of V, then one vector of the remainder;
+- rows:       copies and pads of rows shorter than a vector -> longer rows, see `ir.collapse`;
 - transposes: a copy that reads along k and stores along j -> squares of V by V, see `ir.copies`;
 - prefetches: what a tile's vectors read some iterations later, see `ir.prefetch`;
 - horizontal: a reduction loop with lanes V -> V partial accumulators, combined afterwards.
@@ -16,6 +17,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from ansorlite.ir.collapse import collapsed
 from ansorlite.ir.copies import is_transposed
 from ansorlite.ir.expr import Const, Expr, Load, Op, Var, add, floordiv, maximum, mod, mul
 from ansorlite.ir.logic import combiner_identity
@@ -72,6 +74,7 @@ def _chain(s: Stmt) -> _Chain | None:
 class _Specializer:
     def __init__(self, p: Program) -> None:
         self.dtypes = {b.name: b.dtype for b in p.buffers}
+        self.buffers = {b.name: b for b in p.buffers}
         self.params = {b.name for b in p.params}
         self.fresh = 0
 
@@ -136,6 +139,9 @@ class _Specializer:
     def _loop(self, s: For, start: Const | None) -> Stmt:
         chain = _chain(s)
         if chain is not None:
+            rows = collapsed(chain.loops, chain.store, self.buffers)
+            if rows is not None:
+                return self.visit(rows)
             cut = region_of(chain.loops)
             if cut is not None:
                 return self._nest(chain, *cut, start)

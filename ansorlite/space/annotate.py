@@ -20,8 +20,9 @@ from ansorlite.target import Target
 from ansorlite.te.access import contiguous_axis, extent, transposed_axis
 
 UNROLL_STEPS = ((0,), (16,), (64,))
-PREFETCH_AHEAD = ((0,), (8,), (32,))  # iterations of the innermost reduction
 WINDOW, WINDOW_STEP = 32, (256,)  # reductions so short, as of windows, may be unrolled as a whole
+PREFETCH_AHEAD = ((0,), (8,), (32,))  # iterations of the innermost reduction
+ENOUGH_GRAINS = 1024  # that cores share; more of them are only smaller
 ALWAYS = 1 << 16  # an unroll limit that nothing exceeds
 
 
@@ -171,9 +172,13 @@ def _untiled(state: State, s: Stage, target: Target) -> State:
         return state
     options = tile_options(along.extent.value, 1, MAX_INNERMOST_FACTOR)
     if not op.combiner:
-        options = reduce_options(along.extent.value, 1, 1 << 20)
+        parts = reduce_options(along.extent.value, 1, 1 << 20)
+        least = min(along.extent.value, target.lanes(op.dtype))
+        options = tuple(o for o in parts if o[-1] >= least)
     tile = Hole(f"{node}.{along.name}", node, "tile", options)
-    hole = lanes_hole(node, along.extent.value, op.dtype, target)
+    row = math.prod(extent(a) for a in op.axes[-2:])  # of a copy, may be one loop: `ir.collapse`
+    n = along.extent.value if op.combiner or along is not op.axes[-1] else row
+    hole = lanes_hole(node, n, op.dtype, target)
     state = state.open(tile, hole).apply(Split(s.name, along.name, tile.columns))
     inner = f"{along.name}.1"
     spatial = [it.name for it in state.schedule[s.name].iters if not it.reduce and it.name != inner]
@@ -209,6 +214,9 @@ def _parallel(state: State, s: Stage) -> State:
     wide = [d for d in range(1, limit + 1) if _size(s, s.iters[d - 1].axis) > 1]
     if not wide:
         return state
+    if len(s.tiling) < 2:
+        grains = [math.prod(_size(s, it.axis) for it in s.iters[:d]) for d in wide]
+        wide = [d for d, n in zip(wide, [0, *grains], strict=False) if n < ENOUGH_GRAINS]
     node = node_of(s.name)
     # A depth that only adds loops of one iteration is the same program as the depth before.
     hole = Hole(f"{node}.parallel", node, "parallel", tuple((d,) for d in (0, *wide)))

@@ -2,11 +2,16 @@
 
 import re
 
+import numpy as np
 import pytest
+from native import run_native
 
+from ansorlite import te
 from ansorlite.codegen.build import kernel_assembly
 from ansorlite.measure.calibrate import body_state, legal_bodies
 from ansorlite.schedule.lower import lower
+from ansorlite.schedule.state import State
+from ansorlite.schedule.steps import Annotate, Reorder, Split
 from ansorlite.target import PRESETS, Target
 
 FMA = re.compile(r"\t(vfn?madd|fmla)")
@@ -59,3 +64,34 @@ def test_accumulators_stay_in_registers(preset: str, rows: int, vectors: int) ->
     # Per step: a load for each vector of one operand, at most a broadcast for each row.
     others = len(loop) - n
     assert others <= (rows + vectors) * (n // (rows * vectors)) + 12, "\n".join(loop)
+
+
+@pytest.mark.parametrize(("rows", "vectors"), [(6, 2), (4, 3), (3, 4), (2, 6)])
+def test_overlapping_windows_are_read_again(rows: int, vectors: int) -> None:
+    """Copies of an unrolled window read much the same, more than there are registers for."""
+    window, channels, width = 7, 3, 8 * vectors
+    x = te.placeholder((2 * rows + window, channels), name="X")
+    w = te.placeholder((window, channels, width), name="W")
+    k, c = te.reduce_axis(window, "k"), te.reduce_axis(channels, "c")
+    y = te.compute(
+        (rows, width), lambda i, j: te.sum(x[2 * i + k, c] * w[k, c, j], axis=[k, c]), name="Y"
+    )
+    dag, target = te.ComputeDAG([y]), Target.cross("x86-avx2")
+    state = State(dag).apply(
+        Split("Y", "i", (rows,)),
+        Split("Y", "j", (width,)),
+        Reorder("Y", ("i.0", "j.0", "k", "c", "i.1", "j.1")),
+        Annotate("Y", "i.1", "register", 1),
+        Annotate("Y", "j.1", "register", 1),
+        Annotate("Y", "j.1", "lanes", 8),
+        Annotate("Y", "k", "unroll", 1024),
+        Annotate("Y", "c", "unroll", 1024),
+    )
+    body = inner_loop(kernel_assembly(lower(state), target))
+    assert sum(bool(FMA.search(x)) for x in body) == window * channels * rows * vectors
+    assert not [x for x in body if STACK.search(x)], "\n".join(body)
+    rng = np.random.default_rng(0)
+    arrays = {"X": rng.random((2 * rows + window, channels), np.float32)}
+    arrays["W"] = rng.random((window, channels, width), np.float32)
+    got = run_native(lower(state), arrays, Target())["Y"]
+    np.testing.assert_allclose(got, dag.evaluate(arrays)["Y"], rtol=1e-5)
