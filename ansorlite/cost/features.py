@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ansorlite.cost.left_out import LeftOut, kept, left_out
 from ansorlite.cost.touched import Access, Batch, Levels, Touched, Values, accesses, touch
 from ansorlite.ir.expr import Const, Load, Op
 from ansorlite.ir.program import NO_NOTE, Buffer, For, Program, Store, all_buffers, stores_under
@@ -103,9 +104,12 @@ class FeaturePlan:
 
     def __init__(self, program: Program) -> None:
         found = list(stores_under(program.body))
-        kept = [(s, loops) for s, loops in found if not _start(s)] or found
+        main = [(s, loops) for s, loops in found if not _start(s)] or found
         buffers = {b.name: b for b in all_buffers(program)}
-        self.statements = [_Statement(s, loops, accesses(s, loops, buffers)) for s, loops in kept]
+        self.statements = [
+            _Statement(s, loops, accesses(s, loops, buffers), left_out(s, loops))
+            for s, loops in main
+        ]
         self.buffers = buffers
         self.touched: dict[str, int] = {}
         for st in self.statements:
@@ -151,6 +155,7 @@ class _Statement:
     store: Store
     loops: tuple[For, ...]
     accesses: tuple[Access, ...]
+    left_out: tuple[LeftOut, ...]
 
 
 @dataclass(frozen=True)
@@ -183,7 +188,8 @@ def _moved(st: _Statement, ev: Batch, target: Target) -> _Moved:
     for t in touched:
         bytes_at += t.inner * t.itemsize
         lines_at += t.lines
-    return _Moved(st, levels, ev.product(st.store.count), touched, bytes_at, lines_at)
+    executions = ev.product(st.store.count) * kept(st.left_out, levels)
+    return _Moved(st, levels, executions, touched, bytes_at, lines_at)
 
 
 def _fill(rows: Values, m: _Moved, ev: Batch, target: Target) -> None:

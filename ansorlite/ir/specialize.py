@@ -7,6 +7,7 @@ register-scope buffers. Its parts, each a rewrite:
 - bodies:     a register loop `range(min(t, N - base))` -> `if full: range(t) else: range(N mod t)`;
 - register:   `for k: for s in tile: C[s] += e` -> `acc = C; for k: for s: acc[s] += e; C = acc`;
 - vectors:    `for j in range(e)` with lanes V -> vectors of V, then one vector of the remainder;
+- guards:     terms that a test outside of the tile makes nothing are left out, see `ir.guards`;
 - rows:       copies and pads of rows shorter than a vector -> longer rows, see `ir.collapse`;
 - transposes: a copy that reads along k and stores along j -> squares of V by V, see `ir.copies`;
 - prefetches: what a tile's vectors read some iterations later, see `ir.prefetch`;
@@ -20,6 +21,7 @@ from dataclasses import dataclass, replace
 from ansorlite.ir.collapse import collapsed
 from ansorlite.ir.copies import is_transposed
 from ansorlite.ir.expr import Const, Expr, Load, Op, Var, add, floordiv, maximum, mod, mul
+from ansorlite.ir.guards import guarded, under
 from ansorlite.ir.logic import combiner_identity
 from ansorlite.ir.prefetch import prefetches
 from ansorlite.ir.program import (
@@ -342,20 +344,22 @@ class _Specializer:
         acc = Buffer(f"{store.stage}.acc{self.fresh}", shape, dtype, "register", "temp", shape)
         at: tuple[Expr, ...] = tuple(Var(lp.var) for lp in tile) or (Const(0),)
         here = Load(store.buffer, store.indices, dtype)
+        bare = guarded(store, reduces, tile)
         begin = Store(acc.name, at, start if start is not None else here, None, store.stage)
-        step = Store(acc.name, at, store.value, store.combiner, store.stage)
+        step = Store(acc.name, at, bare.store.value, store.combiner, store.stage)
         end = Store(store.buffer, store.indices, Load(acc.name, at, dtype), None, store.stage)
         inner = self._spread(tile, tile, step, unroll=True)
         inner = block([*prefetches(step, reduces[-1:], tile, self.params), inner])
         copies, nested = vectors, True
-        for lp in reversed(reduces):
-            inner, copies, nested = self._reduce_loop(lp, inner, copies, nested)
+        for lp, tests in zip(reversed(reduces), reversed(bare.tests), strict=True):
+            inner, copies, nested = self._reduce_loop(lp, under(tests, inner), copies, nested)
         parts = [
             self._spread(tile, tile, begin, unroll=True),
-            inner,
+            inner if start is None else under(bare.outside, inner),
             self._spread(tile, tile, end, unroll=True),
         ]
-        return Alloc(acc, block(parts))
+        whole = Alloc(acc, block(parts))
+        return under(bare.outside, whole) if start is None else whole
 
     def _reduce_loop(
         self, lp: For, body: Stmt, copies: int, nested: bool

@@ -159,6 +159,8 @@ class Renaming:
         match field:
             case "axis":
                 return self.axis(step["stage"], value)
+            case "axes":
+                return [self.axis(step["stage"], name) for name in value]
             case "order":
                 return [self.iterator(step["stage"], name) for name in value]
             case "iterator":

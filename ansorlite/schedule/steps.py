@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 from ansorlite.errors import ScheduleError
 from ansorlite.ir.expr import Const, Expr, Load, Var, ceildiv
 from ansorlite.ir.traverse import loads, substitute
+from ansorlite.schedule.pads import PadInPlace
 from ansorlite.schedule.stage import (
     Factor,
     Iterator,
@@ -397,6 +398,7 @@ Step = (
     | Reorder
     | ComputeAt
     | ComputeInline
+    | PadInPlace
     | EvaluateAtBind
     | CacheWrite
     | CacheRead
@@ -410,6 +412,7 @@ STEPS: tuple[type[Any], ...] = (
     Reorder,
     ComputeAt,
     ComputeInline,
+    PadInPlace,
     EvaluateAtBind,
     CacheWrite,
     CacheRead,

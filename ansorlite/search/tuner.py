@@ -87,6 +87,21 @@ def record_sketch(task: SearchTask, record: Record) -> str:
     return canonical_names(task.dag).inverse.sketch(record.sketch, record.steps)
 
 
+def record_candidate(
+    task: SearchTask, space: Mapping[str, Sketch], record: Record
+) -> Candidate | None:
+    """The candidate of a record, if its sketch and values are in the space (by name)."""
+    own = canonical_names(task.dag).inverse
+    try:
+        sketch = space.get(own.sketch(record.sketch, record.steps))
+        if sketch is None:
+            return None
+        row = sketch.row({k: tuple(v) for k, v in own.holes(record.holes).items()})
+    except ScheduleError:
+        return None
+    return Candidate(sketch, tuple(int(v) for v in row))
+
+
 class TaskTuner:
     """The state of one task; `round` measures some more candidates."""
 
@@ -163,16 +178,7 @@ class TaskTuner:
                 self._tell([c for c, _ in found], [r for _, r in found])
 
     def _candidate(self, r: Record) -> Candidate | None:
-        """The candidate of a record, if its sketch and values are still in the space."""
-        own = self._names.inverse
-        try:
-            sketch = self._sketches.get(own.sketch(r.sketch, r.steps))
-            if sketch is None:
-                return None
-            row = sketch.row({k: tuple(v) for k, v in own.holes(r.holes).items()})
-        except ScheduleError:
-            return None
-        return Candidate(sketch, tuple(int(v) for v in row))
+        return record_candidate(self.task, self._sketches, r)
 
     # ---- rounds ---------------------------------------------------------------------------------
 

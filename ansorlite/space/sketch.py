@@ -19,6 +19,7 @@ from ansorlite.ir.program import Program
 from ansorlite.ir.traverse import loads
 from ansorlite.schedule.holes import Hole, row_values, values_row
 from ansorlite.schedule.lower import fill, lower
+from ansorlite.schedule.pads import PadInPlace, window_axes
 from ansorlite.schedule.stage import Stage
 from ansorlite.schedule.state import State
 from ansorlite.schedule.steps import (
@@ -141,9 +142,20 @@ def _starts(dag: ComputeDAG, opts: SpaceOptions) -> Iterator[tuple[State, bool]]
         for s in state.schedule.stages
         if s.has_loops and s.name not in dag.output_names and _is_pad_in_place(state, s)
     ]
+    windows = [
+        PadInPlace(name, axes)
+        for name in pads
+        if (axes := window_axes(state.schedule[name].compute, _reading(state, name)))
+    ]
+    if windows:
+        yield state.apply(*map(ComputeInline, scalar), *windows), True
     for names in dict.fromkeys((tuple(copies), tuple(scalar), (*scalar, *pads))):
         if names:
             yield state.apply(*map(ComputeInline, names)), True
+
+
+def _reading(state: State, name: str) -> list[ComputeOp]:
+    return [r.compute for r in state.schedule.readers(name)]
 
 
 def _is_copy(op: ComputeOp) -> bool:

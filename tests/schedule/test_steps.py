@@ -12,6 +12,7 @@ from ansorlite.errors import ScheduleError
 from ansorlite.ir.interpret import interpret
 from ansorlite.schedule.holes import Hole, row_values, values_row
 from ansorlite.schedule.lower import fill, lower
+from ansorlite.schedule.pads import PadInPlace
 from ansorlite.schedule.state import State, state_from_json
 from ansorlite.schedule.steps import (
     STEPS,
@@ -253,6 +254,7 @@ EXAMPLES: tuple[Step, ...] = (
     Reorder("C", ("i", "j", "r")),
     ComputeAt("C", "D", "i"),
     ComputeInline("S"),
+    PadInPlace("P", ("i", "j")),
     EvaluateAtBind("W"),
     CacheWrite("C"),
     CacheRead("W", "C"),

@@ -1,0 +1,79 @@
+"""Terms of a reduction that a test makes nothing: the loops under the test are left out.
+
+`for k: for j in tile: acc[j] += select(lo <= i + k, x[i + k - lo], 0) * w[k, j]` multiplies zeros
+where a window reaches past the edge. The test does not move with the tile, so it is made once:
+`for k: if lo <= i + k: for j in tile: acc[j] += x[i + k - lo] * w[k, j]`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from ansorlite.ir.expr import Const, Expr, Op
+from ansorlite.ir.logic import combiner_identity, logic
+from ansorlite.ir.program import For, If, Stmt, Store
+from ansorlite.ir.traverse import loads, rebuild
+
+
+@dataclass(frozen=True)
+class Guarded:
+    """A reduction's store without the tests, and the tests by the loop around which they are made.
+
+    `tests[k]` stand inside the k-th of the reduction loops, `outside` before all of them.
+    """
+
+    store: Store
+    outside: tuple[Expr, ...]
+    tests: tuple[tuple[Expr, ...], ...]
+
+
+def guarded(store: Store, reduces: Sequence[For], tile: Sequence[For]) -> Guarded:
+    """Take the tests out of a reduction's store that leave out more than one step of its tile.
+
+    Others stay where they are: there it is faster to read zeros than to branch.
+    """
+    nothing = Guarded(store, (), tuple(() for _ in reduces))
+    if not store.combiner:
+        return nothing
+    inside = {lp.var for lp in (*tile, *reduces[-1:])}
+    found = [t for t in needed(store.value, store.combiner) if not (t.free & inside)]
+    if not found:
+        return nothing
+    places: list[list[Expr]] = [[] for _ in range(len(reduces) + 1)]
+    for test in dict.fromkeys(found):
+        at = max((k for k, lp in enumerate(reduces) if lp.var in test.free), default=-1)
+        places[at + 1].append(test)
+    outside, *tests = map(tuple, places)
+    plain = replace(store, value=_drop(store.value, frozenset(found)))
+    return Guarded(plain, outside, tuple(tests))
+
+
+def under(tests: Sequence[Expr], body: Stmt) -> Stmt:
+    """`body`, where all the tests hold."""
+    return If(logic("and", tests), body) if tests else body
+
+
+def needed(e: Expr, combiner: str) -> list[Expr]:
+    """Tests on loop variables without which a term leaves what it is combined with as it was."""
+    if not isinstance(e, Op):
+        return []
+    if e.name == "select":
+        cond, x, fill = e.args
+        own = cond.args if isinstance(cond, Op) and cond.name == "and" else (cond,)
+        if fill != combiner_identity(combiner, fill.dtype) or not isinstance(fill, Const):
+            return []
+        return [t for t in own if not loads(t)] + needed(x, combiner)
+    if e.name == "mul" and combiner == "sum":
+        return [t for a in e.args for t in needed(a, combiner)]
+    return []
+
+
+def _drop(e: Expr, tests: frozenset[Expr]) -> Expr:
+    if not isinstance(e, Op):
+        return e
+    args = [_drop(a, tests) for a in e.args]
+    if e.name == "select":
+        cond, x, fill = args
+        own = cond.args if isinstance(cond, Op) and cond.name == "and" else (cond,)
+        left = [t for t in own if t not in tests]
+        return Op("select", (logic("and", left), x, fill), e.dtype) if left else x
+    return rebuild(e, args)

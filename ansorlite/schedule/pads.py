@@ -1,0 +1,127 @@
+"""Pads that are partly left to their readers: the step and what it needs to know of a pad.
+
+A pad is `p[i, j] = select(lo <= i < hi and .., x[i - a, ..], fill)` with tests of one axis each.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from ansorlite.errors import ScheduleError
+from ansorlite.ir.expr import Const, Expr, Load, Op, add, compare, sub
+from ansorlite.ir.logic import all_of, combiner_identity, select
+from ansorlite.ir.traverse import loads, substitute, transform
+from ansorlite.schedule.stage import Schedule, Stage, axis_of, initial_stage
+from ansorlite.te.tensor import Axis, ComputeOp
+
+
+def inner_part(op: ComputeOp, axis: str) -> tuple[int, int] | None:
+    """[lo, hi) of an axis along which a pad reads; None where the operation is no such pad."""
+    tests = pad_tests(op)
+    extent = axis_of(op, axis).extent
+    if tests is None or not isinstance(extent, Const):
+        return None
+    own = [t for t in tests if axis in t.free]
+    if not own or any(t.free != {axis} for t in own):
+        return None
+    inside = [
+        all(substitute(t, {axis: Const(i)}) == Const(True, "bool") for t in own)
+        for i in range(int(extent.value))
+    ]
+    if True not in inside:
+        return None
+    lo = inside.index(True)
+    hi = lo + sum(inside)
+    return (lo, hi) if all(inside[lo:hi]) else None
+
+
+def pad_tests(op: ComputeOp) -> tuple[Expr, ...] | None:
+    """The tests of a pad, without which it has its value; None for any other operation."""
+    body = op.body
+    if op.combiner or not (isinstance(body, Op) and body.name == "select"):
+        return None
+    cond, x, fill = body.args
+    if not isinstance(x, Load) or not isinstance(fill, Const) or loads(cond):
+        return None
+    return cond.args if isinstance(cond, Op) and cond.name == "and" else (cond,)
+
+
+@dataclass(frozen=True)
+class PadInPlace:
+    """rewrite: p[i, j] = select(lo <= i < hi and c(j), x[i - lo, j], f); y = g(p[k, j]) ->
+    p[i, j] = select(c(j), x[i, j], f); y = g(select(lo <= k < hi, p[k - lo, j], f)), for i in axes.
+    """
+
+    tag: ClassVar[str] = "pad_in_place"
+    stage: str
+    axes: tuple[str, ...]
+
+    def apply(self, s: Schedule) -> Schedule:
+        op = s[self.stage].compute
+        if s[self.stage].tiling or s[self.stage].location != "root" or s.attached(self.stage):
+            raise ScheduleError(f"cannot pad {self.stage} in place: it is scheduled already")
+        if self.stage in s.outputs:
+            raise ScheduleError(f"cannot pad {self.stage} in place: it is an output")
+        tests = pad_tests(op)
+        parts = {a: part for a in self.axes if (part := inner_part(op, a)) is not None}
+        if tests is None or not self.axes or len(parts) < len(set(self.axes)):
+            raise ScheduleError(
+                f"cannot pad {self.stage} in place along {' '.join(self.axes)}: "
+                "it is no pad with tests of these axes alone"
+            )
+        assert isinstance(op.body, Op)
+        _, x, fill = op.body.args
+        left = [t for t in tests if not t.free & set(parts)]
+        body = select(all_of(*left), x, fill) if left else x
+        shift = {a.name: add(a.var, parts[a.name][0]) for a in op.axes if a.name in parts}
+        axes = tuple(
+            Axis(a.name, Const(parts[a.name][1] - parts[a.name][0])) if a.name in parts else a
+            for a in op.axes
+        )
+        inner = replace(op, axes=axes, body=substitute(body, shift))
+        at = {d: parts[a.name] for d, a in enumerate(op.axes) if a.name in parts}
+
+        def reads(st: Stage) -> Stage:
+            if st.is_placeholder or st.name == self.stage:
+                return st
+            return replace(st, op=_reading(st.compute, self.stage, at, fill))
+
+        s = replace(s, stages=tuple(map(reads, s.stages)))
+        return s.update(self.stage, lambda _: initial_stage(inner))
+
+
+def _reading(
+    reader: ComputeOp, pad: str, parts: dict[int, tuple[int, int]], fill: Expr
+) -> ComputeOp:
+    """The reader with the tests along these dimensions of the pad."""
+    values: dict[Expr, Expr] = {}
+    for x in loads(reader.body):
+        if x.tensor == pad:
+            tests: list[Expr] = []
+            for d, (lo, hi) in parts.items():
+                tests += [compare("le", lo, x.indices[d]), compare("lt", x.indices[d], hi)]
+            places = [sub(i, parts[d][0]) if d in parts else i for d, i in enumerate(x.indices)]
+            values[x] = select(all_of(*tests), Load(pad, tuple(places), x.dtype), fill)
+    return replace(reader, body=transform(reader.body, values.get, {})) if values else reader
+
+
+def window_axes(op: ComputeOp, readers: Sequence[ComputeOp]) -> tuple[str, ...]:
+    """Axes of a pad along which readers' windows move, the last of them left out.
+
+    Along these a reader leaves out the part of its window that lies outside, see `ir.guards`;
+    the last is where registers hold neighbours, whose windows reach past the edge one by one.
+    """
+    if pad_tests(op) is None or not readers:
+        return ()
+    assert isinstance(op.body, Op)
+    fill = op.body.args[2]
+    moved: set[int] = set()  # dimensions that windows move along
+    for r in readers:
+        if not r.combiner or fill != combiner_identity(r.combiner, op.dtype):
+            return ()
+        window = {k.name for k in r.reduce_axes}
+        for x in loads(r.body):
+            if x.tensor == op.name:
+                moved |= {d for d, i in enumerate(x.indices) if i.free & window and i.free - window}
+    outer = [op.axes[d].name for d in sorted(moved)[:-1]]
+    return tuple(a for a in outer if inner_part(op, a) is not None)
