@@ -1,4 +1,4 @@
-"""The command line: `ansorlite tune | tune-op | show | bench | log | replay | devices`.
+"""The command line: `ansorlite tune | tune-op | show | bench | log | replay | simulate | devices`.
 
 Each command is a function from parsed arguments to an exit status; `COMMANDS` lists them. Results
 go to standard output, progress and errors to standard error. Status 0: done; 1: an AnsorliteError,
@@ -67,6 +67,7 @@ def tune(args: argparse.Namespace) -> int:
         args.timeout,
         log=args.log,
         seed=args.seed,
+        scheduler=args.scheduler,
         progress=not args.quiet,
     )
     report = module.report
@@ -206,6 +207,12 @@ def replay(args: argparse.Namespace) -> int:
     text, right = cli_logs.replay(args, lambda name: _named(name, None, {}))
     print(text)
     return OK if right else FAILED
+
+
+def simulate(args: argparse.Namespace) -> int:
+    """Let policies search what a log holds, without building or measuring."""
+    print(cli_logs.simulate(args, lambda name: _named(name, None, {})))
+    return OK
 
 
 # ---- their parts --------------------------------------------------------------------------------
@@ -377,6 +384,12 @@ def _tune_options(p: argparse.ArgumentParser) -> None:
         default=[],
         help="extent of a dynamic dimension of an ONNX file, by name or place (data.2=224)",
     )
+    p.add_argument(
+        "--scheduler",
+        choices=("gradient", "ucb", "round-robin"),
+        default="gradient",
+        help="which task gets the next round (gradient)",
+    )
     p.add_argument("--output", type=Path, metavar="F", help="write the closing tables there, too")
 
 
@@ -418,6 +431,10 @@ def _replay_options(p: argparse.ArgumentParser) -> None:
     cli_logs.replay_options(p, _positive)
 
 
+def _simulate_options(p: argparse.ArgumentParser) -> None:
+    cli_logs.simulate_options(p, _positive)
+
+
 def _bench_options(p: argparse.ArgumentParser) -> None:
     from_suite = "of the operator suite, such as C2D or C2D:2"
     p.add_argument("what", choices=("ops",), help="ops: the operator suite")
@@ -453,6 +470,7 @@ COMMANDS = (
     Command("bench", bench, _bench_options, "time the operator suite against peers"),
     Command("log", log, _log_options, "say what is in tuning logs, merge or distill them"),
     Command("replay", replay, _replay_options, "lower, check and time recorded programs again"),
+    Command("simulate", simulate, _simulate_options, "let policies search what a log holds"),
     Command("devices", devices, _devices_options, "print the machine and its limits"),
 )
 

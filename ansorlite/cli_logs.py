@@ -1,4 +1,4 @@
-"""The commands on tuning logs: `ansorlite log stats|merge|distill` and `ansorlite replay`.
+"""The commands on tuning logs: `ansorlite log stats|merge|distill`, `replay` and `simulate`.
 
 Each is a function from parsed arguments to lines of text, which `cli` prints.
 """
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ansorlite.task import SearchTask
 
 ACTIONS = ("stats", "merge", "distill")
+POLICIES = ("evolutionary", "random")
 
 
 def log_options(p: argparse.ArgumentParser, count: Callable[[str], int]) -> None:
@@ -56,6 +57,12 @@ def merged(records: Iterable[Record]) -> tuple[Record, ...]:
 
 
 def replay_options(p: argparse.ArgumentParser, count: Callable[[str], int]) -> None:
+    _recorded_tasks(p)
+    p.add_argument("--keep", type=count, metavar="N", default=1, help="best N of a task (1)")
+    p.add_argument("--all", action="store_true", help="every valid record instead")
+
+
+def _recorded_tasks(p: argparse.ArgumentParser) -> None:
     p.add_argument("log", type=Path, metavar="LOG")
     p.add_argument(
         "networks",
@@ -63,8 +70,6 @@ def replay_options(p: argparse.ArgumentParser, count: Callable[[str], int]) -> N
         metavar="NETWORK|FILE.onnx",
         help="where the tasks are from; cases of the operator suite are found by name",
     )
-    p.add_argument("--keep", type=count, metavar="N", default=1, help="best N of a task (1)")
-    p.add_argument("--all", action="store_true", help="every valid record instead")
 
 
 def replay(args: argparse.Namespace, network: Callable[[str], "Graph"]) -> tuple[str, bool]:
@@ -72,16 +77,52 @@ def replay(args: argparse.Namespace, network: Callable[[str], "Graph"]) -> tuple
     from ansorlite.report.logs import replayed_table
     from ansorlite.search.replay import replay as run_again
 
-    contents = read_log(args.log)
-    valid = [r for r in contents.records if r.ok]
+    valid = [r for r in read_log(args.log).records if r.ok]
     if not valid:
         raise LogError(f"{args.log} has no valid record: there is nothing to run again")
-    tasks = _network_tasks(network(name) for name in args.networks)
-    for name in dict.fromkeys(r.task_name for r in valid if r.task not in tasks):
-        tasks |= _suite_tasks(name)
+    tasks = _tasks_of(valid, map(network, args.networks))
     chosen = valid if args.all else distill(valid, args.keep)
     found = list(run_again(chosen, tasks))
     return replayed_table(found), all(r.latency_s is not None for r in found)
+
+
+def simulate_options(p: argparse.ArgumentParser, count: Callable[[str], int]) -> None:
+    _recorded_tasks(p)
+    p.add_argument("--policies", nargs="+", choices=POLICIES, default=list(POLICIES), metavar="P")
+    p.add_argument("--trials", type=count, metavar="N", default=64, help="of a run (64)")
+    p.add_argument("--seeds", type=count, metavar="K", default=3, help="runs of a policy (3)")
+
+
+def simulate(args: argparse.Namespace, network: Callable[[str], "Graph"]) -> str:
+    """Let policies search what a log holds, without measuring: a table."""
+    from ansorlite.report.logs import simulated_table
+    from ansorlite.search.simulate import RecordedTask, simulate_policy
+    from ansorlite.space.sketch import sketches
+
+    records = read_log(args.log).records
+    tasks = _tasks_of(records, map(network, args.networks))
+    found = []
+    for key, task in tasks.items():
+        own = [r for r in records if (r.task, r.target) == (key, task.target.fingerprint)]
+        if not own:
+            continue
+        recorded = RecordedTask(task, sketches(task.dag, task.target), own)
+        for name in args.policies:
+            runs = [
+                simulate_policy(recorded, name, args.trials, seed) for seed in range(args.seeds)
+            ]
+            found.append((task.name, len(recorded), name, recorded.best_s, runs))
+    if not found:
+        raise LogError(f"{args.log} has no record for this machine of a task that is known")
+    return simulated_table(found, args.trials)
+
+
+def _tasks_of(records: Iterable[Record], networks: Iterable["Graph"]) -> dict[str, "SearchTask"]:
+    """Tasks by workload key: those of networks, then what the records name in the suite."""
+    tasks = _network_tasks(networks)
+    for name in dict.fromkeys(r.task_name for r in records if r.task not in tasks):
+        tasks |= _suite_tasks(name)
+    return tasks
 
 
 def _network_tasks(graphs: Iterable["Graph"]) -> dict[str, "SearchTask"]:

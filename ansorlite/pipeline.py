@@ -5,12 +5,13 @@ debug output, timings and `ansorlite show --stage` use. Open the folder of a sta
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 from ansorlite.codegen.build import build_program
 from ansorlite.codegen.image import KernelImage
+from ansorlite.errors import AnsorliteError
 from ansorlite.graph.ir import Graph
 from ansorlite.graph.module import CompiledModule
 from ansorlite.graph.partition import Partition, partition, tasks
@@ -19,7 +20,9 @@ from ansorlite.measure.limits import least_seconds
 from ansorlite.measure.peak import Peak, measure_peak
 from ansorlite.report.tables import TaskRow, task_table, time_table
 from ansorlite.schedule.lower import lower
+from ansorlite.search.objectives import Objective, OverNetworks
 from ansorlite.search.result import TuneResult
+from ansorlite.search.task_scheduler import SCHEDULERS
 from ansorlite.search.tune import Session, WeightedTask, tune_tasks
 from ansorlite.search.tuner import TaskTuner
 from ansorlite.space.plain import plain_state
@@ -58,48 +61,105 @@ class ScheduledModule(CompiledModule):
     report: NetworkReport
 
 
+@overload
+def auto_schedule(network: Graph, *args: Any, **options: Any) -> ScheduledModule: ...
+
+
+@overload
 def auto_schedule(
-    network: Graph,
+    network: Sequence[Graph], *args: Any, **options: Any
+) -> list[ScheduledModule]: ...
+
+
+def auto_schedule(
+    network: Graph | Sequence[Graph],
     n_trials: int | None = None,
     timeout: float | None = None,
     *,
     log: str | Path | None = None,
     seed: int = 0,
     target: Target | None = None,
-    objective: Any = None,
+    objective: Objective | None = None,
+    scheduler: str = "gradient",
+    early_stop_trials: int | None = None,
     progress: bool = True,
     on_round: Callable[[Sequence[TaskTuner]], None] | None = None,
     **session: Any,
-) -> ScheduledModule:
-    """Tune all subgraphs of a network together and compile it from the best programs.
+) -> ScheduledModule | list[ScheduledModule]:
+    """Tune all subgraphs of a network, or of several, together and compile them.
 
     `n_trials` counts measured programs over all tasks, those in the log included; `timeout` is
     wall-clock seconds for everything. Without either, 64 trials a task. `n_trials=0` measures
     nothing: it compiles from the log, and from the model alone where the log has nothing. Ctrl-C
-    compiles the best so far. More keyword arguments go to `search.tune.Session`.
+    compiles the best so far.
+
+    `objective` is a function of float64[m], the networks' latencies in seconds, that is to be
+    small, such as those of `search.objectives`; by default their sum. `scheduler` is "gradient"
+    (paper section 6), "ucb" or "round-robin"; a task without gain for `early_stop_trials` gets no
+    more. More keyword arguments go to `search.tune.Session`. Returns one module a network. Raises
+    AnsorliteError for a scheduler that does not exist.
     """
+    if scheduler not in SCHEDULERS:
+        raise AnsorliteError(
+            f"no scheduler is called {scheduler!r}: choose {', '.join(SCHEDULERS)}"
+        )
     machine = target or Target.detect()
-    graph = optimize(network)  # passes
-    parts = partition(graph)  # partition, expression
-    weighted = network_tasks(parts, machine)
+    graphs = [network] if isinstance(network, Graph) else list(network)
+    parts = [partition(optimize(g)) for g in graphs]  # passes, partition, expression
+    weighted, places, weights = shared_tasks([network_tasks(p, machine) for p in parts])
     if n_trials is None and timeout is None:
         n_trials = 64 * len(weighted)
     run = Session(n_trials, timeout, seed, log, progress=progress, **session)
     with run:
         # sketch, lower, sample, evolve, features, score, build, run, record, schedule tasks
-        results = tune_tasks(run, weighted, objective=objective, on_round=on_round)
-        images = [compile_task(r) for r in results]  # compile
-        module = ScheduledModule(parts, images)
-        peak = measure_peak(machine) if n_trials != 0 else None
-        module.report = NetworkReport(
-            tuple(results),
-            tuple(w.weight for w in weighted),
-            run.clock.seconds,
-            run.elapsed_s,
-            peak,
-            run.interrupted,
+        results = tune_tasks(
+            run,
+            weighted,
+            SCHEDULERS[scheduler],
+            OverNetworks(weights, objective) if objective else None,
+            early_stop_trials,
+            on_round,
         )
-    return module
+        images = [compile_task(r) for r in results]  # compile
+        peak = measure_peak(machine) if n_trials != 0 else None
+        modules = []
+        for p, own, counts in zip(parts, places, weights, strict=True):
+            module = ScheduledModule(p, [images[k] for k in own])
+            module.report = NetworkReport(
+                tuple(results[k] for k in own),
+                tuple(counts[k] for k in own),
+                run.clock.seconds,
+                run.elapsed_s,
+                peak,
+                run.interrupted,
+            )
+            modules.append(module)
+    return modules[0] if isinstance(network, Graph) else modules
+
+
+def shared_tasks(
+    networks: Sequence[Sequence[WeightedTask]],
+) -> tuple[list[WeightedTask], list[list[int]], list[list[float]]]:
+    """The distinct tasks of several networks; the places of each network's own; its weights[m][n].
+
+    A task's weight is how often it occurs in all of them.
+    """
+    index: dict[str, int] = {}
+    merged: list[WeightedTask] = []
+    for w in (w for own in networks for w in own):
+        key = w.task.workload_key
+        if key in index:
+            known = merged[index[key]]
+            merged[index[key]] = replace(known, weight=known.weight + w.weight)
+        else:
+            index[key] = len(merged)
+            merged.append(w)
+    places = [[index[w.task.workload_key] for w in own] for own in networks]
+    weights = [[0.0] * len(merged) for _ in networks]
+    for own, at, row in zip(networks, places, weights, strict=True):
+        for w, k in zip(own, at, strict=True):
+            row[k] += w.weight
+    return merged, places, weights
 
 
 def network_tasks(parts: Partition, target: Target) -> list[WeightedTask]:

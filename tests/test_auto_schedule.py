@@ -1,5 +1,6 @@
 """Networks from end to end: tuned, compiled and compared with the graph's meaning in numpy."""
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import numpy.typing as npt
 import pytest
 
 import ansorlite as al
-from ansorlite.errors import ModelError
+from ansorlite.errors import AnsorliteError, ModelError
 from ansorlite.graph.build import GraphBuilder
 from ansorlite.graph.ir import Graph, evaluate
 from ansorlite.graph.memory import Lifetime, plan_arena
@@ -104,6 +105,44 @@ def test_without_log_and_trials_the_model_decides() -> None:
     x = picture(net)
     assert relative_error(module(x), evaluate(net, [x])[0]) < 1e-4
     assert all(r.best is None and r.predicted is not None for r in module.report.results)
+
+
+def _dense(name: str, seed: int, *widths: int) -> Graph:
+    """Fully connected layers of these widths."""
+    rng = np.random.default_rng(seed)
+    b = GraphBuilder(name)
+    y = b.input("x", (4, widths[0]))
+    for k, n in pairwise(widths):
+        params = [b.constant(rng.standard_normal(s).astype(np.float32)) for s in ((k, n), (n,))]
+        y = b.emit("gemm", [y, *params], trans_a=False, trans_b=False, alpha=1.0, beta=1.0)
+        y = b.emit("relu", [y])
+    return b.finish([y])
+
+
+@pytest.mark.parametrize("scheduler", ["gradient", "ucb", "round-robin"])
+def test_networks_share_their_tasks(scheduler: str, tmp_path: Path) -> None:
+    """The layers of 24 by 24 are tuned once, and count for both networks."""
+    nets = [_dense("one", 0, 16, 24, 24), _dense("two", 1, 24, 24, 24, 8)]
+    modules = al.auto_schedule(
+        nets,
+        n_trials=9,
+        log=tmp_path / "log",
+        scheduler=scheduler,
+        objective=lambda g: float(g.max()),
+        progress=False,
+    )
+    assert [len(m.report.results) for m in modules] == [2, 2]
+    assert [m.report.weights for m in modules] == [(1.0, 1.0), (2.0, 1.0)]
+    records = read_log(tmp_path / "log").records
+    assert len(records) == 9 and len({r.task for r in records}) == 3
+    for net, module in zip(nets, modules, strict=True):
+        x = picture(net, 7)
+        assert relative_error(module(x), evaluate(net, [x])[0]) < 1e-4
+
+
+def test_unknown_schedulers_are_refused() -> None:
+    with pytest.raises(AnsorliteError, match="no scheduler is called 'best': choose gradient"):
+        al.auto_schedule(small_net(), n_trials=0, scheduler="best")
 
 
 def test_wrong_inputs_are_named() -> None:

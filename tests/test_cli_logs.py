@@ -89,3 +89,22 @@ def test_a_log_without_a_valid_record(run: Run, tmp_path: Path, task: SearchTask
     log = write(tmp_path / "log", [record(task, status="RUN_ERROR", latency_s=None)])
     status, _, err = run("replay", log)
     assert status == 1 and "no valid record" in err
+
+
+def test_policies_search_what_was_recorded(run: Run, tmp_path: Path, task: SearchTask) -> None:
+    log = write(tmp_path / "log", [record(task, k, latency_s=1e-3 / (1 + k)) for k in range(24)])
+    status, out, _ = run("simulate", log, "--trials", 24, "--seeds", 2)
+    assert status == 0
+    lines = [x.split() for x in out.splitlines() if x.startswith(task.name)]
+    assert [x[4] for x in lines] == ["evolutionary", "random"]
+    assert all(x[-1] == "100%" for x in lines)  # all of it was given out
+    assert "random: " in out
+
+
+def test_nothing_to_search(run: Run, tmp_path: Path, task: SearchTask) -> None:
+    elsewhere = write(tmp_path / "a", [record(task, target="other")])
+    status, _, err = run("simulate", elsewhere)
+    assert status == 1 and "no record for this machine" in err
+    failed = write(tmp_path / "b", [record(task, status="RUN_ERROR", latency_s=None)])
+    status, _, err = run("simulate", failed)
+    assert status == 1 and "no valid record" in err

@@ -4,6 +4,7 @@ In: `LogContents`, or `Replayed` programs. Out: lines of text, columns aligned, 
 without a newline.
 """
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import datetime
@@ -28,6 +29,12 @@ class Again(Protocol):
     def error(self) -> str: ...
     @property
     def ratio(self) -> float | None: ...
+
+
+class Curve(Protocol):
+    """What a simulated policy found (`search.simulate.SimulatedRun`)."""
+
+    def best_s(self, trials: int) -> float: ...
 
 
 def log_stats(contents: LogContents) -> str:
@@ -92,3 +99,40 @@ def replayed_table(found: Iterable[Again]) -> str:
         if r.latency_s is None
     ]
     return "\n".join(text)
+
+
+def simulated_table(
+    found: Iterable[tuple[str, int, str, float, Sequence[Curve]]], trials: int
+) -> str:
+    """A line a task and policy: how near it came to the best record, a geometric mean of seeds.
+
+    `found` has (task, its records, policy, seconds of the best record, the policy's runs).
+    """
+    rows = list(found)
+    after = [n for n in (16, 32, 64, 128, 256, 512) if n < trials] + [trials]
+    head = ["Task", "Records", "Policy", "Best", *(f"@{n}" for n in after)]
+    lines: list[list[str]] = []
+    shares: dict[str, list[list[list[float]]]] = {}
+    for task, records, policy, best_s, runs in rows:
+        own = [[best_s / max(r.best_s(n), best_s) for r in runs] for n in after]
+        shares.setdefault(policy, []).append(own)
+        cells = [f"{100 * _mean(values):.0f}%" for values in own]
+        lines.append([shortened(task), str(records), policy, format_latency(best_s), *cells])
+    text = []
+    for policy, parts in shares.items():
+        means = [_mean([x for own in parts for x in own[k]]) for k in range(len(after))]
+        text.append(
+            f"{policy}: "
+            + ", ".join(
+                f"{100 * m:.0f}% of the best record after {n}"
+                for n, m in zip(after, means, strict=True)
+            )
+        )
+    blank = ["", "", "", "", *("" for _ in after)]
+    blank[0] = "geometric means"
+    return "\n".join([aligned(head, lines, blank, left=("Task", "Policy")), *text])
+
+
+def _mean(shares: Sequence[float]) -> float:
+    """The geometric mean; nothing valid counts as a thousandth."""
+    return math.exp(sum(math.log(max(x, 1e-3)) for x in shares) / len(shares))

@@ -27,6 +27,27 @@ def network_latencies(weights: Weights, latency_s: Floats) -> Floats:
 
 
 @dataclass(frozen=True)
+class OverNetworks:
+    """Any function of the networks' latencies, float64[m] in seconds, as one of the tasks'."""
+
+    weights: Weights
+    of: Objective
+
+    def __call__(self, latency_s: Floats) -> float:
+        return float(self.of(network_latencies(self.weights, latency_s)))
+
+
+def required(required_s: Sequence[float]) -> Objective:
+    """f2 of networks: no effort beyond the requirement of each (seconds)."""
+    return LatencyRequirement(np.eye(len(required_s)), required_s)
+
+
+def mean_speedup(baseline_s: Sequence[float]) -> Objective:
+    """f3 of networks: their mean speed-up over these latencies (seconds)."""
+    return MeanSpeedup(np.eye(len(baseline_s)), baseline_s)
+
+
+@dataclass(frozen=True)
 class WeightedLatency:
     """f1 = sum_j sum_i w[j, i] g_i: the total latency of all networks."""
 

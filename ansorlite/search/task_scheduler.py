@@ -12,7 +12,8 @@ when `max_failed_rounds` rounds brought no valid program. `next_task()` is None 
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -307,6 +308,52 @@ class GradientScheduler(TaskScheduler):
                 continue
             best = max(best, speed)
         return best
+
+
+class UCBScheduler(GradientScheduler):
+    """Upper confidence bounds: tasks are arms, a reward is the share of the objective gained.
+
+    Beside the paper. Of the last `window` rounds of a task the mean reward counts, and a bonus of
+    `explore` times its share of the objective times sqrt(2 ln N / n_i) after n_i of N rounds.
+    """
+
+    def __init__(self, *args: Any, explore: float = 0.05, **options: Any) -> None:
+        """The parameters of `GradientScheduler`, of which similarity and epsilon have no part."""
+        super().__init__(*args, **options)
+        self._explore = explore
+
+    def _choose(self, live: list[int]) -> int | None:
+        latency = self._finite_latencies()
+        slope = self._objective_slopes(latency, live)
+        if slope is None:
+            return None
+        stake = np.where(np.isfinite(latency), slope * latency, 0.0)
+        total = max(float(stake.sum()), 1e-300)
+        rounds = np.maximum(self._rounds, 1)
+        bonus = self._explore * stake / total * np.sqrt(2 * np.log(rounds.sum()) / rounds)
+        bound = [-slope[i] * self._backward(i) / total + bonus[i] for i in live]
+        # Equal bounds: the task that has had least.
+        return min(zip([-b for b in bound], self._rounds[live], live, strict=True))[2]
+
+
+def round_robin(
+    weights: Sequence[float],
+    flops: Sequence[float],
+    similarity_keys: Sequence[str],
+    objective: Objective | None = None,
+    *,
+    rng: np.random.Generator,
+    **limits: Any,
+) -> RoundRobinScheduler:
+    """A `RoundRobinScheduler` made like the others, whose parameters have no part in it."""
+    return RoundRobinScheduler(len(weights), **limits)
+
+
+SCHEDULERS: dict[str, Callable[..., TaskScheduler]] = {
+    "gradient": GradientScheduler,
+    "ucb": UCBScheduler,
+    "round-robin": round_robin,
+}
 
 
 def _per_task(name: str, values: Sequence[float]) -> Floats:

@@ -22,11 +22,13 @@ from ansorlite.measure.runner import LocalRunner, Runner
 from ansorlite.records import Record, RecordLog, for_task
 from ansorlite.search.clock import PhaseClock
 from ansorlite.search.debug import trace_of
+from ansorlite.search.objectives import Objective
 from ansorlite.search.policy import EvolutionaryPolicy, RandomPolicy, SearchPolicy
 from ansorlite.search.progress import Progress, Snapshot
 from ansorlite.search.proxy import shrunk
 from ansorlite.search.result import BestProgram, TuneResult
 from ansorlite.search.task_scheduler import GradientScheduler, TaskScheduler
+from ansorlite.search.transfer import start_from_others
 from ansorlite.search.tuner import Shared, TaskTuner, record_state
 from ansorlite.settings import settings
 from ansorlite.space.sketch import SpaceOptions, sketches
@@ -264,6 +266,8 @@ def _search(
             if n <= 0:
                 break
             session.train(all_tuners)
+            if t is tuner and small is None and session.policy != "random":
+                start_from_others(t, (), session.history)
             if t.round(n) == 0:
                 if session.left_s() > 0:
                     show.note(f"{t.task.name}: no candidate is left to measure")
@@ -355,7 +359,8 @@ def tune_tasks(
     session: Session,
     weighted: Sequence[WeightedTask],
     scheduler: Callable[..., TaskScheduler] = GradientScheduler,
-    objective: Any = None,
+    objective: Objective | None = None,
+    early_stop_trials: int | None = None,
     on_round: Callable[[Sequence[TaskTuner]], None] | None = None,
 ) -> list[TuneResult]:
     """Tune the tasks of networks together under the session's budget (paper section 6)."""
@@ -372,6 +377,7 @@ def tune_tasks(
             similarity_keys=[w.similarity or w.task.workload_key for w in weighted],
             objective=objective,
             rng=np.random.default_rng(session.seed),
+            early_stop_trials=early_stop_trials,
             bounds_s=None if peak is None else [w.task.flop / peak.flops_all for w in weighted],
         )
         _replay(plan, tuners, session.history)
@@ -444,6 +450,8 @@ def _rounds(
         if n == 0:
             break
         session.train(tuners)
+        if session.policy != "random":
+            start_from_others(tuners[k], tuners, session.history)
         used = tuners[k].round(n)
         plan.tell(k, tuners[k].best_latency_s, used)
         show.update(_network_snapshot(session, weighted, tuners, k))

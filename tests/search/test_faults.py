@@ -1,13 +1,17 @@
 """Candidates that crash, hang, lie or take their builder along: each costs one trial, no more."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
-from search_cases import PEAK, Pretender, Saboteur, matmul
+from search_cases import PEAK, Pretender, Saboteur, matmul, pretended
 
 import ansorlite.search.tune as tuning
+from ansorlite.codegen.image import KernelImage
 from ansorlite.errors import AnsorliteError
+from ansorlite.measure.builder import BuildOutcome
 from ansorlite.measure.result import MeasureResult, Status
 from ansorlite.measure.runner import CheckSpec, LocalRunner, PrepareResult
 from ansorlite.records import read_log
@@ -143,6 +147,29 @@ def test_ctrl_c_in_the_last_race_keeps_the_best(tmp_path: Path) -> None:
     assert result.interrupted and result.trials == 9
     assert result.best is not None
     assert result.best.latency_s == min(r.latency_s for r in result.records if r.latency_s)
+
+
+class Alike(Pretender):
+    """All candidates become the same code."""
+
+    def build(self, requests: Sequence[Any]) -> list[BuildOutcome]:
+        self.built += len(requests)
+        image = replace(pretended(requests[0]), object_bytes=b"the same")
+        return [BuildOutcome(Status.OK, image, "", 0.01)] * len(requests)
+
+    def run(
+        self, task_key: str, image: KernelImage, best_latency_s: float | None = None
+    ) -> MeasureResult:
+        return replace(super().run(task_key, image, best_latency_s), run_s=0.5)
+
+
+def test_equal_code_is_run_once() -> None:
+    both = Alike()
+    result = tune(matmul(), 9, builder=both, runner=both, progress=False, round_size=4)
+    assert both.built == 9 and result.trials == 9
+    plain, first, *others = result.records
+    assert plain.run_s == first.run_s == 0.5
+    assert all(r.run_s == 0.0 and r.latency_s == first.latency_s for r in others)
 
 
 def test_no_time_left_is_not_an_exhausted_space(capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,13 +13,17 @@ from ansorlite.search.objectives import (
     Floats,
     LatencyRequirement,
     MeanSpeedup,
+    OverNetworks,
     WeightedLatency,
+    mean_speedup,
     network_latencies,
+    required,
 )
 from ansorlite.search.task_scheduler import (
     GradientScheduler,
     RoundRobinScheduler,
     TaskScheduler,
+    UCBScheduler,
 )
 
 
@@ -43,7 +47,15 @@ def gradient(
     )
 
 
+def ucb(weights: Sequence[float], **options: Any) -> UCBScheduler:
+    n = len(weights)
+    keys = [str(i) for i in range(n)]
+    rng = np.random.default_rng(0)
+    return UCBScheduler(weights, [1e6] * n, keys, rng=rng, **options)
+
+
 SCHEDULERS: dict[str, Callable[..., TaskScheduler]] = {
+    "ucb": lambda n, **options: ucb([1.0] * n, **options),
     "round-robin": lambda n, **options: RoundRobinScheduler(n, **options),
     "gradient": lambda n, **options: gradient([1.0] * n, **options),
     "gradient-epsilon": lambda n, **options: gradient([1.0] * n, epsilon=0.5, **options),
@@ -305,10 +317,18 @@ def test_gradient_beats_round_robin() -> None:
     ]
     weights = [1.0, 4.0, 2.0, 1.0]
     totals = []
-    for scheduler in (gradient(weights, epsilon=0.05), RoundRobinScheduler(4)):
+    for scheduler in (gradient(weights, epsilon=0.05), ucb(weights), RoundRobinScheduler(4)):
         run(scheduler, curves, 40)
         totals.append(float(np.dot(weights, scheduler.latency_s)))
-    assert totals[0] < 0.9 * totals[1]
+    assert max(totals[:2]) < 0.9 * totals[2]
+
+
+def test_ucb_comes_back_to_every_task() -> None:
+    """Task 1 gained nothing so far, but the bound on what it may gain grows with the others'."""
+    curves = [lambda t: 1.0 + 1.0 / t, lambda t: 1.0]
+    assert 5 <= run(ucb([1.0, 1.0]), curves, 100).count(1) <= 95
+    greedy = run(ucb([1.0, 1.0], explore=0.0), curves, 100)
+    assert greedy.count(1) == 1
 
 
 def test_epsilon_visits_every_task() -> None:
@@ -351,6 +371,16 @@ def test_objective_values() -> None:
     assert WeightedLatency(weights)(g) == 11.0
     assert LatencyRequirement(weights, [7.0, 2.0])(g) == 7.0 + 6.0
     assert MeanSpeedup(weights, [20.0, 6.0])(g) == pytest.approx(-2.0)
+
+
+def test_objectives_of_networks() -> None:
+    """A function of the networks' latencies is one of the tasks'."""
+    g = np.array([1.0, 2.0, 4.0])
+    weights = [[1.0, 2.0, 0.0], [0.0, 1.0, 1.0]]
+    assert OverNetworks(weights, np.max)(g) == 6.0
+    assert OverNetworks(weights, required([7.0, 2.0]))(g) == 7.0 + 6.0
+    assert OverNetworks(weights, mean_speedup([20.0, 6.0]))(g) == pytest.approx(-2.0)
+    assert OverNetworks([weights[0]], required([2.0]))(g) == 5.0
 
 
 def test_f2_spends_nothing_beyond_the_requirement() -> None:

@@ -1,0 +1,149 @@
+"""Policies against a recorded log: nothing is built or measured, so many seeds take seconds.
+
+In: the records of one task, a large random log at best, and a policy. Out: what the policy would
+have found, trial by trial. A candidate that was never measured is answered by the nearest record of
+the same sketch that was not given out yet, and the policy is told about that one: every latency is
+a real one of a real program, but a policy cannot find what the log does not hold. Use it to compare
+policies, not to tune.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ansorlite.cost.model import CostModel, GBDTModel
+from ansorlite.errors import LogError
+from ansorlite.records import Record
+from ansorlite.schedule.holes import Hole
+from ansorlite.search.policy import Candidate, EvolutionaryPolicy, RandomPolicy, SearchPolicy
+from ansorlite.search.tuner import record_candidate
+from ansorlite.space.sketch import Sketch
+from ansorlite.task import SearchTask
+
+ROUND = 16
+MakePolicy = Callable[[Sequence[Sketch]], SearchPolicy]
+
+
+@dataclass(frozen=True)
+class SimulatedRun:
+    """What a policy was told, in order; seconds, inf for a failure."""
+
+    candidates: tuple[Candidate, ...]
+    latency_s: tuple[float, ...]
+
+    def best_s(self, trials: int) -> float:
+        """The best of the first so many trials; inf where none is valid."""
+        return min(self.latency_s[:trials], default=float("inf"))
+
+
+class RecordedTask:
+    """The records of a task that are in its space, by sketch, as arrays."""
+
+    def __init__(
+        self, task: SearchTask, sketches: Sequence[Sketch], records: Sequence[Record]
+    ) -> None:
+        """Raises LogError where no valid record is in the space of the sketches."""
+        self.task = task
+        by_name = {s.name: s for s in sketches}
+        found: dict[tuple[str, tuple[int, ...]], float] = {}
+        for r in records:
+            c = record_candidate(task, by_name, r)
+            if c is not None:
+                latency_s = r.latency_s if r.ok and r.latency_s else float("inf")
+                found[c.key] = min(latency_s, found.get(c.key, float("inf")))
+        self.latency_s = np.asarray(list(found.values()), dtype=np.float64)
+        if not np.isfinite(self.latency_s).any():
+            raise LogError(f"no valid record of {task.name} is in the space: record some first")
+        self._keys = list(found)
+        names = [name for name, _ in self._keys]
+        self.sketches = tuple(s for s in sketches if s.name in names)
+        self._at = {s.name: np.flatnonzero(np.asarray(names) == s.name) for s in self.sketches}
+        self._places = {
+            s.name: _places(s.holes, np.asarray([self._keys[k][1] for k in self._at[s.name]]))
+            for s in self.sketches
+        }
+
+    @property
+    def best_s(self) -> float:
+        """The latency of the best record."""
+        return float(self.latency_s.min())
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def candidate(self, k: int) -> Candidate:
+        """What was recorded at place k."""
+        name, row = self._keys[k]
+        return Candidate(next(s for s in self.sketches if s.name == name), row)
+
+    def nearest(self, c: Candidate, given: npt.NDArray[np.bool_]) -> int | None:
+        """The place of the record nearest to a candidate among those that were not given out."""
+        at = self._at.get(c.sketch.name)
+        if at is None or given[at].all():
+            return None
+        here = _places(c.sketch.holes, np.asarray([c.row]))
+        distance = np.abs(self._places[c.sketch.name] - here).sum(axis=1)
+        return int(at[np.argmin(np.where(given[at], np.inf, distance))])
+
+
+def _places(holes: Sequence[Hole], rows: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    """float64[P, columns]: logarithms of the values, so that neighbours differ by a factor."""
+    return np.concatenate(
+        [np.log2(1.0 + h.table[rows[:, k].astype(np.int64)]) for k, h in enumerate(holes)]
+        or [np.zeros((len(rows), 1))],
+        axis=1,
+    )
+
+
+def simulate(
+    recorded: RecordedTask,
+    make: MakePolicy,
+    n_trials: int,
+    model: CostModel | None = None,
+    round_size: int = ROUND,
+) -> SimulatedRun:
+    """Let a policy search the records; ends early where it asks nothing, or all are given out.
+
+    `make` gets the sketches that have records. `model` is the policy's, trained before each round.
+    """
+    policy = make(recorded.sketches)
+    given = np.zeros(len(recorded), dtype=np.bool_)
+    told: list[Candidate] = []
+    times: list[float] = []
+    round_ = 1
+    while len(told) < n_trials and not given.all():
+        if model is not None and told and isinstance(policy, EvolutionaryPolicy):
+            model.update([policy.history.group(recorded.task.workload_key)])
+        answers: list[int] = []
+        for c in policy.ask(min(round_size, n_trials - len(told)), round_):
+            k = recorded.nearest(c, given)
+            if k is not None:
+                given[k] = True
+                answers.append(k)
+        if not answers:
+            break
+        found = [recorded.candidate(k) for k in answers]
+        latency_s = [float(recorded.latency_s[k]) for k in answers]
+        policy.tell(found, latency_s)
+        told += found
+        times += latency_s
+        round_ += 1
+    return SimulatedRun(tuple(told), tuple(times))
+
+
+def simulate_policy(recorded: RecordedTask, name: str, n_trials: int, seed: int) -> SimulatedRun:
+    """A policy by name, "evolutionary" or "random", as `tune` would use it.
+
+    Raises ValueError for another name.
+    """
+    task = recorded.task
+    place = task.target, seed, task.workload_key
+    if name == "random":
+        return simulate(recorded, lambda s: RandomPolicy(s, *place), n_trials)
+    if name != "evolutionary":
+        raise ValueError(f"no policy is called {name!r}: choose evolutionary or random")
+    model = GBDTModel(seed=seed)
+    return simulate(recorded, lambda s: EvolutionaryPolicy(s, *place, model), n_trials, model)

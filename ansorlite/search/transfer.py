@@ -1,0 +1,74 @@
+"""Schedules of other tasks as first candidates: what was best there, at the nearest values here.
+
+Steps name operations, axes and holes canonically and hold no extents, so tasks of one structure and
+other extents have the same ones. In: records of such tasks. Out: candidates of the task at hand.
+"""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ansorlite.errors import ScheduleError
+from ansorlite.records import Record, distill
+from ansorlite.schedule.naming import canonical_names
+from ansorlite.search.policy import Candidate
+from ansorlite.search.proxy import adapted, is_legal
+from ansorlite.search.tuner import TaskTuner
+from ansorlite.space.sketch import Sketch
+from ansorlite.task import SearchTask
+
+AT_FIRST = 4  # candidates of the first round
+
+
+def transferred(
+    task: SearchTask, space: Sequence[Sketch], records: Sequence[Record], n: int
+) -> list[Candidate]:
+    """At most n candidates, in the order of the records that they are made of."""
+    names = canonical_names(task.dag)
+    by_structure = {_structure(names.steps(s.state.to_json())): s for s in reversed(space)}
+    own = names.inverse
+    out: dict[tuple[str, tuple[int, ...]], Candidate] = {}
+    for r in records:
+        sketch = by_structure.get(_structure(r.steps))
+        if sketch is None or not r.ok or r.task == task.workload_key:
+            continue
+        try:
+            values = {name: tuple(v) for name, v in own.holes(r.holes).items()}
+        except ScheduleError:
+            continue
+        if any(h.kind in ("tile", "factor") and h.name not in values for h in sketch.holes):
+            continue
+        row = adapted(sketch, values)
+        if is_legal(sketch, row, task.target):
+            c = Candidate(sketch, tuple(int(v) for v in row))
+            out.setdefault(c.key, c)
+        if len(out) == n:
+            break
+    return list(out.values())
+
+
+def start_from_others(
+    tuner: TaskTuner, others: Sequence[TaskTuner], history: Sequence[Record]
+) -> None:
+    """Before a task's first round: what is best so far for tasks of this run, then of a log.
+
+    Those of nearly the same size come first.
+    """
+    if tuner.rounds > 1 or not tuner.sketches:
+        return
+
+    def distance(t: TaskTuner) -> float:
+        return abs(math.log(max(t.task.flop, 1.0) / max(tuner.task.flop, 1.0)))
+
+    near = sorted((t for t in others if t is not tuner), key=distance)
+    here = {t.task.workload_key for t in (*near, tuner)}
+    target = tuner.task.target.fingerprint
+    logged = [r for r in history if r.target == target and r.task not in here]
+    records = [r for t in near if (r := t.best) is not None] + list(distill(logged, 1))
+    tuner.suggest(transferred(tuner.task, tuner.sketches, records, AT_FIRST))
+
+
+def _structure(steps: Sequence[Mapping[str, Any]]) -> str:
+    """What a sketch computes where; annotations may depend on extents."""
+    return json.dumps([s for s in steps if s["step"] != "annotate"], sort_keys=True)

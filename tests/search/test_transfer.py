@@ -1,0 +1,75 @@
+"""First candidates from other tasks: same structure, other extents."""
+
+from pathlib import Path
+
+import pytest
+from log_cases import record
+from search_cases import PEAK, Pretender, matmul, vector
+
+import ansorlite.search.tune as tuning
+from ansorlite.records import Record
+from ansorlite.search.proxy import adapted
+from ansorlite.search.transfer import transferred
+from ansorlite.search.tune import tune
+from ansorlite.space.sketch import sketches
+from ansorlite.task import SearchTask
+
+
+@pytest.fixture(autouse=True)
+def known_peak(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tuning, "measure_peak", lambda target: PEAK)
+
+
+def other() -> SearchTask:
+    """The same computation under other names, half as large again."""
+    return matmul(48, "XYZr")
+
+
+def test_values_are_those_of_the_other_task_where_they_fit() -> None:
+    source, task = matmul(32), other()
+    space = sketches(task.dag, task.target)
+    records = [record(source, k) for k in range(12)]
+    found = transferred(task, space, records, 12)
+    assert 0 < len(found) <= 12 and len({c.key for c in found}) == len(found)
+    theirs = sketches(source.dag, source.target)[0]
+    for c in found:
+        assert c.sketch.name in {s.name for s in space}
+        assert c.row == tuple(adapted(c.sketch, c.values))
+    lanes = next(h.name for h in theirs.holes if h.kind == "lanes")
+    wanted = {tuple(r.holes[k]) for r in records for k in r.holes if k.endswith("lanes")}
+    assert lanes and {c.values["Z.lanes"] for c in found} <= wanted
+
+
+def test_what_does_not_fit_is_left_out() -> None:
+    task = other()
+    space = sketches(task.dag, task.target)
+    own = record(task, 0)
+    failed = record(matmul(32), 1, status="RUN_ERROR", latency_s=None)
+    foreign = record(vector(), 2)
+    nameless = record(matmul(32), 3, holes={"T9.a0": [1]})
+    assert transferred(task, space, [own, failed, foreign, nameless], 8) == []
+    assert len(transferred(task, space, [record(matmul(32), k) for k in range(9)], 2)) == 2
+
+
+def _first_round(task: SearchTask, log: Path) -> tuple[Record, ...]:
+    both = Pretender()
+    result = tune(
+        task, 17, log=log, builder=both, runner=both, progress=False, round_size=8, seed=2
+    )
+    return tuple(r for r in result.records if r.round == 1)
+
+
+def test_a_log_of_other_extents_is_where_the_search_begins(tmp_path: Path) -> None:
+    alone = _first_round(other(), tmp_path / "alone")
+    source = _first_round(matmul(32), tmp_path / "log")
+    assert source
+    after = _first_round(other(), tmp_path / "log")
+    assert len(after) == len(alone) == 8
+    assert after[0].holes != alone[0].holes
+    best = min(
+        (r for r in tune(matmul(32), 0, log=tmp_path / "log", progress=False).records if r.round),
+        key=lambda r: r.latency_s or 0.0,
+    )
+    task = other()
+    (expected,) = transferred(task, sketches(task.dag, task.target), [best], 1)
+    assert list(after[0].holes.values()) == [list(v) for v in expected.values.values()]
