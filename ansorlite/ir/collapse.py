@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ansorlite.ir.expr import Const, Expr, Load, Op, Var, add, floordiv, mul, sub
-from ansorlite.ir.logic import logic
+from ansorlite.ir.logic import conjuncts, logic
 from ansorlite.ir.program import Buffer, For, Stmt, Store, block
 from ansorlite.ir.tiles import lanes_of
 from ansorlite.ir.traverse import loads, substitute, walk
@@ -69,7 +69,7 @@ def _stretches(e: Expr, across: str, along: str, positions: int) -> list[_Stretc
     if not (isinstance(e, Op) and e.name == "select" and isinstance(e.args[1], Load)):
         return None
     cond, _, fill = e.args
-    tests = cond.args if isinstance(cond, Op) and cond.name == "and" else (cond,)
+    tests = conjuncts(cond)
     moving = [x for x in tests if across in x.free or along in x.free]
     if not isinstance(fill, Const) or loads(cond) or any(x.free != {across} for x in moving):
         return None
@@ -93,7 +93,7 @@ def _decided(e: Expr, known: Mapping[Expr, bool]) -> Expr:
     if not isinstance(e, Op):
         return e
     cond, x, fill = e.args
-    tests = cond.args if isinstance(cond, Op) and cond.name == "and" else (cond,)
+    tests = conjuncts(cond)
     if not all(known.get(test, True) for test in tests):
         return fill
     left = [test for test in tests if test not in known]

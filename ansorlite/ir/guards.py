@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ansorlite.ir.expr import Const, Expr, Op
-from ansorlite.ir.logic import combiner_identity, logic
+from ansorlite.ir.logic import combiner_identity, conjuncts, logic
 from ansorlite.ir.program import For, If, Stmt, Store
 from ansorlite.ir.traverse import loads, rebuild
 
@@ -58,7 +58,7 @@ def needed(e: Expr, combiner: str) -> list[Expr]:
         return []
     if e.name == "select":
         cond, x, fill = e.args
-        own = cond.args if isinstance(cond, Op) and cond.name == "and" else (cond,)
+        own = conjuncts(cond)
         if fill != combiner_identity(combiner, fill.dtype) or not isinstance(fill, Const):
             return []
         return [t for t in own if not loads(t)] + needed(x, combiner)
@@ -73,7 +73,7 @@ def _drop(e: Expr, tests: frozenset[Expr]) -> Expr:
     args = [_drop(a, tests) for a in e.args]
     if e.name == "select":
         cond, x, fill = args
-        own = cond.args if isinstance(cond, Op) and cond.name == "and" else (cond,)
+        own = conjuncts(cond)
         left = [t for t in own if t not in tests]
         return Op("select", (logic("and", left), x, fill), e.dtype) if left else x
     return rebuild(e, args)

@@ -34,6 +34,11 @@ def logic(name: str, conds: Sequence[Any]) -> Expr:
     return kept[0] if len(kept) == 1 else Op(name, tuple(kept), "bool")
 
 
+def conjuncts(cond: Expr) -> tuple[Expr, ...]:
+    """The conditions that all have to hold for this one to."""
+    return cond.args if isinstance(cond, Op) and cond.name == "and" else (cond,)
+
+
 def _condition(name: str, c: Any) -> Expr:
     # `i == 0` is Python's, about the structure of expressions: its answer is not what was meant.
     if isinstance(c, bool):

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from ansorlite.errors import ScheduleError
 from ansorlite.ir.expr import Const, Expr, Load, Op, add, compare, sub
-from ansorlite.ir.logic import all_of, combiner_identity, select
+from ansorlite.ir.logic import all_of, combiner_identity, conjuncts, select
 from ansorlite.ir.traverse import loads, substitute, transform
 from ansorlite.schedule.stage import Schedule, Stage, axis_of, initial_stage
 from ansorlite.te.tensor import Axis, ComputeOp
@@ -43,7 +43,7 @@ def pad_tests(op: ComputeOp) -> tuple[Expr, ...] | None:
     cond, x, fill = body.args
     if not isinstance(x, Load) or not isinstance(fill, Const) or loads(cond):
         return None
-    return cond.args if isinstance(cond, Op) and cond.name == "and" else (cond,)
+    return conjuncts(cond)
 
 
 @dataclass(frozen=True)
