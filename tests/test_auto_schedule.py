@@ -140,6 +140,21 @@ def test_networks_share_their_tasks(scheduler: str, tmp_path: Path) -> None:
         assert relative_error(module(x), evaluate(net, [x])[0]) < 1e-4
 
 
+def test_the_same_network_twice_and_none_at_all() -> None:
+    net = _dense("one", 0, 16, 24)
+    modules = al.auto_schedule([net, net], n_trials=0, progress=False)
+    assert [m.report.weights for m in modules] == [(1.0,), (1.0,)]
+    assert al.auto_schedule([], n_trials=0, progress=False) == []
+    assert al.auto_schedule([], timeout=5, progress=False) == []
+
+
+def test_an_objective_that_is_no_number_is_named() -> None:
+    with pytest.raises(ValueError, match="the objective is nan"):
+        al.auto_schedule(
+            _dense("one", 0, 16, 24), 6, objective=lambda g: float("nan"), progress=False
+        )
+
+
 def test_unknown_schedulers_are_refused() -> None:
     with pytest.raises(AnsorliteError, match="no scheduler is called 'best': choose gradient"):
         al.auto_schedule(small_net(), n_trials=0, scheduler="best")

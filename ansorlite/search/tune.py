@@ -319,7 +319,7 @@ def _round_size(session: Session, n_tasks: int) -> int:
         return session.round_size
     if session.n_trials is None:
         return 16
-    return int(np.clip(session.n_trials // (4 * n_tasks), MIN_ROUND, ROUND_SIZE))
+    return int(np.clip(session.n_trials // (4 * max(1, n_tasks)), MIN_ROUND, ROUND_SIZE))
 
 
 def same_failures(records: Sequence[Record]) -> str:
