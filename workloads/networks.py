@@ -1,19 +1,18 @@
-"""Image networks as graphs: ResNet-18, ResNet-50, MobileNetV2 (224x224 pixels, 1000 classes).
+"""The networks of the paper as graphs, and ResNet-18: `NETWORKS` by name.
 
 In: a name, a batch size, a seed. Out: a `Graph` as an ONNX file of the network would import:
 channels first, batch norms not folded, logits as output. Architectures are those of torchvision
-(ResNet v1.5: the 3x3 convolution of a bottleneck has the stride). Weights are He-normal, batch norm
-statistics random such that activations neither vanish nor overflow.
+(ResNet v1.5: the 3x3 convolution of a bottleneck has the stride). Layers are in `layers`, BERT is
+in `transformers`.
 """
 
 from collections.abc import Callable
-from typing import Any
-
-import numpy as np
 
 from ansorlite.errors import ModelError
-from ansorlite.graph.build import GraphBuilder
 from ansorlite.graph.ir import Graph
+
+from .layers import Net
+from .transformers import bert
 
 # Blocks per stage, and channels expansion of the block's last convolution.
 RESNETS: dict[str, tuple[tuple[int, ...], bool]] = {
@@ -34,73 +33,12 @@ INVERTED = (
 BRANCH_SCALE = 0.3
 
 
-class _Net:
-    """Layers with random parameters on a `GraphBuilder`."""
-
-    def __init__(self, name: str, batch: int, seed: int, size: int) -> None:
-        self.builder = GraphBuilder(name)
-        self.rng = np.random.default_rng(seed)
-        self.x = self.builder.input("data", (batch, 3, size, size))
-
-    def param(self, array: Any, name: str) -> str:
-        return self.builder.constant(np.asarray(array, np.float32), name)
-
-    def conv(
-        self, x: str, name: str, channels: int, kernel: int, stride: int = 1, groups: int = 1
-    ) -> str:
-        """Convolution without bias, padded to keep the extent at stride 1."""
-        ci = self.builder.shape(x)[1] // groups
-        shape = (channels, ci, kernel, kernel)
-        std = np.sqrt(2.0 / (ci * kernel * kernel))
-        weight = self.param(self.rng.standard_normal(shape) * std, f"{name}.weight")
-        half = kernel // 2
-        return self.builder.emit(
-            "conv",
-            [x, weight],
-            name,
-            strides=(stride, stride),
-            pads=((half, half), (half, half)),
-            dilations=(1, 1),
-            groups=groups,
-            layout="channels_first",
-        )
-
-    def norm(self, x: str, name: str, scale: float = 1.0) -> str:
-        c, rng = self.builder.shape(x)[1], self.rng
-        statistics = [
-            self.param(rng.uniform(0.8, 1.2, c) * scale, f"{name}.scale"),
-            self.param(rng.normal(0.0, 0.1, c), f"{name}.bias"),
-            self.param(rng.normal(0.0, 0.1, c), f"{name}.mean"),
-            self.param(rng.uniform(0.8, 1.2, c), f"{name}.var"),
-        ]
-        return self.builder.emit("batch_norm", [x, *statistics], name, epsilon=1e-5)
-
-    def relu(self, x: str) -> str:
-        return self.builder.emit("relu", [x], f"{x}.relu")
-
-    def relu6(self, x: str) -> str:
-        return self.builder.emit("clip", [x], f"{x}.relu6", min=0.0, max=6.0)
-
-    def classifier(self, x: str, name: str, classes: int) -> Graph:
-        """Global average pooling and a dense layer; ends the graph."""
-        b = self.builder
-        batch, ci = b.shape(x)[:2]
-        x = b.emit("reduce_mean", [x], "pool", axes=(2, 3), keepdims=True)
-        x = b.emit("reshape", [x], "flatten", shape=(batch, ci))
-        weight = self.rng.standard_normal((classes, ci)) * np.sqrt(1.0 / ci)
-        params = [
-            self.param(weight, f"{name}.weight"),
-            self.param(np.zeros(classes), f"{name}.bias"),
-        ]
-        y = b.emit("gemm", [x, *params], name, trans_a=False, trans_b=True, alpha=1.0, beta=1.0)
-        return b.finish([y])
-
-
 def resnet(name: str, batch: int, seed: int, size: int = 224, classes: int = 1000) -> Graph:
     """ResNet v1.5 with basic or bottleneck blocks: data [batch, 3, size, size] -> logits."""
     blocks, bottleneck = RESNETS[name]
-    net = _Net(name, batch, seed, size)
-    x = net.relu(net.norm(net.conv(net.x, "conv1", 64, 7, 2), "bn1"))
+    net = Net(name, seed)
+    data = net.builder.input("data", (batch, 3, size, size))
+    x = net.relu(net.norm(net.conv(data, "conv1", 64, 7, 2), "bn1"))
     x = net.builder.emit(
         "max_pool",
         [x],
@@ -119,8 +57,8 @@ def resnet(name: str, batch: int, seed: int, size: int = 224, classes: int = 100
     return net.classifier(x, "fc", classes)
 
 
-def _residual(net: _Net, x: str, at: str, channels: int, stride: int, bottleneck: bool) -> str:
-    """relu(branch(x) + x), with a projection of x where the shape changes."""
+def _residual(net: Net, x: str, at: str, channels: int, stride: int, bottleneck: bool) -> str:
+    """relu(branch(x) + x), with a projection of x where the shape changes; in 2-D or 3-D."""
     kernels = (1, 3, 1) if bottleneck else (3, 3)
     last = channels * 4 if bottleneck else channels
     y = x
@@ -137,8 +75,9 @@ def _residual(net: _Net, x: str, at: str, channels: int, stride: int, bottleneck
 
 def mobilenet_v2(name: str, batch: int, seed: int, size: int = 224, classes: int = 1000) -> Graph:
     """MobileNetV2 of width 1.0: data [batch, 3, size, size] -> logits."""
-    net = _Net(name, batch, seed, size)
-    x = net.relu6(net.norm(net.conv(net.x, "conv1", 32, 3, 2), "bn1"))
+    net = Net(name, seed)
+    data = net.builder.input("data", (batch, 3, size, size))
+    x = net.relu6(net.norm(net.conv(data, "conv1", 32, 3, 2), "bn1"))
     at = 1
     for expansion, channels, count, first in INVERTED:
         for k in range(count):
@@ -148,7 +87,7 @@ def mobilenet_v2(name: str, batch: int, seed: int, size: int = 224, classes: int
     return net.classifier(x, "fc", classes)
 
 
-def _inverted(net: _Net, x: str, at: str, expansion: int, channels: int, stride: int) -> str:
+def _inverted(net: Net, x: str, at: str, expansion: int, channels: int, stride: int) -> str:
     """Expand 1x1, depthwise 3x3, project 1x1 without activation; a sum where shapes allow."""
     ci = net.builder.shape(x)[1]
     y = x
@@ -162,16 +101,54 @@ def _inverted(net: _Net, x: str, at: str, expansion: int, channels: int, stride:
     return net.builder.emit("add", [x, y], f"{at}.add") if residual else y
 
 
+def resnet_3d(name: str, batch: int, seed: int, size: int = 112, classes: int = 400) -> Graph:
+    """3D-ResNet-18 (r3d_18): data [batch, 3, size/7, size, size] -> logits; 16 frames of 112x112.
+
+    Every convolution of a block is 3x3x3; the first one only strides over pixels.
+    """
+    net = Net(name, seed)
+    data = net.builder.input("data", (batch, 3, max(1, size // 7), size, size))
+    x = net.relu(net.norm(net.conv(data, "conv1", 64, (3, 7, 7), (1, 2, 2)), "bn1"))
+    for stage, count in enumerate(RESNETS["resnet18"][0]):
+        for k in range(count):
+            stride = 2 if stage > 0 and k == 0 else 1
+            x = _residual(net, x, f"layer{stage + 1}.{k}", 64 << stage, stride, False)
+    return net.classifier(x, "fc", classes)
+
+
+def dcgan(name: str, batch: int, seed: int, size: int = 64) -> Graph:
+    """DCGAN's generator: data [batch, 100, 1, 1] -> images [batch, 3, size, size] in (-1, 1).
+
+    Channels halve from 512 at 4x4 pixels to 64 before the last layer (Radford et al., 2015).
+    """
+    net = Net(name, seed)
+    b = net.builder
+    x = b.input("data", (batch, 100, 1, 1))
+    x = net.relu(net.norm(net.conv_transpose(x, "conv1", 512, 4, 1, 0), "bn1"))
+    channels, at = 256, 2
+    while b.shape(x)[2] * 2 < size:
+        x = net.relu(net.norm(net.conv_transpose(x, f"conv{at}", channels, 4, 2, 1), f"bn{at}"))
+        channels, at = channels // 2, at + 1
+    x = net.conv_transpose(x, f"conv{at}", 3, 4, 2, 1)
+    return b.finish([b.emit("tanh", [x], "image")])
+
+
 NETWORKS: dict[str, Callable[..., Graph]] = {
     "resnet18": resnet,
     "resnet50": resnet,
     "mobilenet_v2": mobilenet_v2,
+    "resnet18_3d": resnet_3d,
+    "dcgan": dcgan,
+    "bert_base": bert,
 }
 
 
 def network(name: str, batch: int = 1, seed: int = 0) -> Graph:
-    """The network of that name with random weights: float32 data [batch, 3, 224, 224] -> logits
-    [batch, 1000]. A ModelError lists the names where `name` is none of them."""
+    """The network of that name with random weights, as its function documents inputs and outputs.
+
+    Images are float32 [batch, 3, 224, 224] -> logits [batch, 1000]. A ModelError lists the names
+    where `name` is none of them.
+    """
     if name not in NETWORKS:
         raise ModelError(f"there is no network {name!r}: choose one of {', '.join(NETWORKS)}")
     if batch < 1:

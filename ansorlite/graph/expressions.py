@@ -40,6 +40,35 @@ def clip(attrs: Attrs, xs: Scalars) -> Expr:
     return te.minimum(x, te.const(high, x.dtype)) if high < math.inf else x
 
 
+def ceil(attrs: Attrs, xs: Scalars) -> Expr:
+    return -te.floor(-xs[0])
+
+
+def round_even(attrs: Attrs, xs: Scalars) -> Expr:
+    """The nearest whole number, of two the even one."""
+    low = te.floor(xs[0])
+    rest = xs[0] - low
+    tie = te.floor((low + 1.0) * 0.5) * 2.0
+    return te.select(rest < 0.5, low, te.select(rest > 0.5, low + 1.0, tie))
+
+
+def sign(attrs: Attrs, xs: Scalars) -> Expr:
+    (x,) = xs
+    one, minus = te.const(1, x.dtype), te.const(-1, x.dtype)
+    return te.select(x > te.const(0, x.dtype), one, te.select(x < te.const(0, x.dtype), minus, x))
+
+
+def where(attrs: Attrs, xs: Scalars) -> Expr:
+    return te.select(xs[0], xs[1], xs[2])
+
+
+def cast(attrs: Attrs, xs: Scalars) -> Expr:
+    (x,), dtype = xs, text(attrs, "dtype")
+    if dtype == "bool" and x.dtype != "bool":
+        return te.not_equal(x, te.const(0, x.dtype))
+    return te.cast(x, dtype)
+
+
 def unary(fn: Callable[[Any], Expr]) -> ScalarFn:
     return lambda attrs, xs: fn(xs[0])
 
@@ -90,6 +119,11 @@ def conv(attrs: Attrs, xs: Tensors) -> Tensor:
     if len(w.shape) - len(strides) == 3:
         return te_ops.grouped_conv_nhwc(x, w, strides, pads, dilations)
     return te_ops.depthwise_conv_nhwc(x, w, strides, pads, dilations)
+
+
+def conv_transpose(attrs: Attrs, xs: Tensors) -> Tensor:
+    _channels_last(attrs)
+    return te_ops.conv_transpose_nhwc(xs[0], xs[1], ints(attrs, "strides"), pairs(attrs, "pads"))
 
 
 def matmul_views(attrs: Attrs, types: Types) -> tuple[tuple[Shape, ...], ...]:
@@ -163,6 +197,14 @@ def slice_(attrs: Attrs, xs: Tensors) -> Tensor:
 
 def expand(attrs: Attrs, xs: Tensors) -> Tensor:
     return te_ops.expand(xs[0], ints(attrs, "shape"))
+
+
+def take(attrs: Attrs, xs: Tensors) -> Tensor:
+    return te_ops.take(xs[0], xs[1], integer(attrs, "axis"))
+
+
+def resample(attrs: Attrs, xs: Tensors) -> Tensor:
+    return te_ops.resample(xs[0], xs[1], xs[2], integer(attrs, "axis"))
 
 
 def result_type(tensor: Tensor) -> TensorType:

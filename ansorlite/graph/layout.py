@@ -115,6 +115,16 @@ def windowed(lay: Layouts, node: Node) -> None:
     return None
 
 
+def transposed_window(lay: Layouts, node: Node) -> None:
+    if node.attrs["layout"] == "channels_last":
+        return as_it_is(lay, node)
+    rank = lay.graph.types[node.output].rank
+    data = (0, *range(2, rank), 1)
+    inputs = [lay.get(node.inputs[0], data), lay.get(node.inputs[1], (*range(2, rank), 0, 1))]
+    lay.emit(node, inputs, data, layout="channels_last")
+    return None
+
+
 def elementwise(lay: Layouts, node: Node) -> None:
     rank = lay.graph.types[node.output].rank
     perm = lay.cheapest(node.inputs, rank)
@@ -171,6 +181,13 @@ def slice_(lay: Layouts, node: Node) -> None:
     x, perm = along(lay, node)
     keys = ("starts", "sizes", "steps")
     lay.emit(node, [x], perm, **{k: tuple(ints(node.attrs, k)[p] for p in perm) for k in keys})
+
+
+def take(lay: Layouts, node: Node) -> None:
+    """The other operands belong to the axis alone: they stay as they are."""
+    x, perm = along(lay, node)
+    plain = [lay.get(v, identity(lay.graph.types[v].rank)) for v in node.inputs[1:]]
+    lay.emit(node, [x, *plain], perm, axis=perm.index(integer(node.attrs, "axis")))
 
 
 def concat(lay: Layouts, node: Node) -> None:
@@ -247,6 +264,7 @@ def reshape(lay: Layouts, node: Node) -> None:
 
 RULES: dict[str, Callable[[Layouts, Node], None]] = {
     **dict.fromkeys(WINDOWED, windowed),
+    "conv_transpose": transposed_window,
     "softmax": softmax,
     "lrn": lrn,
     "reduce_sum": reduce,
@@ -255,6 +273,8 @@ RULES: dict[str, Callable[[Layouts, Node], None]] = {
     "reduce_min": reduce,
     "pad": pad,
     "slice": slice_,
+    "take": take,
+    "resample": take,
     "concat": concat,
     "transpose": transpose,
     "matmul": matmul,

@@ -67,6 +67,20 @@ def power(attrs: Attrs, xs: Arrays) -> Array:
         return np.asarray(np.power(xs[0], xs[1]))
 
 
+def round_even(attrs: Attrs, xs: Arrays) -> Array:
+    return np.asarray(np.round(xs[0]))
+
+
+def where(attrs: Attrs, xs: Arrays) -> Array:
+    return np.asarray(np.where(*xs))
+
+
+def cast(attrs: Attrs, xs: Arrays) -> Array:
+    """Fractions are cut off; numbers become conditions by being unequal to zero."""
+    with np.errstate(all="ignore"):
+        return np.asarray(xs[0].astype(text(attrs, "dtype")))
+
+
 def _channels_last(attrs: Attrs, x: Array) -> Array:
     return np.moveaxis(x, 1, -1) if text(attrs, "layout") == "channels_first" else x
 
@@ -113,6 +127,41 @@ def conv(attrs: Attrs, xs: Arrays) -> Array:
     if len(xs) > 2:
         acc += _wide(xs[2]).reshape(groups, co // groups)
     return _channels_back(attrs, acc.reshape(out.shape).astype(x.dtype))
+
+
+def conv_transpose(attrs: Attrs, xs: Arrays) -> Array:
+    """Every element of the data adds its multiple of the kernel to the result."""
+    x, w = xs
+    first = text(attrs, "layout") == "channels_first"
+    w = _wide(np.moveaxis(w, (0, 1), (-2, -1)) if first else w)
+    out = _channels_last(
+        attrs, np.empty(shapes.conv_transpose(attrs, tuple(map(type_of, xs))).shape, "b")
+    )
+    data, strides, pad = (
+        _wide(_channels_last(attrs, x)),
+        ints(attrs, "strides"),
+        pairs(attrs, "pads"),
+    )
+    *kernel, _, co = w.shape
+    rows = list(zip(data.shape[1:-1], kernel, strides, strict=True))
+    ends = [
+        max(o + lo, (n - 1) * s + k)
+        for o, (lo, _), (n, k, s) in zip(out.shape[1:-1], pad, rows, strict=True)
+    ]
+    low = [max(0, -lo) for lo, _ in pad]
+    acc = np.zeros(
+        (data.shape[0], *(e + b for e, b in zip(ends, low, strict=True)), co), data.dtype
+    )
+    for offset in itertools.product(*(range(k) for k in kernel)):
+        at = [
+            slice(b + k, b + k + (n - 1) * s + 1, s)
+            for b, k, (n, _, s) in zip(low, offset, rows, strict=True)
+        ]
+        acc[(slice(None), *at)] += data @ w[offset]
+    cut = [
+        slice(lo + b, lo + b + o) for o, (lo, _), b in zip(out.shape[1:-1], pad, low, strict=True)
+    ]
+    return _channels_back(attrs, acc[(slice(None), *cut)].astype(x.dtype))
 
 
 def _pool_shape(attrs: Attrs, x: Array) -> tuple[int, ...]:
@@ -259,3 +308,20 @@ def slice_(attrs: Attrs, xs: Arrays) -> Array:
     rows = zip(ints(attrs, "starts"), ints(attrs, "sizes"), ints(attrs, "steps"), strict=True)
     at = np.ix_(*(start + np.arange(size) * step for start, size, step in rows))
     return np.asarray(xs[0][at])
+
+
+def take(attrs: Attrs, xs: Arrays) -> Array:
+    """Indices beyond the axis give its first or last element."""
+    x, indices = xs
+    n = x.shape[integer(attrs, "axis")]
+    at = np.clip(np.where(indices < 0, indices + n, indices), 0, n - 1)
+    return np.asarray(np.take(x, at, axis=integer(attrs, "axis")))
+
+
+def resample(attrs: Attrs, xs: Arrays) -> Array:
+    x, indices, weights = xs
+    axis = integer(attrs, "axis")
+    taken = take({"axis": 0}, (_wide(np.moveaxis(x, axis, 0)), indices.ravel()))
+    taken = taken.reshape(*indices.shape, *taken.shape[1:])
+    factors = _wide(weights).reshape(*indices.shape, *(1,) * (x.ndim - 1))
+    return np.asarray(np.moveaxis((taken * factors).sum(axis=1), 0, axis).astype(x.dtype))

@@ -90,6 +90,25 @@ def _conv(w: _Writer, n: Node) -> None:
     w.emit("Conv", n, group=integer(n.attrs, "groups"), **_window(n))
 
 
+def _conv_transpose(w: _Writer, n: Node) -> None:
+    """Negative padding after the data is `output_padding`."""
+    widths = pairs(n.attrs, "pads")
+    if any(lo < 0 for lo, _ in widths):
+        raise ModelError(f"node {n.name} (conv_transpose) has negative padding before the data")
+    w.emit(
+        "ConvTranspose",
+        n,
+        strides=ints(n.attrs, "strides"),
+        pads=[lo for lo, _ in widths] + [max(0, hi) for _, hi in widths],
+        output_padding=[max(0, -hi) for _, hi in widths],
+    )
+
+
+def _cast(w: _Writer, n: Node) -> None:
+    kind = w.onnx.helper.np_dtype_to_tensor_dtype(np.dtype(text(n.attrs, "dtype")))
+    w.emit("Cast", n, to=kind)
+
+
 def _pool(op: str) -> Exporter:
     def export(w: _Writer, n: Node) -> None:
         attrs = _window(n) | {"kernel_shape": ints(n.attrs, "kernel")}
@@ -178,6 +197,10 @@ def _concat(w: _Writer, n: Node) -> None:
     w.emit("Concat", n, axis=integer(n.attrs, "axis"))
 
 
+def _take(w: _Writer, n: Node) -> None:
+    w.emit("Gather", n, axis=integer(n.attrs, "axis"))
+
+
 def _pad(w: _Writer, n: Node) -> None:
     widths = pairs(n.attrs, "pads")
     flat = w.constant(n, "pads", [lo for lo, _ in widths] + [hi for _, hi in widths], "int64")
@@ -200,10 +223,14 @@ EXPORTERS: dict[str, Exporter] = {
     "add": _plain("Add"),
     "avg_pool": _pool("AveragePool"),
     "batch_norm": _batch_norm,
+    "cast": _cast,
+    "ceil": _plain("Ceil"),
     "clip": _clip,
     "concat": _concat,
     "conv": _conv,
+    "conv_transpose": _conv_transpose,
     "div": _plain("Div"),
+    "equal": _plain("Equal"),
     "erf": _plain("Erf"),
     "exp": _plain("Exp"),
     "expand": _shaped("Expand"),
@@ -211,7 +238,12 @@ EXPORTERS: dict[str, Exporter] = {
     "gemm": _gemm,
     "identity": _plain("Identity"),
     "leaky_relu": _leaky_relu,
+    "less": _plain("Less"),
+    "less_equal": _plain("LessOrEqual"),
     "log": _plain("Log"),
+    "logical_and": _plain("And"),
+    "logical_not": _plain("Not"),
+    "logical_or": _plain("Or"),
     "lrn": _lrn,
     "matmul": _plain("MatMul"),
     "max_pool": _pool("MaxPool"),
@@ -227,11 +259,15 @@ EXPORTERS: dict[str, Exporter] = {
     "reduce_sum": _reduce("ReduceSum"),
     "relu": _plain("Relu"),
     "reshape": _shaped("Reshape"),
+    "round": _plain("Round"),
     "sigmoid": _plain("Sigmoid"),
+    "sign": _plain("Sign"),
     "slice": _slice,
     "softmax": _softmax,
     "sqrt": _plain("Sqrt"),
     "sub": _plain("Sub"),
+    "take": _take,
     "tanh": _plain("Tanh"),
     "transpose": _transpose,
+    "where": _plain("Where"),
 }

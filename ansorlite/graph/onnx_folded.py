@@ -1,4 +1,4 @@
-"""ONNX operators that are computed at import: constants, shapes, integer and condition arithmetic.
+"""ONNX operators that are always computed at import: constants, shapes, ranges.
 
 In: constant operands (the shape of any value is constant). Out: a constant. A ModelError tells
 which operand depends on the network's input.
@@ -43,20 +43,6 @@ def size(c: Context, n: OnnxNode) -> str:
     return c.constant(np.asarray(c.type(c.operand(n, 0)).size, np.int64))
 
 
-def cast(c: Context, n: OnnxNode) -> str:
-    """A cast to the dtype that the operand has is nothing; others are for constants."""
-    x = c.operand(n, 0)
-    dtype = c.dtypes.get(int(n.attrs["to"]), "undefined")
-    if c.type(x).dtype == dtype:
-        return x
-    if c.known(n, 0) is None:
-        raise ModelError(f"cannot cast {c.type(x)} to {dtype} while running: export in float32")
-    try:
-        return c.constant(c.required(n, 0).astype(dtype))
-    except TypeError:
-        raise ModelError(f"cast to {dtype} is not supported") from None
-
-
 def numpy(fn: Callable[..., Any]) -> Converter:
     """fn of the constant operands."""
 
@@ -67,22 +53,9 @@ def numpy(fn: Callable[..., Any]) -> Converter:
 
 
 FOLDED: dict[str, Converter] = {
-    "And": numpy(np.logical_and),
-    "Cast": cast,
-    "Ceil": numpy(np.ceil),
     "Constant": constant,
     "ConstantOfShape": constant_of_shape,
-    "Equal": numpy(np.equal),
-    "Greater": numpy(np.greater),
-    "GreaterOrEqual": numpy(np.greater_equal),
-    "Less": numpy(np.less),
-    "LessOrEqual": numpy(np.less_equal),
-    "Mod": numpy(np.mod),
-    "Not": numpy(np.logical_not),
-    "Or": numpy(np.logical_or),
     "Range": numpy(lambda first, last, step: np.arange(first, last, step, dtype=first.dtype)),
     "Shape": shape,
     "Size": size,
-    "Tile": numpy(np.tile),
-    "Where": numpy(np.where),
 }

@@ -20,6 +20,9 @@ from ansorlite.graph.onnx_context import Context, OnnxNode
 from ansorlite.graph.onnx_table import IMPORTERS
 
 OPSETS = (7, 28)
+CONVERTED_TO = 8  # what models of older opsets are converted to
+BODIES = 21  # an opset in which ONNX defines most of its activations by other operators
+MOST_NESTED = 8  # functions within functions that are written out
 SPELLING = {"float": "float32", "double": "float64"}
 
 
@@ -38,7 +41,9 @@ def load_onnx(
     except ImportError:
         raise MissingExtra("onnx", "onnx") from None
     proto, name = _parse(onnx, model)
+    proto = _converted(onnx, proto)
     opset = _opset(proto, name)
+    proto, opset = _inlined(onnx, *_with_bodies(onnx, proto, opset))
     nodes = [_node(onnx, n, k, opset) for k, n in enumerate(proto.graph.node)]
     _check_operators(nodes, name)
     builder = GraphBuilder(proto.graph.name or name, fold=True)
@@ -88,6 +93,17 @@ def _parse(onnx: Any, model: Any) -> tuple[Any, str]:
     return proto, Path(name).stem if isinstance(model, str | os.PathLike) else name
 
 
+def _converted(onnx: Any, proto: Any) -> Any:
+    """A model of an opset older than ours in one of ours, where onnx can convert it."""
+    old = [o.version for o in proto.opset_import if o.domain in ("", "ai.onnx")]
+    if not old or not 1 <= old[0] < OPSETS[0] or any(n.domain for n in proto.graph.node):
+        return proto
+    try:
+        return onnx.version_converter.convert_version(proto, CONVERTED_TO)
+    except Exception:  # its own kinds; the opset is reported then
+        return proto
+
+
 def _opset(proto: Any, name: str) -> int:
     versions = [o.version for o in proto.opset_import if o.domain in ("", "ai.onnx")]
     version = int(versions[0]) if versions else 1
@@ -97,6 +113,63 @@ def _opset(proto: Any, name: str) -> int:
             "with onnx.version_converter"
         )
     return version
+
+
+def _with_bodies(onnx: Any, proto: Any, opset: int) -> tuple[Any, int]:
+    """The model in a later opset if it has operators that ONNX defines by others of that one."""
+    known = {(n.domain, n.op_type) for n in proto.graph.node}
+    if opset >= BODIES or not any(_has_body(onnx, *k, BODIES) for k in known):
+        return proto, opset
+    try:
+        return onnx.version_converter.convert_version(proto, BODIES), BODIES
+    except Exception:  # its own kinds; the operators themselves are reported then
+        return proto, opset
+
+
+def _inlined(onnx: Any, proto: Any, opset: int) -> tuple[Any, int]:
+    """The model with its own functions, and operators that ONNX defines by others, written out."""
+    from onnx import inliner
+
+    own = onnx.ModelProto()
+    own.CopyFrom(proto)
+    proto = own
+    for _ in range(MOST_NESTED):
+        local = [(f.domain, f.name) for f in proto.functions]
+        known = {(n.domain, n.op_type) for n in proto.graph.node}
+        defined = [k for k in sorted(known) if k not in local and _has_body(onnx, *k, opset)]
+        if not local and not defined:
+            break
+        wanted = [*local, *defined]
+        _spell_out(onnx, proto, defined, opset)
+        try:
+            proto = inliner.inline_selected_functions(proto, wanted, inline_schema_functions=True)
+        except (RuntimeError, TypeError, ValueError):
+            break  # the operators themselves are reported then
+    return proto, opset
+
+
+def _spell_out(onnx: Any, proto: Any, ops: list[tuple[str, str]], opset: int) -> None:
+    """Give nodes the default values of their attributes: bodies refer to attributes by name."""
+    for node in proto.graph.node:
+        if (node.domain, node.op_type) not in ops:
+            continue
+        given = {a.name for a in node.attribute}
+        schema = onnx.defs.get_schema(node.op_type, opset, "")
+        defaults = {k: a.default_value for k, a in schema.attributes.items()}
+        for key, value in defaults.items():
+            if key not in given and value.type != onnx.AttributeProto.UNDEFINED:
+                node.attribute.append(value)
+
+
+def _has_body(onnx: Any, domain: str, op: str, opset: int) -> bool:
+    """Whether an operator that has no importer is a function of others."""
+    if domain not in ("", "ai.onnx") or op in IMPORTERS:
+        return False
+    try:
+        schema = onnx.defs.get_schema(op, opset, "")
+    except onnx.defs.SchemaError:
+        return False
+    return bool(schema.has_function or schema.has_context_dependent_function)
 
 
 def _node(onnx: Any, proto: Any, position: int, opset: int) -> OnnxNode:

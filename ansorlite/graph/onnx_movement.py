@@ -5,6 +5,7 @@ In: a `Context` and an `OnnxNode` with constant shapes and indices. Out: emitted
 """
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -78,27 +79,82 @@ def expand(c: Context, n: OnnxNode) -> str:
     return x if full == c.shape(x) else c.emit("expand", [x], shape=full)
 
 
+def padded(c: Context, x: str, widths: tuple[tuple[int, int], ...], value: float) -> str:
+    """x with (before, after) elements of `value` around it per axis; negative ones cut off."""
+    if any(v < 0 for pair in widths for v in pair):
+        starts = tuple(max(0, -lo) for lo, _ in widths)
+        cut = zip(c.shape(x), widths, strict=True)
+        sizes = tuple(size + min(lo, 0) + min(hi, 0) for size, (lo, hi) in cut)
+        if min(sizes) < 1:
+            raise ModelError(f"padding {list(widths)} leaves nothing of {list(c.shape(x))}")
+        x = c.emit("slice", [x], starts=starts, sizes=sizes, steps=(1,) * len(sizes))
+    pairs = tuple((max(lo, 0), max(hi, 0)) for lo, hi in widths)
+    return c.emit("pad", [x], pads=pairs, value=value) if any(map(any, pairs)) else x
+
+
+# numpy's names of what padding repeats
+PAD_MODES = {"reflect": "reflect", "edge": "edge", "wrap": "wrap"}
+
+
 def pad(c: Context, n: OnnxNode) -> str:
     x = c.operand(n, 0)
     shape = c.shape(x)
     mode, rank = n.attrs.get("mode", "constant"), len(shape)
-    if mode != "constant":
-        raise ModelError(f"pad mode {mode!r} is not supported, only 'constant'")
     flat = [int(v) for v in (n.attrs["pads"] if n.opset < 11 else c.required(n, 1))]
     value = float(n.attrs.get("value", 0.0))
     if n.opset >= 11 and c.has(n, 2):
         value = float(c.required(n, 2).item())
     axes = [int(a) % rank for a in c.required(n, 3)] if c.has(n, 3) else list(range(rank))
-    before, after = [0] * rank, [0] * rank
+    widths = [(0, 0)] * rank
     for k, a in enumerate(axes):
-        before[a], after[a] = flat[k], flat[k + len(axes)]
-    if any(v < 0 for v in (*before, *after)):
-        starts = tuple(max(0, -lo) for lo in before)
-        cut = zip(shape, before, after, strict=True)
-        sizes = tuple(size + min(lo, 0) + min(hi, 0) for size, lo, hi in cut)
-        x = c.emit("slice", [x], starts=starts, sizes=sizes, steps=(1,) * rank)
-    pairs = tuple((max(lo, 0), max(hi, 0)) for lo, hi in zip(before, after, strict=True))
-    return c.emit("pad", [x], pads=pairs, value=value) if any(map(any, pairs)) else x
+        widths[a] = flat[k], flat[k + len(axes)]
+    if mode == "constant":
+        return padded(c, x, tuple(widths), value)
+    if mode not in PAD_MODES:
+        raise ModelError(f"pad mode {mode!r} is none of constant, {', '.join(PAD_MODES)}")
+    for axis, (lo, hi) in enumerate(widths):
+        # Which element stands at each place: the cut-off ones are left out of the indices.
+        kept = np.arange(max(0, -lo), shape[axis] + min(0, hi))
+        if lo or hi:
+            around: Any = PAD_MODES[mode]
+            index = np.pad(kept, (max(0, lo), max(0, hi)), mode=around)
+            x = c.emit("take", [x, c.constant(index.astype(np.int64))], axis=axis)
+    return x
+
+
+def tile(c: Context, n: OnnxNode) -> str:
+    """Each axis is repeated as a whole: an axis of repetitions in front of it, expanded."""
+    x, times = c.operand(n, 0), [int(v) for v in c.required(n, 1).ravel()]
+    shape = c.shape(x)
+    if len(times) != len(shape) or any(t < 1 for t in times):
+        raise ModelError(f"repeats {times} for {list(shape)}: one of at least 1 per axis is needed")
+    if {*times} == {1}:
+        return x
+    ones = tuple(v for e in shape for v in (1, e))
+    full = tuple(v for t, e in zip(times, shape, strict=True) for v in (t, e))
+    x = c.emit("expand", [c.emit("reshape", [x], shape=ones)], shape=full)
+    return c.emit("reshape", [x], shape=tuple(t * e for t, e in zip(times, shape, strict=True)))
+
+
+def depth_to_space(c: Context, n: OnnxNode) -> str:
+    x, block = c.operand(n, 0), int(n.attrs["blocksize"])
+    batch, channels, h, w = c.shape(x)
+    rest = channels // block**2
+    if n.attrs.get("mode", "DCR") == "DCR":
+        split, perm = (batch, block, block, rest, h, w), (0, 3, 4, 1, 5, 2)
+    else:
+        split, perm = (batch, rest, block, block, h, w), (0, 1, 4, 2, 5, 3)
+    x = c.emit("transpose", [c.emit("reshape", [x], shape=split)], perm=perm)
+    return c.emit("reshape", [x], shape=(batch, rest, h * block, w * block))
+
+
+def space_to_depth(c: Context, n: OnnxNode) -> str:
+    x, block = c.operand(n, 0), int(n.attrs["blocksize"])
+    batch, channels, h, w = c.shape(x)
+    split = (batch, channels, h // block, block, w // block, block)
+    perm = (0, 3, 5, 1, 2, 4) if n.attrs.get("mode", "DCR") == "DCR" else (0, 1, 3, 5, 2, 4)
+    x = c.emit("transpose", [c.emit("reshape", [x], shape=split)], perm=perm)
+    return c.emit("reshape", [x], shape=(batch, channels * block**2, h // block, w // block))
 
 
 def slice_(c: Context, n: OnnxNode) -> str:
@@ -145,19 +201,19 @@ def split(c: Context, n: OnnxNode) -> tuple[str, ...]:
 
 
 def gather(c: Context, n: OnnxNode) -> str:
-    """Any indices into constants; into other data one index, or a range with a fixed step."""
-    x, indices = c.operand(n, 0), c.required(n, 1)
-    shape = c.shape(x)
+    """One index, or a range with a fixed step, is a slice; others, known or not, are taken."""
+    x, places = c.operand(n, 0), c.operand(n, 1)
+    shape, known = c.shape(x), c.known(n, 1)
     axis = int(n.attrs.get("axis", 0)) % len(shape)
-    data = c.known(n, 0)
-    if data is not None:
-        return c.constant(np.take(data, indices.astype(np.int64), axis=axis))
-    flat = [int(i) % shape[axis] for i in indices.ravel()]
-    step = flat[1] - flat[0] if len(flat) > 1 else 1
-    if not flat or step == 0 or flat != [flat[0] + k * step for k in range(len(flat))]:
-        raise ModelError("gather from data that is not constant needs indices with a fixed step")
-    starts = tuple(flat[0] if d == axis else 0 for d in range(len(shape)))
-    sizes = tuple(len(flat) if d == axis else e for d, e in enumerate(shape))
-    steps = tuple(step if d == axis else 1 for d in range(len(shape)))
-    out = c.emit("slice", [x], starts=starts, sizes=sizes, steps=steps)
-    return c.emit("reshape", [out], shape=(*shape[:axis], *indices.shape, *shape[axis + 1 :]))
+    result = (*shape[:axis], *c.shape(places), *shape[axis + 1 :])
+    if known is not None and known.size and c.known(n, 0) is None:
+        flat = [int(i) % shape[axis] for i in known.ravel()]
+        step = flat[1] - flat[0] if len(flat) > 1 else 1
+        if step and flat == [flat[0] + k * step for k in range(len(flat))]:
+            starts = tuple(flat[0] if d == axis else 0 for d in range(len(shape)))
+            sizes = tuple(len(flat) if d == axis else e for d, e in enumerate(shape))
+            steps = tuple(step if d == axis else 1 for d in range(len(shape)))
+            out = c.emit("slice", [x], starts=starts, sizes=sizes, steps=steps)
+            return c.emit("reshape", [out], shape=result)
+    flat_places = c.emit("reshape", [places], shape=(c.type(places).size,))
+    return c.emit("reshape", [c.emit("take", [x, flat_places], axis=axis)], shape=result)

@@ -2,7 +2,7 @@
 
 A converter gets the `Context` (values so far) and the `OnnxNode`, emits operators of
 `operators.OPERATORS` and returns the result's value name. Variants by opset are decided here.
-Operators of integers and conditions exist for constants only: they are shape arithmetic.
+Nodes of constants alone, shape arithmetic above all, are computed at once.
 """
 
 import math
@@ -10,14 +10,29 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ansorlite.errors import ModelError
+from ansorlite.graph import onnx_conditions as cond
 from ansorlite.graph import onnx_folded as folded
 from ansorlite.graph import onnx_movement as move
+from ansorlite.graph import onnx_reduce as over
+from ansorlite.graph import onnx_resize as resize
 from ansorlite.graph.onnx_context import Context, Converter, OnnxNode
 
 
 def simple(op: str) -> Converter:
     """The operator `op` without attributes."""
     return lambda c, n: c.emit(op, c.operands(n))
+
+
+def floating(op: str) -> Converter:
+    """The operator `op`, which has no kernel for integers."""
+
+    def convert(c: Context, n: OnnxNode) -> str:
+        known = all(c.known(n, k) is not None for k in range(len(n.inputs)))
+        if not known and not c.type(c.operand(n, 0)).dtype.startswith("float"):
+            raise ModelError(f"{op} of integers that depend on the input is not supported")
+        return c.emit(op, c.operands(n))
+
+    return convert
 
 
 def chain(op: str) -> Converter:
@@ -59,12 +74,12 @@ def clip(c: Context, n: OnnxNode) -> str:
 
 
 def pow_(c: Context, n: OnnxNode) -> str:
-    x, y = c.operands(n)
-    exponent = c.known(n, 1)
-    dtype = c.type(x).dtype
-    if exponent is not None and str(exponent.dtype) != dtype:
-        y = c.constant(exponent.astype(dtype))
-    return c.emit("pow", [x, y])
+    """An exponent that is known takes the dtype of the base."""
+    x = c.operand(n, 0)
+    exponent, dtype = c.known(n, 1), c.type(x).dtype
+    if exponent is not None and str(exponent.dtype) != dtype and dtype.startswith("float"):
+        return c.emit("pow", [x, c.constant(exponent.astype(dtype))])
+    return floating("pow")(c, n)
 
 
 def prelu(c: Context, n: OnnxNode) -> str:
@@ -207,95 +222,110 @@ def matmul(c: Context, n: OnnxNode) -> str:
     return c.emit("reshape", [out], shape=shape) if row or column else out
 
 
-def batch_norm(c: Context, n: OnnxNode) -> str:
-    if n.attrs.get("training_mode", 0) or not n.attrs.get("spatial", 1):
-        raise ModelError("only inference over channels is supported: export in evaluation mode")
-    return c.emit("batch_norm", c.operands(n), epsilon=float(n.attrs.get("epsilon", 1e-5)))
+def conv_transpose(c: Context, n: OnnxNode) -> str:
+    """Groups and dilations are those of a convolution with the kernel reversed."""
+    x, w = c.operand(n, 0), c.operand(n, 1)
+    data, (ci, co, *kernel) = c.shape(x), c.shape(w)
+    groups = int(n.attrs.get("group", 1))
+    if len(kernel) != len(data) - 2 or data[1] != ci or ci % groups:
+        raise ModelError(f"weights {list(c.shape(w))} with {groups} groups for data {list(data)}")
+    strides, dilations, pads = _transposed_window(n, data[2:], tuple(kernel))
+    if groups == 1 and {*dilations} == {1}:
+        layout = "channels_first"
+        out = c.emit("conv_transpose", [x, w], strides=strides, pads=pads, layout=layout)
+    else:
+        x = _with_zeros_between(c, x, strides)
+        around = tuple(
+            (d * (k - 1) - lo, d * (k - 1) - hi)
+            for k, d, (lo, hi) in zip(kernel, dilations, pads, strict=True)
+        )
+        x = move.padded(c, x, ((0, 0), (0, 0), *around), 0.0)
+        rank, per = len(kernel), ci // groups
+        shape = (ci, co, *kernel)
+        starts, steps = (0, 0, *(k - 1 for k in kernel)), (1, 1, *(-1,) * rank)
+        w = c.emit("slice", [w], starts=starts, sizes=shape, steps=steps)
+        w = c.emit("reshape", [w], shape=(groups, per, co, *kernel))
+        w = c.emit("transpose", [w], perm=(0, 2, 1, *range(3, 3 + rank)))
+        w = c.emit("reshape", [w], shape=(groups * co, per, *kernel))
+        out = c.emit(
+            "conv",
+            [x, w],
+            strides=(1,) * rank,
+            pads=((0, 0),) * rank,
+            dilations=dilations,
+            groups=groups,
+            layout="channels_first",
+        )
+    if not c.has(n, 2):
+        return out
+    bias = c.emit("reshape", [c.operand(n, 2)], shape=(co * groups, *(1,) * len(kernel)))
+    return c.emit("add", [out, bias])
 
 
-def _normalised(c: Context, x: str, axes: tuple[int, ...], epsilon: float) -> str:
-    """(x - mean) / sqrt(variance + epsilon) over `axes`."""
-    centred = c.emit("sub", [x, c.emit("reduce_mean", [x], axes=axes, keepdims=True)])
-    square = c.emit("mul", [centred, centred])
-    variance = c.emit("reduce_mean", [square], axes=axes, keepdims=True)
-    return c.emit(
-        "div", [centred, c.emit("sqrt", [c.emit("add", [variance, c.scalar(epsilon, x)])])]
-    )
+def _transposed_window(
+    n: OnnxNode, spatial: tuple[int, ...], kernel: tuple[int, ...]
+) -> tuple[tuple[int, ...], tuple[int, ...], tuple[tuple[int, int], ...]]:
+    """(strides, dilations, pads); what `output_padding` adds at the end is negative padding."""
+    rank = len(kernel)
+    strides = tuple(n.attrs.get("strides", (1,) * rank))
+    dilations = tuple(n.attrs.get("dilations", (1,) * rank))
+    extra = tuple(n.attrs.get("output_padding", (0,) * rank))
+    flat = tuple(n.attrs.get("pads", (0,) * 2 * rank))
+    auto = n.attrs.get("auto_pad", "NOTSET")
+    same = auto in ("SAME_UPPER", "SAME_LOWER")
+    wanted = n.attrs.get("output_shape")
+    if wanted is None and same:
+        wanted = [e * s for e, s in zip(spatial, strides, strict=True)]
+    if wanted is None:
+        if auto == "VALID":
+            flat = (0,) * 2 * rank
+        ends = zip(flat[:rank], flat[rank:], extra, strict=True)
+        return strides, dilations, tuple((lo, hi - more) for lo, hi, more in ends)
+    pads: tuple[tuple[int, int], ...] = ()
+    rows = zip(spatial, kernel, strides, dilations, extra, tuple(wanted)[-rank:], strict=True)
+    for e, k, s, d, more, out in rows:
+        total = (e - 1) * s + more + (k - 1) * d + 1 - int(out)
+        small, large = total // 2, total - total // 2
+        lo, hi = (small, large) if auto == "SAME_UPPER" else (large, small)
+        pads += ((lo, hi - more),)
+    return strides, dilations, pads
 
 
-def layer_norm(c: Context, n: OnnxNode) -> str:
-    x = c.operand(n, 0)
-    rank = len(c.shape(x))
-    axes = tuple(range(int(n.attrs.get("axis", -1)) % rank, rank))
-    out = _normalised(c, x, axes, float(n.attrs.get("epsilon", 1e-5)))
-    out = c.emit("mul", [out, c.operand(n, 1)])
-    return c.emit("add", [out, c.operand(n, 2)]) if c.has(n, 2) else out
-
-
-def instance_norm(c: Context, n: OnnxNode) -> str:
-    x, scale, bias = c.operands(n)
-    rank = len(c.shape(x))
-    column = (-1, *(1,) * (rank - 2))
-    out = _normalised(c, x, tuple(range(2, rank)), float(n.attrs.get("epsilon", 1e-5)))
-    shape = (c.shape(scale)[0], *column[1:])
-    out = c.emit("mul", [out, c.emit("reshape", [scale], shape=shape)])
-    return c.emit("add", [out, c.emit("reshape", [bias], shape=shape)])
-
-
-def lrn(c: Context, n: OnnxNode) -> str:
-    defaults = {"alpha": 1e-4, "beta": 0.75, "bias": 1.0}
-    values = {k: float(n.attrs.get(k, v)) for k, v in defaults.items()}
-    return c.emit("lrn", c.operands(n), axis=1, size=int(n.attrs["size"]), **values)
-
-
-def _softmax_axes(c: Context, n: OnnxNode) -> tuple[int, ...]:
-    """One axis since opset 13; before, all from `axis` on (the operand seen as a matrix)."""
-    rank = len(c.shape(c.operand(n, 0)))
-    axis = int(n.attrs.get("axis", -1 if n.opset >= 13 else 1)) % rank
-    return (axis,) if n.opset >= 13 else tuple(range(axis, rank))
-
-
-def softmax(c: Context, n: OnnxNode) -> str:
-    return c.emit("softmax", [c.operand(n, 0)], axes=_softmax_axes(c, n))
-
-
-def log_softmax(c: Context, n: OnnxNode) -> str:
-    """d - log(sum(exp(d))) with d = x - max(x)."""
-    x, axes = c.operand(n, 0), _softmax_axes(c, n)
-    d = c.emit("sub", [x, c.emit("reduce_max", [x], axes=axes, keepdims=True)])
-    total = c.emit("reduce_sum", [c.emit("exp", [d])], axes=axes, keepdims=True)
-    return c.emit("sub", [d, c.emit("log", [total])])
-
-
-def reduce(op: str, square: bool = False, root: bool = False) -> Converter:
-    """Axes are an attribute, or an operand since opset 13 (sums) and 18 (the others)."""
-
-    def convert(c: Context, n: OnnxNode) -> str:
-        x = c.operand(n, 0)
-        rank = len(c.shape(x))
-        given = c.axes(n, 1)
-        if not given and n.attrs.get("noop_with_empty_axes", 0):
-            return c.emit("mul", [x, x]) if square else x
-        axes = tuple(sorted(a % rank for a in given)) if given else tuple(range(rank))
-        if square:
-            x = c.emit("mul", [x, x])
-        out = c.emit(op, [x], axes=axes, keepdims=bool(n.attrs.get("keepdims", 1))) if axes else x
-        return c.emit("sqrt", [out]) if root else out
-
-    return convert
+def _with_zeros_between(c: Context, x: str, strides: tuple[int, ...]) -> str:
+    """`stride - 1` zeros after every element of a spatial axis but the last."""
+    for axis, s in enumerate(strides, 2):
+        if s > 1:
+            shape = c.shape(x)
+            x = c.emit("reshape", [x], shape=(*shape[: axis + 1], 1, *shape[axis + 1 :]))
+            widths = tuple((0, s - 1 if d == axis + 1 else 0) for d in range(len(shape) + 1))
+            x = c.emit("pad", [x], pads=widths, value=0.0)
+            x = c.emit("reshape", [x], shape=(*shape[:axis], shape[axis] * s, *shape[axis + 1 :]))
+            x = move.padded(
+                c, x, tuple((0, 1 - s if d == axis else 0) for d in range(len(shape))), 0
+            )
+    return x
 
 
 IMPORTERS: Mapping[str, Callable[[Context, OnnxNode], str | tuple[str, ...]]] = {
     "Abs": simple("abs"),
     "Add": simple("add"),
+    "And": simple("logical_and"),
+    "ArgMax": cond.arg("reduce_max"),
+    "ArgMin": cond.arg("reduce_min"),
     "AveragePool": pool("avg_pool"),
-    "BatchNormalization": batch_norm,
+    "BatchNormalization": over.batch_norm,
+    "Cast": cond.cast,
+    "CastLike": cond.cast_like,
+    "Ceil": simple("ceil"),
     "Clip": clip,
     "Concat": move.concat,
     "Conv": conv,
-    "Div": simple("div"),
+    "ConvTranspose": conv_transpose,
+    "DepthToSpace": move.depth_to_space,
+    "Div": floating("div"),
     "Dropout": move.dropout,
     "Elu": elu,
+    "Equal": simple("equal"),
     "Erf": simple("erf"),
     "Exp": simple("exp"),
     "Expand": move.expand,
@@ -306,45 +336,66 @@ IMPORTERS: Mapping[str, Callable[[Context, OnnxNode], str | tuple[str, ...]]] = 
     "Gemm": gemm,
     "GlobalAveragePool": global_pool("reduce_mean"),
     "GlobalMaxPool": global_pool("reduce_max"),
+    "Greater": cond.swapped("less"),
+    "GreaterOrEqual": cond.swapped("less_equal"),
+    "GroupNormalization": over.group_norm,
     "HardSigmoid": hard_sigmoid,
     "HardSwish": hard_swish,
     "Identity": move.identity,
-    "InstanceNormalization": instance_norm,
-    "LRN": lrn,
-    "LayerNormalization": layer_norm,
+    "InstanceNormalization": over.instance_norm,
+    "LRN": over.lrn,
+    "LayerNormalization": over.layer_norm,
     "LeakyRelu": leaky_relu,
+    "Less": simple("less"),
+    "LessOrEqual": simple("less_equal"),
     "Log": simple("log"),
-    "LogSoftmax": log_softmax,
+    "LogSoftmax": over.log_softmax,
     "MatMul": matmul,
     "Max": chain("maximum"),
     "MaxPool": pool("max_pool"),
     "Mean": mean,
     "Min": chain("minimum"),
+    "Mod": cond.modulo,
     "Mul": simple("mul"),
     "Neg": simple("neg"),
+    "Not": simple("logical_not"),
+    "Or": simple("logical_or"),
     "PRelu": prelu,
     "Pad": move.pad,
     "Pow": pow_,
     "Reciprocal": reciprocal,
-    "ReduceL2": reduce("reduce_sum", square=True, root=True),
-    "ReduceMax": reduce("reduce_max"),
-    "ReduceMean": reduce("reduce_mean"),
-    "ReduceMin": reduce("reduce_min"),
-    "ReduceSum": reduce("reduce_sum"),
-    "ReduceSumSquare": reduce("reduce_sum", square=True),
+    "ReduceL1": over.reduce("reduce_sum", before="abs"),
+    "ReduceL2": over.reduce("reduce_sum", before="square", after="sqrt"),
+    "ReduceLogSum": over.reduce("reduce_sum", after="log"),
+    "ReduceLogSumExp": over.reduce_log_sum_exp,
+    "ReduceMax": over.reduce("reduce_max"),
+    "ReduceMean": over.reduce("reduce_mean"),
+    "ReduceMin": over.reduce("reduce_min"),
+    "ReduceProd": over.reduce_prod,
+    "ReduceSum": over.reduce("reduce_sum"),
+    "ReduceSumSquare": over.reduce("reduce_sum", before="square"),
     "Relu": simple("relu"),
     "Reshape": move.reshape,
+    "Resize": resize.resize,
+    "Round": simple("round"),
     "Sigmoid": simple("sigmoid"),
+    "Sign": simple("sign"),
     "Slice": move.slice_,
-    "Softmax": softmax,
+    "Softmax": over.softmax,
     "Softplus": softplus,
+    "SpaceToDepth": move.space_to_depth,
     "Split": move.split,
     "Sqrt": simple("sqrt"),
     "Squeeze": move.squeeze,
     "Sub": simple("sub"),
     "Sum": chain("add"),
     "Tanh": simple("tanh"),
+    "Tile": move.tile,
     "Transpose": move.transpose,
+    "Trilu": cond.trilu,
     "Unsqueeze": move.unsqueeze,
+    "Upsample": resize.upsample,
+    "Where": simple("where"),
+    "Xor": cond.xor,
     **folded.FOLDED,
 }

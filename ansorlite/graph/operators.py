@@ -51,6 +51,16 @@ def _binary(meaning: Callable[..., Array], scalar: ex.ScalarFn) -> Operator:
     return Operator("elementwise", shapes.elementwise, meaning, scalar=scalar, arity=(2, 2))
 
 
+def _compare(meaning: Callable[..., Any], scalar: ex.ScalarFn) -> Operator:
+    return Operator("elementwise", shapes.compare, _numpy(meaning), scalar=scalar, arity=(2, 2))
+
+
+def _logic(meaning: Callable[..., Any], scalar: ex.ScalarFn, count: int) -> Operator:
+    return Operator(
+        "elementwise", shapes.logic, _numpy(meaning), scalar=scalar, arity=(count, count)
+    )
+
+
 def _reduce(kind: Kind, meaning: Callable[..., Array], tensor: ex.TensorFn | None) -> Operator:
     return Operator(kind, shapes.reduce, meaning, tensor=tensor, attrs=("axes", "keepdims"))
 
@@ -73,6 +83,9 @@ OPERATORS: dict[str, Operator] = {
     "neg": _unary(_numpy(np.negative), ex.unary(lambda x: -x)),
     "abs": _unary(_numpy(np.abs), ex.unary(te.abs)),
     "floor": _unary(_numpy(np.floor), ex.unary(te.floor)),
+    "ceil": _unary(_numpy(np.ceil), ex.ceil),
+    "round": _unary(meaning.round_even, ex.round_even),
+    "sign": _unary(_numpy(np.sign), ex.sign),
     "add": _binary(_numpy(np.add), ex.binary(lambda a, b: a + b)),
     "sub": _binary(_numpy(np.subtract), ex.binary(lambda a, b: a - b)),
     "mul": _binary(_numpy(np.multiply), ex.binary(lambda a, b: a * b)),
@@ -80,6 +93,14 @@ OPERATORS: dict[str, Operator] = {
     "pow": _binary(meaning.power, ex.binary(te.pow)),
     "maximum": _binary(_numpy(np.maximum), ex.binary(te.maximum)),
     "minimum": _binary(_numpy(np.minimum), ex.binary(te.minimum)),
+    "equal": _compare(np.equal, ex.binary(te.equal)),
+    "less": _compare(np.less, ex.binary(lambda a, b: a < b)),
+    "less_equal": _compare(np.less_equal, ex.binary(lambda a, b: a <= b)),
+    "logical_and": _logic(np.logical_and, ex.binary(te.all), 2),
+    "logical_or": _logic(np.logical_or, ex.binary(te.any), 2),
+    "logical_not": _logic(np.logical_not, ex.unary(te.logical_not), 1),
+    "where": Operator("elementwise", shapes.where, meaning.where, scalar=ex.where, arity=(3, 3)),
+    "cast": Operator("elementwise", shapes.cast, meaning.cast, scalar=ex.cast, attrs=("dtype",)),
     # anchors: a group of its own, element-wise consumers fuse into it
     "conv": Operator(
         "anchor",
@@ -89,6 +110,14 @@ OPERATORS: dict[str, Operator] = {
         views=ex.conv_views,
         arity=(2, 3),
         attrs=_CONV,
+    ),
+    "conv_transpose": Operator(
+        "anchor",
+        shapes.conv_transpose,
+        meaning.conv_transpose,
+        tensor=ex.conv_transpose,
+        arity=(2, 2),
+        attrs=("strides", "pads", "layout"),
     ),
     "matmul": Operator(
         "anchor",
@@ -105,6 +134,14 @@ OPERATORS: dict[str, Operator] = {
     "reduce_min": _reduce("anchor", meaning.reduce_min, ex.reduce("min")),
     "softmax": Operator(
         "anchor", shapes.softmax, meaning.softmax, tensor=ex.softmax, attrs=("axes",)
+    ),
+    "resample": Operator(
+        "anchor",
+        shapes.resample,
+        meaning.resample,
+        tensor=ex.resample,
+        arity=(3, 3),
+        attrs=("axis",),
     ),
     "lrn": Operator("anchor", shapes.lrn, meaning.lrn, tensor=ex.lrn, attrs=_LRN),
     # data movement
@@ -129,6 +166,9 @@ OPERATORS: dict[str, Operator] = {
     ),
     "expand": Operator(
         "injective", shapes.expand, meaning.expand, tensor=ex.expand, attrs=("shape",)
+    ),
+    "take": Operator(
+        "injective", shapes.take, meaning.take, tensor=ex.take, arity=(2, 2), attrs=("axis",)
     ),
     "reshape": Operator("view", shapes.reshape, meaning.reshape, attrs=("shape",)),
     # only before the passes

@@ -18,6 +18,7 @@ PASSES: tuple[Pass, ...] = (
     rw.remove_identities,
     rw.lower_batch_norm,
     rw.lower_gemm,
+    rw.lower_conv_transpose,
     rw.split_bias,
     rw.fold_pad,
     rw.lower_means,

@@ -115,6 +115,33 @@ def lower_gemm(graph: Graph) -> Graph:
     return rewrite(graph, rule)
 
 
+def lower_conv_transpose(graph: Graph) -> Graph:
+    """rewrite: conv_transpose of one pixel -> matmul; of stride 1 -> conv, the kernel reversed"""
+
+    def rule(r: Rewriter, node: Node, xs: list[str]) -> str | None:
+        if node.op != "conv_transpose" or text(node.attrs, "layout") != "channels_first":
+            return None
+        (n, ci, *spatial), (_, co, *kernel) = r.shape(xs[0]), r.shape(xs[1])
+        widths, rank = pairs(node.attrs, "pads"), len(kernel)
+        if {*spatial} == {1} and not any(map(any, widths)):
+            x = r.emit("reshape", [xs[0]], shape=(n, ci))
+            w = r.emit("reshape", [xs[1]], f"{xs[1]}.matrix", shape=(ci, co * math.prod(kernel)))
+            out = r.emit("matmul", [x, w], f"{node.output}.product")
+            return r.emit("reshape", [out], node.output, shape=(n, co, *kernel))
+        pads = tuple((k - 1 - lo, k - 1 - hi) for k, (lo, hi) in zip(kernel, widths, strict=True))
+        if max(ints(node.attrs, "strides")) > 1 or min(map(min, pads)) < 0:
+            return None
+        starts = (0, 0, *(k - 1 for k in kernel))
+        steps = (1, 1, *(-1,) * rank)
+        w = r.emit("slice", [xs[1]], starts=starts, sizes=r.shape(xs[1]), steps=steps)
+        w = r.emit("transpose", [w], f"{xs[1]}.reversed", perm=(1, 0, *range(2, 2 + rank)))
+        ones = (1,) * rank
+        attrs: dict[str, Attr] = {"strides": ones, "dilations": ones, "pads": pads, "groups": 1}
+        return r.emit("conv", [xs[0], w], node.output, layout="channels_first", **attrs)
+
+    return rewrite(graph, rule)
+
+
 def split_bias(graph: Graph) -> Graph:
     """rewrite: conv(x, w, b) -> conv(x, w) + b"""
 
@@ -182,7 +209,7 @@ def _per_channel(r: Rewriter, factor: str, value: str, axis: int) -> bool:
 
 def _scaled(r: Rewriter, value: str, factor: str, name: str) -> str | None:
     """`value` * `factor` without a multiplication at run time, if there is such a form."""
-    node = r.sole(value, "conv", "matmul", "mul", "add")
+    node = r.sole(value, "conv", "conv_transpose", "matmul", "mul", "add")
     if node is None or r.known(node.inputs[1]) is None:
         return None
     x, w = node.inputs[0], node.inputs[1]
@@ -206,11 +233,18 @@ def _scaled(r: Rewriter, value: str, factor: str, name: str) -> str | None:
             scale = r.emit("reshape", [factor], shape=shape)
             weight = r.emit("mul", [w, scale], f"{w}.scaled")
             return r.emit("conv", [x, weight], f"{value}.scaled", **node.attrs)
+        case "conv_transpose" if _per_channel(
+            r, factor, value, shapes.channel_axis(node.attrs, rank)
+        ):
+            first = text(node.attrs, "layout") == "channels_first"
+            shape = (r.size(factor), *(1,) * (rank - 2)) if first else (r.size(factor),)
+            weight = r.emit("mul", [w, r.emit("reshape", [factor], shape=shape)], f"{w}.scaled")
+            return r.emit(node.op, [x, weight], f"{value}.scaled", **node.attrs)
     return None
 
 
 def fold_scales(graph: Graph) -> Graph:
-    """rewrite: conv(x, w) * s -> conv(x, w * s); (y + b) * s -> y * s + b * s;
+    """rewrite: conv(x, w) * s -> conv(x, w * s), transposed or not; (y + b) * s -> y * s + b * s;
     (y + b) + c -> y + (b + c); the same for matmul. Batch norm ends up in the weights."""
 
     def rule(r: Rewriter, node: Node, xs: list[str]) -> str | None:

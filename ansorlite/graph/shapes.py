@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ansorlite.errors import ModelError
-from ansorlite.graph.types import Attrs, TensorType, integer, ints, pairs, text
+from ansorlite.graph.types import DTYPES, Attrs, TensorType, integer, ints, pairs, text
 
 Types = tuple[TensorType, ...]
 
@@ -31,6 +31,32 @@ def elementwise(attrs: Attrs, types: Types) -> TensorType:
         shapes = " and ".join(str(list(t.shape)) for t in types)
         raise ModelError(f"shapes {shapes} do not broadcast") from None
     return TensorType(tuple(int(n) for n in shape), same_dtype(types))
+
+
+def compare(attrs: Attrs, types: Types) -> TensorType:
+    """The broadcast of two operands of one dtype, as conditions."""
+    return TensorType(elementwise(attrs, types).shape, "bool")
+
+
+def logic(attrs: Attrs, types: Types) -> TensorType:
+    """The broadcast of conditions."""
+    if any(t.dtype != "bool" for t in types):
+        raise ModelError(f"operands {', '.join(map(str, types))} are not all conditions")
+    return elementwise(attrs, types)
+
+
+def where(attrs: Attrs, types: Types) -> TensorType:
+    """The broadcast of a condition and of two operands of one dtype."""
+    logic(attrs, types[:1])
+    full = elementwise(attrs, tuple(TensorType(t.shape) for t in types))
+    return TensorType(full.shape, same_dtype(types[1:]))
+
+
+def cast(attrs: Attrs, types: Types) -> TensorType:
+    dtype = text(attrs, "dtype")
+    if dtype not in DTYPES:
+        raise ModelError(f"cast to {dtype} is not supported, only to {', '.join(DTYPES)}")
+    return TensorType(types[0].shape, dtype)
 
 
 def window_extent(
@@ -99,6 +125,30 @@ def conv(attrs: Attrs, types: Types) -> TensorType:
     return TensorType(
         _data_shape(attrs, x.shape[0], _windows(attrs, x, kernel), co), same_dtype(types)
     )
+
+
+def conv_transpose(attrs: Attrs, types: Types) -> TensorType:
+    """data [n, c, *s] and weight [c, co, *k], or channels last [n, *s, c] and [*k, c, co].
+
+    Extents are (s - 1) * stride + k less the padding, which may be negative after the data.
+    """
+    x, w = types
+    if w.rank != x.rank or x.rank < 3:
+        raise ModelError(f"data {x} and weight {w} need the same rank, at least 3")
+    first = text(attrs, "layout") == "channels_first"
+    channels = x.shape[channel_axis(attrs, x.rank)]
+    ci, co = (w.shape[0], w.shape[1]) if first else (w.shape[-2], w.shape[-1])
+    if channels != ci:
+        raise ModelError(f"weight {w} wants {ci} input channels; data {x} has {channels}")
+    axes, kernel = spatial_axes(attrs, x.rank), w.shape[2:] if first else w.shape[:-2]
+    strides, pad = ints(attrs, "strides"), pairs(attrs, "pads")
+    if not len(strides) == len(pad) == len(axes):
+        raise ModelError(f"data {x} needs {len(axes)} strides and pads")
+    rows = zip(axes, kernel, strides, pad, strict=True)
+    out = tuple((x.shape[a] - 1) * s + k - sum(p) for a, k, s, p in rows)
+    if min(out) < 1:
+        raise ModelError(f"extents {list(out)} of the result: the padding is too much")
+    return TensorType(_data_shape(attrs, x.shape[0], out, co), same_dtype(types))
 
 
 def pool(attrs: Attrs, types: Types) -> TensorType:
@@ -222,3 +272,28 @@ def slice_(attrs: Attrs, types: Types) -> TensorType:
         if size > 0 and not (0 <= start < n and 0 <= last < n):
             raise ModelError(f"slice {start}..{last} leaves extent {n} of {x}")
     return TensorType(sizes, x.dtype)
+
+
+def take(attrs: Attrs, types: Types) -> TensorType:
+    """Element i of `axis` is element indices[i] of the operand; negative ones count from the end"""
+    x, indices = types
+    axis = integer(attrs, "axis")
+    axes_in_range((axis,), x.rank)
+    if indices.rank != 1 or indices.dtype not in ("int32", "int64"):
+        raise ModelError(f"indices {indices} are no vector of integers")
+    if x.shape[axis] == 0:
+        raise ModelError(f"there is nothing to take along axis {axis} of {x}")
+    return TensorType((*x.shape[:axis], indices.shape[0], *x.shape[axis + 1 :]), x.dtype)
+
+
+def resample(attrs: Attrs, types: Types) -> TensorType:
+    """Element i of `axis` is the sum of elements indices[i, t] of x times weights[i, t]."""
+    x, indices, weights = types
+    axis = integer(attrs, "axis")
+    axes_in_range((axis,), x.rank)
+    if indices.rank != 2 or weights.shape != indices.shape:
+        raise ModelError(f"indices {indices} and weights {weights} are no equal matrices")
+    if indices.dtype not in ("int32", "int64"):
+        raise ModelError(f"indices {indices} are no integers")
+    dtype = same_dtype((x, weights))
+    return TensorType((*x.shape[:axis], indices.shape[0], *x.shape[axis + 1 :]), dtype)

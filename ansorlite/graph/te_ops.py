@@ -441,3 +441,34 @@ def expand(x: Tensor, shape: Sequence[int], name: str = "expand") -> Tensor:
         return x[tuple(at if n == full else 0 for at, n, full in own)]
 
     return te.compute(shape, element, name=name)
+
+
+def _clamped(at: Expr, extent: int) -> Expr:
+    """A position from the end where it is negative; never outside of the extent."""
+    first, last = te.const(0, at.dtype), te.const(extent - 1, at.dtype)
+    at = te.select(at < first, at + te.const(extent, at.dtype), at)
+    return te.minimum(te.maximum(at, first), last)
+
+
+def take(x: Tensor, indices: Tensor, axis: int, name: str = "take") -> Tensor:
+    """Element i of `axis` is element indices[i] of x, from the end where negative; clamped."""
+
+    def element(*i: Any) -> Expr:
+        return x[(*i[:axis], _clamped(indices[i[axis]], x.shape[axis]), *i[axis + 1 :])]
+
+    shape = (*x.shape[:axis], indices.shape[0], *x.shape[axis + 1 :])
+    return te.compute(shape, element, name=name)
+
+
+def resample(
+    x: Tensor, indices: Tensor, weights: Tensor, axis: int, name: str = "resample"
+) -> Tensor:
+    """Element i of `axis` is the sum over t of x[indices[i, t]] * weights[i, t]."""
+    t = te.reduce_axis(indices.shape[1], name="t")
+
+    def element(*i: Any) -> Expr:
+        at = _clamped(indices[i[axis], t], x.shape[axis])
+        return te.sum(x[(*i[:axis], at, *i[axis + 1 :])] * weights[i[axis], t], axis=t)
+
+    shape = (*x.shape[:axis], indices.shape[0], *x.shape[axis + 1 :])
+    return te.compute(shape, element, name=name)

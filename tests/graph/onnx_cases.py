@@ -25,6 +25,7 @@ class Case:
     outputs: int = 1
     positive: bool = False
     note: str = ""
+    then: str = ""  # makes floats of an integer or a condition: Cast, Where, or logic of signs
 
     def __str__(self) -> str:
         attrs = ",".join(f"{k}={v}" for k, v in self.attrs.items())
@@ -46,10 +47,27 @@ def model_of(case: Case) -> onnx.ModelProto:
     results = [onnx.helper.make_tensor_value_info(o, onnx.TensorProto.FLOAT, None) for o in outs]
     given = {f"c{k}": np.asarray(v) for k, v in case.constants.items() if v is not None}
     init = [onnx.numpy_helper.from_array(v, k) for k, v in given.items()]
-    node = onnx.helper.make_node(case.op, names, outs, "the_node", **case.attrs)
-    graph = onnx.helper.make_graph([node], "case", infos, results, init)
+    nodes = [onnx.helper.make_node(case.op, names, outs, "the_node", **case.attrs)]
+    if case.then:
+        init.append(onnx.numpy_helper.from_array(np.float32(0.5), "half"))
+        nodes = _as_floats(case, names)
+    graph = onnx.helper.make_graph(nodes, "case", infos, results, init)
     opset = onnx.helper.make_opsetid("", case.opset)
     return onnx.helper.make_model(graph, opset_imports=[opset], ir_version=8)
+
+
+def _as_floats(case: Case, names: list[str]) -> list[onnx.NodeProto]:
+    """The node with conditions as operands or results, between nodes of floats."""
+    make, logic = onnx.helper.make_node, case.then == case.op
+    nodes = []
+    operands = names[:1] if case.op == "Not" else names
+    for name in operands if logic else ():
+        nodes.append(make("Greater", [name, "half"], [f"{name}.sign"]))
+    inputs = [f"{v}.sign" for v in operands] if logic else names
+    nodes.append(make(case.op, inputs, ["t"], "the_node", **case.attrs))
+    if case.then == "Where":
+        return [*nodes, make("Where", ["t", names[0], "half"], ["y0"])]
+    return [*nodes, make("Cast", ["t"], ["y0"], to=onnx.TensorProto.FLOAT)]
 
 
 def random_inputs(shapes: Any, seed: int = 0, positive: bool = False) -> list[Any]:

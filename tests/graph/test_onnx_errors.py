@@ -92,7 +92,7 @@ def test_all_unsupported_operators_are_listed() -> None:
     )
 
 
-@pytest.mark.parametrize("opset", [6, 29])
+@pytest.mark.parametrize("opset", [0, 29])
 def test_opset_out_of_range(opset: int) -> None:
     refused(model(RELU, opset=opset), rf"opset {opset}; supported are 7 to 28: convert it")
 
@@ -167,9 +167,10 @@ def test_missing_pieces_of_a_node() -> None:
     ("op", "inputs", "attrs", "message"),
     [
         ("BatchNormalization", "xwwww", {"training_mode": 1}, "export in evaluation mode"),
-        ("Pad", "xp", {"mode": "reflect"}, "pad mode 'reflect' is not supported"),
-        ("Cast", "x", {"to": onnx.TensorProto.INT32}, r"cannot cast float32\[2, 3\] to int32"),
-        ("Gather", "xi", {}, "indices with a fixed step"),
+        ("Pad", "xp", {"mode": "mirror"}, "pad mode 'mirror' is none of constant, reflect"),
+        ("Cast", "x", {"to": onnx.TensorProto.FLOAT16}, "cast to float16 is not supported"),
+        ("Resize", "x", {}, "it needs either scales or sizes"),
+        ("Tile", "xi", {}, "repeats .* one of at least 1 per axis"),
         ("Squeeze", "xj", {}, "cannot squeeze axis 1 of extent 3"),
         ("Conv", "xw", {}, "a kernel of 0 extents|same rank|spatial"),
         ("MaxPool", "x", {"kernel_shape": [2], "auto_pad": "LEFT"}, "1 extents over 0 spatial"),
@@ -183,7 +184,9 @@ def test_what_an_operator_cannot_do(op: str, inputs: str, attrs: Any, message: s
         "i": np.asarray([0, 1, 0], np.int64),
         "j": np.asarray([1], np.int64),
     }
-    refused(model([node(op, *inputs, **attrs)], arrays=arrays), rf"node n1 \({op}\).*{message}")
+    refused(
+        model([node(op, *inputs, **attrs)], arrays=arrays), rf"node n1 \((?i:{op})\).*{message}"
+    )
 
 
 def test_initializers_that_are_also_inputs_are_constants() -> None:

@@ -172,7 +172,81 @@ MOVEMENT = [
     Case("Dropout", ((3, 5),), {}, {1: np.float32(0.4), 2: np.bool_(False)}),
     Case("Cast", ((3, 5),), {"to": 1}),
 ]
+TRANSPOSED = [
+    Case("ConvTranspose", (IMAGE,), {}, {1: weights(4, 5, 3, 3)}, note="stride1"),
+    Case("ConvTranspose", (IMAGE,), {"strides": [2, 3]}, {1: weights(4, 5, 3, 4), 2: weights(5)}),
+    Case("ConvTranspose", (IMAGE,), {"strides": [2, 2], "pads": [1] * 4}, {1: weights(4, 3, 4, 4)}),
+    Case("ConvTranspose", (IMAGE,), {"pads": [2, 0, 1, 3]}, {1: weights(4, 3, 3, 2)}, note="cut"),
+    Case(
+        "ConvTranspose",
+        (IMAGE,),
+        {"strides": [3, 2], "output_padding": [2, 1]},
+        {1: weights(4, 3, 3, 3)},
+    ),
+    Case("ConvTranspose", (IMAGE,), {"dilations": [2, 2]}, {1: weights(4, 3, 3, 3)}),
+    Case(
+        "ConvTranspose",
+        (IMAGE,),
+        {"auto_pad": "SAME_UPPER", "strides": [2, 2]},
+        {1: weights(4, 3, 3, 3)},
+    ),
+    Case("ConvTranspose", (IMAGE,), {"strides": [2, 2]}, {1: weights(4, 3, 1, 1)}, note="gaps"),
+    Case("ConvTranspose", ((2, 5, 1, 1),), {}, {1: weights(5, 6, 4, 4)}, note="one-pixel"),
+    Case("ConvTranspose", ((2, 3, 5),), {"strides": [2]}, {1: weights(3, 4, 3)}, note="1d"),
+    Case("ConvTranspose", ((1, 2, 3, 4, 3),), {"strides": [2] * 3}, {1: weights(2, 3, 3, 3, 2)}),
+]
+SMALL = (1, 2, 5, 4)
+SCALES = {1: None, 2: np.asarray([1, 1, 2, 1.5], np.float32)}
+DOWN = {1: None, 2: np.asarray([1, 1, 0.6, 0.5], np.float32)}
+SIZES = {1: None, 2: None, 3: int64(1, 2, 7, 3)}
+RESIZES = [
+    *(
+        Case("Resize", (SMALL,), {"mode": mode, "coordinate_transformation_mode": at}, SCALES)
+        for mode in ("nearest", "linear", "cubic")
+        for at in ("half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel")
+    ),
+    *(
+        Case("Resize", (SMALL,), {"nearest_mode": mode}, SIZES)
+        for mode in ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
+    ),
+    *(
+        Case("Resize", (SMALL,), {"mode": mode, "antialias": 1}, DOWN, opset=18)
+        for mode in ("linear", "cubic")
+    ),
+    Case("Resize", (SMALL,), {"mode": "cubic", "exclude_outside": 1, "cubic_coeff_a": -0.5}, DOWN),
+    Case("Upsample", (SMALL,), {}, {1: np.asarray([1, 1, 2, 3], np.float32)}, 9),
+]
+CONDITIONS = [
+    *(Case(op, ((3, 5), (5,)), {}, then="Where") for op in ("Less", "Greater", "Equal")),
+    *(Case(op, ((3, 5), (3, 1)), {}, then="Cast") for op in ("LessOrEqual", "GreaterOrEqual")),
+    *(Case(op, ((3, 5), (5,)), {}, then=op) for op in ("And", "Or", "Xor", "Not")),
+    Case("Where", ((3, 1), (4,)), {}, {0: np.asarray([True, False, True])[:, None]}),
+    Case("ArgMax", (IMAGE,), {"axis": 2}, then="Cast"),
+    Case("ArgMin", (IMAGE,), {"axis": -1, "keepdims": 0, "select_last_index": 1}, then="Cast"),
+    Case("Trilu", ((2, 4, 5),), {"upper": 0}, {1: np.int64(1)}),
+    Case("CastLike", ((3, 5),), {}, {1: np.float32(0)}),
+    *(Case(op, ((3, 5),)) for op in ("Ceil", "Round", "Sign")),
+]
+WIDER = [
+    Case("GroupNormalization", (IMAGE,), {"num_groups": 2}, {1: weights(4), 2: weights(4)}, 21),
+    Case("DepthToSpace", ((2, 8, 3, 4),), {"blocksize": 2}),
+    Case("DepthToSpace", ((2, 8, 3, 4),), {"blocksize": 2, "mode": "CRD"}),
+    Case("SpaceToDepth", ((2, 3, 4, 6),), {"blocksize": 2}),
+    Case("Tile", ((2, 3),), {}, {1: int64(2, 3)}),
+    *(Case("Pad", ((3, 4),), {"mode": m}, {1: int64(1, 2, 2, 0)}, 19) for m in ("reflect", "edge")),
+    Case("Gather", ((5, 3),), {}, {1: int64(0, 3, -1, 3)}, note="any"),
+    *(Case(op, ((3, 4),), {"axes": [1]}) for op in ("ReduceL1", "ReduceLogSumExp", "ReduceProd")),
+    Case("ReduceProd", ((3, 5, 2),), {"keepdims": 0}, note="all"),
+    Case("ReduceLogSum", ((3, 4),), {"axes": [0], "keepdims": 0}, positive=True),
+    # written out from what onnx defines them by
+    *(Case(op, ((3, 5),)) for op in ("Selu", "Celu", "Softsign", "ThresholdedRelu")),
+    Case("Mish", ((3, 5),), opset=18),
+]
 CASES = [
+    *TRANSPOSED,
+    *RESIZES,
+    *CONDITIONS,
+    *WIDER,
     *CONVOLUTIONS,
     *POOLS,
     *MATRICES,
@@ -207,10 +281,56 @@ def test_negative_padding_cuts() -> None:
 
 
 def test_every_importer_has_a_case() -> None:
-    arithmetic_of_shapes = {"And", "Ceil", "Constant", "ConstantOfShape", "Equal", "Greater"}
-    arithmetic_of_shapes |= {"GreaterOrEqual", "Less", "LessOrEqual", "Mod", "Not", "Or", "Range"}
-    arithmetic_of_shapes |= {"Shape", "Size", "Tile", "Where"}
-    assert set(IMPORTERS) - {c.op for c in CASES} == arithmetic_of_shapes
+    of_constants = {"Constant", "ConstantOfShape", "Mod", "Range", "Shape", "Size"}
+    assert set(IMPORTERS) - {c.op for c in CASES} == of_constants
+
+
+def test_transposed_convolution_by_groups() -> None:
+    """onnx's reference has none: each group of channels is a convolution of its own."""
+    x, w = random_inputs([IMAGE, (4, 3, 3, 3)])
+    strides = {"strides": [2, 1], "dilations": [1, 2]}
+    single = model_of(Case("ConvTranspose", ((2, 2, 7, 9), (2, 3, 3, 3)), strides))
+    parts = [evaluate(load_onnx(single), [x[:, k : k + 2], w[k : k + 2]])[0] for k in (0, 2)]
+    both = Case("ConvTranspose", (IMAGE,), {"group": 2, **strides}, {1: w})
+    check_stages(model_of(both), [x], [np.concatenate(parts, axis=1)])
+
+
+def test_resize_before_opset_11() -> None:
+    """Positions are places divided by the scale, without a half pixel."""
+    (x,) = random_inputs([(1, 2, 5, 4)])
+    scales = {1: np.asarray([1, 1, 2, 3], np.float32)}
+    rows = np.minimum(np.arange(10) / 2, 4)
+    low, rest = np.floor(rows).astype(int), (rows % 1)[:, None]
+    tall = x[:, :, low] * (1 - rest) + x[:, :, np.minimum(low + 1, 4)] * rest
+    columns = np.minimum(np.arange(12) / 3, 3)
+    low, rest = np.floor(columns).astype(int), columns % 1
+    wide = tall[..., low] * (1 - rest) + tall[..., np.minimum(low + 1, 3)] * rest
+    case = Case("Resize", ((1, 2, 5, 4),), {"mode": "linear"}, scales, 10)
+    check_stages(model_of(case), [x], [wide.astype(np.float32)])
+
+
+def test_padding_with_the_edge_may_cut() -> None:
+    (x,) = random_inputs([(3, 4)])
+    case = Case("Pad", ((3, 4),), {"mode": "edge"}, {1: int64(-1, 2, 2, -1)}, 19)
+    expected = np.pad(x[1:, :-1], ((0, 2), (2, 0)), mode="edge")
+    check_stages(model_of(case), [x], [expected])
+
+
+def test_rows_by_ids_that_are_known_at_run_time_only() -> None:
+    """An embedding: ids are an input of their own."""
+    node = onnx.helper.make_node("Gather", ["table", "ids"], ["y"])
+    info, table = onnx.helper.make_tensor_value_info, weights(7, 4)
+    graph = onnx.helper.make_graph(
+        [node],
+        "embedding",
+        [info("ids", onnx.TensorProto.INT64, (2, 3))],
+        [info("y", onnx.TensorProto.FLOAT, None)],
+        [onnx.numpy_helper.from_array(table, "table")],
+    )
+    model = onnx.helper.make_model(
+        graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8
+    )
+    check_stages(model, [np.asarray([[0, 6, -1], [3, 3, -7]])])
 
 
 def constants_model(op: str, *values: object, **attrs: object) -> onnx.ModelProto:

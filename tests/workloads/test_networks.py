@@ -9,8 +9,17 @@ from ansorlite.errors import ModelError
 from ansorlite.graph.ir import Graph, evaluate
 from ansorlite.graph.partition import evaluate_partition, partition, tasks
 from ansorlite.graph.passes import optimize
-from ansorlite.workloads.networks import NETWORKS, mobilenet_v2, network, resnet
+from ansorlite.workloads.networks import (
+    NETWORKS,
+    dcgan,
+    mobilenet_v2,
+    network,
+    resnet,
+    resnet_3d,
+)
+from ansorlite.workloads.transformers import bert
 
+IMAGES = ("resnet18", "resnet50", "mobilenet_v2")
 # GFLOP (two per multiply-add, additions and activations included), parameters in millions.
 SIZES = {"resnet18": (3.64, 11.7), "resnet50": (8.21, 25.6), "mobilenet_v2": (0.62, 3.5)}
 
@@ -20,7 +29,7 @@ def image(graph: Graph) -> np.ndarray:
     return rng.standard_normal(graph.types["data"].shape).astype(np.float32)
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", IMAGES)
 def test_activations_are_sane_and_passes_keep_them(name: str) -> None:
     graph = NETWORKS[name](name, batch=1, seed=0, size=96)
     x = image(graph)
@@ -31,7 +40,7 @@ def test_activations_are_sane_and_passes_keep_them(name: str) -> None:
     np.testing.assert_allclose(z, y, rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", IMAGES)
 def test_sizes_and_kernels(name: str) -> None:
     graph = network(name)
     assert graph.types["data"].shape == (1, 3, 224, 224)
@@ -49,6 +58,36 @@ def test_sizes_and_kernels(name: str) -> None:
     # One kernel per convolution, the input's transpose, pools and the classifier.
     assert len(parts.subgraphs) == ops["conv"] + ops["max_pool"] + 3
     assert sum(t.weight for t in tasks(parts)) == len(parts.subgraphs)
+
+
+OTHERS = {
+    "resnet18_3d": ({"data": (1, 3, 16, 112, 112)}, (1, 400), 81.5),
+    "dcgan": ({"data": (1, 100, 1, 1)}, (1, 3, 64, 64), 0.209),
+    "bert_base": ({"ids": (1, 128)}, (1, 128, 768), 22.4),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_sizes_of_other_networks(name: str) -> None:
+    graph = network(name)
+    inputs, output, gflop = OTHERS[name]
+    assert {v: graph.types[v].shape for v in graph.inputs} == inputs
+    assert graph.types[graph.outputs[0]].shape == output
+    assert partition(optimize(graph)).flop / 1e9 == pytest.approx(gflop, rel=0.01)
+
+
+def test_small_other_networks_through_kernels() -> None:
+    rng = np.random.default_rng(2)
+    ids = rng.integers(0, 50, (2, 6))
+    small = bert("bert", 2, 0, 6, layers=2, width=24, heads=3, vocabulary=50)
+    cases = [(small, ids), (dcgan("dcgan", 1, 0, 16), None), (resnet_3d("3d", 1, 0, 16, 5), None)]
+    for graph, x in cases:
+        if x is None:
+            x = rng.standard_normal(graph.types["data"].shape).astype(np.float32)
+        (want,) = evaluate(graph, [x])
+        assert 0.1 < want.std() < 20
+        (got,) = evaluate_partition(partition(optimize(graph)), [x])
+        np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-4)
 
 
 def test_tasks_of_resnet50() -> None:

@@ -1,0 +1,75 @@
+"""ONNX operators of conditions and integers: comparisons, selection, casts, positions of extremes.
+
+In: a `Context` and an `OnnxNode`. Out: emitted `less`, `where`, `cast`, ... nodes; nodes of
+constants are computed at once, as all shape arithmetic is. The table is `onnx_table.IMPORTERS`.
+"""
+
+import numpy as np
+
+from ansorlite.errors import ModelError
+from ansorlite.graph.onnx_context import Context, Converter, OnnxNode
+
+
+def swapped(op: str) -> Converter:
+    """The operator `op` with its two operands exchanged: a > b is b < a."""
+    return lambda c, n: c.emit(op, [c.operand(n, 1), c.operand(n, 0)])
+
+
+def xor(c: Context, n: OnnxNode) -> str:
+    a, b = c.operands(n)
+    either = c.emit("logical_or", [a, b])
+    return c.emit("logical_and", [either, c.emit("logical_not", [c.emit("logical_and", [a, b])])])
+
+
+def cast(c: Context, n: OnnxNode) -> str:
+    """A cast to the dtype that the operand has is nothing."""
+    x = c.operand(n, 0)
+    return _cast(c, x, c.dtypes.get(int(n.attrs["to"]), "undefined"))
+
+
+def cast_like(c: Context, n: OnnxNode) -> str:
+    return _cast(c, c.operand(n, 0), c.type(c.operand(n, 1)).dtype)
+
+
+def _cast(c: Context, x: str, dtype: str) -> str:
+    return x if c.type(x).dtype == dtype else c.emit("cast", [x], dtype=dtype)
+
+
+def arg(op: str) -> Converter:
+    """Where `op` (reduce_max, reduce_min) is reached along an axis: the first place, or the last.
+
+    It is the least (greatest) place whose element equals the extreme one.
+    """
+
+    def convert(c: Context, n: OnnxNode) -> str:
+        x = c.operand(n, 0)
+        shape = c.shape(x)
+        axis = int(n.attrs.get("axis", 0)) % len(shape)
+        last = bool(n.attrs.get("select_last_index", 0))
+        extreme = c.emit(op, [x], axes=(axis,), keepdims=True)
+        places = np.arange(shape[axis], dtype=np.int64)
+        places = places.reshape([-1 if d == axis else 1 for d in range(len(shape))])
+        nowhere = c.constant(np.asarray(-1 if last else shape[axis], np.int64))
+        found = c.emit("where", [c.emit("equal", [x, extreme]), c.constant(places), nowhere])
+        keep = bool(n.attrs.get("keepdims", 1))
+        return c.emit("reduce_max" if last else "reduce_min", [found], axes=(axis,), keepdims=keep)
+
+    return convert
+
+
+def trilu(c: Context, n: OnnxNode) -> str:
+    """The upper or lower triangle of the last two axes, zeros elsewhere."""
+    x = c.operand(n, 0)
+    rows, columns = c.shape(x)[-2:]
+    k = int(c.required(n, 1).item()) if c.has(n, 1) else 0
+    ones = np.ones((rows, columns), np.bool_)
+    mask = np.triu(ones, k) if n.attrs.get("upper", 1) else np.tril(ones, k)
+    return c.emit("where", [c.constant(mask), x, c.scalar(0, x)])
+
+
+def modulo(c: Context, n: OnnxNode) -> str:
+    """Of constants only."""
+    a, b = c.required(n, 0), c.required(n, 1)
+    if not n.attrs.get("fmod", 0) and a.dtype.kind == "f":
+        raise ModelError("Mod of floating-point numbers needs fmod=1")
+    return c.constant(np.fmod(a, b) if n.attrs.get("fmod", 0) else np.mod(a, b))

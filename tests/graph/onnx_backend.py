@@ -1,0 +1,84 @@
+"""Backend adapter: onnx's own conformance tests run on ansorlite through it.
+
+`prepare` imports a model, `run` compiles what its inputs leave open and runs it. Operands that must
+be constant (shapes, axes, ...) are inputs in those tests: where the model cannot be imported
+without knowing them, `run` makes constants of all inputs that are not float32 data.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx.backend.base import Backend, BackendRep
+
+from ansorlite.codegen.build import build_program
+from ansorlite.errors import ModelError
+from ansorlite.graph.ir import Graph
+from ansorlite.graph.module import CompiledModule
+from ansorlite.graph.onnx_import import load_onnx
+from ansorlite.graph.partition import Partition, evaluate_partition, partition, tasks
+from ansorlite.graph.passes import optimize
+from ansorlite.schedule.lower import lower
+from ansorlite.space.plain import plain_state
+from ansorlite.target import Target
+
+SETTINGS = ("scales", "roi", "pads", "constant_value", "min", "max", "value")  # float operands
+
+
+def compiled(parts: Partition, target: Target) -> CompiledModule:
+    """Native kernels by the plain schedule: nothing is searched."""
+    images = [build_program(lower(plain_state(t.dag, target)), target) for t in tasks(parts)]
+    return CompiledModule(parts, images)
+
+
+class Rep(BackendRep):  # type: ignore[misc]
+    """A model; `native=False` runs the meaning of its kernels in numpy instead."""
+
+    def __init__(self, model: onnx.ModelProto, native: bool = True) -> None:
+        self.model, self.native = model, native
+
+    def run(self, inputs: Any, **kwargs: Any) -> tuple[Any, ...]:
+        known = {t.name for t in self.model.graph.initializer}
+        names = [v.name for v in self.model.graph.input if v.name not in known]
+        feeds = {n: np.asarray(x) for n, x in zip(names, inputs, strict=False)}
+        try:
+            graph, rest = load_onnx(self.model), feeds
+        except ModelError:
+            frozen = {n: x for n, x in feeds.items() if x.dtype != np.float32 or n in SETTINGS}
+            if not frozen:
+                raise
+            rest = {n: x for n, x in feeds.items() if n not in frozen}
+            graph = load_onnx(with_constants(self.model, frozen))
+        return self.results(graph, [rest[n] for n in graph.inputs])
+
+    def results(self, graph: Graph, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        parts = partition(optimize(graph))
+        if not self.native or not parts.subgraphs:
+            return evaluate_partition(parts, inputs)
+        out = compiled(parts, Target.detect())(*inputs)
+        return out if isinstance(out, tuple) else (out,)
+
+
+def with_constants(model: onnx.ModelProto, values: dict[str, Any]) -> onnx.ModelProto:
+    """A copy of the model in which some inputs are initializers."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    kept = [v for v in copy.graph.input if v.name not in values]
+    del copy.graph.input[:]
+    copy.graph.input.extend(kept)
+    for name, x in values.items():
+        copy.graph.initializer.append(onnx.numpy_helper.from_array(x, name))
+    return copy
+
+
+class AnsorliteBackend(Backend):  # type: ignore[misc]
+    """What onnx's test runners expect of a runtime."""
+
+    @classmethod
+    def prepare(cls, model: onnx.ModelProto, device: str = "CPU", **kwargs: Any) -> Rep:
+        return Rep(model, **kwargs)
+
+    @classmethod
+    def supports_device(cls, device: str) -> bool:
+        return device == "CPU"
