@@ -6,6 +6,7 @@ address computations. What is loaded or selected comes from the subclass (`codeg
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Hashable
 from typing import Any
 
 from llvmlite import ir
@@ -27,6 +28,10 @@ TYPES: dict[str, ir.Type] = {
 BYTES = {"float32": 4, "float64": 8, "int32": 4, "int64": 8, "bool": 1}
 
 
+_Term = tuple[int, tuple[int, ...]]  # factor, places of its variables
+_Plan = tuple[tuple[str, ...], list[_Term] | None]
+
+
 class IndexEmitter(Scoped, ABC):
     """Emits integers and addresses with one builder; `env` is given to every call."""
 
@@ -34,6 +39,8 @@ class IndexEmitter(Scoped, ABC):
         super().__init__(builder)
         self._flat: dict[tuple[str, tuple[Expr, ...]], Expr] = {}
         self._along: dict[tuple[Expr, str], tuple[Expr | None, Expr]] = {}
+        self._plans: dict[Expr, _Plan] = {}
+        self._totals: dict[Hashable, tuple[ir.Value | None, list[_Term], object]] = {}
 
     def index(self, e: Expr, env: Env) -> Any:
         """An integer expression free of the vector variable: a Python int or an i64."""
@@ -47,8 +54,47 @@ class IndexEmitter(Scoped, ABC):
     def _parts(self, e: Expr, env: Env) -> tuple[int, ir.Value | None]:
         """(constant, run-time value or None) with their sum the value of `e`.
 
-        The terms are added from the outermost loop inwards, each where its last variable is known.
+        Copies of an unrolled body differ in numbers only: their run-time part is looked up.
         """
+        names, plan = self._plan(e)
+        if plan is None:
+            return self._sum(e, env)
+        values = [env.vars[n] for n in names]
+        key = (e, id(env.scope), *(0 if type(v) is int else id(v) for v in values))
+        known = self._totals.get(key)
+        if known is None:
+            offset, total = self._sum(e, env)
+            runtime = {k for k, v in enumerate(values) if type(v) is not int}
+            if not any(0 < sum(k in runtime for k in at) < len(at) for _, at in plan):
+                numbers = [(c, at) for c, at in plan if not runtime.intersection(at)]
+                # The values are kept with it: no other will have their identity.
+                self._totals[key] = total, numbers, (env.scope, values)
+            return offset, total
+        total, numbers, _ = known
+        offset = 0
+        for c, at in numbers:
+            for k in at:
+                c *= values[k]
+            offset += c
+        return offset, total
+
+    def _plan(self, e: Expr) -> _Plan:
+        """The variables of `e` and its terms as (factor, places of variables); None if others."""
+        known = self._plans.get(e)
+        if known is None:
+            terms = terms_of(e)
+            names = tuple(sorted({a.name for m in terms for a in m if isinstance(a, Var)}))
+            place = {n: k for k, n in enumerate(names)}
+            plain = all(isinstance(a, Var) for m in terms for a in m)
+            plan = [
+                (c, tuple(place[a.name] for a in m if isinstance(a, Var))) for m, c in terms.items()
+            ]
+            known = self._plans[e] = names, plan if plain else None
+        return known
+
+    def _sum(self, e: Expr, env: Env) -> tuple[int, ir.Value | None]:
+        """`_parts` anew: the terms are added from the outermost loop inwards, each where its last
+        variable is known."""
         offset = 0
         runtime: dict[tuple[int, ...], int] = {}
         factors: dict[tuple[int, ...], list[ir.Value]] = {}

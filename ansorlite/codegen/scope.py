@@ -136,11 +136,12 @@ class Scoped:
         """
         key: list[Hashable] = [kind]
         home: Scope | None = None
+        numbers = self._numbers
         for x in operands:
             if isinstance(x, int):
                 key.append(x)
                 continue
-            number, _, at = self.placed(x)
+            number, _, at = numbers.get(id(x)) or self.placed(x)
             key.append((number,))
             if at is None:
                 here = True

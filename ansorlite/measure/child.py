@@ -9,7 +9,9 @@ Only the standard library is imported here, so that the start costs little more 
 
 import contextlib
 import ctypes
+import gc
 import importlib
+import itertools
 import os
 import pickle
 import resource
@@ -27,6 +29,7 @@ from ansorlite.errors import AnsorliteError
 
 PR_SET_PDEATHSIG = 1
 PARENT_CHECK_S = 1.0
+COLLECT_EVERY = 8  # requests
 LENGTH = struct.Struct(">Q")
 
 
@@ -71,13 +74,22 @@ def _serve(channel: socket.socket) -> int:
         send(channel, pickle.dumps(("failed", describe(error))))
         return 1
     send(channel, pickle.dumps(("ready", None)))
-    while (message := receive(channel)) is not None:
+    # What is loaded now stays; cycles are looked for between requests only, so that the collector
+    # takes no tenth of every build and never runs while something is timed.
+    gc.freeze()
+    gc.disable()
+    for served in itertools.count(1):
+        message = receive(channel)
+        if message is None:
+            break
         try:
             answer = pickle.dumps(("value", handler(pickle.loads(message))), protocol=5)
         except BaseException as error:
             answer = pickle.dumps(("error", describe(error)))
         sys.stdout.flush()
         send(channel, answer)
+        if served % COLLECT_EVERY == 0:
+            gc.collect()
     return 0
 
 
