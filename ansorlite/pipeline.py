@@ -20,14 +20,17 @@ from ansorlite.measure.limits import least_seconds
 from ansorlite.measure.peak import Peak, measure_peak
 from ansorlite.report.tables import TaskRow, task_table, time_table
 from ansorlite.schedule.lower import lower
+from ansorlite.search.forms import Forms
 from ansorlite.search.objectives import Objective, OverNetworks
 from ansorlite.search.result import TuneResult
 from ansorlite.search.task_scheduler import SCHEDULERS
-from ansorlite.search.tune import Session, WeightedTask, tune_tasks
-from ansorlite.search.tuner import TaskTuner
+from ansorlite.search.tune import Session
+from ansorlite.search.tune_tasks import WeightedTask, tune_tasks
 from ansorlite.space.plain import plain_state
 from ansorlite.target import Target
 from ansorlite.task import SearchTask
+
+FORM_RTOL = 1e-3  # of what other forms of a computation may lose, Winograd's above all
 
 
 @dataclass(frozen=True)
@@ -83,7 +86,7 @@ def auto_schedule(
     scheduler: str = "gradient",
     early_stop_trials: int | None = None,
     progress: bool = True,
-    on_round: Callable[[Sequence[TaskTuner]], None] | None = None,
+    on_round: Callable[[Sequence[Forms]], None] | None = None,
     **session: Any,
 ) -> ScheduledModule | list[ScheduledModule]:
     """Tune all subgraphs of a network, or of several, together and compile them.
@@ -123,8 +126,9 @@ def auto_schedule(
         images = [compile_task(r) for r in results]  # compile
         peak = measure_peak(machine) if n_trials != 0 else None
         modules = []
+        forms = [form_of(w, r) for w, r in zip(weighted, results, strict=True)]
         for p, own, counts in zip(parts, places, weights, strict=True):
-            module = ScheduledModule(p, [images[k] for k in own])
+            module = ScheduledModule(p, [images[k] for k in own], [forms[k] for k in own])
             module.report = NetworkReport(
                 tuple(results[k] for k in own),
                 tuple(counts[k] for k in own),
@@ -168,8 +172,15 @@ def network_tasks(parts: Partition, target: Target) -> list[WeightedTask]:
     for t in tasks(parts):
         name = parts.subgraphs[t.subgraphs[0]].name
         kinds = "+".join(op.combiner or "map" for op in t.dag.computes)
-        out.append(WeightedTask(SearchTask(t.dag, target, name), float(t.weight), kinds))
+        others = tuple(SearchTask(dag, target, name, t.dag, FORM_RTOL) for dag in t.others)
+        out.append(WeightedTask(SearchTask(t.dag, target, name), float(t.weight), kinds, others))
     return out
+
+
+def form_of(weighted: WeightedTask, result: TuneResult) -> int:
+    """Which of the task's forms a result is of."""
+    keys = [form.workload_key for form in weighted.forms]
+    return keys.index(result.task.workload_key)
 
 
 def compile_task(result: TuneResult) -> KernelImage:

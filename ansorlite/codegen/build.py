@@ -16,6 +16,7 @@ from ansorlite.ir.expr import Const, Expr
 from ansorlite.ir.interpret import concrete_layout
 from ansorlite.ir.program import Program, all_buffers, stores_under, verify
 from ansorlite.ir.specialize import specialize
+from ansorlite.ir.traverse import loads
 from ansorlite.schedule.lower import fill
 from ansorlite.settings import settings
 from ansorlite.target import Target
@@ -44,7 +45,9 @@ def build_program(program: Program, target: Target, symbol: str = SYMBOL) -> Ker
         verify(ready)
     code = compile_module(emit_module(ready, target, symbol), target, passes=passes_for(ready))
     params = kernel_params(program)
-    return KernelImage(code, symbol, params, target.triple, target.cpu, program.bound)
+    read = {x.tensor for store, _ in stores_under(ready.body) for x in loads(store.value)}
+    unread = frozenset(p.name for p in params if p.role in ("constant", "derived")) - read
+    return KernelImage(code, symbol, params, target.triple, target.cpu, program.bound, unread)
 
 
 def llvm_ir(program: Program, target: Target, optimized: bool = True) -> str:

@@ -44,6 +44,7 @@ class KernelImage:
     """Object bytes of one kernel for the CPU `cpu`; picklable, independent of llvmlite.
 
     Parameters of role "derived" are outputs of the program `bound`, whose inputs are constants.
+    What `unread` names is there for `bound` alone: the entry point never looks at it.
     """
 
     object_bytes: bytes
@@ -52,3 +53,4 @@ class KernelImage:
     triple: str
     cpu: str
     bound: Program | None = None
+    unread: frozenset[str] = frozenset()

@@ -14,6 +14,7 @@ from ansorlite.errors import ModelError
 from ansorlite.graph import te_ops
 from ansorlite.graph.shapes import Types
 from ansorlite.graph.types import Attrs, TensorType, integer, ints, number, pairs, text
+from ansorlite.graph.winograd import is_winograd, winograd_conv_nhwc
 from ansorlite.ir.expr import Expr
 from ansorlite.te.tensor import Tensor
 
@@ -22,6 +23,8 @@ Scalars = Sequence[Expr]
 Tensors = Sequence[Tensor]
 ScalarFn = Callable[[Attrs, Scalars], Expr]
 TensorFn = Callable[[Attrs, Tensors], Tensor]
+Forms = Callable[[Attrs, Types], tuple[TensorFn, ...]]
+LEAST_CHANNELS = 16  # of input and output, for Winograd's forms
 
 
 def relu(attrs: Attrs, xs: Scalars) -> Expr:
@@ -82,6 +85,10 @@ def as_they_are(attrs: Attrs, types: Types) -> tuple[tuple[Shape, ...], ...]:
     return (tuple(t.shape or (1,) for t in types),)
 
 
+def no_other(attrs: Attrs, types: Types) -> tuple[TensorFn, ...]:
+    return ()
+
+
 def _channels_last(attrs: Attrs) -> None:
     if text(attrs, "layout") != "channels_last":
         raise ModelError("only channels-last operators become kernels: run the passes first")
@@ -104,6 +111,29 @@ def conv_views(attrs: Attrs, types: Types) -> tuple[tuple[Shape, ...], ...]:
     if ci > 1:
         return ((x, (*kernel, ci, groups, co // groups)),)
     return ((x, (*kernel, groups) if co == groups else (*kernel, groups, co // groups)),)
+
+
+def conv_forms(attrs: Attrs, types: Types) -> tuple[TensorFn, ...]:
+    """Winograd's, in tiles of 4 x 4 and, for small images, of 2 x 2 results.
+
+    Few channels do not pay for the transforms; tiles that divide the image need no copy after.
+    """
+    x, w = types[0].shape, types[1].shape
+    *kernel, ci, co = w
+    window = ints(attrs, "strides"), ints(attrs, "dilations")
+    if integer(attrs, "groups") > 1 or not is_winograd(kernel, *window) or kernel[-1] != 3:
+        return ()
+    if min(ci, co) < LEAST_CHANNELS:
+        return ()
+    pads = pairs(attrs, "pads")
+    out = [e - 2 + sum(p) for e, p in zip(x[-3:-1], pads[-2:], strict=True)]
+    sizes = [4] * (min(out) >= 8) + [2] * (2 <= min(out) < 20)
+
+    def form(m: int) -> TensorFn:
+        joined = any(e % m for e in out)
+        return lambda _, xs: winograd_conv_nhwc(xs[0], xs[1], pads, m, "conv", joined)
+
+    return tuple(form(m) for m in sizes)
 
 
 def conv(attrs: Attrs, xs: Tensors) -> Tensor:

@@ -7,10 +7,11 @@ extent 1 go, so that equal kernels get equal workload keys.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from ansorlite import te
 from ansorlite.graph import te_ops
+from ansorlite.graph.expressions import TensorFn
 from ansorlite.graph.fuse import Group
 from ansorlite.graph.ir import Graph, Node
 from ansorlite.graph.layout import blocks
@@ -130,6 +131,19 @@ class _Lowering:
         ]
         return node.operator.tensor(node.attrs, operands)
 
+    def other(self, node: Node, form: TensorFn) -> Tensor:
+        """The anchor in another form, over its operands as the graph has them."""
+        operands = [
+            self.tensors[v] if v in self.tensors else self.placeholder(v, shape, name)
+            for v, shape, name in zip(
+                node.inputs,
+                (self.graph.types[v].shape for v in node.inputs),
+                OPERANDS.get(node.op, ("data",) * len(node.inputs)),
+                strict=True,
+            )
+        ]
+        return form(node.attrs, operands)
+
     def transposed_matmul(self, node: Node, moves: dict[str, Node]) -> Tensor:
         """A matrix product that reads transposed operands where they lie."""
         operands, perms = [], []
@@ -140,8 +154,39 @@ class _Lowering:
         return te_ops.batch_matmul(operands[0], operands[1], perms[0], perms[1])
 
 
-def lower(graph: Graph, group: Group) -> tuple[te.ComputeDAG, tuple[str, ...]]:
-    """The DAG of a group, and the graph value of each placeholder in `dag.inputs` order."""
+class Lowered(NamedTuple):
+    """A DAG and the graph value of each placeholder, in `dag.inputs` order."""
+
+    dag: te.ComputeDAG
+    inputs: tuple[str, ...]
+
+
+def lower(graph: Graph, group: Group) -> Lowered:
+    """The DAG of a group in its plain form."""
+    return _lowered(graph, group, None)
+
+
+def other_forms(graph: Graph, group: Group) -> tuple[Lowered, ...]:
+    """The group with its anchor in other forms; inputs and output are views of the same values.
+
+    Forms are offered for constant weights, which they transform ahead of time.
+    """
+    anchor = group.anchor
+    if anchor is None or anchor.inputs[-1] not in graph.constants:
+        return ()
+    types = tuple(graph.types[v] for v in anchor.inputs)
+    plain = _lowered(graph, group, None)
+    found = [_lowered(graph, group, fn) for fn in anchor.operator.forms(anchor.attrs, types)]
+    names = [p.name for p in plain.dag.inputs], plain.dag.output_names
+    return tuple(
+        f
+        for f in found
+        if sorted(p.name for p in f.dag.inputs) == sorted(names[0])
+        and f.dag.output_names == names[1]
+    )
+
+
+def _lowered(graph: Graph, group: Group, form: TensorFn | None) -> Lowered:
     low, anchor = _Lowering(graph, group), group.anchor
     before, after = group.nodes, tuple[Node, ...]()
     if anchor is not None:
@@ -154,14 +199,17 @@ def lower(graph: Graph, group: Group) -> tuple[te.ComputeDAG, tuple[str, ...]]:
             space = graph.types[n.output].shape or (1,)
             low.tensors[n.output] = low.elementwise(n, space, ())
     if anchor is not None:
-        out = low.transposed_matmul(anchor, moves) if moves else low.anchor(anchor, after)
+        if form is not None:
+            out = low.other(anchor, form)
+        else:
+            out = low.transposed_matmul(anchor, moves) if moves else low.anchor(anchor, after)
         low.tensors[anchor.output] = out
         names = [a.name for a in out.op.axes] if isinstance(out.op, te.ComputeOp) else []
         for n in after:
             low.tensors[n.output] = low.elementwise(n, out.shape, names)
     dag = te.ComputeDAG([low.tensors[group.output]])
     values = {t.name: v for (v, _), t in low.placeholders.items()}
-    return dag, tuple(values[p.name] for p in dag.inputs)
+    return Lowered(dag, tuple(values[p.name] for p in dag.inputs))
 
 
 def _feeds(group: Group, anchor: Node) -> set[str]:

@@ -39,8 +39,13 @@ class LayerTime:
 class CompiledModule:
     """Callable network; calls are serialised, they share one arena."""
 
-    def __init__(self, parts: Partition, images: Sequence[KernelImage]) -> None:
-        """`images[k]` is the kernel of the k-th task of `partition.tasks(parts)`."""
+    def __init__(
+        self, parts: Partition, images: Sequence[KernelImage], forms: Sequence[int] | None = None
+    ) -> None:
+        """`images[k]` is the kernel of the k-th task of `partition.tasks(parts)`.
+
+        `forms[k]` is which of its forms that task is compiled in (`Subgraph.forms`), or the first.
+        """
         self.partition = parts
         self._lock = threading.Lock()
         self._kernels = [load_image(image) for image in images]
@@ -54,7 +59,9 @@ class CompiledModule:
         self._calls: list[tuple[Any, Any, Subgraph]] = []
         for n, subgraph in enumerate(parts.subgraphs):
             native = self._kernels[by_subgraph[n]]
-            pointers = self._pointers(subgraph, native.image)
+            form = 0 if forms is None else forms[by_subgraph[n]]
+            inputs = subgraph.forms[form].inputs
+            pointers = self._pointers(inputs, subgraph.outputs, native.image)
             args = native.pointer_array([int(x.ctypes.data) for x in pointers])
             self._calls.append((native, args, subgraph))
 
@@ -90,26 +97,30 @@ class CompiledModule:
             out[v] = raw.view(kind.dtype).reshape(kind.shape)
         return out
 
-    def _pointers(self, s: Subgraph, image: KernelImage) -> list[Array]:
-        inputs = iter(s.inputs)
-        outputs = iter(s.outputs)
+    def _pointers(
+        self, read: Sequence[str], written: Sequence[str], image: KernelImage
+    ) -> list[Array]:
+        inputs, outputs = iter(read), iter(written)
         alias, graph = self.partition.aliases, self.partition.graph
         arrays: list[Array] = []
-        constants: dict[str, Array] = {}
+        constants: dict[str, tuple[str, Array]] = {}  # of this kernel: value and array by parameter
         for p in image.params:
-            if p.role == "workspace":
-                arrays.append(self._workspace)
-                continue
-            if p.role == "derived":
-                arrays.append(_derived(p, image, constants))
+            if p.role in ("workspace", "derived"):
+                arrays.append(self._workspace)  # derived ones follow when all constants are known
                 continue
             value = next(outputs) if p.role == "output" else next(inputs)
             owner = alias.get(value, value)
-            if owner in graph.constants:
-                arrays.append(self._constant(owner, p))
-                constants[p.name] = arrays[-1]
-            else:
+            if owner not in graph.constants:
                 arrays.append(self._values[owner])
+            elif p.name in image.unread:
+                constants[p.name] = owner, graph.constants[owner].reshape(p.shape)
+                arrays.append(self._workspace)
+            else:
+                arrays.append(self._constant(owner, p))
+                constants[p.name] = owner, arrays[-1]
+        if any(p.role == "derived" for p in image.params):
+            derived = self._derived(image, constants)
+            arrays = [derived.get(p.name, x) for p, x in zip(image.params, arrays, strict=True)]
         return arrays
 
     def _constant(self, value: str, p: Param) -> Array:
@@ -118,6 +129,22 @@ class CompiledModule:
             x = self.partition.graph.constants[value].reshape(p.shape)
             self._constants[key] = resident_copy(p.layout.pack(x) if p.layout else x)
         return self._constants[key]
+
+    def _derived(
+        self, image: KernelImage, constants: Mapping[str, tuple[str, Array]]
+    ) -> dict[str, Array]:
+        """Parameters that are computed from constants, in the kernel's layouts, by name."""
+        assert image.bound is not None
+        wanted = [p for p in image.params if p.role == "derived" and p.name not in image.unread]
+        source = f"{image.bound} of {[owner for owner, _ in constants.values()]}"
+        keys = {p.name: (f"{p.name} by {source}", p.layout, p.shape) for p in wanted}
+        if any(key not in self._constants for key in keys.values()):
+            arrays = {name: np.ascontiguousarray(x) for name, (_, x) in constants.items()}
+            found = derive(image.bound, Target.detect(), arrays)
+            for p in wanted:
+                x = found[p.name]
+                self._constants[keys[p.name]] = resident_copy(p.layout.pack(x) if p.layout else x)
+        return {name: self._constants[key] for name, key in keys.items()}
 
     # ---- calls ----------------------------------------------------------------------------------
 
@@ -161,13 +188,6 @@ class CompiledModule:
     @property
     def weights_bytes(self) -> int:
         return sum(x.nbytes for x in self._constants.values())
-
-
-def _derived(p: Param, image: KernelImage, constants: Mapping[str, Array]) -> Array:
-    """A parameter that is computed from constants, in the kernel's layout."""
-    assert image.bound is not None
-    x = derive(image.bound, Target.detect(), constants)[p.name]
-    return resident_copy(p.layout.pack(x) if p.layout else x)
 
 
 def _ordered(

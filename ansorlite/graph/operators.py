@@ -23,7 +23,10 @@ Views = Callable[[Attrs, shapes.Types], tuple[tuple[ex.Shape, ...], ...]]
 
 @dataclass(frozen=True)
 class Operator:
-    """One operator; `scalar` for element-wise kinds, `tensor` for anchors and injective ones."""
+    """One operator; `scalar` for element-wise kinds, `tensor` for anchors and injective ones.
+
+    `forms` are other ways to compute it, among which the search decides by measuring.
+    """
 
     kind: Kind
     infer: Callable[[Attrs, shapes.Types], TensorType]
@@ -31,6 +34,7 @@ class Operator:
     scalar: ex.ScalarFn | None = None
     tensor: ex.TensorFn | None = None
     views: Views = ex.as_they_are
+    forms: ex.Forms = ex.no_other
     arity: tuple[int, int] = (1, 1)
     attrs: tuple[str, ...] = ()
 
@@ -108,6 +112,7 @@ OPERATORS: dict[str, Operator] = {
         meaning.conv,
         tensor=ex.conv,
         views=ex.conv_views,
+        forms=ex.conv_forms,
         arity=(2, 3),
         attrs=_CONV,
     ),

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from ansorlite.errors import ModelError
 from ansorlite.graph.fuse import fuse
 from ansorlite.graph.ir import Graph, check_inputs
-from ansorlite.graph.lower import lower
+from ansorlite.graph.lower import Lowered, lower, other_forms
 from ansorlite.graph.types import Array
 from ansorlite.te.dag import ComputeDAG, shape_of
 from ansorlite.te.tensor import Operation
@@ -28,6 +28,7 @@ class Subgraph:
     """One kernel: `inputs` are graph values in the order of `dag.inputs`, `outputs` likewise.
 
     The shape of a placeholder or output may be another row-major view of the value's shape.
+    `others` compute the same in other forms, such as Winograd's, from the same values.
     """
 
     name: str
@@ -35,6 +36,12 @@ class Subgraph:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     nodes: tuple[str, ...]
+    others: tuple[Lowered, ...] = ()
+
+    @property
+    def forms(self) -> tuple[Lowered, ...]:
+        """All forms, the plain one first."""
+        return (Lowered(self.dag, self.inputs), *self.others)
 
 
 @dataclass(frozen=True)
@@ -93,10 +100,11 @@ class Partition:
                 if v not in ready:
                     raise ModelError(f"{v} is read by the step of {outputs[0]} before it is there")
             if isinstance(s, Subgraph):
-                ops: list[Operation] = [*s.dag.inputs, *s.dag.outputs]
-                for v, op in zip((*inputs, *outputs), ops, strict=True):
-                    if math.prod(shape_of(op)) != self.graph.types[v].size:
-                        raise ModelError(f"{s.name}: {op.name} is no view of {v}")
+                for form in s.forms:
+                    ops: list[Operation] = [*form.dag.inputs, *form.dag.outputs]
+                    for v, op in zip((*form.inputs, *outputs), ops, strict=True):
+                        if math.prod(shape_of(op)) != self.graph.types[v].size:
+                            raise ModelError(f"{s.name}: {op.name} is no view of {v}")
             ready.update(outputs)
         missing = [v for v in self.graph.outputs if v not in ready]
         if missing:
@@ -115,7 +123,8 @@ def partition(graph: Graph) -> Partition:
         dag, inputs = lower(graph, group)
         name = "_".join([*(n.op for n in group.nodes), str(k)])
         nodes = tuple(n.name for n in group.nodes)
-        steps.append((order[group.output], Subgraph(name, dag, inputs, (group.output,), nodes)))
+        made = Subgraph(name, dag, inputs, (group.output,), nodes, other_forms(graph, group))
+        steps.append((order[group.output], made))
     result = Partition(graph, tuple(s for _, s in sorted(steps, key=lambda item: item[0])))
     result.verify()
     return result
@@ -127,6 +136,7 @@ class WeightedTask(NamedTuple):
     dag: ComputeDAG
     weight: int
     subgraphs: tuple[int, ...]
+    others: tuple[ComputeDAG, ...] = ()
 
 
 def tasks(parts: Partition) -> tuple[WeightedTask, ...]:
@@ -137,8 +147,9 @@ def tasks(parts: Partition) -> tuple[WeightedTask, ...]:
     found: dict[str, list[int]] = {}
     for k, s in enumerate(parts.subgraphs):
         found.setdefault(s.dag.workload_key, []).append(k)
+    firsts = [(parts.subgraphs[ks[0]], ks) for ks in found.values()]
     return tuple(
-        WeightedTask(parts.subgraphs[ks[0]].dag, len(ks), tuple(ks)) for ks in found.values()
+        WeightedTask(s.dag, len(ks), tuple(ks), tuple(f.dag for f in s.others)) for s, ks in firsts
     )
 
 

@@ -23,6 +23,7 @@ from ansorlite.graph.te_ops import Pads, named, pad, spatial_names
 from ansorlite.ir.expr import Expr
 from ansorlite.te.tensor import Tensor
 
+UNROLLED = "simplify_const_indices"
 Matrix = tuple[tuple[float, ...], ...]
 POINTS = tuple(Fraction(*p) for p in ((0, 1), (1, 1), (-1, 1), (2, 1), (-2, 1), (1, 2), (-1, 2)))
 
@@ -82,6 +83,11 @@ def _combined(row: Sequence[float], terms: Sequence[Expr]) -> Expr:
     return te.const(0.0, terms[0].dtype) if total is None else total
 
 
+def _combinations(matrix: Matrix, terms: Sequence[Expr]) -> list[Expr]:
+    """matrix x terms, an expression a row."""
+    return [_combined(row, terms) for row in matrix]
+
+
 def _chosen(at: Any, values: Sequence[Expr]) -> Expr:
     """values[at], as a chain of tests that unrolling decides."""
     out = values[-1]
@@ -90,23 +96,19 @@ def _chosen(at: Any, values: Sequence[Expr]) -> Expr:
     return out
 
 
-def _both_ways(matrix: Matrix, at: Sequence[Any], terms: Sequence[Sequence[Expr]]) -> Expr:
-    """Element `at` of matrix x terms x matrix^T."""
-    columns = [[_combined(row, column) for column in zip(*terms, strict=True)] for row in matrix]
-    # columns[a][j]: row a of the matrix along the first axis, for each place j of the second
-    rows = [_chosen(at[1], [_combined(row, found) for row in matrix]) for found in columns]
-    return _chosen(at[0], rows)
-
-
 def is_winograd(kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int]) -> bool:
     """Whether a convolution of these has a Winograd form: square windows without gaps."""
     square = len(kernel) in (2, 3) and kernel[-1] == kernel[-2] and 2 <= kernel[-1] <= 5
     return square and {*strides} == {1} and {*dilations} == {1}
 
 
-def winograd_conv_nhwc(x: Tensor, w: Tensor, pads: Pads, m: int, name: str = "conv") -> Tensor:
+def winograd_conv_nhwc(
+    x: Tensor, w: Tensor, pads: Pads, m: int, name: str = "conv", joined: bool = True
+) -> Tensor:
     """data [n, *s, ci] and weight [*k, ci, co] -> [n, *out, co], in tiles of m x m results.
 
+    Rows are transformed first, then columns, so that columns of neighbouring tiles are shared.
+    Without `joined` the result is [n, (d), h/m, m, w/m, m, co], a view of the same where m divides.
     Raises ModelError unless the window is square over the last two of two or three axes.
     """
     *kernel, ci, co = w.shape
@@ -125,39 +127,60 @@ def winograd_conv_nhwc(x: Tensor, w: Tensor, pads: Pads, m: int, name: str = "co
         widths.append((lo, max(0, t * m + r - 1 - e - lo)))
     padded = pad(x, [*widths, (0, 0)])
     d_names = tuple(spatial_names(rank)[:-2])
+    ks = tuple(f"k{d}" for d in d_names)
 
-    def weight(*at: Any) -> Expr:
-        a, b, *ks = at[: 2 + len(depth)]
-        rest = at[2 + len(depth) :]
-        terms = [[w[(*ks, i, j, *rest)] for j in range(r)] for i in range(r)]
-        return _both_ways(weight_t, (a, b), terms)
+    def weight_rows(a: Any, *at: Any) -> Expr:
+        *kd, j, c, o = at
+        return _chosen(a, _combinations(weight_t, [w[(*kd, i, j, c, o)] for i in range(r)]))
+
+    half = te.compute(
+        (size, *kernel[:-2], r, ci, co),
+        named(("a", *ks, "j", "ci", "co"), weight_rows),
+        name=f"{w.name}_rows",
+        attrs={UNROLLED: ("a",)},
+    )
+
+    def weight_columns(a: Any, b: Any, *at: Any) -> Expr:
+        *kd, c, o = at
+        return _chosen(b, _combinations(weight_t, [half[(a, *kd, j, c, o)] for j in range(r)]))
 
     u = te.compute(
         (size, size, *kernel[:-2], ci, co),
-        named(("a", "b", *(f"k{d}" for d in d_names), "ci", "co"), weight),
+        named(("a", "b", *ks, "ci", "co"), weight_columns),
         name=f"{w.name}_winograd",
+        attrs={UNROLLED: ("a", "b")},
     )
 
-    def transformed(a: Any, b: Any, n: Any, *at: Any) -> Expr:
+    def data_rows(a: Any, n: Any, *at: Any) -> Expr:
         *ds, y, z, c = at
-        terms = [
-            [padded[(n, *ds, y * m + i, z * m + j, c)] for j in range(size)] for i in range(size)
-        ]
-        return _both_ways(data_t, (a, b), terms)
+        terms = [padded[(n, *ds, y * m + i, z, c)] for i in range(size)]
+        return _chosen(a, _combinations(data_t, terms))
+
+    rows = te.compute(
+        (size, x.shape[0], *padded.shape[1:-3], tiles[0], padded.shape[-2], ci),
+        named(("a", "n", *d_names, "h", "w", "c"), data_rows),
+        name=f"{name}_rows",
+        attrs={UNROLLED: ("a",)},
+    )
+
+    def data_columns(a: Any, b: Any, n: Any, *at: Any) -> Expr:
+        *ds, y, z, c = at
+        terms = [rows[(a, n, *ds, y, z * m + j, c)] for j in range(size)]
+        return _chosen(b, _combinations(data_t, terms))
 
     v = te.compute(
         (size, size, x.shape[0], *padded.shape[1:-3], *tiles, ci),
-        named(("a", "b", "n", *d_names, "h", "w", "c"), transformed),
+        named(("a", "b", "n", *d_names, "h", "w", "c"), data_columns),
         name=f"{name}_data",
-        attrs={"simplify_const_indices": ("a", "b")},
+        attrs={UNROLLED: ("a", "b")},
     )
-    ks = tuple(te.reduce_axis(kernel[d], name=f"k{d_names[d]}") for d in depth)
+    over = tuple(te.reduce_axis(kernel[d], name=f"k{d_names[d]}") for d in depth)
     c = te.reduce_axis(ci, name="ci")
 
     def product(a: Any, b: Any, n: Any, *at: Any) -> Expr:
         *ds, y, z, o = at
-        under = [d + k for d, k in zip(ds, ks, strict=True)]
-        return te.sum(v[(a, b, n, *under, y, z, c)] * u[(a, b, *ks, c, o)], axis=[*ks, c])
+        under = [d + k for d, k in zip(ds, over, strict=True)]
+        return te.sum(v[(a, b, n, *under, y, z, c)] * u[(a, b, *over, c, o)], axis=[*over, c])
 
     products = te.compute(
         (size, size, x.shape[0], *out[:-2], *tiles, co),
@@ -165,24 +188,38 @@ def winograd_conv_nhwc(x: Tensor, w: Tensor, pads: Pads, m: int, name: str = "co
         name=f"{name}_products",
     )
 
-    def inverse(n: Any, *at: Any) -> Expr:
+    def inverse_rows(n: Any, *at: Any) -> Expr:
+        *ds, y, z, b, i, o = at
+        terms = [products[(a, b, n, *ds, y, z, o)] for a in range(size)]
+        return _chosen(i, _combinations(inverse_t, terms))
+
+    inverse = te.compute(
+        (x.shape[0], *out[:-2], *tiles, size, m, co),
+        named(("n", *d_names, "h", "w", "b", "i", "co"), inverse_rows),
+        name=f"{name}_inverse",
+        attrs={UNROLLED: ("i",)},
+    )
+
+    def inverse_columns(n: Any, *at: Any) -> Expr:
         *ds, y, i, z, j, o = at
-        terms = [[products[(a, b, n, *ds, y, z, o)] for b in range(size)] for a in range(size)]
-        return _both_ways(inverse_t, (i, j), terms)
+        terms = [inverse[(n, *ds, y, z, b, i, o)] for b in range(size)]
+        return _chosen(j, _combinations(inverse_t, terms))
 
     tiled = te.compute(
         (x.shape[0], *out[:-2], tiles[0], m, tiles[1], m, co),
-        named(("n", *d_names, "h", "i", "w", "j", "co"), inverse),
-        name=f"{name}_tiles",
-        attrs={"simplify_const_indices": ("i", "j")},
+        named(("n", *d_names, "h", "i", "w", "j", "co"), inverse_columns),
+        name=f"{name}_tiles" if joined else name,
+        attrs={UNROLLED: ("i", "j")},
     )
+    if not joined:
+        return tiled
 
-    def joined(n: Any, *at: Any) -> Expr:
+    def whole(n: Any, *at: Any) -> Expr:
         *ds, y, z, o = at
         return tiled[(n, *ds, y // m, y % m, z // m, z % m, o)]
 
     names = ("n", *spatial_names(rank), "co")
-    return te.compute((x.shape[0], *out, co), named(names, joined), name=name)
+    return te.compute((x.shape[0], *out, co), named(names, whole), name=name)
 
 
 def relative_error(got: npt.NDArray[Any], want: npt.NDArray[Any]) -> float:

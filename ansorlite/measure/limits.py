@@ -54,7 +54,7 @@ def task_roofs(task: SearchTask, limits: Calibration | Peak) -> list[Roof]:
         peak, level = limits, "caches" if fits else "memory"
         seconds = 0.0 if fits else size / limits.copy_bytes_per_s
     return [
-        Roof("multiply-adds", task.flop, task.flop / peak.flops_all, is_flop=True),
+        Roof("multiply-adds", task.dag.flop, task.dag.flop / peak.flops_all, is_flop=True),
         Roof(f"operands once, {level}", size, seconds),
     ]
 

@@ -40,7 +40,8 @@ class CheckSpec:
     Inputs are random, from `seed`. `reference` is the plain schedule with float64 accumulators;
     it is itself checked against numpy on sampled elements. `reduction_length` is the number of
     terms of the longest sum; `rtol` replaces the tolerance that follows from it (see
-    `measure.compare`), for algorithms that lose digits by design, such as Winograd's.
+    `measure.compare`), for algorithms that lose digits by design, such as Winograd's. For these
+    `meaning` is the computation that the reference is of, in the same inputs and outputs or views.
     """
 
     dag: ComputeDAG
@@ -48,6 +49,11 @@ class CheckSpec:
     reference: KernelImage
     reduction_length: int = 1
     rtol: float | None = None
+    meaning: ComputeDAG | None = None
+
+    @property
+    def meant(self) -> ComputeDAG:
+        return self.meaning or self.dag
 
     def tolerance(self, dtype: str) -> float:
         """Relative tolerance for an output of `dtype`; 0 for integers."""

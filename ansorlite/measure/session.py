@@ -111,19 +111,28 @@ def make_reference(spec: CheckSpec) -> tuple[dict[str, Array], Reference, float]
 
 
 def _run_reference(spec: CheckSpec, values: dict[str, Array]) -> tuple[dict[str, Array], float]:
-    inputs = {name: guarded_copy(x, read_only=True) for name, x in values.items()}
-    outputs = {op.name: guarded_empty(shape_of(op), op.dtype) for op in spec.dag.outputs}
-    buffers = _bind(TaskData(spec.dag, inputs, outputs, {}), spec.reference)
+    given = _viewed(spec.meant, values)
+    inputs = {name: guarded_copy(x, read_only=True) for name, x in given.items()}
+    outputs = {op.name: guarded_empty(shape_of(op), op.dtype) for op in spec.meant.outputs}
+    buffers = _bind(TaskData(spec.meant, inputs, outputs, {}), spec.reference)
     _, seconds = _run_poisoned(load_image(spec.reference), buffers)
-    return {name: buffer.array for name, buffer in outputs.items()}, seconds
+    shapes = {op.name: shape_of(op) for op in spec.dag.outputs}
+    return {name: b.array.reshape(shapes[name]) for name, b in outputs.items()}, seconds
+
+
+def _viewed(dag: ComputeDAG, values: dict[str, Array]) -> dict[str, Array]:
+    """The arrays in the shapes that the inputs of another form of their computation have."""
+    return {op.name: values[op.name].reshape(shape_of(op)) for op in dag.inputs}
 
 
 def _check_samples(spec: CheckSpec, values: dict[str, Array], name: str, x: Array) -> float:
     """Compare some 1,000 elements with numpy, the first and the last among them."""
     rng = np.random.default_rng([spec.seed, SAMPLES])
     flat = np.unique(np.append(rng.integers(0, x.size, SAMPLES), (0, x.size - 1)))
-    points = np.array(np.unravel_index(flat, x.shape), dtype=np.int64).T.reshape(len(flat), x.ndim)
-    exact = evaluate_points(spec.dag, values, name, points).astype(x.dtype)
+    shape = shape_of(spec.meant.by_name[name])
+    points = np.array(np.unravel_index(flat, shape), dtype=np.int64).T.reshape(len(flat), -1)
+    given = _viewed(spec.meant, values)
+    exact = evaluate_points(spec.meant, given, name, points).astype(x.dtype)
     expected = Expected(exact, spec.tolerance(x.dtype.name))
     deviation = expected.compare(x.reshape(-1)[flat])
     if deviation.n_wrong:

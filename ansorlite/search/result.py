@@ -79,6 +79,7 @@ class TuneResult:
     predicted: Program | None = None  # where nothing was measured and the log has nothing
     practised: int = 0  # trials on a short version of a heavy task
     image: KernelImage | None = None  # of the best program, where it was built in this run
+    of_all_forms: int | None = None  # trials, where the task was tuned in several forms
 
     @property
     def program(self) -> Program:
@@ -96,8 +97,9 @@ class TuneResult:
 
     @property
     def trials(self) -> int:
-        """Programs measured, of the task and of a short version of it."""
-        return len(self.records) + self.practised
+        """Programs measured, of the task, of its other forms and of a short version of it."""
+        own = len(self.records) if self.of_all_forms is None else self.of_all_forms
+        return own + self.practised
 
     def time_table(self) -> str:
         return time_table(self.seconds, self.wall_s)

@@ -1,4 +1,4 @@
-"""Tuning loops: one task, or the tasks of networks under one task scheduler.
+"""Tuning one task, and the session that tuning of one or of many tasks runs in.
 
 In: `SearchTask`s with weights and a budget (trials, wall-clock seconds). Out: `TuneResult`s. The
 loop owns budget, clock, log, progress and Ctrl-C; policies, models, builders and runners are
@@ -6,7 +6,7 @@ arguments. An existing log is continued; its trials count.
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,12 +22,10 @@ from ansorlite.measure.runner import LocalRunner, Runner
 from ansorlite.records import Record, RecordLog, for_task
 from ansorlite.search.clock import PhaseClock
 from ansorlite.search.debug import trace_of
-from ansorlite.search.objectives import Objective
 from ansorlite.search.policy import EvolutionaryPolicy, RandomPolicy, SearchPolicy
 from ansorlite.search.progress import Progress, Snapshot
 from ansorlite.search.proxy import shrunk
 from ansorlite.search.result import BestProgram, TuneResult
-from ansorlite.search.task_scheduler import GradientScheduler, TaskScheduler
 from ansorlite.search.transfer import start_from_others
 from ansorlite.search.tuner import Shared, TaskTuner, record_state
 from ansorlite.settings import settings
@@ -38,10 +36,11 @@ from ansorlite.task import SearchTask
 PolicyName = Literal["evolutionary", "random"]
 ROUND_SIZE = 64
 MIN_ROUND = 8
-# Contenders of a task raced at the end and seconds of the race: of many tasks, of one.
-SETTLE, SETTLE_ALONE = (3, 0.15), (10, 2.5)
+# Contenders of a task raced at the end and seconds of the race.
+SETTLE_ALONE = (10, 2.5)
 SETTLE_SHARE = 0.06  # of the time budget, kept for that race and for compiling
 PRACTICE = 0.5  # of the budget of a heavy task, for a short version of it
+SKETCHES_OF_FORMS = 8  # of each other form of a task
 SAME_ERRORS = 16  # identical failures in a row that end a task with a diagnosis
 
 
@@ -166,14 +165,22 @@ class Session:
             return n
         return pending + affordable if affordable else 0
 
-    def _answered(self, task: SearchTask) -> bool:
+    def answered(self, task: SearchTask) -> bool:
         """Nothing is to be searched: the log alone answers."""
         known = for_task(self.history, task.workload_key, task.target.fingerprint)
         return self.n_trials == 0 and any(r.ok for r in known)
 
+    def _space(self, task: SearchTask) -> SpaceOptions | None:
+        """Other forms of a computation have few sketches: their stages have their places."""
+        if self.space is not None or task.meaning is None:
+            return self.space
+        return SpaceOptions(max_sketches=SKETCHES_OF_FORMS)
+
     def tuner(self, task: SearchTask) -> TaskTuner:
         with self.clock.phase("search"):
-            space = [] if self._answered(task) else sketches(task.dag, task.target, self.space)
+            space = (
+                [] if self.answered(task) else sketches(task.dag, task.target, self._space(task))
+            )
             made: SearchPolicy
             if self.policy == "random":
                 made = RandomPolicy(space, task.target, self.seed, task.workload_key)
@@ -255,7 +262,7 @@ def _search(
 
     A heavy task is practised on a `small` version first, whose best candidates come first then.
     """
-    size = _round_size(session, 1)
+    size = round_size(session, 1)
     all_tuners = [tuner] if small is None else [tuner, small]
 
     def rounds(t: TaskTuner, show: Progress, share: float) -> None:
@@ -272,7 +279,7 @@ def _search(
                 if session.left_s() > 0:
                     show.note(f"{t.task.name}: no candidate is left to measure")
                 break
-            show.update(_snapshot(session, all_tuners, t))
+            show.update(snapshot(session, all_tuners, t))
             if stuck := same_failures(t.records):
                 show.note(f"{t.task.name}: {SAME_ERRORS} failures alike in a row: {stuck}")
                 break
@@ -294,7 +301,9 @@ def task_result(
     tuner: TaskTuner,
     winner: tuple[Record, float] | None,
     peak: Peak | None,
+    trials: int | None = None,
 ) -> TuneResult:
+    """The result of a task; `trials` counts those of its other forms too."""
     best = tuner.contenders(1)
     if winner is None and best:
         winner = best[0], float(best[0].latency_s or 0.0)
@@ -310,10 +319,11 @@ def task_result(
         session.interrupted,
         tuner.predicted() if found is None and session.n_trials == 0 else None,
         image=None if found is None else tuner.images.get(found.record.trial),
+        of_all_forms=trials,
     )
 
 
-def _round_size(session: Session, n_tasks: int) -> int:
+def round_size(session: Session, n_tasks: int) -> int:
     """Candidates a round: so many that every task gets some four rounds of a small budget."""
     if session.round_size is not None:
         return session.round_size
@@ -332,7 +342,7 @@ def same_failures(records: Sequence[Record]) -> str:
     return f"{first.status} {first.error[:200]}" if alike else ""
 
 
-def _snapshot(session: Session, tuners: Sequence[TaskTuner], current: TaskTuner) -> Snapshot:
+def snapshot(session: Session, tuners: Sequence[TaskTuner], current: TaskTuner) -> Snapshot:
     failures = {k: n for k, n in session.shared.counts.items() if k != "OK"}
     return Snapshot(
         trials=sum(t.trials for t in tuners),
@@ -343,138 +353,4 @@ def _snapshot(session: Session, tuners: Sequence[TaskTuner], current: TaskTuner)
         round=current.rounds,
         failures=failures,
         trials_before=session.trials_before,
-    )
-
-
-@dataclass(frozen=True)
-class WeightedTask:
-    """A task of a network and how often it occurs in it."""
-
-    task: SearchTask
-    weight: float
-    similarity: str = ""
-
-
-def tune_tasks(
-    session: Session,
-    weighted: Sequence[WeightedTask],
-    scheduler: Callable[..., TaskScheduler] = GradientScheduler,
-    objective: Objective | None = None,
-    early_stop_trials: int | None = None,
-    on_round: Callable[[Sequence[TaskTuner]], None] | None = None,
-) -> list[TuneResult]:
-    """Tune the tasks of networks together under the session's budget (paper section 6)."""
-    tuners = [session.tuner(w.task) for w in weighted]
-    session.trials_before = sum(t.trials for t in tuners)
-    peak: Peak | None = None
-    winners: dict[int, tuple[Record, float] | None] = {}
-    try:
-        if weighted:
-            peak = session.peak(weighted[0].task.target)
-        plan = scheduler(
-            weights=[w.weight for w in weighted],
-            flops=[w.task.flop for w in weighted],
-            similarity_keys=[w.similarity or w.task.workload_key for w in weighted],
-            objective=objective,
-            rng=np.random.default_rng(session.seed),
-            early_stop_trials=early_stop_trials,
-            bounds_s=None if peak is None else [w.task.flop / peak.flops_all for w in weighted],
-        )
-        _replay(plan, tuners, session.history)
-        with session.show(peak) as show:
-            _rounds(session, weighted, tuners, plan, show, on_round)
-            _settle_all(session, weighted, tuners, winners)
-    except KeyboardInterrupt:
-        session.interrupted = True
-    return [task_result(session, t, winners.get(k), peak) for k, t in enumerate(tuners)]
-
-
-def _settle_all(
-    session: Session,
-    weighted: Sequence[WeightedTask],
-    tuners: Sequence[TaskTuner],
-    winners: dict[int, tuple[Record, float] | None],
-) -> None:
-    """Race the contenders of every task while there is time, where most is at stake first."""
-    if sum(t.trials for t in tuners) == session.trials_before:
-        return
-    stake = [-w.weight * (t.best_latency_s or 0.0) for w, t in zip(weighted, tuners, strict=True)]
-    for k in np.argsort(stake):
-        if session.left_s() > 1.0 and tuners[k].trials > 1:
-            winners[int(k)] = tuners[k].settle(*SETTLE)
-
-
-def _replay(plan: TaskScheduler, tuners: Sequence[TaskTuner], history: Sequence[Record]) -> None:
-    """Tell the scheduler the complete rounds of a log, in the order in which they ended."""
-    place = {id(r): n for n, r in enumerate(history)}
-    ended = [
-        (max(place[id(r)] for r in records), k, records)
-        for k, t in enumerate(tuners)
-        for records in t.rounds_told
-    ]
-    best = {k: _fastest([r for r in t.records if not r.round]) for k, t in enumerate(tuners)}
-    for _, k, records in sorted(ended, key=lambda e: e[0]):
-        best[k] = min(best[k], _fastest(records))
-        plan.tell(k, best[k], len(records))
-
-
-def _plain_s(tuner: TaskTuner) -> float:
-    """Seconds of the plain schedule; a guess, and a high one, for tasks too heavy to run it."""
-    known = _fastest([r for r in tuner.records if not r.round])
-    return known if known < float("inf") else tuner.task.flop * 1e-9
-
-
-def _fastest(records: Sequence[Record]) -> float:
-    return min((r.latency_s for r in records if r.ok and r.latency_s), default=float("inf"))
-
-
-def _rounds(
-    session: Session,
-    weighted: Sequence[WeightedTask],
-    tuners: Sequence[TaskTuner],
-    plan: TaskScheduler,
-    show: Progress,
-    on_round: Callable[[Sequence[TaskTuner]], None] | None,
-) -> None:
-    size = _round_size(session, len(tuners))
-    # Every task first gets its valid answer, the plain schedule, so that any end has a network.
-    for t in tuners:
-        if t.rounds == 0 and session.n_trials != 0:
-            t.round(1)
-    plan.start([w.weight * _plain_s(t) for w, t in zip(weighted, tuners, strict=True)])
-    while session.left_s() > 0:
-        k = plan.next_task()
-        if k is None:
-            break
-        n = session.round_of(size, sum(t.trials for t in tuners), tuners[k].pending)
-        if n == 0:
-            break
-        session.train(tuners)
-        if session.policy != "random":
-            start_from_others(tuners[k], tuners, session.history)
-        used = tuners[k].round(n)
-        plan.tell(k, tuners[k].best_latency_s, used)
-        show.update(_network_snapshot(session, weighted, tuners, k))
-        if on_round is not None:
-            on_round(tuners)
-
-
-def _network_snapshot(
-    session: Session, weighted: Sequence[WeightedTask], tuners: Sequence[TaskTuner], k: int
-) -> Snapshot:
-    times = [t.best_latency_s for t in tuners]
-    total = None
-    if all(t is not None for t in times):
-        total = sum(w.weight * (t or 0.0) for w, t in zip(weighted, times, strict=True))
-    now = _snapshot(session, tuners, tuners[k])
-    flop = sum(w.weight * w.task.flop for w in weighted)
-    return Snapshot(
-        trials=now.trials,
-        elapsed_s=now.elapsed_s,
-        latency_s=total,
-        flop=flop,
-        task=now.task,
-        round=now.round,
-        failures=now.failures,
-        trials_before=now.trials_before,
     )

@@ -194,7 +194,7 @@ class TaskTuner:
 
         Returns how many trials the round has; 0 if no candidate, or no time, is left.
         """
-        if self.rounds == 0 and not is_heavy(self.task):
+        if self.rounds == 0 and self.task.meaning is None and not is_heavy(self.task):
             return self._plain_round()
         self.rounds = max(1, self.rounds)
         number = self.rounds
@@ -246,7 +246,9 @@ class TaskTuner:
             return
         with self.shared.clock.phase("building"):
             image = self._build_reference()
-        spec = CheckSpec(self.task.dag, CHECK_SEED, image, reduction_length(self.task.dag))
+        task = self.task
+        length = reduction_length(task.plain.dag)
+        spec = CheckSpec(task.dag, CHECK_SEED, image, length, task.rtol, task.meaning)
         with self.shared.clock.phase("checking"):
             ready = self.shared.runner.prepare(self.task.workload_key, spec)
         if not ready.ok:
@@ -258,7 +260,7 @@ class TaskTuner:
 
     def _build_reference(self) -> KernelImage:
         key = f"{self.task.workload_key}/{PLAIN}"
-        self.shared.builder.share(key, lower(reference_state(self.task)))
+        self.shared.builder.share(key, lower(reference_state(self.task.plain)))
         outcome = self.shared.builder.build([BuildRequest(key, {}, self.task.target)])[0]
         self.shared.builder.unshare(key)
         if outcome.image is None:

@@ -24,6 +24,7 @@ from ansorlite.schedule.steps import (
 )
 from ansorlite.target import Target
 from ansorlite.te.access import (
+    contiguous_axis,
     elementwise_match,
     extent,
     has_data_reuse,
@@ -78,10 +79,63 @@ def always_inline(state: State, position: int, target: Target) -> Outcome | None
 
 
 def simplify_const_tensor(state: State, position: int, target: Target) -> Outcome | None:
-    """Attribute `simplify_const_indices`: unroll the listed axes, two levels for the others."""
+    """Attribute `simplify_const_indices`: the listed axes are unrolled, inside of all others.
+
+    A stage without reduction is done a vector of its contiguous axis at a time, with the copies
+    that the listed axes make in registers; it may be attached to a stage of its kind.
+    """
     s = _stage(state, position)
     if not s.has_loops or not s.compute.attr("simplify_const_indices"):
         return None
+    along = contiguous_axis(s.compute)
+    listed = tuple(s.compute.attr("simplify_const_indices"))
+    if s.compute.combiner or along is None or along.name in listed:
+        return _two_levels(state, position)
+    n = extent(along)
+    lanes = min(target.lanes(s.compute.dtype), n)
+    options = tuple(o for o in tile_options(n, 1, lanes) if o[-1] == lanes)
+    hole = Hole(f"{node_of(s.name)}.{along.name}", node_of(s.name), "tile", options)
+    others = [a.name for a in s.compute.axes if a.name not in (*listed, along.name)]
+    outer, inner = f"{along.name}.0", f"{along.name}.1"
+    state = state.open(hole).apply(
+        Split(s.name, along.name, hole.columns),
+        Reorder(s.name, (*others, outer, *listed, inner)),
+        *(Annotate(s.name, name, "register", 1) for name in (*listed, inner)),
+        Annotate(s.name, inner, "lanes", lanes),
+    )
+    at = _row_of_reader(state, s)
+    if at is not None:
+        state = state.apply(ComputeAt(s.name, *at))
+    return Outcome(((state, position - 1),), True)
+
+
+def _row_of_reader(state: State, s: Stage) -> tuple[str, str] | None:
+    """(stage, iterator) where a row of tiles of `s` is used up, next to where it is computed.
+
+    A reader of the same kind shares columns between the tiles of a row; one that goes element by
+    element takes the rows as they come.
+    """
+    readers = state.schedule.readers(s.name)
+    if len(readers) != 1:
+        return None
+    reader = readers[0]
+    listed = reader.compute.attr("simplify_const_indices")
+    if listed:
+        if not any(key == "register" for _, key, _ in reader.notes):
+            return None
+        shared = [a for a in reader.compute.axes if a.name not in listed][:-1]
+        rows = [a.name for a in shared if extent(a) > 1][:-1]
+        return (reader.name, rows[-1]) if rows else None
+    if not elementwise_match(reader.compute, s.compute):
+        return None
+    own = [a.name for a in s.compute.axes]
+    k = own.index(s.compute.attr("simplify_const_indices")[0]) - 1
+    return (reader.name, reader.compute.axes[k].name) if k >= 0 else None
+
+
+def _two_levels(state: State, position: int) -> Outcome:
+    """The axes that are not listed are split in two; of the others, those listed are unrolled."""
+    s = _stage(state, position)
     op = s.compute
     listed = [n for n in op.attr("simplify_const_indices")]
     others = [a for a in op.axes if a.name not in listed]

@@ -12,7 +12,8 @@ import ansorlite.search.tune as tuning
 from ansorlite.measure.result import Status
 from ansorlite.records import Record, RecordLog, read_log
 from ansorlite.search.result import TuneResult
-from ansorlite.search.tune import PolicyName, Session, WeightedTask, tune, tune_tasks
+from ansorlite.search.tune import PolicyName, Session, tune
+from ansorlite.search.tune_tasks import WeightedTask, tune_tasks
 from ansorlite.task import SearchTask
 
 TRIALS, ROUND = 25, 4  # trials 0, 1-4, .. 21-24; the model is trained from 16 on

@@ -1,0 +1,58 @@
+"""The forms of one computation under tuning: whichever is fastest counts.
+
+In: a `TaskTuner` a form (a direct convolution, Winograd's, ...). Out: which of them measures next,
+and the best of all. A form gets rounds in proportion to a high power of its speed, so one that is
+clearly slower soon gets none; what it depends on is recorded, so a resumed run asks the same.
+"""
+
+from collections.abc import Sequence
+
+from ansorlite.search.tuner import TaskTuner
+from ansorlite.task import SearchTask
+
+FAVOUR = 6.0  # power of the speed, relative to the fastest form, that a form's share goes by
+
+
+class Forms:
+    """Tuners of one computation, the plain form first."""
+
+    def __init__(self, tuners: Sequence[TaskTuner]) -> None:
+        self.tuners = tuple(tuners)
+        self._exhausted: list[TaskTuner] = []
+
+    @property
+    def task(self) -> SearchTask:
+        """The computation in its plain form."""
+        return self.tuners[0].task
+
+    @property
+    def trials(self) -> int:
+        return sum(t.trials for t in self.tuners)
+
+    @property
+    def fastest(self) -> TaskTuner:
+        """The tuner with the best program so far; the first one as long as there is none."""
+        return min(self.tuners, key=lambda t: t.best_latency_s or float("inf"))
+
+    @property
+    def best_latency_s(self) -> float | None:
+        return self.fastest.best_latency_s
+
+    def next(self) -> TaskTuner:
+        """The tuner whose share of rounds is the least used up; every form gets a first round."""
+        left = [t for t in self.tuners if t not in self._exhausted] or list(self.tuners)
+        for t in left:
+            if t.rounds <= 1 or t.pending:
+                return t
+        best = self.best_latency_s or 1.0
+
+        def used(t: TaskTuner) -> float:
+            slower: float = (t.best_latency_s or float("inf")) / best
+            return float(t.rounds * slower**FAVOUR)
+
+        return min(left, key=used)
+
+    def told(self, tuner: TaskTuner, trials: int) -> None:
+        """A form whose round had no candidate gets no other, as long as there are other forms."""
+        if not trials:
+            self._exhausted.append(tuner)

@@ -1,0 +1,190 @@
+"""Tuning the tasks of networks together, under one task scheduler (paper section 6).
+
+In: weighted `SearchTask`s, each maybe in several forms, and a `Session`. Out: a `TuneResult` a
+task, of its fastest form. The scheduler sees computations; which form of one measures next is
+decided by `search.forms`.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ansorlite.measure.peak import Peak
+from ansorlite.records import Record
+from ansorlite.search.forms import Forms
+from ansorlite.search.objectives import Objective
+from ansorlite.search.progress import Progress, Snapshot
+from ansorlite.search.result import TuneResult
+from ansorlite.search.task_scheduler import GradientScheduler, TaskScheduler
+from ansorlite.search.transfer import start_from_others
+from ansorlite.search.tune import Session, round_size, snapshot, task_result
+from ansorlite.search.tuner import TaskTuner
+from ansorlite.task import SearchTask
+
+SETTLE = (3, 0.15)  # contenders of a task raced at the end, and seconds of the race
+CLOSE = 1.15  # another form is settled too if its best is within this factor
+
+
+@dataclass(frozen=True)
+class WeightedTask:
+    """A task of a network and how often it occurs in it; `others` are more forms of it."""
+
+    task: SearchTask
+    weight: float
+    similarity: str = ""
+    others: tuple[SearchTask, ...] = ()
+
+    @property
+    def forms(self) -> tuple[SearchTask, ...]:
+        return (self.task, *self.others)
+
+
+def tune_tasks(
+    session: Session,
+    weighted: Sequence[WeightedTask],
+    scheduler: Callable[..., TaskScheduler] = GradientScheduler,
+    objective: Objective | None = None,
+    early_stop_trials: int | None = None,
+    on_round: Callable[[Sequence[Forms]], None] | None = None,
+) -> list[TuneResult]:
+    """Tune the tasks of networks together under the session's budget (paper section 6)."""
+    searched = session.n_trials != 0
+    found = [
+        Forms([session.tuner(f) for f in w.forms if f is w.task or searched or session.answered(f)])
+        for w in weighted
+    ]
+    session.trials_before = sum(f.trials for f in found)
+    peak: Peak | None = None
+    winners: dict[int, tuple[TaskTuner, tuple[Record, float] | None]] = {}
+    try:
+        if weighted:
+            peak = session.peak(weighted[0].task.target)
+        flops = [min(f.dag.flop for f in w.forms) for w in weighted]
+        plan = scheduler(
+            weights=[w.weight for w in weighted],
+            flops=[w.task.flop for w in weighted],
+            similarity_keys=[w.similarity or w.task.workload_key for w in weighted],
+            objective=objective,
+            rng=np.random.default_rng(session.seed),
+            early_stop_trials=early_stop_trials,
+            bounds_s=None if peak is None else [flop / peak.flops_all for flop in flops],
+        )
+        _replay(plan, found, session.history)
+        with session.show(peak) as show:
+            if searched:
+                _rounds(session, weighted, found, plan, show, on_round)
+                _settle_all(session, weighted, found, winners)
+    except KeyboardInterrupt:
+        session.interrupted = True
+    results = []
+    for k, f in enumerate(found):
+        tuner, winner = winners.get(k, (f.fastest, None))
+        results.append(task_result(session, tuner, winner, peak, f.trials))
+    return results
+
+
+def _settle_all(
+    session: Session,
+    weighted: Sequence[WeightedTask],
+    found: Sequence[Forms],
+    winners: dict[int, tuple[TaskTuner, tuple[Record, float] | None]],
+) -> None:
+    """Race the contenders of every task while there is time, where most is at stake first."""
+    if sum(f.trials for f in found) == session.trials_before:
+        return
+    stake = [-w.weight * (f.best_latency_s or 0.0) for w, f in zip(weighted, found, strict=True)]
+    for k in np.argsort(stake):
+        best = found[k].best_latency_s
+        for tuner in found[k].tuners:
+            close = best and (tuner.best_latency_s or float("inf")) < CLOSE * best
+            if session.left_s() <= 1.0 or tuner.trials <= 1 or not close:
+                continue
+            winner = tuner.settle(*SETTLE)
+            known = winners.get(int(k), (None, None))[1]
+            if winner is not None and (known is None or winner[1] < known[1]):
+                winners[int(k)] = tuner, winner
+
+
+def _replay(plan: TaskScheduler, found: Sequence[Forms], history: Sequence[Record]) -> None:
+    """Tell the scheduler the complete rounds of a log, in the order in which they ended."""
+    place = {id(r): n for n, r in enumerate(history)}
+    ended = [
+        (max(place[id(r)] for r in records), k, records)
+        for k, f in enumerate(found)
+        for t in f.tuners
+        for records in t.rounds_told
+    ]
+    best = {k: _plain_latency_s(f) for k, f in enumerate(found)}
+    for _, k, records in sorted(ended, key=lambda e: e[0]):
+        best[k] = min(best[k], _fastest(records))
+        plan.tell(k, best[k], len(records))
+
+
+def _plain_latency_s(found: Forms) -> float:
+    return _fastest([r for r in found.tuners[0].records if not r.round])
+
+
+def _plain_s(found: Forms) -> float:
+    """Seconds of the plain schedule; a guess, and a high one, for tasks too heavy to run it."""
+    known = _plain_latency_s(found)
+    return known if known < float("inf") else found.task.flop * 1e-9
+
+
+def _fastest(records: Sequence[Record]) -> float:
+    return min((r.latency_s for r in records if r.ok and r.latency_s), default=float("inf"))
+
+
+def _rounds(
+    session: Session,
+    weighted: Sequence[WeightedTask],
+    found: Sequence[Forms],
+    plan: TaskScheduler,
+    show: Progress,
+    on_round: Callable[[Sequence[Forms]], None] | None,
+) -> None:
+    everyone = [t for f in found for t in f.tuners]
+    size = round_size(session, len(everyone))
+    # Every task first gets its valid answer, the plain schedule, so that any end has a network.
+    for f in found:
+        if f.tuners[0].rounds == 0:
+            f.tuners[0].round(1)
+    plan.start([w.weight * _plain_s(f) for w, f in zip(weighted, found, strict=True)])
+    while session.left_s() > 0:
+        k = plan.next_task()
+        if k is None:
+            break
+        tuner = found[k].next()
+        n = session.round_of(size, sum(t.trials for t in everyone), tuner.pending)
+        if n == 0:
+            break
+        session.train(everyone)
+        if session.policy != "random":
+            start_from_others(tuner, everyone, session.history)
+        used = tuner.round(n)
+        found[k].told(tuner, used)
+        plan.tell(k, found[k].best_latency_s, used)
+        show.update(_network_snapshot(session, weighted, found, tuner))
+        if on_round is not None:
+            on_round(found)
+
+
+def _network_snapshot(
+    session: Session, weighted: Sequence[WeightedTask], found: Sequence[Forms], current: TaskTuner
+) -> Snapshot:
+    times = [f.best_latency_s for f in found]
+    total = None
+    if all(t is not None for t in times):
+        total = sum(w.weight * (t or 0.0) for w, t in zip(weighted, times, strict=True))
+    now = snapshot(session, [t for f in found for t in f.tuners], current)
+    flop = sum(w.weight * w.task.flop for w in weighted)
+    return Snapshot(
+        trials=now.trials,
+        elapsed_s=now.elapsed_s,
+        latency_s=total,
+        flop=flop,
+        task=now.task,
+        round=now.round,
+        failures=now.failures,
+        trials_before=now.trials_before,
+    )
