@@ -19,6 +19,7 @@ _PUBLIC = {
     "network": "ansorlite.workloads",
     "load_onnx": "ansorlite.graph.onnx_import",
     "auto_schedule": "ansorlite.pipeline",
+    "load_module": "ansorlite.deployed",
     "CompiledModule": "ansorlite.graph.module",
     "Graph": "ansorlite.graph.ir",
     "AnsorliteError": "ansorlite.errors",

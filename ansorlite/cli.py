@@ -17,7 +17,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import ansorlite
-from ansorlite import cli_logs
+from ansorlite import cli_bench, cli_logs
 from ansorlite.errors import AnsorliteError, ModelError
 from ansorlite.settings import settings
 
@@ -165,35 +165,8 @@ def devices(args: argparse.Namespace) -> int:
 
 
 def bench(args: argparse.Namespace) -> int:
-    """Tune the cases of the operator suite and time them against peers."""
-    from ansorlite.bench import ops
-
-    cases = ops.suite(args.only)
-    options = ops.BenchOptions(
-        args.batch,
-        args.trials,
-        args.timeout,
-        tuple(args.peers),
-        seed=args.seed,
-        log=args.log,
-        peer_python=args.peer_python,
-    )
-    output = _writable(args.output or Path("results") / f"ops_b{args.batch}.jsonl")
-    print(ops.head_text(options.peers), flush=True)
-
-    def each(row: ops.BenchRow) -> None:
-        print(ops.row_text(row), flush=True)
-        ops.merge_rows(output, [row])
-
-    def failed(case: str, error: AnsorliteError) -> None:
-        missing.append(case)
-        _say(f"{case}: {error}")
-
-    missing: list[str] = []
-    rows = ops.bench_ops(cases, options, each, failed)
-    if rows:
-        print(ops.table(rows).splitlines()[-2])
-    return FAILED if missing else OK
+    """Tune the operator suite, or networks, and time them against peers."""
+    return cli_bench.bench(args, _writable)
 
 
 def log(args: argparse.Namespace) -> int:
@@ -359,8 +332,10 @@ def _dim(text: str) -> tuple[str, int]:
     return name, _positive(number)
 
 
-def _search_options(p: argparse.ArgumentParser, trials: int | None) -> None:
-    what = "64 a subgraph where no budget is given" if trials is None else f"default {trials}"
+def _search_options(p: argparse.ArgumentParser, trials: int | None, what: str = "") -> None:
+    what = what or (
+        "64 a subgraph where no budget is given" if trials is None else f"default {trials}"
+    )
     p.add_argument(
         "--trials", type=_count, metavar="N", default=trials, help=f"programs to measure ({what})"
     )
@@ -436,21 +411,9 @@ def _simulate_options(p: argparse.ArgumentParser) -> None:
 
 
 def _bench_options(p: argparse.ArgumentParser) -> None:
-    from_suite = "of the operator suite, such as C2D or C2D:2"
-    p.add_argument("what", choices=("ops",), help="ops: the operator suite")
-    _search_options(p, 200)
-    p.set_defaults(timeout=60.0)
-    p.add_argument("--batch", type=_positive, metavar="N", default=1, help="default 1")
-    p.add_argument("--only", nargs="+", metavar="CASE", default=[], help=f"cases {from_suite}")
-    p.add_argument(
-        "--peers",
-        nargs="*",
-        choices=("torch", "numpy"),
-        default=["torch"],
-        help="default torch; numpy has matrix products only",
-    )
-    p.add_argument("--peer-python", metavar="F", help="interpreter that has the peers")
-    p.add_argument("--output", type=Path, metavar="F", help="default results/ops_b<batch>.jsonl")
+    p.add_argument("what", choices=tuple(cli_bench.PEERS), help="the operator suite, or networks")
+    _search_options(p, None, cli_bench.DEFAULT_BUDGETS)
+    cli_bench.bench_options(p, _positive)
 
 
 @dataclass(frozen=True)
@@ -467,7 +430,7 @@ COMMANDS = (
     Command("tune", tune, _tune_options, "tune a network and show what it gained"),
     Command("tune-op", tune_op, _tune_op_options, "tune one operator"),
     Command("show", show, _show_options, "print a stage between operator and machine code"),
-    Command("bench", bench, _bench_options, "time the operator suite against peers"),
+    Command("bench", bench, _bench_options, "time operators or networks against peers"),
     Command("log", log, _log_options, "say what is in tuning logs, merge or distill them"),
     Command("replay", replay, _replay_options, "lower, check and time recorded programs again"),
     Command("simulate", simulate, _simulate_options, "let policies search what a log holds"),

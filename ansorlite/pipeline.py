@@ -5,6 +5,7 @@ debug output, timings and `ansorlite show --stage` use. Open the folder of a sta
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, overload
@@ -18,6 +19,8 @@ from ansorlite.graph.partition import Partition, partition, tasks
 from ansorlite.graph.passes import optimize
 from ansorlite.measure.limits import least_seconds
 from ansorlite.measure.peak import Peak, measure_peak
+from ansorlite.measure.runner import LocalRunner
+from ansorlite.measure.timing import TimingPolicy
 from ansorlite.report.tables import TaskRow, task_table, time_table
 from ansorlite.schedule.lower import lower
 from ansorlite.search.forms import Forms
@@ -112,8 +115,13 @@ def auto_schedule(
     weighted, places, weights = shared_tasks([network_tasks(p, machine) for p in parts])
     if n_trials is None and timeout is None:
         n_trials = 64 * len(weighted)
-    run = Session(n_trials, timeout, seed, log, progress=progress, **session)
-    with run:
+    with ExitStack() as stack:
+        if session.get("runner") is None:  # weights come from memory in a network
+            session["runner"] = LocalRunner(policy=TimingPolicy(fresh_constants=True))
+            stack.callback(session["runner"].close)
+        run = stack.enter_context(
+            Session(n_trials, timeout, seed, log, progress=progress, **session)
+        )
         # sketch, lower, sample, evolve, features, score, build, run, record, schedule tasks
         results = tune_tasks(
             run,

@@ -14,7 +14,7 @@ from pathlib import Path
 from ansorlite.cli import main
 
 PEER = Path(__file__).parents[1] / ".venv-torch"
-PACKAGES = ("torch==2.13.0", "numpy")
+PACKAGES = ("torch==2.13.0", "numpy", "onnx")
 
 
 def make_peer() -> None:
@@ -22,7 +22,7 @@ def make_peer() -> None:
     python = PEER / "bin" / "python"
     if (
         python.exists()
-        and subprocess.run([python, "-c", "import torch"], check=False).returncode == 0
+        and subprocess.run([python, "-c", "import torch, onnx"], check=False).returncode == 0
     ):
         return
     print(f"installing {', '.join(PACKAGES)} into {PEER.name}", file=sys.stderr)

@@ -24,6 +24,7 @@ ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "settings": set(),
     "target": set(),
+    "deployed": set(),
     "records": set(),
     "report": set(),
     "ir": set(),
@@ -49,11 +50,21 @@ ALLOWED: dict[str, set[str]] = {
         "report.limits",
         "search",
     },
-    "graph": {*_SEARCHING, "records", "search"},
+    "graph": {*_SEARCHING, "deployed", "records", "search"},
     "workloads": {"ir", "te", "target", "task", "graph"},
     "bench": {*_SEARCHING, "measure.limits", "records", "report", "search", "workloads"},
+    "pipeline": {*_SEARCHING, "measure.limits", "report", "search", "graph"},
+    "bench.networks": {*_SEARCHING, "bench", "graph", "pipeline", "report", "search", "workloads"},
+    "bench.ours_network": {"bench", "bench.networks", "graph", "pipeline"},
 }
-TOP = {"pipeline", "cli", "cli_logs", "__init__", "__main__"}  # these may import everything
+TOP = {
+    "pipeline",
+    "cli",
+    "cli_bench",
+    "cli_logs",
+    "__init__",
+    "__main__",
+}  # these may import everything
 VERSION = ("ansorlite", "ansorlite.__version__")  # for the version, which anybody may ask for
 
 

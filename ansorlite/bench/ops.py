@@ -210,7 +210,7 @@ class _Contender:
 
     def __init__(self, name: str, python: str, spec: dict[str, Any]) -> None:
         self.name = name
-        module = "ours" if name == "ansorlite" else f"peer_{name}"
+        module = spec.get("module") or ("ours" if name == "ansorlite" else f"peer_{name}")
         path = os.pathsep.join([str(ROOT), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])
         self._process = subprocess.Popen(
             [python, "-m", "ansorlite.bench.serve", module, json.dumps(spec)],

@@ -50,6 +50,27 @@ done:
 """
 
 
+SEQUENCE_IR = """
+define void @sequence(ptr %kernels, ptr %args, i64 %n) {
+entry:
+  %any = icmp sgt i64 %n, 0
+  br i1 %any, label %loop, label %done
+loop:
+  %i = phi i64 [ 0, %entry ], [ %next, %loop ]
+  %k = getelementptr ptr, ptr %kernels, i64 %i
+  %a = getelementptr ptr, ptr %args, i64 %i
+  %kernel = load ptr, ptr %k
+  %arg = load ptr, ptr %a
+  call void %kernel(ptr %arg)
+  %next = add i64 %i, 1
+  %more = icmp slt i64 %next, %n
+  br i1 %more, label %loop, label %done
+done:
+  ret void
+}
+"""
+
+
 class NativeFunction:
     """A loaded kernel; its code is freed when this object is collected.
 
@@ -89,8 +110,29 @@ class NativeFunction:
 
     def repeat(self, args: ctypes.Array[ctypes.c_void_p], n: int) -> None:
         """Run `n` times in native code, so that microseconds can be timed from Python."""
-        repeat, *_ = _repeat()
+        repeat, *_ = _compiled(REPEAT_IR, "repeat")
         repeat(self.address, ctypes.addressof(args), n)
+
+
+class CallSequence:
+    """Kernels with prepared pointers that run one after the other without Python in between."""
+
+    def __init__(
+        self, calls: Sequence[tuple[NativeFunction, ctypes.Array[ctypes.c_void_p]]]
+    ) -> None:
+        n = len(calls)
+        self._owners = list(calls)
+        self._kernels = (ctypes.c_void_p * max(1, n))(*(f.address for f, _ in calls))
+        addresses = (ctypes.addressof(args) for _, args in calls)
+        self._args = (ctypes.c_void_p * max(1, n))(*addresses)
+        self._native = _compiled(SEQUENCE_IR, "sequence"), n
+
+    def run(self, first: int = 0, count: int | None = None) -> None:
+        """Run `count` of them once, in order, from `first` on; all where no number is given."""
+        (sequence, *_), n = self._native
+        at = first * ctypes.sizeof(ctypes.c_void_p)
+        kernels, args = ctypes.addressof(self._kernels) + at, ctypes.addressof(self._args) + at
+        sequence(kernels, args, n - first if count is None else count)
 
 
 def load_image(image: KernelImage) -> NativeFunction:
@@ -191,12 +233,12 @@ def _new_jit() -> llvm.LLJIT:
 
 
 @cache
-def _repeat() -> tuple[Any, llvm.ResourceTracker, llvm.LLJIT]:
-    """The compiled loop, and what keeps its code alive."""
+def _compiled(text: str, name: str) -> tuple[Any, llvm.ResourceTracker, llvm.LLJIT]:
+    """A function (pointer, pointer, number) of LLVM IR, and what keeps its code alive."""
     jit = _new_jit()
-    library = llvm.JITLibraryBuilder().add_ir(REPEAT_IR).export_symbol("repeat")
-    tracker = library.link(jit, "ansorlite_repeat")
-    return _REPEAT(tracker["repeat"]), tracker, jit
+    library = llvm.JITLibraryBuilder().add_ir(text).export_symbol(name)
+    tracker = library.link(jit, f"ansorlite_{name}")
+    return _REPEAT(tracker[name]), tracker, jit
 
 
 @cache

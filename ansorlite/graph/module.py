@@ -8,6 +8,7 @@ lifetimes; pointers are prepared once; each constant is stored once per layout t
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -16,7 +17,7 @@ import numpy.typing as npt
 
 from ansorlite.codegen.image import KernelImage, Param
 from ansorlite.codegen.kernel import derive
-from ansorlite.codegen.loader import load_image, resident_copy, resident_empty
+from ansorlite.codegen.loader import CallSequence, load_image, resident_copy, resident_empty
 from ansorlite.errors import ModelError
 from ansorlite.graph.ir import check_inputs
 from ansorlite.graph.memory import Lifetime, plan_arena
@@ -36,6 +37,16 @@ class LayerTime:
     flop: float
 
 
+@dataclass(frozen=True)
+class ModuleMemory:
+    """All that a compiled network's kernels point to, and the pointers of each (kernel, args)."""
+
+    arena: Array
+    workspace: Array
+    constants: tuple[Array, ...]
+    calls: tuple[tuple[int, Any], ...]
+
+
 class CompiledModule:
     """Callable network; calls are serialised, they share one arena."""
 
@@ -48,6 +59,7 @@ class CompiledModule:
         """
         self.partition = parts
         self._lock = threading.Lock()
+        self.images = tuple(images)
         self._kernels = [load_image(image) for image in images]
         by_subgraph = {s: k for k, t in enumerate(tasks(parts)) for s in t.subgraphs}
         self._values = self._place()
@@ -64,6 +76,8 @@ class CompiledModule:
             pointers = self._pointers(inputs, subgraph.outputs, native.image)
             args = native.pointer_array([int(x.ctypes.data) for x in pointers])
             self._calls.append((native, args, subgraph))
+        self._order = [by_subgraph[n] for n in range(len(parts.subgraphs))]
+        self._sequence = CallSequence([(native, args) for native, args, _ in self._calls])
 
     # ---- memory ---------------------------------------------------------------------------------
 
@@ -158,8 +172,7 @@ class CompiledModule:
         with self._lock:
             for name, x in given.items():
                 self._values[name][...] = x
-            for native, call, _ in self._calls:
-                native.call(call)
+            self._sequence.run()
             results = tuple(self._result(v) for v in graph.outputs)
         return results[0] if len(results) == 1 else results
 
@@ -184,6 +197,44 @@ class CompiledModule:
             LayerTime(s.name, float(t), s.dag.flop)
             for (_, _, s), t in zip(self._calls, np.median(times, axis=0), strict=True)
         )
+
+    # ---- deployment -----------------------------------------------------------------------------
+
+    def save(self, folder: str | Path) -> Path:
+        """Write the network into a new folder, for `ansorlite.load_module` or for C programs.
+
+        See `graph.deploy`; raises AnsorliteError where the folder holds anything.
+        """
+        from ansorlite.graph.deploy import save
+
+        return save(self, folder)
+
+    @property
+    def graph_inputs(self) -> tuple[str, ...]:
+        return self.partition.graph.inputs
+
+    @property
+    def graph_outputs(self) -> tuple[str, ...]:
+        return self.partition.graph.outputs
+
+    @property
+    def memory(self) -> ModuleMemory:
+        """What the kernels point to; constants that are results of the network included."""
+        for v in self.graph_outputs:  # a constant that no kernel reads is kept from here on
+            self.address(v)
+        calls = tuple((k, args) for k, (_, args, _) in zip(self._order, self._calls, strict=True))
+        constants = tuple(self._constants.values())
+        return ModuleMemory(self._arena, self._workspace, constants, calls)
+
+    def address(self, value: str) -> int:
+        """Where a graph input or output lies in memory."""
+        owner = self.partition.aliases.get(value, value)
+        if owner in self._values:
+            return int(self._values[owner].ctypes.data)
+        kept = (owner, None, self.partition.graph.types[owner].shape)
+        if kept not in self._constants:
+            self._constants[kept] = resident_copy(self.partition.graph.constants[owner])
+        return int(self._constants[kept].ctypes.data)
 
     @property
     def weights_bytes(self) -> int:

@@ -26,6 +26,7 @@ from ansorlite.measure.inputs import random_inputs
 from ansorlite.measure.memory import GuardedBuffer, guarded_copy, guarded_empty
 from ansorlite.measure.race import ranked, run_turns
 from ansorlite.measure.result import MeasureResult, Status
+from ansorlite.measure.rotation import rotated
 from ansorlite.measure.runner import CheckSpec, PrepareResult, Reference
 from ansorlite.measure.timing import TimingPolicy, time_kernel
 from ansorlite.target import Target
@@ -159,7 +160,7 @@ def _run(
     if error:
         return MeasureResult(Status.WRONG_OUTPUT, error=error, check_s=check_s, max_error=max_error)
 
-    repeat = _repeat(function, args)
+    repeat = _repeat(function, args, image, policy)
     start = time.perf_counter()
     timing = time_kernel(repeat, policy, best_latency_s, flush, first_s)
     run_s = time.perf_counter() - start
@@ -196,7 +197,9 @@ def _race(
             MeasureResult(status, first_s, (first_s,), error, 0.0, 0.0, check_s, max_error)
         )
         contenders.append(
-            _turn(_repeat(function, args), first_s, policy, flush) if not error else _out
+            _turn(_repeat(function, args, image, policy), first_s, policy, flush)
+            if not error
+            else _out
         )
         again.append((function, buffers))
     standings = run_turns(contenders, budget_s)
@@ -232,12 +235,18 @@ def _turn(
     return turn
 
 
-def _repeat(function: NativeFunction, args: Any) -> Callable[[int], float]:
+def _repeat(
+    function: NativeFunction, args: Any, image: KernelImage, policy: TimingPolicy
+) -> Callable[[int], float]:
     """Seconds that n calls take."""
+    calls = rotated(function, args, image) if policy.fresh_constants else None
 
     def repeat(n: int) -> float:
         begin = time.perf_counter_ns()
-        function.repeat(args, n)
+        if calls is None:
+            function.repeat(args, n)
+        else:
+            calls.run(n)
         return (time.perf_counter_ns() - begin) * 1e-9
 
     return repeat

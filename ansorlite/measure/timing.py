@@ -23,7 +23,9 @@ class TimingPolicy:
     kernel's ends after `limit_s` even before that. `losing` holds (repeats, factor): after that
     many repeats, a minimum above factor times the best latency known ends it. The run that warms a
     kernel up counts as a repeat if it takes `trusted_s` or more, and is enough if it is `hopeless`
-    times slower than the best. `cold` runs once a repeat, after a flush of the caches.
+    times slower than the best. `cold` runs once a repeat, after a flush of the caches;
+    `fresh_constants` reads constants from memory in every call, as the kernels of a network do that
+    has more weights than the caches hold, while activations stay where they are.
     """
 
     repeat_s: float = 0.005
@@ -37,6 +39,7 @@ class TimingPolicy:
     trusted_s: float = 0.02
     hopeless: float = 1.8
     cold: bool = False
+    fresh_constants: bool = False
 
 
 @dataclass(frozen=True)

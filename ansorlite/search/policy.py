@@ -69,7 +69,7 @@ class EvolutionParams:
     measured_share: float = 0.25
     alive: int = 8  # sketches that breed in one round
     looked_at: int = 16  # unmeasured sketches that compete to be among them
-    looked_at_first: int = 48  # the same in the first round
+    looked_at_first: int = 48  # the same in the first round, where nothing hints at any
     same_tiles: int = 2  # picked rows of a round with equal tiles
     same_body: float = 0.2  # share of a round with one register body
     same_sketch: float = 0.34  # share of a round with one sketch, where others are left
@@ -210,9 +210,14 @@ class EvolutionaryPolicy:
         self.history = _History(sketches, target)
         self.params = params or EvolutionParams()
         self._seed, self._key, self._model = seed, key, model
+        self._hints: tuple[str, ...] = ()
 
     def tell(self, candidates: Sequence[Candidate], latency_s: Sequence[float]) -> None:
         self.history.tell(candidates, latency_s)
+
+    def hint(self, names: Sequence[str]) -> None:
+        """Sketches that did well for similar tasks: the first round looks at few others."""
+        self._hints = tuple(dict.fromkeys(n for n in names if n in self.history.sketches))
 
     def ask(self, n: int, round_: int) -> list[Candidate]:
         rng = round_rng(self._seed, self._key, round_)
@@ -272,8 +277,11 @@ class EvolutionaryPolicy:
         known = [s for s in names if self.history.told[s].latency_s]
         others = [s for s in names if not self.history.told[s].latency_s]
         p = self.params
-        tried = rng.permutation(len(others))[: p.looked_at if known else p.looked_at_first]
-        names = [*known, *(others[int(k)] for k in sorted(tried))]
+        hinted = () if known else self._hints
+        tried = rng.permutation(len(others))
+        tried = tried[: p.looked_at if known or hinted else p.looked_at_first]
+        drawn = (others[int(k)] for k in sorted(tried))
+        names = list(dict.fromkeys([*known, *hinted, *drawn]))
         merit: dict[str, float] = {}
         for name in names:
             rows = self.history.sample(name, 16, self.params.draws, rng)

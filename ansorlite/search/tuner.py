@@ -31,7 +31,7 @@ from ansorlite.schedule.naming import canonical_names
 from ansorlite.schedule.state import State, complete_state
 from ansorlite.search.clock import PhaseClock
 from ansorlite.search.debug import Trace
-from ansorlite.search.policy import Candidate, SearchPolicy
+from ansorlite.search.policy import Candidate, EvolutionaryPolicy, SearchPolicy
 from ansorlite.search.proxy import adapted, is_legal
 from ansorlite.search.reference import is_heavy, reference_state
 from ansorlite.space.plain import PLAIN, plain_state, with_double_sums
@@ -230,6 +230,8 @@ class TaskTuner:
             if near.key not in known:
                 known.add(near.key)
                 self._suggested.append(near)
+        if isinstance(self.policy, EvolutionaryPolicy):
+            self.policy.hint([c.sketch.name for c in self._suggested])
 
     def suggested(self) -> Program | None:
         """The program of what is to be measured first, if something was suggested."""

@@ -1,0 +1,59 @@
+"""Which form of a computation measures next."""
+
+from typing import Any, cast
+
+from ansorlite.search.forms import Forms
+from ansorlite.search.tuner import TaskTuner
+
+
+class Stub:
+    """A tuner by its figures."""
+
+    def __init__(self, rounds: int, latency_s: float | None, pending: int = 0) -> None:
+        self.rounds, self.best_latency_s, self.pending = rounds, latency_s, pending
+        self.trials = 8 * rounds
+
+
+def forms(*stubs: Any) -> Forms:
+    return Forms(cast("list[TaskTuner]", stubs))
+
+
+def test_every_form_gets_a_first_round() -> None:
+    plain, other = Stub(1, 1.0), Stub(0, None)
+    both = forms(plain, other)
+    assert both.next() is plain
+    plain.rounds = 2
+    assert both.next() is other
+
+
+def test_rounds_go_to_the_faster_form() -> None:
+    slow, fast = Stub(2, 2.0), Stub(2, 1.0)
+    both = forms(slow, fast)
+    given = []
+    for _ in range(20):
+        chosen = both.next()
+        chosen.rounds += 1
+        given.append(chosen is fast)
+    assert all(given)
+    slow.best_latency_s = 1.05  # a close one keeps its share
+    assert {both.next() is fast for _ in range(1)} == {False}
+
+
+def test_a_torn_round_is_finished_first() -> None:
+    a, b = Stub(3, 1.0), Stub(3, 5.0, pending=4)
+    assert forms(a, b).next() is b
+
+
+def test_the_best_of_all_counts() -> None:
+    a, b = Stub(3, 2.0), Stub(2, 1.0)
+    both = forms(a, b)
+    assert both.best_latency_s == 1.0 and both.fastest is b and both.trials == 40
+    assert forms(Stub(0, None), Stub(0, None)).best_latency_s is None
+
+
+def test_a_form_without_candidates_is_left() -> None:
+    a, b = Stub(2, 1.0), Stub(0, None)
+    both = forms(a, b)
+    assert both.next() is b
+    both.told(b, 0)
+    assert both.next() is a
