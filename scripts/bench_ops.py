@@ -26,7 +26,8 @@ def make_peer() -> None:
     ):
         return
     print(f"installing {', '.join(PACKAGES)} into {PEER.name}", file=sys.stderr)
-    venv.create(PEER, with_pip=True)
+    if not python.exists():
+        venv.create(PEER, with_pip=True)
     subprocess.run([python, "-m", "pip", "install", "--quiet", *PACKAGES], check=True)
 
 
