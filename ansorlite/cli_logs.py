@@ -74,6 +74,8 @@ def _recorded_tasks(p: argparse.ArgumentParser) -> None:
 
 def replay(args: argparse.Namespace, network: Callable[[str], "Graph"]) -> tuple[str, bool]:
     """Run recorded programs again: (a table, whether all of them are right)."""
+    from ansorlite.measure.runner import LocalRunner
+    from ansorlite.measure.timing import TimingPolicy
     from ansorlite.report.logs import replayed_table
     from ansorlite.search.replay import replay as run_again
 
@@ -82,7 +84,9 @@ def replay(args: argparse.Namespace, network: Callable[[str], "Graph"]) -> tuple
         raise LogError(f"{args.log} has no valid record: there is nothing to run again")
     tasks = _tasks_of(valid, map(network, args.networks))
     chosen = valid if args.all else distill(valid, args.keep)
-    found = list(run_again(chosen, tasks))
+    # Kernels of networks were timed with constants from memory (see `pipeline.auto_schedule`).
+    with LocalRunner(policy=TimingPolicy(fresh_constants=bool(args.networks))) as runner:
+        found = list(run_again(chosen, tasks, runner=runner))
     return replayed_table(found), all(r.latency_s is not None for r in found)
 
 
@@ -133,7 +137,7 @@ def _network_tasks(graphs: Iterable["Graph"]) -> dict[str, "SearchTask"]:
 
     machine = Target.detect()
     weighted = [w for g in graphs for w in network_tasks(partition(optimize(g)), machine)]
-    return {w.task.workload_key: w.task for w in weighted}
+    return {form.workload_key: form for w in weighted for form in w.forms}
 
 
 def _suite_tasks(name: str) -> dict[str, "SearchTask"]:

@@ -140,6 +140,31 @@ def test_networks_share_their_tasks(scheduler: str, tmp_path: Path) -> None:
         assert relative_error(module(x), evaluate(net, [x])[0]) < 1e-4
 
 
+def test_a_convolution_is_tuned_in_every_form(tmp_path: Path) -> None:
+    """Direct and Winograd's: the log has both, and compiles to what was found."""
+    b = GraphBuilder("forms")
+    rng = np.random.default_rng(5)
+    weight = b.constant((rng.standard_normal((16, 16, 3, 3)) / 8).astype(np.float32))
+    window = {"strides": (1, 1), "pads": ((1, 1), (1, 1)), "dilations": (1, 1)}
+    x = b.input("x", (1, 16, 12, 12))
+    net = b.finish([b.emit("conv", [x, weight], groups=1, layout="channels_first", **window)])
+    options = {"log": tmp_path / "log", "progress": False, "round_size": 4}
+    module = al.auto_schedule(net, n_trials=20, **options)
+    image = picture(net)
+    want = evaluate(net, [image])[0]
+    assert relative_error(module(image), want) < 1e-4
+    parts = partition(optimize(net))
+    forms = next(s for s in parts.subgraphs if s.others).forms
+    logged = {r.task for r in read_log(tmp_path / "log").records}
+    assert len(forms) == 3 and {f.dag.workload_key for f in forms} <= logged
+    again = al.auto_schedule(net, n_trials=0, **options)
+    assert relative_error(again(image), want) < 1e-4
+    assert sum(r.trials for r in again.report.rows) == 20
+    resumed = al.auto_schedule(net, n_trials=24, **options)
+    assert len(read_log(tmp_path / "log").records) == 24
+    assert relative_error(resumed(image), want) < 1e-4
+
+
 def test_the_same_network_twice_and_none_at_all() -> None:
     net = _dense("one", 0, 16, 24)
     modules = al.auto_schedule([net, net], n_trials=0, progress=False)

@@ -22,7 +22,12 @@ from ansorlite.measure.runner import LocalRunner, Runner
 from ansorlite.records import Record, RecordLog, for_task
 from ansorlite.search.clock import PhaseClock
 from ansorlite.search.debug import trace_of
-from ansorlite.search.policy import EvolutionaryPolicy, RandomPolicy, SearchPolicy
+from ansorlite.search.policy import (
+    EvolutionaryPolicy,
+    EvolutionParams,
+    RandomPolicy,
+    SearchPolicy,
+)
 from ansorlite.search.progress import Progress, Snapshot
 from ansorlite.search.proxy import shrunk
 from ansorlite.search.result import BestProgram, TuneResult
@@ -59,6 +64,7 @@ class Session:
     space: SpaceOptions | None = None
     progress: bool = True
     round_size: int | None = None
+    params: EvolutionParams | None = None
 
     def __enter__(self) -> "Session":
         if self.n_trials is None and self.timeout is None:
@@ -186,7 +192,7 @@ class Session:
                 made = RandomPolicy(space, task.target, self.seed, task.workload_key)
             else:
                 made = EvolutionaryPolicy(
-                    space, task.target, self.seed, task.workload_key, self.cost_model
+                    space, task.target, self.seed, task.workload_key, self.cost_model, self.params
                 )
             return TaskTuner(task, space, made, self.shared, self.history)
 
@@ -221,6 +227,7 @@ def tune(
     space: SpaceOptions | None = None,
     progress: bool = True,
     round_size: int | None = None,
+    params: EvolutionParams | None = None,
 ) -> TuneResult:
     """Search for a fast program of one task.
 
@@ -229,7 +236,18 @@ def tune(
     With `n_trials=0` nothing is measured: the best of the log, else what the model predicts.
     """
     with Session(
-        n_trials, timeout, seed, log, policy, model, builder, runner, space, progress, round_size
+        n_trials,
+        timeout,
+        seed,
+        log,
+        policy,
+        model,
+        builder,
+        runner,
+        space,
+        progress,
+        round_size,
+        params,
     ) as session:
         return _tune_one(session, task)
 

@@ -91,9 +91,7 @@ def simplify_const_tensor(state: State, position: int, target: Target) -> Outcom
     listed = tuple(s.compute.attr("simplify_const_indices"))
     if s.compute.combiner or along is None or along.name in listed:
         return _two_levels(state, position)
-    n = extent(along)
-    lanes = min(target.lanes(s.compute.dtype), n)
-    options = tuple(o for o in tile_options(n, 1, lanes) if o[-1] == lanes)
+    lanes, options = _whole_vectors(extent(along), target.lanes(s.compute.dtype))
     hole = Hole(f"{node_of(s.name)}.{along.name}", node_of(s.name), "tile", options)
     others = [a.name for a in s.compute.axes if a.name not in (*listed, along.name)]
     outer, inner = f"{along.name}.0", f"{along.name}.1"
@@ -107,6 +105,17 @@ def simplify_const_tensor(state: State, position: int, target: Target) -> Outcom
     if at is not None:
         state = state.apply(ComputeAt(s.name, *at))
     return Outcome(((state, position - 1),), True)
+
+
+def _whole_vectors(n: int, most: int) -> tuple[int, tuple[tuple[int, ...], ...]]:
+    """The most lanes of which an axis is made, nearly, and its tiles of one vector."""
+    lanes = most
+    while lanes > 1:
+        options = tuple(o for o in tile_options(n, 1, lanes) if o[-1] == lanes)
+        if options:
+            return lanes, options
+        lanes //= 2
+    return 1, ((n, 1),)
 
 
 def _row_of_reader(state: State, s: Stage) -> tuple[str, str] | None:
@@ -130,7 +139,8 @@ def _row_of_reader(state: State, s: Stage) -> tuple[str, str] | None:
         return None
     own = [a.name for a in s.compute.axes]
     k = own.index(s.compute.attr("simplify_const_indices")[0]) - 1
-    return (reader.name, reader.compute.axes[k].name) if k >= 0 else None
+    row = reader.compute.axes[k].name
+    return (reader.name, row) if k >= 0 and row in {it.name for it in reader.iters} else None
 
 
 def _two_levels(state: State, position: int) -> Outcome:

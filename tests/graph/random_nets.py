@@ -69,6 +69,40 @@ def conv(net: Net) -> str:
     return net.b.emit("conv", operands, groups=groups, **net.window(x, kernel))
 
 
+def conv_transpose(net: Net) -> str:
+    x = net.pick()
+    _, c, h, w = net.b.shape(x)
+    kernel = net.kernel(x)
+    small = max(h, w) <= 7
+    pads = tuple((0, net.draw(st.integers(-1, 0))) for _ in kernel)
+    return net.b.emit(
+        "conv_transpose",
+        [x, net.param(c, net.draw(st.integers(1, 3)), *kernel)],
+        strides=(net.draw(st.integers(2, 3)), 2) if small else (1, 1),
+        pads=pads if small else ((0, 0), (0, 0)),
+        layout="channels_first",
+    )
+
+
+def take(net: Net) -> str:
+    """Rows, columns or channels by index, some twice, some counted from the end."""
+    x = net.pick()
+    axis = net.draw(st.integers(1, 3))
+    n = net.b.shape(x)[axis]
+    index = net.rng.integers(-n, n, net.draw(st.integers(1, n + 1)))
+    return net.b.emit("take", [x, net.b.constant(index, "index")], axis=axis)
+
+
+def masked(net: Net) -> str:
+    """Elements below a bound, or outside of a mask, are replaced."""
+    x = net.pick()
+    bound = net.b.constant(np.asarray(0.25, np.float32), "bound")
+    if net.draw(st.booleans()):
+        return net.b.emit("where", [net.b.emit("less", [x, bound]), bound, x])
+    mask = net.b.constant(net.rng.random(net.b.shape(x)[2:]) < 0.5, "mask")
+    return net.b.emit("where", [mask, x, bound])
+
+
 def pointwise(net: Net) -> str:
     x = net.pick()
     co = net.draw(st.sampled_from([2, 4]))
@@ -239,6 +273,9 @@ LAYERS = (
     conv,
     conv,
     pointwise,
+    conv_transpose,
+    take,
+    masked,
     batch_norm,
     batch_norm,
     activation,

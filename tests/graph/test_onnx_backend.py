@@ -15,9 +15,9 @@ import numpy as np
 import onnx
 import pytest
 from onnx.backend.test.loader import load_model_tests
+from onnx_backend import AnsorliteBackend
 
 from ansorlite.errors import ModelError
-from tests.graph.onnx_backend import AnsorliteBackend
 
 DATA = Path(onnx.__file__).parent / "backend" / "test" / "data"
 EVERY = 12  # node tests of which one runs natively in the default tier

@@ -71,32 +71,34 @@ def test_it_means_a_convolution(
         assert relative_error(got, want) < 5e-6
 
 
-def small_net(size: int, rank: int = 2) -> Graph:
+def small_net(size: int, rank: int = 2, channels: int = 16) -> Graph:
     """Two 3x3 convolutions with bias and relu, the second with a residual sum."""
     b = GraphBuilder("net")
-    x = b.input("x", (1, 16, *(3,) * (rank - 2), size, size))
+    x = b.input("x", (1, channels, *(3,) * (rank - 2), size, size))
     y = x
     for k in range(2):
         y = b.emit(
             "conv",
-            [y, b.constant(normal(16, 16, *(3,) * rank) * 0.1, "w")],
+            [y, b.constant(normal(channels, channels, *(3,) * rank) * 0.1, "w")],
             strides=(1,) * rank,
             pads=((1, 1),) * rank,
             dilations=(1,) * rank,
             groups=1,
             layout="channels_first",
         )
-        y = b.emit("add", [y, b.constant(normal(16, *(1,) * rank), "b")])
+        y = b.emit("add", [y, b.constant(normal(channels, *(1,) * rank), "b")])
         y = b.emit("add", [y, x]) if k else y
         y = b.emit("relu", [y])
     return b.finish([y])
 
 
-@pytest.mark.parametrize(("size", "rank"), [(8, 2), (13, 2), (9, 3)])
-def test_forms_of_a_network_agree_natively(size: int, rank: int) -> None:
+@pytest.mark.parametrize(
+    ("size", "rank", "channels"), [(8, 2, 16), (13, 2, 16), (9, 3, 16), (8, 2, 20), (9, 2, 17)]
+)
+def test_forms_of_a_network_agree_natively(size: int, rank: int, channels: int) -> None:
     """Every combination of forms: kernels of different forms read each other's results."""
     target = Target.detect()
-    graph = small_net(size, rank)
+    graph = small_net(size, rank, channels)
     parts = partition(optimize(graph))
     found = tasks(parts)
     assert sum(bool(t.others) for t in found) == 2

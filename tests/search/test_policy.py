@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -168,3 +169,25 @@ def test_sketches_are_corrected_by_what_they_measured() -> None:
         policy.tell(found, [float(factor * 2.0**-v) for v in score])
     assert policy.history.bias(second, 4.0) > policy.history.bias(first, 4.0)
     assert policy.history.bias(SPACE[-1].name, 4.0) == 0.0 or len(SPACE) == 2
+
+
+def test_hinted_sketches_are_looked_at_and_few_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sketches that a similar task liked leave the first round little else to lower."""
+    params = EvolutionParams(population=64, generations=1, alive=2, looked_at=3)
+    counts = []
+    for hints in ((), (SPACE[-1].name, "unknown")):
+        policy = EvolutionaryPolicy(
+            SPACE, TASK.target, 0, TASK.workload_key, GBDTModel(seed=0), params
+        )
+        policy.hint(hints)
+        looked_at: set[str] = set()
+        sample = policy.history.sample
+
+        def seen(name: str, *args: Any, _to: set[str] = looked_at, _by: Any = sample) -> Any:
+            _to.add(name)
+            return _by(name, *args)
+
+        monkeypatch.setattr(policy.history, "sample", seen)
+        check_legal(policy.ask(8, 1))
+        counts.append(looked_at)
+    assert SPACE[-1].name in counts[1] and len(counts[1]) < len(counts[0])

@@ -1,0 +1,242 @@
+"""What each part of the search is worth: the same cases and budgets without it.
+
+In: cases, policies of `POLICIES`, seeds, a number of trials. Out: a `Run` each, the latency of
+every trial in order, as JSON lines; from all of them a table: the area under the best-so-far curve,
+paired by case and seed with the full search, with bootstrap intervals. All figures are relative to
+the best latency known of a case over all runs in the file.
+"""
+
+import json
+import math
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ansorlite.cost.losses import TrainingGroup
+from ansorlite.cost.model import CostModel, GBDTModel
+from ansorlite.search.policy import EvolutionParams
+from ansorlite.space.sketch import SpaceOptions
+from ansorlite.workloads import workload
+
+CASES = tuple(
+    [
+        "C1D:1",
+        "C2D:2",
+        "C3D:1",
+        "GMM:1",
+        "GRP:1",
+        "DIL:1",
+        "DEP:1",
+        "T2D:1",
+        "CAP:1",
+        "NRM:1",
+        "SFM:1",
+        "TBS:1",
+    ]
+)
+BUDGETS = (16, 64, 200, 1000)
+RESAMPLES = 2000
+Float = npt.NDArray[np.float64]
+
+
+class NeverTrained(GBDTModel):
+    """A model that learns nothing: the analytic score alone decides."""
+
+    def update(self, groups: Sequence[TrainingGroup]) -> None:
+        """Forget them."""
+
+
+def _model_alone(seed: int) -> CostModel:
+    model = GBDTModel(seed=seed)
+    model.blends = False
+    return model
+
+
+@dataclass(frozen=True)
+class Policy:
+    """A search with something left out; arguments of `search.tune.tune`."""
+
+    what: str
+    policy: str = "evolutionary"
+    model: Callable[[int], CostModel] | None = None
+    params: EvolutionParams | None = None
+    space: SpaceOptions | None = None
+
+
+POLICIES: dict[str, Policy] = {
+    "full": Policy("everything"),
+    "random": Policy("legal rows at random, no fine-tuning", policy="random"),
+    "limited": Policy(
+        "the sketches of the paper: no packing, locations or folding",
+        space=SpaceOptions(folding=False, packing=False, locations=False),
+    ),
+    "no-crossover": Policy("mutation alone", params=EvolutionParams(mutation=1.0)),
+    "no-hops": Policy("no moves between sketches", params=EvolutionParams(hop=0.0)),
+    "no-model": Policy("no learned model", model=lambda seed: NeverTrained(seed=seed)),
+    "no-draft": Policy("no analytic score once the model is trained", model=_model_alone),
+}
+
+
+@dataclass(frozen=True)
+class Run:
+    """One search: seconds of every trial in order, None for a failure, and of the whole."""
+
+    policy: str
+    case: str
+    seed: int
+    latency_s: list[float | None]
+    wall_s: float
+    target: str = ""
+    date: str = ""
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def key(self) -> tuple[str, str, int]:
+        return self.policy, self.case, self.seed
+
+    def best(self) -> Float:
+        """float64[trials]: the best latency so far; inf before anything ran."""
+        times = [math.inf if t is None else t for t in self.latency_s]
+        return np.minimum.accumulate(np.asarray(times, np.float64))
+
+
+def run(policy: str, case: str, seed: int, trials: int) -> Run:
+    """Search once."""
+    from ansorlite.search.tune import tune
+
+    p = POLICIES[policy]
+    found = tune(
+        workload(case),
+        trials,
+        seed=seed,
+        policy=p.policy,  # type: ignore[arg-type]
+        model=None if p.model is None else p.model(seed),
+        params=p.params,
+        space=p.space,
+        progress=False,
+    )
+    times = [r.latency_s if r.ok else None for r in found.records]
+    date = time.strftime("%Y-%m-%d")
+    return Run(
+        policy, case, seed, times, found.wall_s, found.task.target.fingerprint, date, found.seconds
+    )
+
+
+def read_runs(path: Path) -> list[Run]:
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [Run(**json.loads(line)) for line in lines]
+
+
+def append_run(path: Path, new: Run) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as out:
+        out.write(json.dumps(asdict(new)) + "\n")
+
+
+def missing(
+    runs: Iterable[Run], policies: Sequence[str], cases: Sequence[str], seeds: int, trials: int
+) -> list[tuple[str, str, int]]:
+    """(policy, case, seed) of what is still to be run, seed by seed and case by case."""
+    done = {r.key for r in runs if len(r.latency_s) >= trials}
+    wanted = [(p, c, s) for s in range(seeds) for c in cases for p in policies]
+    return [key for key in wanted if key not in done]
+
+
+def efficiency(runs: Sequence[Run]) -> dict[tuple[str, str, int], Float]:
+    """For every run float64[trials]: the best known latency of its case over its best so far."""
+    known: dict[str, float] = {}
+    for r in runs:
+        known[r.case] = min(known.get(r.case, math.inf), float(r.best()[-1]))
+    return {r.key: known[r.case] / r.best() for r in runs}
+
+
+def geometric_mean(values: Iterable[float]) -> float:
+    logs = [math.log(max(v, 1e-9)) for v in values]
+    return math.exp(sum(logs) / len(logs)) if logs else math.nan
+
+
+def area(curve: Float) -> float:
+    """The mean of a curve over its trials, the plain schedule's left out."""
+    return float(np.mean(curve[1:] if len(curve) > 1 else curve))
+
+
+def gain(
+    curves: dict[tuple[str, str, int], Float], policy: str, base: str = "full"
+) -> tuple[float, float, float, int]:
+    """(mean, low, high, pairs): how much more area `base` has, of pairs of one case and seed.
+
+    The interval holds 95 % of the means of resampled pairs.
+    """
+    pairs = []
+    for (p, case, seed), curve in curves.items():
+        other = curves.get((base, case, seed))
+        if p == policy and other is not None:
+            n = min(len(curve), len(other))
+            pairs.append(area(other[:n]) - area(curve[:n]))
+    if not pairs:
+        return math.nan, math.nan, math.nan, 0
+    values = np.asarray(pairs)
+    rng = np.random.default_rng(0)
+    means = values[rng.integers(0, len(values), (RESAMPLES, len(values)))].mean(axis=1)
+    low, high = np.quantile(means, [0.025, 0.975])
+    return float(values.mean()), float(low), float(high), len(values)
+
+
+def table(runs: Sequence[Run]) -> str:
+    """A line a policy: geometric means at the budgets, the least of all, the gain of the rest."""
+    curves = efficiency(runs)
+    most = max((len(c) for c in curves.values()), default=0)
+    budgets = [b for b in BUDGETS if b <= most]
+    head = " ".join(f"{f'at {b}':>7} {'least':>6}" for b in budgets)
+    lines = [f"{'policy':14} {'runs':>4} {head} {'area':>6}  full search's gain in area (95 %)"]
+    for name, p in POLICIES.items():
+        own = {k: c for k, c in curves.items() if k[0] == name}
+        if not own:
+            continue
+        cells = []
+        for b in budgets:
+            reached = [float(c[b - 1]) for c in own.values() if len(c) >= b]
+            low = min(reached, default=math.nan)
+            cells.append(f"{geometric_mean(reached):7.1%} {low:6.0%}")
+        mean, low, high, pairs = gain(curves, name)
+        against = (
+            "" if name == "full" else f"{mean:+.3f} ({low:+.3f} to {high:+.3f}, {pairs} pairs)"
+        )
+        areas = geometric_mean(area(c) for c in own.values())
+        lines.append(
+            f"{name:14} {len(own):4} {' '.join(cells)} {areas:6.3f}  {against}  {p.what}".rstrip()
+        )
+    return "\n".join(lines) + "\n"
+
+
+def plot(runs: Sequence[Run], path: Path) -> None:
+    """The curves of every policy, geometric means over cases and seeds; needs matplotlib."""
+    from ansorlite.errors import MissingExtra
+
+    try:
+        import matplotlib
+    except ImportError:
+        raise MissingExtra("matplotlib", "report") from None
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    curves = efficiency(runs)
+    figure, axes = pyplot.subplots(figsize=(7, 4.5))
+    for name in POLICIES:
+        own = [c for k, c in curves.items() if k[0] == name]
+        if own:
+            n = min(map(len, own))
+            logs: Any = np.log(np.maximum([c[:n] for c in own], 1e-9))
+            axes.plot(np.arange(1, n + 1), np.exp(logs.mean(axis=0)), label=name)
+    axes.set_xlabel("trials")
+    axes.set_ylabel("best known latency / best so far (geometric mean)")
+    axes.set_xscale("log")
+    axes.legend()
+    figure.tight_layout()
+    figure.savefig(path)
+    pyplot.close(figure)

@@ -1,0 +1,52 @@
+"""What each part of the search is worth (some 25 s a run of 200 trials; all of them: 1 h 45 min).
+
+Claim: every part of the default search has a gain in the area under the best-so-far curve. Runs
+what is missing in results/ablations.jsonl, so it can be stopped and continued, then writes the
+table and the plot beside it. With `--trials 1000 --policies full` it shows sample efficiency.
+Usage: python scripts/ablations.py [--policies full random ...] [--cases C2D:2 ...] [--seeds 3]
+       [--trials 200] [--table]
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+from ansorlite.bench import ablations
+from ansorlite.errors import MissingExtra
+
+RESULTS = Path(__file__).parents[1] / "results" / "ablations.jsonl"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument(
+        "--policies", nargs="+", choices=tuple(ablations.POLICIES), default=[*ablations.POLICIES]
+    )
+    parser.add_argument("--cases", nargs="+", default=list(ablations.CASES))
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--trials", type=int, default=200)
+    parser.add_argument("--table", action="store_true", help="run nothing: only show what is there")
+    args = parser.parse_args()
+    runs = ablations.read_runs(RESULTS)
+    todo = ablations.missing(runs, args.policies, args.cases, args.seeds, args.trials)
+    for policy, case, seed in [] if args.table else todo:
+        done = ablations.run(policy, case, seed, args.trials)
+        ablations.append_run(RESULTS, done)
+        print(
+            f"{policy:14} {case:7} seed {seed}: {done.best()[-1] * 1e3:.3f} ms in "
+            f"{done.wall_s:.0f} s",
+            flush=True,
+        )
+    runs = ablations.read_runs(RESULTS)
+    text = ablations.table(runs)
+    RESULTS.with_suffix(".txt").write_text(text)
+    print(text, end="")
+    try:
+        ablations.plot(runs, RESULTS.with_suffix(".svg"))
+    except MissingExtra as error:
+        print(error, file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

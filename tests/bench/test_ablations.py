@@ -1,0 +1,56 @@
+"""Searches with parts left out: figures from runs, and one small run of each policy."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ansorlite.bench import ablations
+from ansorlite.bench.ablations import POLICIES, Run, area, efficiency, gain, missing, table
+
+FULL = Run("full", "C2D:2", 0, [8.0, None, 4.0, 2.0], 1.0)
+OTHER = Run("random", "C2D:2", 0, [8.0, 8.0, None, 4.0], 1.0)
+
+
+def test_curves_are_relative_to_the_best_of_all_runs() -> None:
+    curves = efficiency([FULL, OTHER])
+    np.testing.assert_allclose(curves[FULL.key], [0.25, 0.25, 0.5, 1.0])
+    np.testing.assert_allclose(curves[OTHER.key], [0.25, 0.25, 0.25, 0.5])
+    assert area(curves[FULL.key]) == pytest.approx(1.75 / 3)
+
+
+def test_gains_pair_cases_and_seeds() -> None:
+    runs = [FULL, OTHER, replace(FULL, seed=1), replace(OTHER, seed=2)]
+    mean, low, high, pairs = gain(efficiency(runs), "random")
+    assert pairs == 1 and mean == low == high == pytest.approx((1.75 - 1.0) / 3)
+    assert math.isnan(gain(efficiency([FULL]), "random")[0])
+    assert "+0.250 (+0.250 to +0.250, 1 pairs)" in table(runs)
+
+
+def test_what_is_still_to_be_run(tmp_path: Path) -> None:
+    path = tmp_path / "runs.jsonl"
+    for r in (FULL, OTHER):
+        ablations.append_run(path, r)
+    runs = ablations.read_runs(path)
+    assert runs == [FULL, OTHER]
+    assert missing(runs, ["full", "random"], ["C2D:2", "GMM:1"], 1, 4) == [
+        ("full", "GMM:1", 0),
+        ("random", "GMM:1", 0),
+    ]
+    assert len(missing(runs, ["full"], ["C2D:2"], 2, 5)) == 2  # not long enough, and another seed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", POLICIES)
+def test_every_policy_runs(policy: str) -> None:
+    run = ablations.run(policy, "NRM:1", 0, 12)
+    assert run.policy == policy and len(run.latency_s) == 12
+    assert np.isfinite(run.best()[-1])
+
+
+def test_a_plot_is_written(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    ablations.plot([FULL, OTHER], tmp_path / "plot.svg")
+    assert (tmp_path / "plot.svg").read_text().startswith("<?xml")

@@ -1,0 +1,52 @@
+"""Constants from memory: each call has copies of its own, and results stay what they are."""
+
+import ctypes
+
+import numpy as np
+
+from ansorlite import te
+from ansorlite.codegen.build import build_program
+from ansorlite.codegen.image import KernelImage
+from ansorlite.codegen.loader import NativeFunction, aligned_copy, aligned_empty, load_image
+from ansorlite.measure.rotation import MOST_COPIES, _pool, rotated
+from ansorlite.schedule.lower import lower
+from ansorlite.space.plain import plain_state
+from ansorlite.target import Target
+
+N = 1024
+
+
+def kernel(constant: bool) -> tuple[NativeFunction, KernelImage]:
+    """y = x + w, once with w constant and once with w an input like x."""
+    x = te.placeholder((N,), name="x")
+    w = te.placeholder((N,), name="w", constant=constant)
+    dag = te.ComputeDAG([te.compute((N,), lambda i: x[i] + w[i], "y")])
+    target = Target.detect()
+    image = build_program(lower(plain_state(dag, target)), target)
+    return load_image(image), image
+
+
+def test_every_call_has_its_own_copy_and_the_right_values() -> None:
+    function, image = kernel(constant=True)
+    rng = np.random.default_rng(0)
+    arrays = {
+        "x": aligned_copy(rng.standard_normal(N).astype(np.float32)),
+        "w": aligned_copy(rng.standard_normal(N).astype(np.float32)),
+        "y": aligned_empty((N,), "float32"),
+    }
+    want = arrays["x"] + arrays["w"]
+    args = function.pointer_array([arrays[p.name] for p in image.params])
+    turns = rotated(function, args, image)
+    assert turns is not None and turns._count == min(MOST_COPIES, _pool().nbytes // (4 * N))
+    arrays["w"][...] = 0.0  # the copies are what is read
+    for n in (1, 3, turns._count - 1, 2 * turns._count + 5):
+        arrays["y"][...] = np.nan
+        turns.run(n)
+        np.testing.assert_array_equal(arrays["y"], want)
+    assert turns._next == (1 + 3 + turns._count - 1 + 2 * turns._count + 5) % turns._count
+
+
+def test_nothing_to_rotate() -> None:
+    function, image = kernel(constant=False)
+    args = (ctypes.c_void_p * len(image.params))()
+    assert rotated(function, args, image) is None
