@@ -279,7 +279,8 @@ class EvolutionaryPolicy:
         p = self.params
         hinted = () if known else self._hints
         tried = rng.permutation(len(others))
-        tried = tried[: p.looked_at if known or hinted else p.looked_at_first]
+        most = p.looked_at // 2 if hinted else p.looked_at if known else p.looked_at_first
+        tried = tried[:most]
         drawn = (others[int(k)] for k in sorted(tried))
         names = list(dict.fromkeys([*known, *hinted, *drawn]))
         merit: dict[str, float] = {}

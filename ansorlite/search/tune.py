@@ -34,7 +34,7 @@ from ansorlite.search.result import BestProgram, TuneResult
 from ansorlite.search.transfer import start_from_others
 from ansorlite.search.tuner import Shared, TaskTuner, record_state
 from ansorlite.settings import settings
-from ansorlite.space.sketch import SpaceOptions, sketches
+from ansorlite.space.sketch import Sketch, SpaceOptions, sketches
 from ansorlite.target import Target
 from ansorlite.task import SearchTask
 
@@ -183,25 +183,25 @@ class Session:
         return SpaceOptions(max_sketches=SKETCHES_OF_FORMS)
 
     def tuner(self, task: SearchTask) -> TaskTuner:
-        with self.clock.phase("search"):
-            space = (
-                [] if self.answered(task) else sketches(task.dag, task.target, self._space(task))
-            )
-            made: SearchPolicy
+        """The tuner of a task, which makes its sketches when it first needs them."""
+
+        def space() -> Sequence[Sketch]:
+            return [] if self.answered(task) else sketches(task.dag, task.target, self._space(task))
+
+        def made(found: Sequence[Sketch]) -> SearchPolicy:
+            place = task.target, self.seed, task.workload_key
             if self.policy == "random":
-                made = RandomPolicy(space, task.target, self.seed, task.workload_key)
-            else:
-                made = EvolutionaryPolicy(
-                    space, task.target, self.seed, task.workload_key, self.cost_model, self.params
-                )
-            return TaskTuner(task, space, made, self.shared, self.history)
+                return RandomPolicy(found, *place)
+            return EvolutionaryPolicy(found, *place, self.cost_model, self.params)
+
+        return TaskTuner(task, space, made, self.shared, self.history)
 
     def train(self, tuners: Sequence[TaskTuner]) -> None:
         """Retrain the cost model on everything told so far, if something is new."""
         groups = [
             t.policy.history.group(t.task.workload_key)
             for t in tuners
-            if isinstance(t.policy, EvolutionaryPolicy)
+            if t.has_begun and isinstance(t.policy, EvolutionaryPolicy)
         ]
         groups = [g for g in groups if len(g.latency_s)]
         known = sum(len(g.latency_s) for g in groups)

@@ -18,11 +18,12 @@ from ansorlite.search.progress import Progress, Snapshot
 from ansorlite.search.result import TuneResult
 from ansorlite.search.task_scheduler import GradientScheduler, TaskScheduler
 from ansorlite.search.transfer import start_from_others
-from ansorlite.search.tune import Session, round_size, snapshot, task_result
+from ansorlite.search.tune import MIN_ROUND, Session, round_size, snapshot, task_result
 from ansorlite.search.tuner import TaskTuner
 from ansorlite.task import SearchTask
 
 SETTLE = (3, 0.15)  # contenders of a task raced at the end, and seconds of the race
+MANY = 8  # tasks of which each has a small first round
 CLOSE = 1.15  # another form is settled too if its best is within this factor
 
 
@@ -155,7 +156,10 @@ def _rounds(
         if k is None:
             break
         tuner = found[k].next()
-        n = session.round_of(size, sum(t.trials for t in everyone), tuner.pending)
+        # Many tasks: a small first round of each brings the whole down soonest.
+        first = tuner.rounds <= 1 and len(found) >= MANY
+        wanted = min(size, MIN_ROUND) if first else size
+        n = session.round_of(wanted, sum(t.trials for t in everyone), tuner.pending)
         if n == 0:
             break
         session.train(everyone)

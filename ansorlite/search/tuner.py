@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from hashlib import sha256
 from itertools import islice
 
@@ -109,13 +110,14 @@ class TaskTuner:
     def __init__(
         self,
         task: SearchTask,
-        sketches: Sequence[Sketch],
-        policy: SearchPolicy,
+        sketches: Sequence[Sketch] | Callable[[], Sequence[Sketch]],
+        policy: SearchPolicy | Callable[[Sequence[Sketch]], SearchPolicy],
         shared: Shared,
         history: Sequence[Record] = (),
     ) -> None:
-        self.task, self.policy, self.shared = task, policy, shared
-        self._sketches = {s.name: s for s in sketches}
+        """Sketches, and the policy on them, may be functions: they are called when first needed."""
+        self.task, self.shared = task, shared
+        self._given = sketches, policy
         self.records: list[Record] = []
         self.images: dict[int, KernelImage] = {}  # by trial
         self.rounds = 0
@@ -127,9 +129,26 @@ class TaskTuner:
         self._suggested: list[Candidate] = []
         self._by_code: dict[Hashable, MeasureResult] = {}
         self._resume(history)
-        self.shared.trace.task(task, sketches)
 
     # ---- what is known --------------------------------------------------------------------------
+
+    @cached_property
+    def _sketches(self) -> dict[str, Sketch]:
+        given, _ = self._given
+        with self.shared.clock.phase("search"):
+            made = given() if callable(given) else given
+        self.shared.trace.task(self.task, made)
+        return {s.name: s for s in made}
+
+    @cached_property
+    def policy(self) -> SearchPolicy:
+        _, given = self._given
+        return given(self.sketches) if callable(given) else given
+
+    @property
+    def has_begun(self) -> bool:
+        """Has the search of this task been needed yet?"""
+        return "policy" in self.__dict__
 
     @property
     def trials(self) -> int:
