@@ -8,8 +8,10 @@ scope; plus what the hardware sees: register tile, vector fill, balance of the p
 data moved per cache level. Magnitudes are log2(1 + x), in bytes, elements or executions.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -17,7 +19,7 @@ import numpy.typing as npt
 
 from ansorlite.cost.left_out import LeftOut, kept, left_out
 from ansorlite.cost.touched import Access, Batch, Levels, Touched, Values, accesses, touch
-from ansorlite.ir.expr import Const, Load, Op
+from ansorlite.ir.expr import Const, Expr, Load, Op
 from ansorlite.ir.program import NO_NOTE, Buffer, For, Program, Store, all_buffers, stores_under
 from ansorlite.ir.traverse import loads
 from ansorlite.ir.traverse import walk as exprs
@@ -223,11 +225,11 @@ def _tested(st: _Statement, levels: Levels, ev: Batch) -> Values:
     with; loops of a register tile are unrolled and keep no test inside.
     """
     n = levels.n
-    guards = [e.args[0] for e in exprs(st.store.value) if isinstance(e, Op) and e.name == "select"]
+    guards = _guards(st.store.value)
     if not guards:
         return np.ones(n)
     total = np.zeros(n)
-    for test in guards:
+    for test, times in guards:
         share = np.ones(n)
         inside = np.ones(n, dtype=bool) if not loads(test) else np.zeros(n, dtype=bool)
         for k in range(levels.depth - 1, -1, -1):
@@ -239,8 +241,15 @@ def _tested(st: _Statement, levels: Levels, ev: Batch) -> Values:
                     inside = inside & ~levels.runs[k]
             else:
                 share = share / np.where(inside, np.maximum(e, 1.0), 1.0)
-        total = total + share
-    return total / len(guards)
+        total = total + times * share
+    return total / sum(times for _, times in guards)
+
+
+@lru_cache(maxsize=1 << 12)
+def _guards(value: Expr) -> tuple[tuple[Expr, int], ...]:
+    """The tests of an expression, and how often each of them stands in it."""
+    tests = (e.args[0] for e in exprs(value) if isinstance(e, Op) and e.name == "select")
+    return tuple(Counter(tests).items())
 
 
 TRANSPOSED = 0.25  # of a gathered element, where squares are transposed in registers

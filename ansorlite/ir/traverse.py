@@ -5,6 +5,7 @@ then building gives the same expression as building with the values in place.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
 
 from ansorlite.ir.expr import (
     COMPARE,
@@ -117,5 +118,7 @@ def substitute(e: Expr, values: Mapping[str, Expr], memo: dict[Expr, Expr] | Non
     return transform(e, leaf, {} if memo is None else memo)
 
 
-def loads(e: Expr) -> list[Load]:
-    return [x for x in walk(e) if isinstance(x, Load)]
+@lru_cache(maxsize=1 << 13)
+def loads(e: Expr) -> tuple[Load, ...]:
+    """The loads of an expression, those of their indices after each; asked for again and again."""
+    return tuple(x for x in walk(e) if isinstance(x, Load))
