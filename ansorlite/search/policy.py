@@ -30,6 +30,7 @@ from ansorlite.target import Target
 Scores = npt.NDArray[np.float64]
 
 
+FEW = 8  # candidates of a round, for which half the effort is made
 PREDICTED = (2.0**-8, 2.0)  # shares of the best speed, beyond which predictions mean nothing
 
 
@@ -221,14 +222,17 @@ class EvolutionaryPolicy:
 
     def ask(self, n: int, round_: int) -> list[Candidate]:
         rng = round_rng(self._seed, self._key, round_)
-        pool = self._first(rng)
+        # A few candidates are worth a short search among few sketches.
+        effort = 2 if n <= FEW else 1
+        generations = -(-self.params.generations // effort)
+        pool = self._first(rng, self.params.alive // effort)
         best = _Pool()
-        for generation in range(self.params.generations + 1):
+        for generation in range(generations + 1):
             scored = {k: (rows, self._score(k, rows)) for k, rows in pool.items() if len(rows)}
             for name, (rows, scores) in scored.items():
                 new = ~rows_in(rows, self.history.measured_rows(name))
                 best.add(name, rows[new], scores[new], keep=16 * n)
-            if generation < self.params.generations:
+            if generation < generations:
                 pool = self._breed(scored, rng)
         return self._pick(best, n, rng)
 
@@ -253,10 +257,10 @@ class EvolutionaryPolicy:
 
     # ---- populations ----------------------------------------------------------------------------
 
-    def _first(self, rng: np.random.Generator) -> dict[str, Rows]:
+    def _first(self, rng: np.random.Generator, alive: int) -> dict[str, Rows]:
         """Random legal rows and the best measured ones, for the sketches alive this round."""
         p = self.params
-        names = self._alive(rng)
+        names = self._alive(rng, alive)
         share = max(32, p.population // max(1, len(names)))
         pool: dict[str, Rows] = {}
         for name in names:
@@ -269,18 +273,20 @@ class EvolutionaryPolicy:
             pool[name] = rows
         return pool
 
-    def _alive(self, rng: np.random.Generator) -> list[str]:
+    def _alive(self, rng: np.random.Generator, most: int) -> list[str]:
         """Sketches by their best measured or (unmeasured) predicted candidate, some at random."""
         names = list(self.history.sketches)
-        if len(names) <= self.params.alive:
+        if len(names) <= most:
             return names
         known = [s for s in names if self.history.told[s].latency_s]
         others = [s for s in names if not self.history.told[s].latency_s]
         p = self.params
         hinted = () if known else self._hints
         tried = rng.permutation(len(others))
-        most = p.looked_at // 2 if hinted else p.looked_at if known else p.looked_at_first
-        tried = tried[:most]
+        if not known:
+            tried = tried[: p.looked_at // 2 if hinted else p.looked_at_first]
+        else:
+            tried = tried[: p.looked_at]
         drawn = (others[int(k)] for k in sorted(tried))
         names = list(dict.fromkeys([*known, *hinted, *drawn]))
         merit: dict[str, float] = {}
@@ -289,8 +295,7 @@ class EvolutionaryPolicy:
             merit[name] = float(self._score(name, rows).max()) if len(rows) else -np.inf
         ranked = sorted(names, key=lambda s: -merit[s])
         measured = sorted(known, key=lambda s: min(self.history.told[s].latency_s))
-        keep = list(dict.fromkeys([*measured[: self.params.alive // 2], *ranked]))
-        keep = keep[: self.params.alive - 1]
+        keep = list(dict.fromkeys([*measured[: most // 2], *ranked]))[: most - 1]
         rest = [s for s in names if s not in keep]
         return [*keep, rest[int(rng.integers(len(rest)))]] if rest else keep
 
