@@ -92,8 +92,7 @@ def padded(c: Context, x: str, widths: tuple[tuple[int, int], ...], value: float
     return c.emit("pad", [x], pads=pairs, value=value) if any(map(any, pairs)) else x
 
 
-# numpy's names of what padding repeats
-PAD_MODES = {"reflect": "reflect", "edge": "edge", "wrap": "wrap"}
+PAD_MODES = ("reflect", "edge", "wrap")  # of what is repeated, as numpy calls them too
 
 
 def pad(c: Context, n: OnnxNode) -> str:
@@ -116,7 +115,7 @@ def pad(c: Context, n: OnnxNode) -> str:
         # Which element stands at each place: the cut-off ones are left out of the indices.
         kept = np.arange(max(0, -lo), shape[axis] + min(0, hi))
         if lo or hi:
-            around: Any = PAD_MODES[mode]
+            around: Any = mode
             index = np.pad(kept, (max(0, lo), max(0, hi)), mode=around)
             x = c.emit("take", [x, c.constant(index.astype(np.int64))], axis=axis)
     return x

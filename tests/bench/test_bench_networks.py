@@ -58,5 +58,7 @@ def test_wrong_outputs_are_no_result(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     model = tmp_path / "net.onnx"
     model.write_bytes(export_onnx(graph).SerializeToString())
     inputs = networks.random_input(graph)
-    with pytest.raises(AnsorliteError, match="outputs differ from onnxruntime's by"):
-        networks._error(np.zeros((1, 3, 8, 8), np.float32), model, inputs, 1)
+    for value in (0.0, np.nan):
+        got = np.full((1, 3, 8, 8), value, np.float32)
+        with pytest.raises(AnsorliteError, match="outputs differ from onnxruntime's by"):
+            networks._error(got, model, inputs, 1)
