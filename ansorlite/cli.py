@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 OK, FAILED, INTERRUPTED, BROKEN_PIPE = 0, 1, 130, 141
 STAGES = ("dag", "sketches", "program", "features", "llvm", "asm")
+NETWORK_STAGES = ("passes", "partition", "svg")
 ROWS = ("random", "plain", "best")
 TIMED_RUNS, TIMED_S = 20, 2.0  # at most so many runs of a network, and about so long
 
@@ -113,7 +114,12 @@ def tune_op(args: argparse.Namespace) -> int:
 
 
 def show(args: argparse.Namespace) -> int:
-    """Print one stage of one candidate of a case, or its roofline."""
+    """Print one stage of one candidate of a case, or its roofline; or a stage of a network."""
+    if args.stage in NETWORK_STAGES:
+        from ansorlite.report.networks import network_stage
+
+        print(network_stage(_named(args.case, args.batch, dict(args.dim)), args.stage), end="")
+        return OK
     from ansorlite.report.show import roofline, stage
 
     task = _task(args)
@@ -211,7 +217,7 @@ def _named(name: str, batch: int | None, dims: dict[str, int]) -> "Graph":
 
 
 def _task(args: argparse.Namespace) -> "SearchTask":
-    task: SearchTask = ansorlite.workload(args.case, batch=args.batch)
+    task: SearchTask = ansorlite.workload(args.case, batch=args.batch or 1)
     return task
 
 
@@ -234,13 +240,11 @@ def _nothing_found(result: "TuneResult") -> str:
 
 def _compare_with_plain(graph: "Graph", module: Any) -> str:
     """Latency of the network with plain schedules and tuned, and how far their outputs differ."""
-    import numpy as np
-
+    from ansorlite.graph.contest import random_inputs
     from ansorlite.pipeline import compile_plain
     from ansorlite.report.units import format_latency
 
-    rng = np.random.default_rng(0)
-    inputs = [_values(graph.types[name], rng) for name in graph.inputs]
+    inputs = random_inputs(graph)
     plain = compile_plain(graph)
     (before, expected), (after, got) = _timed(plain, inputs), _timed(module, inputs)
     text = (
@@ -249,15 +253,6 @@ def _compare_with_plain(graph: "Graph", module: Any) -> str:
     )
     worst = max((_difference(x, y) for x, y in zip(expected, got, strict=True)), default=0.0)
     return f"{text}, outputs differ by at most {worst:.1e} of their largest value\n"
-
-
-def _values(kind: Any, rng: Any) -> Any:
-    """Random values for an input; zeros where they are indices or flags."""
-    import numpy as np
-
-    if kind.dtype.startswith("float"):
-        return rng.standard_normal(kind.shape).astype(kind.dtype)
-    return np.zeros(kind.shape, kind.dtype)
 
 
 def _timed(module: Any, inputs: Sequence[Any]) -> tuple[float, tuple[Any, ...]]:
@@ -351,14 +346,7 @@ def _tune_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("network", metavar="NETWORK|FILE.onnx")
     _search_options(p, None)
     p.add_argument("--batch", type=_positive, metavar="N", help="first extent of every input")
-    p.add_argument(
-        "--dim",
-        type=_dim,
-        metavar="NAME=N",
-        action="append",
-        default=[],
-        help="extent of a dynamic dimension of an ONNX file, by name or place (data.2=224)",
-    )
+    _dim_option(p)
     p.add_argument(
         "--scheduler",
         choices=("gradient", "ucb", "round-robin"),
@@ -368,9 +356,24 @@ def _tune_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("--output", type=Path, metavar="F", help="write the closing tables there, too")
 
 
+def _dim_option(p: argparse.ArgumentParser) -> None:
+    p.add_argument(
+        "--dim",
+        type=_dim,
+        metavar="NAME=N",
+        action="append",
+        default=[],
+        help="extent of a dynamic dimension of an ONNX file, by name or place (data.2=224)",
+    )
+
+
 def _case_options(p: argparse.ArgumentParser) -> None:
-    p.add_argument("case", metavar="CASE", help="a case of the operator suite, such as C2D:2")
-    p.add_argument("--batch", type=_positive, metavar="N", default=1, help="default 1")
+    _what_option(p, "CASE", "a case of the operator suite, such as C2D:2")
+
+
+def _what_option(p: argparse.ArgumentParser, metavar: str, meaning: str) -> None:
+    p.add_argument("case", metavar=metavar, help=meaning)
+    p.add_argument("--batch", type=_positive, metavar="N", help="default 1, or as in the file")
 
 
 def _tune_op_options(p: argparse.ArgumentParser) -> None:
@@ -380,8 +383,14 @@ def _tune_op_options(p: argparse.ArgumentParser) -> None:
 
 
 def _show_options(p: argparse.ArgumentParser) -> None:
-    _case_options(p)
-    p.add_argument("--stage", choices=STAGES, default="program")
+    _what_option(p, "CASE|NETWORK|FILE.onnx", "a case of the operator suite, or a network")
+    _dim_option(p)
+    p.add_argument(
+        "--stage",
+        choices=(*STAGES, *NETWORK_STAGES),
+        default="program",
+        help=f"of a case (default program), or of a network: {', '.join(NETWORK_STAGES)}",
+    )
     p.add_argument("--log", type=Path, metavar="F", help="tuning log whose best program is shown")
     p.add_argument("--row", choices=ROWS, help="best where a log is given, otherwise random")
     p.add_argument("--seed", type=_count, metavar="K", default=0, help="of the random row")

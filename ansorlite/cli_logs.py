@@ -37,15 +37,16 @@ def log(args: argparse.Namespace) -> str:
         raise AnsorliteError(f"log {args.what} writes a new log: say where with --output")
     if args.output.exists() and args.output.stat().st_size:
         raise AnsorliteError(f"{args.output} exists: name a new log, so that nothing is lost")
-    found: list[Record] = []
+    found, choices = list[Record](), list[Record]()
     damaged = 0
     for path in args.logs:
         contents = read_log(path)
         found += contents.records
+        choices += contents.choices
         damaged += len(contents.problems)
     kept = merged(found) if args.what == "merge" else distill(found, args.keep)
     with RecordLog(args.output, fsync=False) as out:
-        for r in kept:
+        for r in (*kept, *merged(choices)):
             out.append(r)
     lines = f"{len(kept)} of {len(found)} records of {len(args.logs)} logs in {args.output}"
     return lines + (f"; {damaged} damaged lines left out" if damaged else "")

@@ -13,6 +13,7 @@ from typing import Any, overload
 from ansorlite.codegen.build import build_program
 from ansorlite.codegen.image import KernelImage
 from ansorlite.errors import AnsorliteError
+from ansorlite.graph.contest import Contender, fastest_in_place
 from ansorlite.graph.ir import Graph
 from ansorlite.graph.module import CompiledModule
 from ansorlite.graph.partition import Partition, partition, tasks
@@ -88,6 +89,7 @@ def auto_schedule(
     objective: Objective | None = None,
     scheduler: str = "gradient",
     early_stop_trials: int | None = None,
+    form_rtol: float = FORM_RTOL,
     progress: bool = True,
     on_round: Callable[[Sequence[Forms]], None] | None = None,
     **session: Any,
@@ -102,8 +104,9 @@ def auto_schedule(
     `objective` is a function of float64[m], the networks' latencies in seconds, that is to be
     small, such as those of `search.objectives`; by default their sum. `scheduler` is "gradient"
     (paper section 6), "ucb" or "round-robin"; a task without gain for `early_stop_trials` gets no
-    more. More keyword arguments go to `search.tune.Session`. Returns one module a network. Raises
-    AnsorliteError for a scheduler that does not exist.
+    more. `form_rtol` bounds the relative error of other forms than the plain one, such as
+    Winograd's; with 0 there are none. More keyword arguments go to `search.tune.Session`. Returns
+    one module a network. Raises AnsorliteError for a scheduler that does not exist.
     """
     if scheduler not in SCHEDULERS:
         raise AnsorliteError(
@@ -112,7 +115,7 @@ def auto_schedule(
     machine = target or Target.detect()
     graphs = [network] if isinstance(network, Graph) else list(network)
     parts = [partition(optimize(g)) for g in graphs]  # passes, partition, expression
-    weighted, places, weights = shared_tasks([network_tasks(p, machine) for p in parts])
+    weighted, places, weights = shared_tasks([network_tasks(p, machine, form_rtol) for p in parts])
     if n_trials is None and timeout is None:
         n_trials = 64 * len(weighted)
     with ExitStack() as stack:
@@ -131,14 +134,16 @@ def auto_schedule(
             early_stop_trials,
             on_round,
         )
-        images = [compile_task(r) for r in results]  # compile
         peak = measure_peak(machine) if n_trials != 0 else None
         modules = []
-        forms = [form_of(w, r) for w, r in zip(weighted, results, strict=True)]
         for p, own, counts in zip(parts, places, weights, strict=True):
-            module = ScheduledModule(p, [images[k] for k in own], [forms[k] for k in own])
+            tuned = [results[k] for k in own]
+            tuned = raced_in_place(run, p, [weighted[k] for k in own], tuned)
+            images = [compile_task(r) for r in tuned]  # compile
+            forms = [form_of(weighted[k], r.task) for k, r in zip(own, tuned, strict=True)]
+            module = ScheduledModule(p, images, forms)
             module.report = NetworkReport(
-                tuple(results[k] for k in own),
+                tuple(tuned),
                 tuple(counts[k] for k in own),
                 run.clock.seconds,
                 run.elapsed_s,
@@ -174,21 +179,50 @@ def shared_tasks(
     return merged, places, weights
 
 
-def network_tasks(parts: Partition, target: Target) -> list[WeightedTask]:
+def network_tasks(
+    parts: Partition, target: Target, form_rtol: float = FORM_RTOL
+) -> list[WeightedTask]:
     """The distinct tasks of a partition with their weights, in order of first occurrence."""
     out = []
     for t in tasks(parts):
         name = parts.subgraphs[t.subgraphs[0]].name
         kinds = "+".join(op.combiner or "map" for op in t.dag.computes)
-        others = tuple(SearchTask(dag, target, name, t.dag, FORM_RTOL) for dag in t.others)
-        out.append(WeightedTask(SearchTask(t.dag, target, name), float(t.weight), kinds, others))
+        others = tuple(SearchTask(dag, target, name, t.dag, form_rtol) for dag in t.others)
+        forms = others if form_rtol > 0 else ()
+        out.append(WeightedTask(SearchTask(t.dag, target, name), float(t.weight), kinds, forms))
     return out
 
 
-def form_of(weighted: WeightedTask, result: TuneResult) -> int:
-    """Which of the task's forms a result is of."""
-    keys = [form.workload_key for form in weighted.forms]
-    return keys.index(result.task.workload_key)
+def raced_in_place(
+    run: Session, parts: Partition, weighted: Sequence[WeightedTask], results: list[TuneResult]
+) -> list[TuneResult]:
+    """The results with whichever of the last contenders runs fastest inside the network."""
+    if run.interrupted or not any(r.rivals for r in results):
+        return results
+    contenders = [
+        [
+            Contender(compile_task(r), form_of(w, r.task)),
+            *(Contender(rival.image, form_of(w, rival.task)) for rival in r.rivals),
+        ]
+        for w, r in zip(weighted, results, strict=True)
+    ]
+    try:
+        with run.clock.phase("measuring"):
+            picks = fastest_in_place(parts, contenders, run.left_s)
+    except KeyboardInterrupt:
+        run.interrupted = True
+        return results
+    found = []
+    for result, pick in zip(results, picks, strict=True):
+        found.append(result.with_rival(pick - 1) if pick else result)
+        if pick and (best := found[-1].best) is not None:
+            run.choose((best.record, best.latency_s))
+    return found
+
+
+def form_of(weighted: WeightedTask, task: SearchTask) -> int:
+    """Which of a task's forms that is."""
+    return [form.workload_key for form in weighted.forms].index(task.workload_key)
 
 
 def compile_task(result: TuneResult) -> KernelImage:

@@ -4,7 +4,9 @@ Flow: `search.tune` appends a `Record` for every `MeasureResult`; the same file 
 the point to resume from, the cost model's training set and the source of reports. In: `Record`
 values. Out: `LogContents` (the records in file order, and what could not be read). Times are in
 seconds. Reading a log never executes anything, and what is written is plain ASCII JSON: NaN and
-infinity never occur. Damage is reported by line number and costs only the line it is on.
+infinity never occur. Damage is reported by line number and costs only the line it is on. A line of
+status CHOSEN tells which program a tuning run settled on after racing its last contenders: single
+measurements of equals differ by luck.
 """
 
 import json
@@ -12,8 +14,9 @@ import math
 import operator
 import os
 import sys
+import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn, Self
@@ -25,6 +28,7 @@ if sys.platform != "win32":
 
 FORMAT = 1
 OK = "OK"
+CHOSEN = "CHOSEN"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -226,10 +230,15 @@ class LogProblem:
 
 @dataclass(frozen=True)
 class LogContents:
-    """What a log holds: the records in file order, and one problem for each line skipped."""
+    """What a log holds: the records in file order, and one problem for each line skipped.
+
+    `choices` are copies of records that tuning runs settled on, with the seconds of that race and
+    the time of the choice.
+    """
 
     records: tuple[Record, ...]
     problems: tuple[LogProblem, ...]
+    choices: tuple[Record, ...] = ()
 
 
 def read_log(path: str | os.PathLike[str]) -> LogContents:
@@ -264,7 +273,9 @@ def _parse(data: bytes, path: Path) -> LogContents:
         raise LogError(
             f"{path} is not a tuning log ({problems[0]}): name another file, it was left as it is"
         )
-    return LogContents(tuple(records), tuple(problems))
+    measured = tuple(r for r in records if r.status != CHOSEN)
+    choices = tuple(r for r in records if r.status == CHOSEN)
+    return LogContents(measured, tuple(problems), choices)
 
 
 def _parse_line(raw: bytes, number: int, path: Path) -> Record:
@@ -400,6 +411,27 @@ def best(records: Iterable[Record], task: str, target: str) -> Record | None:
     """The fastest valid record of a task on a target; the earlier of two equals; None if none."""
     valid = [r for r in for_task(records, task, target) if r.ok]
     return min(valid, key=_latency, default=None)
+
+
+def choice(record: Record, latency_s: float) -> Record:
+    """The line that tells that a run settled on `record`, which took `latency_s` in the race."""
+    return replace(record, status=CHOSEN, latency_s=latency_s, timestamp=time.time())
+
+
+def chosen(contents: LogContents, tasks: Iterable[str], target: str) -> Record | None:
+    """The record that the last run settled on for any of these tasks; None if there is none.
+
+    A choice is out of date when a program measured after it is faster.
+    """
+    keys = set(tasks)
+    own = [c for c in contents.choices if c.task in keys and c.target == target]
+    if not own:
+        return None
+    last = max(own, key=lambda c: c.timestamp)
+    later = [r for r in contents.records if r.ok and r.timestamp > last.timestamp]
+    if any(r.task in keys and r.target == target and _latency(r) < _latency(last) for r in later):
+        return None
+    return replace(last, status=OK)
 
 
 def distill(records: Iterable[Record], keep: int = 1) -> tuple[Record, ...]:

@@ -261,6 +261,21 @@ def test_show_every_stage(cli: Cli, stage: str, first: str, contains: str) -> No
     assert out[0].startswith(first) and any(contains in line for line in out)
 
 
+@pytest.mark.parametrize(
+    ("stage", "first", "contains"),
+    [
+        ("passes", "# import", "# lower_batch_norm"),
+        ("partition", "partition of resnet18:", "max_pool_"),
+        ("svg", "<svg ", "</svg>"),
+    ],
+)
+def test_show_stages_of_networks(cli: Cli, stage: str, first: str, contains: str) -> None:
+    status, out, err = cli("show", "resnet18", "--stage", stage)
+    assert status == 0 and err == []
+    assert out[0].startswith(first) and any(contains in line for line in out)
+    assert "no network 'resnet19'" in cli.fails("show", "resnet19", "--stage", stage)
+
+
 def test_show_rows(cli: Cli, tmp_path: Path, task: SearchTask) -> None:
     one, same = cli("show", "GMM:0", "--seed", 1), cli("show", "GMM:0", "--seed", 1)
     other, plain = cli("show", "GMM:0", "--seed", 2), cli("show", "GMM:0", "--row", "plain")

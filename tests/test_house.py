@@ -51,6 +51,7 @@ ALLOWED: dict[str, set[str]] = {
         "search",
     },
     "graph": {*_SEARCHING, "deployed", "records", "search"},
+    "report.networks": {"graph", "report"},
     "workloads": {"ir", "te", "target", "task", "graph"},
     "bench": {*_SEARCHING, "measure.limits", "records", "report", "search", "workloads"},
     "pipeline": {*_SEARCHING, "measure.limits", "report", "search", "graph"},

@@ -20,6 +20,8 @@ from ansorlite.records import (
     Record,
     RecordLog,
     best,
+    choice,
+    chosen,
     distill,
     for_task,
     read_log,
@@ -359,6 +361,34 @@ def test_appending_where_nothing_can_be_read_back_is_an_error(tmp_path: Path) ->
     with pytest.raises(LogError, match="is closed"):
         log.append(record())
     log.close()
+
+
+def test_what_a_run_settled_on_is_no_measurement(tmp_path: Path) -> None:
+    a = record(trial=0, latency_s=3e-3, timestamp=10.0)
+    b = record(trial=1, latency_s=2e-3, timestamp=11.0)
+    path = tmp_path / "log.jsonl"
+    write(path, a, b, choice(a, 2.5e-3))
+    contents = read_log(path)
+    assert contents.records == (a, b)
+    found = chosen(contents, [a.task], a.target)
+    assert found is not None and found.ok
+    assert (found.trial, found.latency_s, found.holes) == (a.trial, 2.5e-3, a.holes)
+    assert chosen(contents, ["other"], a.target) is None
+    assert chosen(contents, [a.task], "arm") is None
+
+
+def test_the_last_choice_counts_until_something_faster_is_measured(tmp_path: Path) -> None:
+    a, b = record(trial=0, latency_s=3e-3), record(trial=1, latency_s=2e-3, task="other form")
+    first = replace(choice(a, 2.5e-3), timestamp=20.0)
+    last = replace(choice(b, 2.6e-3), timestamp=30.0)
+    slower = record(trial=2, latency_s=2.7e-3, timestamp=40.0)
+    path = tmp_path / "log.jsonl"
+    write(path, first, last, slower)
+    found = chosen(read_log(path), [a.task, b.task], a.target)
+    assert found is not None and found.trial == 1
+    with RecordLog(path) as log:
+        log.append(record(trial=3, latency_s=2.1e-3, timestamp=41.0))
+    assert chosen(read_log(path), [a.task, b.task], a.target) is None
 
 
 def test_index_helpers() -> None:

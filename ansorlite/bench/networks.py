@@ -16,11 +16,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import numpy as np
-
 from ansorlite.bench.ops import machine, paired_ratio, peer_interpreter, take_turns
 from ansorlite.errors import AnsorliteError, MissingExtra
-from ansorlite.graph.ir import Graph
+from ansorlite.graph.contest import random_inputs
 from ansorlite.graph.winograd import relative_error
 from ansorlite.measure.peak import measure_peak
 from ansorlite.report.units import format_latency
@@ -75,19 +73,6 @@ def suite(only: Sequence[str] = ()) -> list[str]:
     return list(dict.fromkeys(only)) or list(SUITE)
 
 
-def random_input(graph: Graph, seed: int = 0) -> list[Any]:
-    """Arrays in input order: normal numbers, or small ids for integers."""
-    rng = np.random.default_rng(seed)
-    out: list[Any] = []
-    for v in graph.inputs:
-        kind = graph.types[v]
-        if kind.dtype.startswith("int"):
-            out.append(rng.integers(0, 1000, kind.shape).astype(kind.dtype))
-        else:
-            out.append(rng.standard_normal(kind.shape).astype(kind.dtype))
-    return out
-
-
 def bench_network(name: str, options: NetworkOptions) -> NetworkRow:
     """Tune a network and time it; AnsorliteError where a contender cannot run it."""
     from ansorlite.graph.onnx_export import export_onnx
@@ -122,7 +107,7 @@ def bench_network(name: str, options: NetworkOptions) -> NetworkRow:
             on_round=on_round,
         )
         tuning_s = time.perf_counter() - began
-        inputs = random_input(graph)
+        inputs = random_inputs(graph)
         error = _error(module(*inputs), model, inputs, target.cores)
         spec = {"model": str(model), "log": str(log), "threads": target.cores}
         specs = {"ansorlite": (sys.executable, {**spec, "module": "ours_network"})}

@@ -6,11 +6,11 @@ from typing import Any
 
 def prepare(spec: dict[str, Any]) -> tuple[Callable[[], Any], str]:
     """The call of {model, log} on random data, and how many kernels it runs."""
-    from ansorlite.bench.networks import random_input
+    from ansorlite.graph.contest import random_inputs
     from ansorlite.graph.onnx_import import load_onnx
     from ansorlite.pipeline import auto_schedule
 
     graph = load_onnx(spec["model"])
     module = auto_schedule(graph, n_trials=0, log=spec["log"], progress=False)
-    inputs = random_input(graph)
+    inputs = random_inputs(graph)
     return lambda: module(*inputs), f"{len(module.partition.subgraphs)} kernels"

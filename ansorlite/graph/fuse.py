@@ -2,25 +2,33 @@
 
 In: an optimised `Graph`. Out: `Group`s, each with one result that leaves it. An anchor takes the
 element-wise nodes that follow it as long as all paths from it meet again inside the group (so there
-are no cycles) and the shape stays. Remaining element-wise chains are groups of their own, or join
-the group that reads them where no element would be computed twice.
+are no cycles) and the shape stays. Reductions of the same rows and what is element by element
+between them are one group, so a normalisation is a single task. Remaining element-wise chains are
+groups of their own, or join the group that reads them where no element would be computed twice.
 """
 
 from dataclasses import dataclass
 
 from ansorlite.errors import ModelError
 from ansorlite.graph.ir import Graph, Node
+from ansorlite.graph.types import ints
 
 # Each element of the operand is read at most once, so element-wise producers may join.
-READ_ONCE = ("reduce_sum", "reduce_max", "reduce_min", "transpose", "concat", "pad", "slice")
+REDUCTIONS = ("reduce_sum", "reduce_max", "reduce_min")
+READ_ONCE = (*REDUCTIONS, "transpose", "concat", "pad", "slice")
 
 
 @dataclass(frozen=True)
 class Group:
-    """Nodes in topological order; the last one computes the result. `anchor` is the main node."""
+    """Nodes in topological order; the last one computes the result. `anchor` is the main node.
+
+    A group over rows, whose nodes reduce rows or go element by element, has `columns`: of how many
+    of the last axes a row consists.
+    """
 
     nodes: tuple[Node, ...]
     anchor: Node | None
+    columns: int = 0
 
     @property
     def output(self) -> str:
@@ -33,6 +41,7 @@ class _Growing:
     def __init__(self, graph: Graph) -> None:
         self.graph, self.nodes = graph, graph.nodes
         self.owner: dict[int, int] = {}
+        self.columns: dict[int, int] = {}  # of groups over rows
         self.position = {n.output: k for k, n in enumerate(self.nodes)}
         self.readers: list[list[int]] = [[] for _ in self.nodes]
         for k, n in enumerate(self.nodes):
@@ -81,6 +90,9 @@ class _Growing:
         at = root
         while (meet := self.meeting[at]) < len(self.nodes):
             run = self.between(at, meet)
+            if at == root and run == [meet] and self.places(root, meet):
+                self.owner[meet] = root
+                return
             for k in run:
                 if k in self.owner or self.kind(k) != "elementwise":
                     return
@@ -88,6 +100,53 @@ class _Growing:
                     return
             self.owner.update(dict.fromkeys(run, root))
             at = meet
+
+    def places(self, root: int, reader: int) -> bool:
+        """Whether the reader only tells a matrix product where to put its rows."""
+        node = self.nodes[reader]
+        if self.nodes[root].op != "matmul" or node.op != "transpose" or reader in self.owner:
+            return False
+        perm = ints(node.attrs, "perm")
+        return perm[-1] == len(perm) - 1
+
+    def grow_rows(self, root: int) -> None:
+        """Make a group of the reduction `root` of rows and all that comes back to whole rows."""
+        full = self.graph.types[self.nodes[root].inputs[0]].shape
+        columns = self.row_columns(root, full)
+        if not columns or root in self.owner or full == self.shape(root):
+            return
+        members, at, wide = [root], root, 0
+        while (meet := self.meeting[at]) < len(self.nodes):
+            run = self.between(at, meet)
+            if not all(self.over_rows(k, full, self.shape(root), columns) for k in run):
+                break
+            members.extend(run)
+            at = meet
+            if any(self.kind(k) == "anchor" or self.shape(k) == full for k in run):
+                wide = len(members)
+        if wide:
+            self.owner.update(dict.fromkeys(members, root))
+            self.columns[root] = columns
+
+    def row_columns(self, k: int, full: tuple[int, ...]) -> int:
+        """How many of the last axes of `full` the node k reduces to 1; 0 if others or none."""
+        node = self.nodes[k]
+        if node.op not in REDUCTIONS or not node.attrs["keepdims"]:
+            return 0
+        axes = sorted(ints(node.attrs, "axes"))
+        last = list(range(len(full) - len(axes), len(full)))
+        return len(axes) if axes == last else 0
+
+    def over_rows(
+        self, k: int, full: tuple[int, ...], reduced: tuple[int, ...], columns: int
+    ) -> bool:
+        """Whether the free node k reduces rows of `full`, or is element-wise on them or on 1s."""
+        if k in self.owner:
+            return False
+        if self.kind(k) == "elementwise":
+            return self.shape(k) in (full, reduced)
+        source = self.graph.types[self.nodes[k].inputs[0]].shape
+        return source == full and self.row_columns(k, full) == columns
 
     def join(self, root: int) -> None:
         """Let the group of `root` join the one group that reads its result, where that is free."""
@@ -121,10 +180,13 @@ def fuse(graph: Graph) -> tuple[Group, ...]:
         if growing.kind(k) == "source":
             node = graph.nodes[k]
             raise ModelError(f"node {node.name} ({node.op}) has no kernel: run graph.passes first")
+    for k in range(count):
+        if growing.kind(k) == "anchor":
+            growing.grow_rows(k)
     # Of two anchors that meet in one addition the later takes it: the other result is there then.
     for kind in ("anchor", "injective"):
         for k in reversed(range(count)):
-            if growing.kind(k) == kind:
+            if growing.kind(k) == kind and k not in growing.owner:
                 growing.grow(k)
     for k in range(count):
         if growing.kind(k) == "elementwise" and k not in growing.owner:
@@ -140,6 +202,7 @@ def fuse(graph: Graph) -> tuple[Group, ...]:
         Group(
             tuple(graph.nodes[k] for k in nodes),
             None if growing.kind(root) == "elementwise" else graph.nodes[root],
+            growing.columns.get(root, 0),
         )
         for root, nodes in groups
     )

@@ -6,6 +6,7 @@ in the same order, maybe in another shape. Constants of one element become liter
 extent 1 go, so that equal kernels get equal workload keys.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -87,7 +88,7 @@ class _Lowering:
         """Indices of `space` -> the operand's element."""
         if value in self.tensors:
             tensor = self.tensors[value]
-            return lambda at: tensor[at]
+            return lambda at: tensor[tuple(at)[: len(tensor.shape)]]
         known = self.graph.constants.get(value)
         if known is not None and known.size == 1:
             literal = te.const(known.reshape(-1)[0].item(), str(known.dtype))
@@ -131,6 +132,39 @@ class _Lowering:
         ]
         return node.operator.tensor(node.attrs, operands)
 
+    def over_rows(self, columns: int) -> None:
+        """All nodes of a group over rows: tensors [*rows, *row], those of reduced values [*rows].
+
+        Rows are one axis, and so are their elements, if all operands have such views.
+        """
+        anchor = self.group.anchor
+        assert anchor is not None
+        full = self.graph.types[anchor.inputs[0]].shape
+        split = len(full) - columns
+        merged = (math.prod(full[:split]), math.prod(full[split:]))
+        space: Shape = full if split else (1, *full)
+        rest = [n for n in self.group.nodes if n.operator.kind == "elementwise"]
+        whole = [n for n in rest if self.graph.types[n.output].shape == full]
+        if self.fits(merged, whole) and self.reads_rows(anchor, merged):
+            space, columns = merged, 1
+        rows = space[: len(space) - columns]
+        for n in self.group.nodes:
+            if n in rest:
+                own = space if n in whole else rows
+                self.tensors[n.output] = self.elementwise(n, own, ())
+                continue
+            (value,) = n.inputs
+            x = self.tensors.get(value) or self.placeholder(value, space, "data")
+            combiner = n.op.removeprefix("reduce_")
+            axes = range(len(rows), len(space))
+            self.tensors[n.output] = te_ops.reduce(x, combiner, tuple(axes), n.op)
+
+    def reads_rows(self, anchor: Node, space: Shape) -> bool:
+        """Whether the operands that have one element a row have a view in `space` too."""
+        row = self.graph.types[anchor.output].shape
+        narrow = [n for n in self.group.nodes if self.graph.types[n.output].shape == row]
+        return self.fits(space[:1], [n for n in narrow if n.operator.kind == "elementwise"])
+
     def other(self, node: Node, form: TensorFn) -> Tensor:
         """The anchor in another form, over its operands as the graph has them."""
         operands = [
@@ -144,14 +178,24 @@ class _Lowering:
         ]
         return form(node.attrs, operands)
 
-    def transposed_matmul(self, node: Node, moves: dict[str, Node]) -> Tensor:
-        """A matrix product that reads transposed operands where they lie."""
+    def transposed_matmul(self, node: Node, moves: dict[str, Node], last: Node | None) -> Tensor:
+        """A matrix product that reads transposed operands where they lie.
+
+        With a `last` transpose it writes its result in that order.
+        """
         operands, perms = [], []
         for v, name in zip(node.inputs, OPERANDS["matmul"], strict=True):
             source = moves[v].inputs[0] if v in moves else v
             operands.append(self.placeholder(source, self.graph.types[source].shape, name))
             perms.append(ints(moves[v].attrs, "perm") if v in moves else None)
-        return te_ops.batch_matmul(operands[0], operands[1], perms[0], perms[1])
+        order = None if last is None else ints(last.attrs, "perm")
+        return te_ops.batch_matmul(operands[0], operands[1], perms[0], perms[1], order)
+
+    def finished(self) -> "Lowered":
+        """The DAG of the group's result."""
+        dag = te.ComputeDAG([self.tensors[self.group.output]])
+        values = {t.name: v for (v, _), t in self.placeholders.items()}
+        return Lowered(dag, tuple(values[p.name] for p in dag.inputs))
 
 
 class Lowered(NamedTuple):
@@ -188,6 +232,9 @@ def other_forms(graph: Graph, group: Group) -> tuple[Lowered, ...]:
 
 def _lowered(graph: Graph, group: Group, form: TensorFn | None) -> Lowered:
     low, anchor = _Lowering(graph, group), group.anchor
+    if group.columns:
+        low.over_rows(group.columns)
+        return low.finished()
     before, after = group.nodes, tuple[Node, ...]()
     if anchor is not None:
         feeds = _feeds(group, anchor)
@@ -202,14 +249,16 @@ def _lowered(graph: Graph, group: Group, form: TensorFn | None) -> Lowered:
         if form is not None:
             out = low.other(anchor, form)
         else:
-            out = low.transposed_matmul(anchor, moves) if moves else low.anchor(anchor, after)
+            last = next((n for n in after if n.op == "transpose"), None)
+            moved = moves or last is not None
+            out = low.transposed_matmul(anchor, moves, last) if moved else low.anchor(anchor, after)
+            if last is not None:  # the product itself is never stored
+                anchor, after = last, tuple(n for n in after if n is not last)
         low.tensors[anchor.output] = out
         names = [a.name for a in out.op.axes] if isinstance(out.op, te.ComputeOp) else []
         for n in after:
             low.tensors[n.output] = low.elementwise(n, out.shape, names)
-    dag = te.ComputeDAG([low.tensors[group.output]])
-    values = {t.name: v for (v, _), t in low.placeholders.items()}
-    return Lowered(dag, tuple(values[p.name] for p in dag.inputs))
+    return low.finished()
 
 
 def _feeds(group: Group, anchor: Node) -> set[str]:

@@ -7,7 +7,7 @@ lifetimes; pointers are prepared once; each constant is stored once per layout t
 
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -56,6 +56,7 @@ class CompiledModule:
         """`images[k]` is the kernel of the k-th task of `partition.tasks(parts)`.
 
         `forms[k]` is which of its forms that task is compiled in (`Subgraph.forms`), or the first.
+        Of the constants only what kernels read is kept, in their layouts, and what is an output.
         """
         self.partition = parts
         self._lock = threading.Lock()
@@ -78,6 +79,7 @@ class CompiledModule:
             self._calls.append((native, args, subgraph))
         self._order = [by_subgraph[n] for n in range(len(parts.subgraphs))]
         self._sequence = CallSequence([(native, args) for native, args, _ in self._calls])
+        self.partition = _without_weights(parts)
 
     # ---- memory ---------------------------------------------------------------------------------
 
@@ -186,17 +188,24 @@ class CompiledModule:
     def profile(self, *args: npt.ArrayLike, repeats: int = 10) -> tuple[LayerTime, ...]:
         """Latency of every kernel on these inputs, each timed `repeats` times in its place."""
         self(*args)
-        times = np.zeros((repeats, len(self._calls)))
-        with self._lock:
-            for r in range(repeats):
-                for k, (native, call, _) in enumerate(self._calls):
-                    began = perf_counter()
-                    native.call(call)
-                    times[r, k] = perf_counter() - began
+        times = [self.timed_calls(args) for _ in range(repeats)]
         return tuple(
             LayerTime(s.name, float(t), s.dag.flop)
             for (_, _, s), t in zip(self._calls, np.median(times, axis=0), strict=True)
         )
+
+    def timed_calls(self, args: Sequence[npt.ArrayLike]) -> list[float]:
+        """Seconds of every kernel in one run on these inputs, in running order."""
+        given = check_inputs(self.partition.graph, args)
+        times = []
+        with self._lock:
+            for name, x in given.items():
+                self._values[name][...] = x
+            for native, call, _ in self._calls:
+                began = perf_counter()
+                native.call(call)
+                times.append(perf_counter() - began)
+        return times
 
     # ---- deployment -----------------------------------------------------------------------------
 
@@ -239,6 +248,13 @@ class CompiledModule:
     @property
     def weights_bytes(self) -> int:
         return sum(x.nbytes for x in self._constants.values())
+
+
+def _without_weights(parts: Partition) -> Partition:
+    """The partition with no arrays but those that are outputs: the kernels have their own."""
+    returned = {parts.aliases.get(v, v) for v in parts.graph.outputs}
+    kept = {v: x for v, x in parts.graph.constants.items() if v in returned}
+    return replace(parts, graph=replace(parts.graph, constants=kept))
 
 
 def _ordered(

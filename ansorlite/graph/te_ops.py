@@ -247,11 +247,13 @@ def batch_matmul(
     b: Tensor,
     perm_a: Sequence[int] | None = None,
     perm_b: Sequence[int] | None = None,
+    perm_out: Sequence[int] | None = None,
     name: str = "matmul",
 ) -> Tensor:
     """[..., m, k] x [..., k, n] with broadcast leading axes -> [..., m, n].
 
-    With `perm_a` (`perm_b`) the operand is transpose(a, perm_a), read where it lies.
+    With `perm_a` (`perm_b`) the operand is transpose(a, perm_a), read where it lies; with
+    `perm_out` the result is transpose(product, perm_out).
     """
     view_a = tuple(a.shape[p] for p in perm_a or range(len(a.shape)))
     view_b = tuple(b.shape[p] for p in perm_b or range(len(b.shape)))
@@ -272,13 +274,17 @@ def batch_matmul(
             stored[axis] = logical[position]
         return x[tuple(stored)]
 
+    order = tuple(perm_out or range(lead + 2))
+
     def element(*at: Any) -> Expr:
-        *lead_at, i, j = at
+        *lead_at, i, j = (at[order.index(d)] for d in range(lead + 2))
         left = read(a, perm_a, view_a, (*lead_at, i, k))
         return te.sum(left * read(b, perm_b, view_b, (*lead_at, k, j)), axis=k)
 
     names = (*(("b",) if lead == 1 else tuple(f"b{d}" for d in range(lead))), "i", "j")
-    return te.compute((*batch, view_a[-2], view_b[-1]), named(names, element), name=name)
+    shape = (*batch, view_a[-2], view_b[-1])
+    placed = tuple(shape[d] for d in order), [names[d] for d in order]
+    return te.compute(placed[0], named(placed[1], element), name=name)
 
 
 def pool_nhwc(

@@ -11,7 +11,7 @@ import numpy as np
 from ansorlite.errors import AnsorliteError
 from ansorlite.ir.program import Program
 from ansorlite.measure.calibrate import calibrate, calibration
-from ansorlite.records import Record, best, read_log
+from ansorlite.records import Record, best, chosen, read_log
 from ansorlite.report.limits import roofline_text
 from ansorlite.report.stages import program_stage, sketches_text
 from ansorlite.schedule.holes import population_columns
@@ -61,7 +61,8 @@ def _best_record(task: SearchTask, log: Path | None) -> tuple[Record, list[str]]
     if log is None:
         raise AnsorliteError("the best row is that of a log: give one with --log")
     contents = read_log(log)
-    record = best(contents.records, task.workload_key, task.target.fingerprint)
+    key, target = task.workload_key, task.target.fingerprint
+    record = chosen(contents, [key], target) or best(contents.records, key, target)
     if record is None:
         raise AnsorliteError(
             f"{log} has no program of {task.name} for this machine "

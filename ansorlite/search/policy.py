@@ -89,7 +89,7 @@ class _Measured:
     features: list[npt.NDArray[np.float32]] = field(default_factory=list)
 
 
-class _History:
+class History:
     """Results by sketch, shared by the policies."""
 
     def __init__(self, sketches: Sequence[Sketch], target: Target) -> None:
@@ -171,7 +171,7 @@ class RandomPolicy:
     """Legal rows of random sketches, none twice."""
 
     def __init__(self, sketches: Sequence[Sketch], target: Target, seed: int, key: str) -> None:
-        self.history = _History(sketches, target)
+        self.history = History(sketches, target)
         self._seed, self._key = seed, key
 
     def ask(self, n: int, round_: int) -> list[Candidate]:
@@ -208,7 +208,7 @@ class EvolutionaryPolicy:
         model: CostModel,
         params: EvolutionParams | None = None,
     ) -> None:
-        self.history = _History(sketches, target)
+        self.history = History(sketches, target)
         self.params = params or EvolutionParams()
         self._seed, self._key, self._model = seed, key, model
         self._hints: tuple[str, ...] = ()

@@ -4,7 +4,8 @@ In: records of a `TaskTuner`, the machine's `Peak`. Out: `TuneResult`s, from whi
 programs, kernels and figures.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from ansorlite.codegen.image import KernelImage
 from ansorlite.codegen.kernel import Kernel
@@ -66,6 +67,14 @@ class BestProgram:
         return f"{head}\n{self.program}"
 
 
+class Rival(NamedTuple):
+    """A program about as fast as the best one, maybe of another form of the task."""
+
+    task: SearchTask
+    record: Record
+    image: KernelImage
+
+
 @dataclass(frozen=True)
 class TuneResult:
     """What tuning one task gave: `best` is None if nothing ran."""
@@ -80,6 +89,14 @@ class TuneResult:
     practised: int = 0  # trials on a short version of a heavy task
     image: KernelImage | None = None  # of the best program, where it was built in this run
     of_all_forms: int | None = None  # trials, where the task was tuned in several forms
+    rivals: tuple[Rival, ...] = ()  # to be raced against the best in the network
+
+    def with_rival(self, k: int) -> "TuneResult":
+        """The result with that of `rivals` as the best program."""
+        task, record, image = self.rivals[k]
+        peak = None if self.best is None else self.best.peak
+        best = BestProgram(task, record, float(record.latency_s or 0.0), peak)
+        return replace(self, task=task, best=best, image=image)
 
     @property
     def program(self) -> Program:

@@ -19,7 +19,7 @@ from ansorlite.errors import AnsorliteError
 from ansorlite.measure.builder import Builder, PoolBuilder
 from ansorlite.measure.peak import Peak, measure_peak
 from ansorlite.measure.runner import LocalRunner, Runner
-from ansorlite.records import Record, RecordLog, for_task
+from ansorlite.records import LogContents, Record, RecordLog, choice, chosen, for_task
 from ansorlite.search.clock import PhaseClock
 from ansorlite.search.debug import trace_of
 from ansorlite.search.policy import (
@@ -77,12 +77,12 @@ class Session:
         self.clock = PhaseClock()
         self._stack = ExitStack()
         self._log: RecordLog | None = None
-        self.history: tuple[Record, ...] = ()
+        self._contents = LogContents((), ())
         self.interrupted = False
         if self.log is not None:
             self._log = RecordLog(self.log)
             self._stack.callback(self._log.close)
-            self.history = self._log.contents.records
+            self._contents = self._log.contents
         try:
             self._builder = self.builder or self._own(PoolBuilder())
             self._runner = self.runner or self._own(LocalRunner())
@@ -116,9 +116,29 @@ class Session:
             self._log.append(record)
 
     @property
+    def history(self) -> tuple[Record, ...]:
+        """What the log held when it was opened."""
+        return self._contents.records
+
+    @property
     def problems(self) -> tuple[str, ...]:
         """What was damaged in the log that is being continued."""
-        return () if self._log is None else tuple(map(str, self._log.contents.problems))
+        return tuple(map(str, self._contents.problems))
+
+    def choose(self, winner: tuple[Record, float]) -> None:
+        """Note in the log what the run settled on, for all who read it later."""
+        self._append(choice(*winner))
+
+    def chosen(self, tuners: Sequence[TaskTuner]) -> tuple[TaskTuner, tuple[Record, float]] | None:
+        """What an earlier run settled on for one of these, if nothing was measured since."""
+        if any(t.trials > t.resumed for t in tuners):
+            return None
+        target = tuners[0].task.target.fingerprint
+        found = chosen(self._contents, [t.task.workload_key for t in tuners], target)
+        if found is None:
+            return None
+        tuner = next(t for t in tuners if t.task.workload_key == found.task)
+        return (tuner, (found, float(found.latency_s or 0.0))) if tuner.fits(found) else None
 
     @property
     def elapsed_s(self) -> float:
@@ -262,6 +282,10 @@ def _tune_one(session: Session, task: SearchTask) -> TuneResult:
     try:
         peak = session.peak(task.target)
         winner = _search(session, tuner, small, peak)
+        if winner is not None:
+            session.choose(winner)
+        elif known := session.chosen([tuner]):
+            winner = known[1]
     except KeyboardInterrupt:
         session.interrupted = True
     result = task_result(session, tuner, winner, peak)
@@ -322,8 +346,7 @@ def task_result(
     trials: int | None = None,
 ) -> TuneResult:
     """The result of a task; `trials` counts those of its other forms too."""
-    best = tuner.contenders(1)
-    if winner is None and best:
+    if winner is None and (best := tuner.contenders(1)):
         winner = best[0], float(best[0].latency_s or 0.0)
     if winner is not None:
         session.trace.best(tuner.task, record_state(tuner.task, winner[0]))

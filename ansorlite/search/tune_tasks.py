@@ -6,7 +6,7 @@ decided by `search.forms`.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from ansorlite.records import Record
 from ansorlite.search.forms import Forms
 from ansorlite.search.objectives import Objective
 from ansorlite.search.progress import Progress, Snapshot
-from ansorlite.search.result import TuneResult
+from ansorlite.search.result import Rival, TuneResult
 from ansorlite.search.task_scheduler import GradientScheduler, TaskScheduler
 from ansorlite.search.transfer import start_from_others
 from ansorlite.search.tune import MIN_ROUND, Session, round_size, snapshot, task_result
@@ -24,6 +24,7 @@ from ansorlite.task import SearchTask
 
 SETTLE = (3, 0.15)  # contenders of a task raced at the end, and seconds of the race
 MANY = 8  # tasks of which each has a small first round
+RIVALS = 2  # programs of a task that go with the best one into the race inside the network
 CLOSE = 1.15  # another form is settled too if its best is within this factor
 
 
@@ -76,13 +77,35 @@ def tune_tasks(
             if searched:
                 _rounds(session, weighted, found, plan, show, on_round)
                 _settle_all(session, weighted, found, winners)
+        for _, winner in winners.values():
+            if winner is not None:
+                session.choose(winner)
     except KeyboardInterrupt:
         session.interrupted = True
     results = []
     for k, f in enumerate(found):
-        tuner, winner = winners.get(k, (f.fastest, None))
-        results.append(task_result(session, tuner, winner, peak, f.trials))
+        tuner, winner = winners.get(k) or session.chosen(f.tuners) or (f.fastest, None)
+        result = task_result(session, tuner, winner, peak, f.trials)
+        results.append(replace(result, rivals=_rivals(f, result)) if k in winners else result)
     return results
+
+
+def _rivals(found: Forms, result: TuneResult) -> tuple[Rival, ...]:
+    """The fastest programs of all forms but the result, as far as they are close to it."""
+    assert result.best is not None
+    winner = result.task.workload_key, result.best.record.trial
+    near = [
+        (record.latency_s or 0.0, n, record)
+        for n, tuner in enumerate(found.tuners)
+        for record in tuner.contenders(RIVALS + 1)
+        if (tuner.task.workload_key, record.trial) != winner
+    ]
+    most_s = CLOSE * (found.best_latency_s or 0.0)
+    chosen = sorted((x for x in near if x[0] < most_s), key=lambda x: x[:2])[:RIVALS]
+    return tuple(
+        Rival(found.tuners[n].task, record, found.tuners[n].image(record))
+        for _, n, record in chosen
+    )
 
 
 def _settle_all(

@@ -129,6 +129,7 @@ class TaskTuner:
         self._suggested: list[Candidate] = []
         self._by_code: dict[Hashable, MeasureResult] = {}
         self._resume(history)
+        self.resumed = len(self.records)  # trials that the log held
 
     # ---- what is known --------------------------------------------------------------------------
 
@@ -409,14 +410,14 @@ class TaskTuner:
     def contenders(self, n: int) -> list[Record]:
         """The n best records that still fit the task, best first."""
         ok = sorted((r for r in self.records if r.ok), key=lambda r: r.latency_s or 0.0)
-        return list(islice(filter(self._fit, ok), n))
+        return list(islice(filter(self.fits, ok), n))
 
     def fastest(self, n: int) -> list[Candidate]:
         """The n best measured candidates that are in the space, best first."""
         ok = sorted((r for r in self.records if r.ok), key=lambda r: r.latency_s or 0.0)
         return list(islice((c for r in ok if (c := self._candidate(r)) is not None), n))
 
-    def _fit(self, record: Record) -> bool:
+    def fits(self, record: Record) -> bool:
         """Can the record's program be made (a log may come from another version)?"""
         if record.trial not in self._fits:
             try:

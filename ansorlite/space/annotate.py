@@ -33,7 +33,7 @@ def annotate(state: State, target: Target) -> State:
         if not s.has_loops:
             continue
         state = _inner(state, s, target)
-        if s.location == "root":
+        if s.location == "root" and not any(key == "parallel" for _, key, _ in s.notes):
             state = _parallel(state, state.schedule[name])
     return state
 

@@ -36,10 +36,11 @@ def with_double_sums(dag: ComputeDAG) -> ComputeDAG:
 def plain_state(dag: ComputeDAG, target: Target) -> State:
     """The complete state of the plain schedule; it schedules `with_double_sums(dag)`."""
     state = annotate(State(with_double_sums(dag)), target)
-    return state.fill({h.name: _choose(h, target) for h in state.holes})
+    return state.fill({h.name: fixed_choice(h, target) for h in state.holes})
 
 
-def _choose(hole: Hole, target: Target) -> tuple[int, ...]:
+def fixed_choice(hole: Hole, target: Target) -> tuple[int, ...]:
+    """What is chosen without searching: full vectors, all loops parallel, nothing unrolled."""
     match hole.kind:
         case "parallel" | "lanes":
             return hole.options[-1]

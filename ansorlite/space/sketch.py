@@ -120,16 +120,22 @@ def _is_factored(state: State) -> bool:
     return any(isinstance(step, Rfactor) for step in state.steps)
 
 
+def constants_evaluated(state: State) -> State:
+    """The state whose stages of constants are computed when the kernel is bound."""
+    for s in state.schedule.stages:
+        inner = not s.is_placeholder and s.name not in state.dag.output_names
+        if inner and loads(s.compute.body) and state.schedule.is_constant(s.name):
+            state = state.apply(EvaluateAtBind(s.name))
+    return state
+
+
 def _starts(dag: ComputeDAG, opts: SpaceOptions) -> Iterator[tuple[State, bool]]:
     """States that the rules start from, and whether the paper does not have them."""
     state = State(dag)
     if not opts.folding:
         yield state, False
         return
-    for s in state.schedule.stages:
-        inner = not s.is_placeholder and s.name not in dag.output_names
-        if inner and loads(s.compute.body) and state.schedule.is_constant(s.name):
-            state = state.apply(EvaluateAtBind(s.name))
+    state = constants_evaluated(state)
     yield state, False
     copies = [
         s.name

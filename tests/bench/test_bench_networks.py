@@ -9,6 +9,7 @@ import pytest
 from ansorlite.bench import networks
 from ansorlite.bench.networks import NetworkOptions, NetworkRow, bench_network, merge_rows
 from ansorlite.errors import AnsorliteError
+from ansorlite.graph.contest import random_inputs
 from ansorlite.workloads.networks import NETWORKS, dcgan
 
 ROW = NetworkRow(
@@ -57,7 +58,7 @@ def test_wrong_outputs_are_no_result(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     graph = dcgan("dcgan", 1, 0, 8)
     model = tmp_path / "net.onnx"
     model.write_bytes(export_onnx(graph).SerializeToString())
-    inputs = networks.random_input(graph)
+    inputs = random_inputs(graph)
     for value in (0.0, np.nan):
         got = np.full((1, 3, 8, 8), value, np.float32)
         with pytest.raises(AnsorliteError, match="outputs differ from onnxruntime's by"):

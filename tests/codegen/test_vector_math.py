@@ -176,7 +176,8 @@ def test_pow_special_cases_are_those_of_c() -> None:
     pad = -x.size % VECTOR
     x, y = np.pad(x, (0, pad)), np.pad(y, (0, pad))
     with np.errstate(all="ignore"):
-        expected = np.power(x, y)
+        # Some of numpy's own float32 kernels are off by one place.
+        expected = np.power(x.astype(np.float64), y.astype(np.float64)).astype(np.float32)
     got = evaluate("pow", [x, y])
     np.testing.assert_array_equal(got, expected)
     zero_or_inf = (expected == 0) | np.isinf(expected)

@@ -193,6 +193,24 @@ def softmax(net: Net) -> str:
     return net.b.emit("softmax", [net.pick()], axes=net.draw(st.sampled_from([(1,), (3,), (2, 3)])))
 
 
+def normalised(net: Net) -> str:
+    """(x - mean) / sqrt(variance + epsilon), maybe scaled and shifted by what the row tells."""
+    x = net.pick(net.draw(st.sampled_from([4, 4, 2])) if has2(net) else 4)
+    rank = len(net.b.shape(x))
+    axes = net.draw(st.sampled_from([(1,), (2, 3), (1, 2, 3), (3,)])) if rank == 4 else (1,)
+    mean = net.b.emit("reduce_mean", [x], axes=axes, keepdims=True)
+    centred = net.b.emit("sub", [x, mean])
+    square = net.b.emit("mul", [centred, centred])
+    variance = net.b.emit("reduce_mean", [square], axes=axes, keepdims=True)
+    epsilon = net.b.constant(np.asarray(0.5, np.float32), "epsilon")
+    root = net.b.emit("sqrt", [net.b.emit("add", [variance, epsilon])])
+    y = net.b.emit("div", [centred, root])
+    if net.draw(st.booleans()):
+        high = net.b.emit("reduce_max", [y], axes=axes, keepdims=True)
+        y = net.b.emit("sub", [y, net.b.emit("tanh", [high])])
+    return net.b.emit("mul", [y, net.param(net.b.shape(x)[-1])])
+
+
 def lrn(net: Net) -> str:
     size = net.draw(st.integers(1, 4))
     return net.b.emit("lrn", [net.pick()], axis=1, size=size, alpha=0.2, beta=0.7, bias=1.0)
@@ -288,6 +306,7 @@ LAYERS = (
     pool,
     reduction,
     softmax,
+    normalised,
     lrn,
     concat,
     pad,

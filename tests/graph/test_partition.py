@@ -139,10 +139,69 @@ def test_a_reduction_that_keeps_the_shape() -> None:
     assert evaluate_partition(parts, [x])[0].tolist() == [[2.0]] * 3
 
 
+def layer_norm(b: GraphBuilder, x: str, axes: tuple[int, ...]) -> str:
+    def mean(value: str) -> str:
+        total = b.emit("reduce_sum", [value], axes=axes, keepdims=True)
+        return b.emit("mul", [total, b.constant(np.asarray(0.1, np.float32))])
+
+    centred = b.emit("sub", [x, mean(x)])
+    root = b.emit("sqrt", [mean(b.emit("mul", [centred, centred]))])
+    return b.emit("mul", [b.emit("div", [centred, root]), b.constant(np.ones(8, np.float32), "s")])
+
+
+def test_a_normalisation_of_rows_is_one_task_over_a_matrix() -> None:
+    b = GraphBuilder("norm")
+    y = layer_norm(b, b.input("x", (2, 3, 8)), (2,))
+    (s,) = partition(b.finish([y])).subgraphs
+    assert [shape_of(op) for op in s.dag.inputs] == [(6, 8), (8,)]
+    assert [shape_of(op) for op in s.dag.outputs] == [(6, 8)]
+    check(b.finish([y]))
+
+
+def test_rows_of_several_axes_are_one_where_operands_allow_it() -> None:
+    b = GraphBuilder("norm")
+    y = layer_norm(b, b.input("x", (2, 3, 4, 8)), (2, 3))
+    (s,) = partition(b.finish([y])).subgraphs
+    # The scale of the last axis is partly broadcast along a row of both.
+    assert [shape_of(op) for op in s.dag.outputs] == [(2, 3, 4, 8)]
+    check(b.finish([y]))
+
+
+def test_everything_is_one_row() -> None:
+    b = GraphBuilder("norm")
+    y = layer_norm(b, b.input("x", (8,)), (0,))
+    (s,) = partition(b.finish([y])).subgraphs
+    assert [shape_of(op) for op in s.dag.outputs] == [(1, 8)]
+    check(b.finish([y]))
+
+
+def test_a_mean_that_others_read_leaves_the_normalisation() -> None:
+    b = GraphBuilder("norm")
+    x = b.input("x", (4, 8))
+    high = b.emit("reduce_max", [x], axes=(1,), keepdims=True)
+    y = b.emit("exp", [b.emit("sub", [x, high])])
+    total = b.emit("reduce_sum", [y], axes=(1,), keepdims=True)
+    out = b.emit("div", [y, total])
+    assert kernels(b, out) == ["reduce_max_sub_exp_reduce_sum_div"]
+    assert kernels(b, out, high) == ["reduce_max", "sub_exp_reduce_sum_div"]
+    check(b.finish([out, high]))
+
+
+def test_reductions_of_other_axes_are_kernels_of_their_own() -> None:
+    b = GraphBuilder("norm")
+    x = b.input("x", (4, 6, 8))
+    high = b.emit("reduce_max", [x], axes=(2,), keepdims=True)
+    y = b.emit("sub", [x, high])
+    total = b.emit("reduce_sum", [y], axes=(1,), keepdims=True)
+    out = b.emit("div", [y, total])
+    assert kernels(b, out) == ["reduce_max_sub", "reduce_sum", "div"]
+    check(b.finish([out]))
+
+
 def test_a_larger_shape_starts_a_kernel() -> None:
     b = GraphBuilder("centred")
     x = b.input("x", (3, 4))
-    top = b.emit("reduce_max", [x], axes=(1,), keepdims=True)
+    top = b.emit("reduce_max", [x], axes=(0,), keepdims=True)  # not along rows
     y = b.emit("exp", [b.emit("sub", [x, top])])
     assert kernels(b, y) == ["reduce_max", "sub_exp"]
 

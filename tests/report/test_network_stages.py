@@ -1,0 +1,55 @@
+"""Stages of a network as text, and the picture of its partition."""
+
+import xml.etree.ElementTree as ET
+
+import pytest
+
+from ansorlite.errors import AnsorliteError
+from ansorlite.graph.build import GraphBuilder
+from ansorlite.graph.ir import Graph
+from ansorlite.graph.partition import partition
+from ansorlite.graph.passes import PASSES, optimize
+from ansorlite.report.networks import network_stage, partition_svg, passes_text
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def two_branches() -> Graph:
+    """max(x, 0) @ x and a copy of x: two kernels, a graph output that is an input."""
+    builder = GraphBuilder("two <branches>")
+    x = builder.input("x", (8, 8))
+    y = builder.emit("matmul", [builder.emit("relu", [x]), x], "product")
+    z = builder.emit("reduce_sum", [y], "total", axes=(1,), keepdims=True)
+    return builder.finish([z, builder.emit("tanh", [y], "bent")])
+
+
+def test_the_picture_has_a_box_a_kernel_and_terminal() -> None:
+    graph = two_branches()
+    parts = partition(optimize(graph))
+    root = ET.fromstring(partition_svg(graph))
+    boxes = root.findall(f"{SVG}g")
+    assert len(boxes) == len(parts.subgraphs) + len(graph.inputs) + len(graph.outputs)
+    titles = [t.text or "" for b in boxes for t in b.findall(f"{SVG}title")]
+    for s in parts.subgraphs:
+        assert any(t.startswith(s.name) for t in titles)
+    arrows = [p for p in root.findall(f"{SVG}path")]
+    values = [t.text or "" for a in arrows for t in a.findall(f"{SVG}title")]
+    assert any(v.startswith("x: float32[8, 8]") for v in values)
+
+
+def test_boxes_do_not_overlap() -> None:
+    root = ET.fromstring(partition_svg(two_branches()))
+    at = [(r.get("x"), r.get("y")) for r in root.iter(f"{SVG}rect")]
+    assert len(set(at)) == len(at)
+
+
+def test_every_pass_is_told() -> None:
+    text = passes_text(two_branches())
+    assert text.startswith("# import\n")
+    for step in PASSES:
+        assert f"# {step.__name__}" in text
+
+
+def test_an_unknown_stage_is_named() -> None:
+    with pytest.raises(AnsorliteError, match="passes, partition, svg"):
+        network_stage(two_branches(), "dag")
