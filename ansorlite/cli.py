@@ -1,4 +1,4 @@
-"""The command line: `ansorlite tune | tune-op | show | bench | log | replay | simulate | devices`.
+"""The command line: `ansorlite tune | tune-op | show | bench | compare | log | ...`.
 
 Each command is a function from parsed arguments to an exit status; `COMMANDS` lists them. Results
 go to standard output, progress and errors to standard error. Status 0: done; 1: an AnsorliteError,
@@ -17,7 +17,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import ansorlite
-from ansorlite import cli_bench, cli_logs
+from ansorlite import cli_bench, cli_compare, cli_logs
 from ansorlite.errors import AnsorliteError, ModelError
 from ansorlite.settings import settings
 
@@ -96,6 +96,7 @@ def tune_op(args: argparse.Namespace) -> int:
         seed=args.seed,
         log=args.log,
         policy=args.policy,
+        pretrained=args.pretrained,
         progress=not args.quiet,
     )
     if result.best is None:
@@ -192,6 +193,11 @@ def simulate(args: argparse.Namespace) -> int:
     """Let policies search what a log holds, without building or measuring."""
     print(cli_logs.simulate(args, lambda name: _named(name, None, {})))
     return OK
+
+
+def compare(args: argparse.Namespace) -> int:
+    """Run searchers under the same budgets and show how far each came."""
+    return cli_compare.compare(args, lambda name: _named(name, None, {}))
 
 
 # ---- their parts --------------------------------------------------------------------------------
@@ -379,7 +385,13 @@ def _what_option(p: argparse.ArgumentParser, metavar: str, meaning: str) -> None
 def _tune_op_options(p: argparse.ArgumentParser) -> None:
     _case_options(p)
     _search_options(p, 64)
-    p.add_argument("--policy", choices=("evolutionary", "random"), default="evolutionary")
+    p.add_argument(
+        "--policy",
+        metavar="NAME",
+        default="evolutionary",
+        help="the searcher: evolutionary (default), random, template-xgb, ... (see compare)",
+    )
+    p.add_argument("--pretrained", type=Path, metavar="F", help="model of `ansorlite pretrain`")
 
 
 def _show_options(p: argparse.ArgumentParser) -> None:
@@ -419,6 +431,19 @@ def _simulate_options(p: argparse.ArgumentParser) -> None:
     cli_logs.simulate_options(p, _positive)
 
 
+def pretrain(args: argparse.Namespace) -> int:
+    """Measure programs of tasks like those of networks and save a cost model of this machine."""
+    return cli_compare.pretrain(args, lambda name: _named(name, None, {}), _writable)
+
+
+def _pretrain_options(p: argparse.ArgumentParser) -> None:
+    cli_compare.pretrain_options(p, _seconds, _count)
+
+
+def _compare_options(p: argparse.ArgumentParser) -> None:
+    cli_compare.compare_options(p, _positive)
+
+
 def _bench_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("what", choices=tuple(cli_bench.PEERS), help="the operator suite, or networks")
     _search_options(p, None, cli_bench.DEFAULT_BUDGETS)
@@ -440,6 +465,8 @@ COMMANDS = (
     Command("tune-op", tune_op, _tune_op_options, "tune one operator"),
     Command("show", show, _show_options, "print a stage between operator and machine code"),
     Command("bench", bench, _bench_options, "time operators or networks against peers"),
+    Command("compare", compare, _compare_options, "run searchers under the same budgets"),
+    Command("pretrain", pretrain, _pretrain_options, "train a cost model of this machine once"),
     Command("log", log, _log_options, "say what is in tuning logs, merge or distill them"),
     Command("replay", replay, _replay_options, "lower, check and time recorded programs again"),
     Command("simulate", simulate, _simulate_options, "let policies search what a log holds"),

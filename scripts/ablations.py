@@ -12,9 +12,11 @@ import sys
 from pathlib import Path
 
 from ansorlite.bench import ablations
+from ansorlite.bench.runs import append_run, plot, read_runs
 from ansorlite.errors import MissingExtra
 
 RESULTS = Path(__file__).parents[1] / "results" / "ablations.jsonl"
+SHARE = "best known latency / best so far (geometric mean)"
 
 
 def main() -> int:
@@ -27,22 +29,22 @@ def main() -> int:
     parser.add_argument("--trials", type=int, default=200)
     parser.add_argument("--table", action="store_true", help="run nothing: only show what is there")
     args = parser.parse_args()
-    runs = ablations.read_runs(RESULTS)
+    runs = read_runs(RESULTS)
     todo = ablations.missing(runs, args.policies, args.cases, args.seeds, args.trials)
     for policy, case, seed in [] if args.table else todo:
         done = ablations.run(policy, case, seed, args.trials)
-        ablations.append_run(RESULTS, done)
+        append_run(RESULTS, done)
         print(
             f"{policy:14} {case:7} seed {seed}: {done.best()[-1] * 1e3:.3f} ms in "
             f"{done.wall_s:.0f} s",
             flush=True,
         )
-    runs = ablations.read_runs(RESULTS)
+    runs = read_runs(RESULTS)
     text = ablations.table(runs)
     RESULTS.with_suffix(".txt").write_text(text)
     print(text, end="")
     try:
-        ablations.plot(runs, RESULTS.with_suffix(".svg"))
+        plot(ablations.curves(runs), RESULTS.with_suffix(".svg"), "trials", SHARE)
     except MissingExtra as error:
         print(error, file=sys.stderr)
     return 0

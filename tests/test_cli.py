@@ -77,7 +77,6 @@ def test_help_names_every_command(cli: Cli) -> None:
         ("tune-op", "GMM:0", "--trials", "1e3"),
         ("tune-op", "GMM:0", "--timeout", "0"),
         ("tune-op", "GMM:0", "--timeout", "nan"),
-        ("tune-op", "GMM:0", "--policy", "annealing"),
         ("tune", "x.onnx", "--dim", "224"),
         ("tune", "x.onnx", "--dim", "N=0"),
         ("tune", "x.onnx", "--batch", "0"),
@@ -97,6 +96,7 @@ def test_wrong_usage_is_status_2(cli: Cli, arguments: tuple[str, ...]) -> None:
 def test_unknown_workloads_and_networks(cli: Cli) -> None:
     assert "unknown workload 'FOO': choose one of C1D, C2D" in cli.fails("tune-op", "FOO:1")
     assert "GMM has no case 7: choose one of GMM:0" in cli.fails("show", "GMM:7")
+    assert "no searcher is called 'luck'" in cli.fails("tune-op", "GMM:0", "--policy", "luck")
     assert "'GMM:x' is no case" in cli.fails("show", "GMM:x")
     text = cli.fails("tune", "resnet51")
     assert "there is no network 'resnet51': choose one of resnet18" in text

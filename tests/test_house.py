@@ -55,6 +55,8 @@ ALLOWED: dict[str, set[str]] = {
     "workloads": {"ir", "te", "target", "task", "graph"},
     "bench": {*_SEARCHING, "measure.limits", "records", "report", "search", "workloads"},
     "pipeline": {*_SEARCHING, "measure.limits", "report", "search", "graph"},
+    "pretrain": {*_SEARCHING, "graph", "search"},
+    "bench.compare": {*_SEARCHING, "bench", "graph", "pipeline", "report", "search", "workloads"},
     "bench.networks": {*_SEARCHING, "bench", "graph", "pipeline", "report", "search", "workloads"},
     "bench.ours_network": {"bench", "bench.networks", "graph", "pipeline"},
 }
@@ -62,6 +64,7 @@ TOP = {
     "pipeline",
     "cli",
     "cli_bench",
+    "cli_compare",
     "cli_logs",
     "__init__",
     "__main__",

@@ -6,17 +6,14 @@ paired by case and seed with the full search, with bootstrap intervals. All figu
 the best latency known of a case over all runs in the file.
 """
 
-import json
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from ansorlite.bench.runs import Float, Run, area, efficiency, geometric_mean
 from ansorlite.cost.losses import TrainingGroup
 from ansorlite.cost.model import CostModel, GBDTModel
 from ansorlite.search.policy import EvolutionParams
@@ -41,7 +38,6 @@ CASES = tuple(
 )
 BUDGETS = (16, 64, 200, 1000)
 RESAMPLES = 2000
-Float = npt.NDArray[np.float64]
 
 
 class NeverTrained(GBDTModel):
@@ -71,6 +67,7 @@ class Policy:
 POLICIES: dict[str, Policy] = {
     "full": Policy("everything"),
     "random": Policy("legal rows at random, no fine-tuning", policy="random"),
+    "beam": Policy("decision by decision, early pruning", policy="beam"),
     "limited": Policy(
         "the sketches of the paper: no packing, locations or folding",
         space=SpaceOptions(folding=False, packing=False, locations=False),
@@ -82,29 +79,6 @@ POLICIES: dict[str, Policy] = {
 }
 
 
-@dataclass(frozen=True)
-class Run:
-    """One search: seconds of every trial in order, None for a failure, and of the whole."""
-
-    policy: str
-    case: str
-    seed: int
-    latency_s: list[float | None]
-    wall_s: float
-    target: str = ""
-    date: str = ""
-    seconds: dict[str, float] = field(default_factory=dict)
-
-    @property
-    def key(self) -> tuple[str, str, int]:
-        return self.policy, self.case, self.seed
-
-    def best(self) -> Float:
-        """float64[trials]: the best latency so far; inf before anything ran."""
-        times = [math.inf if t is None else t for t in self.latency_s]
-        return np.minimum.accumulate(np.asarray(times, np.float64))
-
-
 def run(policy: str, case: str, seed: int, trials: int) -> Run:
     """Search once."""
     from ansorlite.search.tune import tune
@@ -114,7 +88,7 @@ def run(policy: str, case: str, seed: int, trials: int) -> Run:
         workload(case),
         trials,
         seed=seed,
-        policy=p.policy,  # type: ignore[arg-type]
+        policy=p.policy,
         model=None if p.model is None else p.model(seed),
         params=p.params,
         space=p.space,
@@ -127,17 +101,6 @@ def run(policy: str, case: str, seed: int, trials: int) -> Run:
     )
 
 
-def read_runs(path: Path) -> list[Run]:
-    lines = path.read_text().splitlines() if path.exists() else []
-    return [Run(**json.loads(line)) for line in lines]
-
-
-def append_run(path: Path, new: Run) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a") as out:
-        out.write(json.dumps(asdict(new)) + "\n")
-
-
 def missing(
     runs: Iterable[Run], policies: Sequence[str], cases: Sequence[str], seeds: int, trials: int
 ) -> list[tuple[str, str, int]]:
@@ -145,24 +108,6 @@ def missing(
     done = {r.key for r in runs if len(r.latency_s) >= trials}
     wanted = [(p, c, s) for s in range(seeds) for c in cases for p in policies]
     return [key for key in wanted if key not in done]
-
-
-def efficiency(runs: Sequence[Run]) -> dict[tuple[str, str, int], Float]:
-    """For every run float64[trials]: the best known latency of its case over its best so far."""
-    known: dict[str, float] = {}
-    for r in runs:
-        known[r.case] = min(known.get(r.case, math.inf), float(r.best()[-1]))
-    return {r.key: known[r.case] / r.best() for r in runs}
-
-
-def geometric_mean(values: Iterable[float]) -> float:
-    logs = [math.log(max(v, 1e-9)) for v in values]
-    return math.exp(sum(logs) / len(logs)) if logs else math.nan
-
-
-def area(curve: Float) -> float:
-    """The mean of a curve over its trials, the plain schedule's left out."""
-    return float(np.mean(curve[1:] if len(curve) > 1 else curve))
 
 
 def gain(
@@ -214,29 +159,10 @@ def table(runs: Sequence[Run]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def plot(runs: Sequence[Run], path: Path) -> None:
-    """The curves of every policy, geometric means over cases and seeds; needs matplotlib."""
-    from ansorlite.errors import MissingExtra
-
-    try:
-        import matplotlib
-    except ImportError:
-        raise MissingExtra("matplotlib", "report") from None
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    curves = efficiency(runs)
-    figure, axes = pyplot.subplots(figsize=(7, 4.5))
-    for name in POLICIES:
-        own = [c for k, c in curves.items() if k[0] == name]
-        if own:
-            n = min(map(len, own))
-            logs: Any = np.log(np.maximum([c[:n] for c in own], 1e-9))
-            axes.plot(np.arange(1, n + 1), np.exp(logs.mean(axis=0)), label=name)
-    axes.set_xlabel("trials")
-    axes.set_ylabel("best known latency / best so far (geometric mean)")
-    axes.set_xscale("log")
-    axes.legend()
-    figure.tight_layout()
-    figure.savefig(path)
-    pyplot.close(figure)
+def curves(runs: Sequence[Run]) -> dict[str, list[tuple[Float, Float]]]:
+    """What `bench.runs.plot` draws: of every policy its runs' shares of the best by trials."""
+    out: dict[str, list[tuple[Float, Float]]] = {}
+    for (name, _, _), curve in efficiency(runs).items():
+        if name in POLICIES:
+            out.setdefault(name, []).append((np.arange(1.0, len(curve) + 1), curve))
+    return out

@@ -119,25 +119,29 @@ class FeaturePlan:
                 self.touched[a.buffer.name] = self.touched.get(a.buffer.name, 0) + 1
 
     def __call__(
-        self, columns: Mapping[str, Any], n: int, target: Target, *, draft: bool = False
+        self, columns: Mapping[str, Any], n: int, target: Target
     ) -> npt.NDArray[np.float32]:
-        """float32[n, S, N_FEATURES]; `columns` gives int64[n] per hole variable.
-
-        A `draft` has what the analytic score needs, and zeros for the rest.
-        """
+        """float32[n, S, N_FEATURES]; `columns` gives int64[n] per hole variable."""
         ev = Batch(columns, n)
         out = np.zeros((len(self.statements), N_FEATURES, n))
         for st, rows in zip(self.statements, out, strict=True):
             moved = _moved(st, ev, target)
             _fill(rows, moved, ev, target)
-            if not draft:
-                _put(rows, "buffer0_read", _access_features(moved, self.touched, target))
-                _put(rows, "intensity_0", _intensity(moved))
-                _put(rows, "alloc_bytes", _allocation(moved, self.buffers, ev))
+            _put(rows, "buffer0_read", _access_features(moved, self.touched, target))
+            _put(rows, "intensity_0", _intensity(moved))
+            _put(rows, "alloc_bytes", _allocation(moved, self.buffers, ev))
             rows[_LOGGED] = np.log2(1.0 + np.maximum(rows[_LOGGED], 0.0))
         work = out[:, _AT["work_share"]]
         work /= np.maximum(work.sum(axis=0), 1.0)
         return np.ascontiguousarray(out.transpose(2, 0, 1), dtype=np.float32)
+
+    def draft(self, columns: Mapping[str, Any], n: int, target: Target) -> Values:
+        """float64[S, N_FEATURES, n]: what the analytic score needs, magnitudes as they are."""
+        ev = Batch(columns, n)
+        out = np.zeros((len(self.statements), N_FEATURES, n))
+        for st, rows in zip(self.statements, out, strict=True):
+            _fill(rows, _moved(st, ev, target), ev, target)
+        return out
 
 
 def features(

@@ -185,6 +185,11 @@ class GBDTModel:
         self._n_features = packs.features.shape[1]
         self._n_programs = len(packs)
 
+    def start_from(self, other: "GBDTModel") -> None:
+        """Keep another model's trees: updates train trees for what they leave to explain."""
+        self._base, self._n_features = other._base, other._n_features
+        self._loaded, self._booster = other._boosters, None
+
     def _train(self, packs: Packs) -> "lgb.Booster":
         import lightgbm as lgb
 
@@ -280,6 +285,15 @@ class GBDTModel:
             raise _broken(path, error) from error
         self._base, self._n_features, self._loaded = base, n_features, loaded
         self._booster, self._n_programs = None, 0
+
+
+class FrozenModel(GBDTModel):
+    """A loaded model that measurements do not change, and that alone decides."""
+
+    blends = False
+
+    def update(self, groups: Sequence[TrainingGroup]) -> None:
+        """Keep what was loaded."""
 
 
 class ValidityModel:

@@ -16,7 +16,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from ansorlite.cost.analytic import analytic_score
+from ansorlite.cost.analytic import analytic_score, draft_score
 from ansorlite.cost.features import FeaturePlan
 from ansorlite.cost.losses import TrainingGroup
 from ansorlite.cost.model import CostModel
@@ -113,13 +113,20 @@ class History:
             m.rows.extend(c.row for c, _ in pairs)
             m.latency_s.extend(t for _, t in pairs)
 
-    def features(self, name: str, rows: Rows, *, draft: bool = False) -> npt.NDArray[np.float32]:
-        """float32[P, S, F] of rows; a draft has what the analytic score needs."""
-        s = self.sketches[name]
+    def features(self, name: str, rows: Rows) -> npt.NDArray[np.float32]:
+        """float32[P, S, F] of rows."""
+        columns = population_columns(self.sketches[name].holes, rows)
+        return self._plan(name)(columns, len(rows), self.target)
+
+    def draft(self, name: str, rows: Rows) -> Scores:
+        """The analytic score of rows."""
+        columns = population_columns(self.sketches[name].holes, rows)
+        return draft_score(self._plan(name), columns, len(rows), self.target)
+
+    def _plan(self, name: str) -> FeaturePlan:
         if name not in self._plans:
-            self._plans[name] = FeaturePlan(s.program)
-        columns = population_columns(s.holes, rows)
-        return self._plans[name](columns, len(rows), self.target, draft=draft)
+            self._plans[name] = FeaturePlan(self.sketches[name].program)
+        return self._plans[name]
 
     def legal(self, name: str, rows: Rows) -> npt.NDArray[np.bool_]:
         s = self.sketches[name]
@@ -228,7 +235,7 @@ class EvolutionaryPolicy:
         pool = self._first(rng, self.params.alive // effort)
         best = _Pool()
         for generation in range(generations + 1):
-            scored = {k: (rows, self._score(k, rows)) for k, rows in pool.items() if len(rows)}
+            scored = {k: (rows, self.score(k, rows)) for k, rows in pool.items() if len(rows)}
             for name, (rows, scores) in scored.items():
                 new = ~rows_in(rows, self.history.measured_rows(name))
                 best.add(name, rows[new], scores[new], keep=16 * n)
@@ -236,7 +243,7 @@ class EvolutionaryPolicy:
                 pool = self._breed(scored, rng)
         return self._pick(best, n, rng)
 
-    def _score(self, name: str, rows: Rows) -> Scores:
+    def score(self, name: str, rows: Rows) -> Scores:
         """Log2 of the speed: the analytic score, corrected by sketch, and the model's prediction.
 
         A model that has seen a few dozen programs ranks what resembles them, and anything else at
@@ -245,12 +252,14 @@ class EvolutionaryPolicy:
         known, learns = self.history.n_told, self._model.is_trained
         blends = self._model.blends
         alone = blends and not (learns and known)  # the analytic score is all there is
-        f = self.history.features(name, rows, draft=alone)
         if learns and not blends:
-            return np.asarray(self._model.predict(f), dtype=np.float64)
-        draft = analytic_score(f) + self.history.bias(name, self.params.bias_prior)
+            found = self._model.predict(self.history.features(name, rows))
+            return np.asarray(found, dtype=np.float64)
+        bias = self.history.bias(name, self.params.bias_prior)
         if alone or not learns:
-            return draft
+            return self.history.draft(name, rows) + bias
+        f = self.history.features(name, rows)
+        draft = analytic_score(f) + bias
         learned = np.log2(np.clip(self._model.predict(f), *PREDICTED))
         share = known / (known + self.params.prior)
         return np.asarray(share * learned + (1 - share) * draft, dtype=np.float64)
@@ -292,7 +301,7 @@ class EvolutionaryPolicy:
         merit: dict[str, float] = {}
         for name in names:
             rows = self.history.sample(name, 16, self.params.draws, rng)
-            merit[name] = float(self._score(name, rows).max()) if len(rows) else -np.inf
+            merit[name] = float(self.score(name, rows).max()) if len(rows) else -np.inf
         ranked = sorted(names, key=lambda s: -merit[s])
         measured = sorted(known, key=lambda s: min(self.history.told[s].latency_s))
         keep = list(dict.fromkeys([*measured[: most // 2], *ranked]))[: most - 1]

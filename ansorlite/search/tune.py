@@ -10,35 +10,33 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
-from ansorlite.cost.model import CostModel, GBDTModel
+from ansorlite.cost.losses import TrainingGroup
+from ansorlite.cost.model import CostModel, FrozenModel, GBDTModel
 from ansorlite.errors import AnsorliteError
 from ansorlite.measure.builder import Builder, PoolBuilder
 from ansorlite.measure.peak import Peak, measure_peak
 from ansorlite.measure.runner import LocalRunner, Runner
 from ansorlite.records import LogContents, Record, RecordLog, choice, chosen, for_task
+from ansorlite.search.annealing import AnnealingPolicy
+from ansorlite.search.beam import BeamPolicy
 from ansorlite.search.clock import PhaseClock
 from ansorlite.search.debug import trace_of
-from ansorlite.search.policy import (
-    EvolutionaryPolicy,
-    EvolutionParams,
-    RandomPolicy,
-    SearchPolicy,
-)
+from ansorlite.search.policy import EvolutionaryPolicy, EvolutionParams, SearchPolicy
 from ansorlite.search.progress import Progress, Snapshot
 from ansorlite.search.proxy import shrunk
 from ansorlite.search.result import BestProgram, TuneResult
+from ansorlite.search.searchers import Context, Searcher, searcher
 from ansorlite.search.transfer import start_from_others
 from ansorlite.search.tuner import Shared, TaskTuner, record_state
 from ansorlite.settings import settings
-from ansorlite.space.sketch import Sketch, SpaceOptions, sketches
+from ansorlite.space.sketch import Sketch, SpaceOptions
 from ansorlite.target import Target
 from ansorlite.task import SearchTask
 
-PolicyName = Literal["evolutionary", "random"]
 ROUND_SIZE = 64
 MIN_ROUND = 8
 # Contenders of a task raced at the end and seconds of the race.
@@ -57,7 +55,7 @@ class Session:
     timeout: float | None
     seed: int = 0
     log: str | Path | None = None
-    policy: PolicyName = "evolutionary"
+    policy: str = "evolutionary"
     model: CostModel | None = None
     builder: Builder | None = None
     runner: Runner | None = None
@@ -65,6 +63,7 @@ class Session:
     progress: bool = True
     round_size: int | None = None
     params: EvolutionParams | None = None
+    pretrained: str | Path | None = None
 
     def __enter__(self) -> "Session":
         if self.n_trials is None and self.timeout is None:
@@ -73,6 +72,8 @@ class Session:
             value = getattr(self, name)
             if value is not None and value < 0:
                 raise AnsorliteError(f"{name} is {value}: it must not be negative")
+        self.searcher: Searcher = searcher(self.policy)
+        self._policies: list[SearchPolicy] = []
         self._began = time.perf_counter()
         self.clock = PhaseClock()
         self._stack = ExitStack()
@@ -89,7 +90,7 @@ class Session:
         except BaseException:
             self._stack.close()
             raise
-        self.cost_model: CostModel = self.model or GBDTModel(seed=self.seed)
+        self.cost_model: CostModel = self._cost_model()
         self._trained_on = -1
         self.trace = trace_of(settings())
         self.shared = Shared(
@@ -106,6 +107,14 @@ class Session:
 
     def __exit__(self, *exc: object) -> None:
         self._stack.close()
+
+    def _cost_model(self) -> CostModel:
+        """The model given, or a pretrained one, which "one-shot" leaves as it is."""
+        if self.model is not None or self.pretrained is None:
+            return self.model or GBDTModel(seed=self.seed)
+        model = (FrozenModel if self.policy == "one-shot" else GBDTModel)(seed=self.seed)
+        model.load(self.pretrained)
+        return model
 
     def _own(self, thing: Any) -> Any:
         self._stack.callback(thing.close)
@@ -206,13 +215,19 @@ class Session:
         """The tuner of a task, which makes its sketches when it first needs them."""
 
         def space() -> Sequence[Sketch]:
-            return [] if self.answered(task) else sketches(task.dag, task.target, self._space(task))
+            return [] if self.answered(task) else self.searcher.space(task, self._space(task))
 
         def made(found: Sequence[Sketch]) -> SearchPolicy:
-            place = task.target, self.seed, task.workload_key
-            if self.policy == "random":
-                return RandomPolicy(found, *place)
-            return EvolutionaryPolicy(found, *place, self.cost_model, self.params)
+            policy = self.searcher.make(
+                found, Context(task, self.seed, self.cost_model, self.params, others)
+            )
+            self._policies.append(policy)
+            return policy
+
+        def others() -> list[TrainingGroup]:
+            own = task.workload_key
+            groups = [p.group() for p in self._policies if isinstance(p, AnnealingPolicy)]
+            return [g for g in groups if g.task_key != own and len(g.latency_s)]
 
         return TaskTuner(task, space, made, self.shared, self.history)
 
@@ -221,7 +236,7 @@ class Session:
         groups = [
             t.policy.history.group(t.task.workload_key)
             for t in tuners
-            if t.has_begun and isinstance(t.policy, EvolutionaryPolicy)
+            if t.has_begun and isinstance(t.policy, EvolutionaryPolicy | BeamPolicy)
         ]
         groups = [g for g in groups if len(g.latency_s)]
         known = sum(len(g.latency_s) for g in groups)
@@ -240,7 +255,7 @@ def tune(
     *,
     seed: int = 0,
     log: str | Path | None = None,
-    policy: PolicyName = "evolutionary",
+    policy: str = "evolutionary",
     model: CostModel | None = None,
     builder: Builder | None = None,
     runner: Runner | None = None,
@@ -248,12 +263,14 @@ def tune(
     progress: bool = True,
     round_size: int | None = None,
     params: EvolutionParams | None = None,
+    pretrained: str | Path | None = None,
 ) -> TuneResult:
     """Search for a fast program of one task.
 
     `n_trials` counts measured candidates, those in the log included; `timeout` is wall-clock
     seconds for everything; the first budget spent ends it. Ctrl-C ends it with the best so far.
     With `n_trials=0` nothing is measured: the best of the log, else what the model predicts.
+    `policy` is one of `search.searchers`, `pretrained` a model of `ansorlite.pretrain`.
     """
     with Session(
         n_trials,
@@ -268,6 +285,7 @@ def tune(
         progress,
         round_size,
         params,
+        pretrained,
     ) as session:
         return _tune_one(session, task)
 
@@ -315,7 +333,7 @@ def _search(
             if n <= 0:
                 break
             session.train(all_tuners)
-            if t is tuner and small is None and session.policy != "random":
+            if t is tuner and small is None and session.searcher.neighbours:
                 start_from_others(t, (), session.history)
             if t.round(n) == 0:
                 if session.left_s() > 0:

@@ -52,8 +52,10 @@ def tune_tasks(
 ) -> list[TuneResult]:
     """Tune the tasks of networks together under the session's budget (paper section 6)."""
     searched = session.n_trials != 0
+    # Templates are written for the plain form.
+    every = searched and not session.searcher.template
     found = [
-        Forms([session.tuner(f) for f in w.forms if f is w.task or searched or session.answered(f)])
+        Forms([session.tuner(f) for f in w.forms if f is w.task or every or session.answered(f)])
         for w in weighted
     ]
     session.trials_before = sum(f.trials for f in found)
@@ -186,7 +188,7 @@ def _rounds(
         if n == 0:
             break
         session.train(everyone)
-        if session.policy != "random":
+        if session.searcher.neighbours:
             start_from_others(tuner, everyone, session.history)
         used = tuner.round(n)
         found[k].told(tuner, used)

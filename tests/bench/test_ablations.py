@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from ansorlite.bench import ablations
-from ansorlite.bench.ablations import POLICIES, Run, area, efficiency, gain, missing, table
+from ansorlite.bench.ablations import POLICIES, gain, missing, table
+from ansorlite.bench.runs import Run, append_run, area, efficiency, plot, read_runs
 
 FULL = Run("full", "C2D:2", 0, [8.0, None, 4.0, 2.0], 1.0)
 OTHER = Run("random", "C2D:2", 0, [8.0, 8.0, None, 4.0], 1.0)
@@ -32,8 +33,8 @@ def test_gains_pair_cases_and_seeds() -> None:
 def test_what_is_still_to_be_run(tmp_path: Path) -> None:
     path = tmp_path / "runs.jsonl"
     for r in (FULL, OTHER):
-        ablations.append_run(path, r)
-    runs = ablations.read_runs(path)
+        append_run(path, r)
+    runs = read_runs(path)
     assert runs == [FULL, OTHER]
     assert missing(runs, ["full", "random"], ["C2D:2", "GMM:1"], 1, 4) == [
         ("full", "GMM:1", 0),
@@ -52,5 +53,5 @@ def test_every_policy_runs(policy: str) -> None:
 
 def test_a_plot_is_written(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    ablations.plot([FULL, OTHER], tmp_path / "plot.svg")
+    plot(ablations.curves([FULL, OTHER]), tmp_path / "plot.svg", "trials", "share")
     assert (tmp_path / "plot.svg").read_text().startswith("<?xml")

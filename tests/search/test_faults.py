@@ -38,7 +38,8 @@ def runner() -> Iterator[LocalRunner]:
         yield made
 
 
-def test_each_fault_costs_one_trial(tmp_path: Path, runner: LocalRunner) -> None:
+@pytest.mark.parametrize("policy", ["random", "template-ga", "template-grid", "template-xgb"])
+def test_each_fault_costs_one_trial(tmp_path: Path, runner: LocalRunner, policy: str) -> None:
     path = tmp_path / "log"
     # Good candidates before, between and after those that fail.
     faults = [f for fault in FAULTS for f in ("", fault)]
@@ -49,7 +50,7 @@ def test_each_fault_costs_one_trial(tmp_path: Path, runner: LocalRunner) -> None
             n_trials,
             seed=1,
             log=path,
-            policy="random",
+            policy=policy,
             builder=builder,
             runner=runner,
             progress=False,

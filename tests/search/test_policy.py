@@ -14,6 +14,8 @@ from search_cases import matmul, vector
 from ansorlite.cost.analytic import analytic_score
 from ansorlite.cost.model import GBDTModel
 from ansorlite.schedule.holes import population_columns
+from ansorlite.search.annealing import AnnealingParams
+from ansorlite.search.classic import GeneticParams, GeneticPolicy, GridPolicy
 from ansorlite.search.policy import (
     Candidate,
     EvolutionaryPolicy,
@@ -21,6 +23,7 @@ from ansorlite.search.policy import (
     RandomPolicy,
     SearchPolicy,
 )
+from ansorlite.search.searchers import SEARCHERS, Context, annealing
 from ansorlite.space.legality import legal
 from ansorlite.space.sketch import Sketch, sketches
 from ansorlite.task import SearchTask
@@ -39,7 +42,47 @@ def evolutionary_policy(task: SearchTask, space: Sequence[Sketch], seed: int) ->
     return EvolutionaryPolicy(space, task.target, seed, task.workload_key, model, params)
 
 
-POLICIES = {"random": random_policy, "evolutionary": evolutionary_policy}
+def annealing_policy(task: SearchTask, space: Sequence[Sketch], seed: int) -> SearchPolicy:
+    params = AnnealingParams(chains=32, steps=20)
+    make = annealing("loops", "rank", params)
+    return make(space, Context(task, seed, GBDTModel()))
+
+
+def exploring_policy(task: SearchTask, space: Sequence[Sketch], seed: int) -> SearchPolicy:
+    params = AnnealingParams(chains=32, steps=20, acquisition="ei")
+    make = annealing("knobs", "regression", params)
+    return make(space, Context(task, seed, GBDTModel()))
+
+
+def genetic_policy(task: SearchTask, space: Sequence[Sketch], seed: int) -> SearchPolicy:
+    params = GeneticParams(population=40)
+    return GeneticPolicy(space, task.target, seed, task.workload_key, params)
+
+
+def grid_policy(task: SearchTask, space: Sequence[Sketch], seed: int) -> SearchPolicy:
+    return GridPolicy(space, task.target, seed, task.workload_key)
+
+
+def beam_policy(task: SearchTask, space: Sequence[Sketch], seed: int) -> SearchPolicy:
+    return SEARCHERS["beam"].make(space, Context(task, seed, GBDTModel(seed=seed)))
+
+
+POLICIES = {
+    "random": random_policy,
+    "evolutionary": evolutionary_policy,
+    "annealing": annealing_policy,
+    "exploring": exploring_policy,
+    "beam": beam_policy,
+    "genetic": genetic_policy,
+    "grid": grid_policy,
+}
+BY_ROUND = (
+    "random",
+    "evolutionary",
+    "annealing",
+    "exploring",
+    "beam",
+)  # what they draw depends on it
 
 TASK = matmul()
 SPACE = sketches(TASK.dag, TASK.target)
@@ -84,7 +127,7 @@ def test_the_same_seed_and_history_ask_the_same(make: Factory) -> None:
 
     one = rounds(make(TASK, SPACE, 3))
     assert rounds(make(TASK, SPACE, 3)) == one
-    assert rounds(make(TASK, SPACE, 4)) != one
+    assert make is grid_policy or rounds(make(TASK, SPACE, 4)) != one
 
 
 def test_asking_again_changes_nothing(make: Factory) -> None:
@@ -92,7 +135,7 @@ def test_asking_again_changes_nothing(make: Factory) -> None:
     first = keys(policy.ask(8, 1))
     policy.ask(5, 2)
     assert keys(policy.ask(8, 1)) == first
-    assert keys(policy.ask(8, 2)) != first
+    assert make not in [POLICIES[p] for p in BY_ROUND] or keys(policy.ask(8, 2)) != first
 
 
 def test_failures_are_learned_not_asked_again(make: Factory) -> None:

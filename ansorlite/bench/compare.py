@@ -1,0 +1,240 @@
+"""Searchers against each other on the same ground: `ansorlite compare CASE|NETWORK`.
+
+In: a case of the operator suite or a graph, names of `search.searchers`, budgets, seeds. Out: a
+`Run` each as a JSON line, a table and a plot. Spaces, policies and models differ; lowering, code
+generation, building, measuring and records are the same for all, and they run one after the other.
+"""
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+
+from ansorlite.bench.runs import Float, Run, append_run, efficiency, geometric_mean
+from ansorlite.graph.ir import Graph
+from ansorlite.graph.partition import partition
+from ansorlite.graph.passes import optimize
+from ansorlite.pipeline import auto_schedule, network_tasks
+from ansorlite.report.tables import aligned
+from ansorlite.report.units import format_gflops, format_latency, format_seconds
+from ansorlite.search.forms import Forms
+from ansorlite.search.searchers import searcher
+from ansorlite.search.tune import tune
+from ansorlite.target import Target
+from ansorlite.workloads import workload
+
+BUDGETS = (16, 64, 200, 400, 1000)
+
+
+@dataclass(frozen=True)
+class CompareOptions:
+    """Budgets of every run; `logs` is a folder that gets a tuning log a run, `pretrained` a
+    model for one-shot search.
+    """
+
+    trials: int | None = 64
+    timeout: float | None = None
+    seeds: int = 1
+    logs: Path | None = None
+    pretrained: Path | None = None
+
+
+def compare(
+    what: str | Graph,
+    names: Sequence[str],
+    options: CompareOptions,
+    each: Callable[[Run], None] = lambda run: None,
+    output: Path | None = None,
+) -> list[Run]:
+    """Run every searcher with every seed, seed by seed; `each` gets the runs as they end.
+
+    Raises AnsorliteError for a searcher or a case that does not exist, before anything runs.
+    """
+    for name in names:
+        searcher(name)
+    once = run_network if isinstance(what, Graph) else run_case
+    if isinstance(what, str):
+        workload(what)
+    runs = []
+    for seed in range(options.seeds):
+        for name in names:
+            run = once(what, name, seed, options)  # type: ignore[arg-type]
+            runs.append(run)
+            if output is not None:
+                append_run(output, run)
+            each(run)
+    return runs
+
+
+def run_case(case: str, name: str, seed: int, options: CompareOptions) -> Run:
+    """One search of a case of the operator suite."""
+    began = time.time()
+    found = tune(
+        workload(case),
+        options.trials,
+        options.timeout,
+        seed=seed,
+        policy=name,
+        log=_log(options, name, case, seed),
+        pretrained=_model(options, name),
+        progress=False,
+    )
+    times = [r.latency_s if r.ok else None for r in found.records]
+    at = [max(0.0, r.timestamp - began) for r in found.records]
+    return Run(
+        name,
+        case,
+        seed,
+        times,
+        found.wall_s,
+        found.task.target.fingerprint,
+        time.strftime("%Y-%m-%d"),
+        found.seconds,
+        at,
+    )
+
+
+def run_network(graph: Graph, name: str, seed: int, options: CompareOptions) -> Run:
+    """One search of a network; its latency is the sum over its tasks, as of every round."""
+    target = Target.detect()
+    weights = [w.weight for w in network_tasks(partition(optimize(graph)), target)]
+    latency: list[float | None] = []
+    at: list[float] = []
+    began = time.perf_counter()
+
+    def on_round(found: Sequence[Forms]) -> None:
+        best = [f.best_latency_s for f in found]
+        known = all(t is not None for t in best)
+        total = sum(w * (t or 0.0) for w, t in zip(weights, best, strict=True)) if known else None
+        new = sum(f.trials for f in found) - len(latency)
+        latency.extend([total] * new)
+        at.extend([time.perf_counter() - began] * new)
+
+    module = auto_schedule(
+        graph,
+        options.trials,
+        options.timeout,
+        seed=seed,
+        policy=name,
+        log=_log(options, name, graph.name, seed),
+        pretrained=_model(options, name),
+        progress=False,
+        on_round=on_round,
+    )
+    report = module.report
+    return Run(
+        name,
+        graph.name,
+        seed,
+        latency,
+        report.wall_s,
+        target.fingerprint,
+        time.strftime("%Y-%m-%d"),
+        report.seconds,
+        at,
+    )
+
+
+def _log(options: CompareOptions, name: str, what: str, seed: int) -> Path | None:
+    if options.logs is None:
+        return None
+    options.logs.mkdir(parents=True, exist_ok=True)
+    return options.logs / f"{what.replace(':', '')}-{name}-{seed}.jsonl"
+
+
+def _model(options: CompareOptions, name: str) -> Path | None:
+    """The pretrained model, for those that cannot do without."""
+    return options.pretrained if name == "one-shot" else None
+
+
+def table(runs: Sequence[Run], flop: float) -> str:
+    """A line a searcher: its best, how near it came to the best of all, how long it took."""
+    curves = efficiency(runs)
+    most = max((len(c) for c in curves.values()), default=0)
+    budgets = [b for b in BUDGETS if b < most] + ([most] if most else [])
+    head = ["Searcher", "Runs", "Best", "GFLOP/s", *(f"@{b}" for b in budgets), "Seconds"]
+    lines = []
+    for name in dict.fromkeys(r.policy for r in runs):
+        own = [r for r in runs if r.policy == name and r.latency_s]
+        if not own:
+            lines.append([name, "0", *[""] * (len(head) - 2)])
+            continue
+        best = median(float(r.best()[-1]) for r in own)
+        cells = [_share([curves[r.key] for r in own], b) for b in budgets]
+        lines.append(
+            [
+                name,
+                str(len(own)),
+                format_latency(best if math.isfinite(best) else None),
+                format_gflops(flop / best),
+                *cells,
+                format_seconds(median(r.wall_s for r in own)),
+            ]
+        )
+    blank = ["geometric means over seeds", *[""] * (len(head) - 1)]
+    return aligned(head, lines, blank, left=("Searcher",)) + "\n"
+
+
+def _share(curves: Sequence[Float], budget: int) -> str:
+    """The share of the best known speed after so many trials."""
+    return f"{100 * geometric_mean(float(c[min(budget, len(c)) - 1]) for c in curves):.0f}%"
+
+
+def claims_text(runs: Sequence[Run]) -> str:
+    """How the searchers stand over all cases, and how soon some reach what others end at."""
+    curves = efficiency(runs)
+    names = list(dict.fromkeys(r.policy for r in runs))
+    most = max((len(c) for c in curves.values()), default=0)
+    budgets = [b for b in BUDGETS if b < most] + ([most] if most else [])
+    lines = [f"{'searcher':20} {'runs':>4} " + " ".join(f"{f'at {b}':>8}" for b in budgets)]
+    for name in names:
+        own = [c for k, c in curves.items() if k[0] == name]
+        cells = [
+            f"{geometric_mean(float(c[min(b, len(c)) - 1]) for c in own):8.1%}" for b in budgets
+        ]
+        lines.append(f"{name:20} {len(own):4} {' '.join(cells)}")
+    pairs = [(a, b) for a in names for b in names if a != b]
+    for chaser, goal in pairs:
+        lines += _reached(runs, chaser, goal)
+    return "\n".join(lines) + "\n"
+
+
+def _reached(runs: Sequence[Run], chaser: str, goal: str) -> list[str]:
+    """How often and how soon `chaser` reaches the last result of `goal`, of one case and seed."""
+    by_key = {r.key: r for r in runs}
+    trials, seconds, missed = list[float](), list[float](), 0
+    for (name, case, seed), target in by_key.items():
+        run = by_key.get((chaser, case, seed))
+        if name != goal or run is None or not target.latency_s:
+            continue
+        end = float(target.best()[-1])
+        n, s = run.trials_to(end), run.seconds_to(end)
+        if n is None:
+            missed += 1
+            continue
+        trials.append(n / len(target.latency_s))
+        if s is not None and target.at_s:
+            seconds.append(s / target.at_s[-1])
+    if not trials and not missed:
+        return []
+    runs_text = f"{len(trials)} of {len(trials) + missed} runs"
+    text = f"{chaser} reaches the last result of {goal} in {runs_text}"
+    if trials:
+        text += f", there after {geometric_mean(trials):.0%} of its trials"
+    if seconds:
+        text += f" and {geometric_mean(seconds):.0%} of its time"
+    return [text]
+
+
+def curves(runs: Sequence[Run], flop: float, seconds: bool) -> dict[str, list[tuple[Float, Float]]]:
+    """What `bench.runs.plot` draws: best GFLOP/s of every searcher by trials, or by seconds."""
+    out: dict[str, list[tuple[Float, Float]]] = {}
+    for r in runs:
+        n = len(r.at_s) if seconds else len(r.latency_s)
+        where = np.asarray(r.at_s) if seconds else np.arange(1.0, n + 1)
+        out.setdefault(r.policy, []).append((where, flop / r.best()[:n] / 1e9))
+    return out

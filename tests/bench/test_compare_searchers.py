@@ -1,0 +1,94 @@
+"""Searchers against each other: runs, curves, the table; one small comparison of each kind."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ansorlite import cli
+from ansorlite.bench import compare as module
+from ansorlite.bench.compare import CompareOptions, claims_text, compare, curves, table
+from ansorlite.bench.runs import Run, append_run, read_runs
+from ansorlite.errors import AnsorliteError
+from ansorlite.graph.build import GraphBuilder
+from ansorlite.records import read_log
+
+FAST = Run("ansor", "C2D:2", 0, [8.0, None, 4.0, 2.0], 1.0, at_s=[1.0, 2.0, 3.0, 4.0])
+SLOW = Run("template-ga", "C2D:2", 0, [8.0, 8.0, 4.0, 4.0], 3.0, at_s=[1.0, 3.0, 5.0, 7.0])
+
+
+def test_how_long_it_took_to_get_somewhere() -> None:
+    assert (FAST.trials_to(4.0), FAST.seconds_to(4.0)) == (3, 3.0)
+    assert (SLOW.trials_to(2.0), SLOW.seconds_to(2.0)) == (None, None)
+    assert Run("a", "b", 0, [1.0], 1.0).seconds_to(1.0) is None  # times were not kept
+
+
+def test_the_table_has_shares_of_the_best() -> None:
+    text = table([FAST, SLOW], 16e9)
+    lines = {line.split()[0]: line for line in text.splitlines() if line.strip()}
+    assert "100%" in lines["ansor"] and "50%" in lines["template-ga"]
+
+
+def test_how_soon_one_reaches_what_another_ends_at() -> None:
+    text = claims_text([FAST, SLOW])
+    line = "ansor reaches the last result of template-ga in 1 of 1 runs"
+    assert f"{line}, there after 75% of its trials and 43% of its time" in text
+    assert "template-ga reaches the last result of ansor in 0 of 1 runs" in text
+    assert claims_text([]).startswith("searcher")
+
+
+def test_curves_by_trials_and_by_seconds() -> None:
+    ((at, speed),) = curves([FAST], 16e9, seconds=True)["ansor"]
+    np.testing.assert_allclose(at, [1.0, 2.0, 3.0, 4.0])
+    np.testing.assert_allclose(speed, [2.0, 2.0, 4.0, 8.0])
+    ((at, _),) = curves([FAST], 16e9, seconds=False)["ansor"]
+    np.testing.assert_allclose(at, [1, 2, 3, 4])
+
+
+def test_a_file_of_something_else_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "runs.jsonl"
+    append_run(path, FAST)
+    assert read_runs(path) == [FAST]
+    path.write_text('{"format": 1}\n')
+    with pytest.raises(AnsorliteError, match="does not hold runs of searches"):
+        read_runs(path)
+
+
+def test_unknown_names_end_it_before_anything_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "run_case", lambda *a: pytest.fail("it ran"))
+    with pytest.raises(AnsorliteError, match="no searcher is called 'ansro'"):
+        compare("C2D:2", ["ansor", "ansro"], CompareOptions())
+    with pytest.raises(AnsorliteError, match="C2D has no case 9"):
+        compare("C2D:9", ["ansor"], CompareOptions())
+
+
+def test_searchers_on_a_small_case(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The command: every run has its trials, its log and its line."""
+    names = "template-xgb,template-ga,template-grid,random"
+    arguments = ["compare", "NRM:0", "--searchers", names, "--trials", "10"]
+    output, logs = tmp_path / "runs.jsonl", tmp_path / "logs"
+    assert cli.main([*arguments, "--output", str(output), "--logs", str(logs)]) == 0
+    runs = read_runs(output)
+    assert [r.policy for r in runs] == names.split(",")
+    for r in runs:
+        assert len(r.latency_s) == len(r.at_s) == 10 and np.isfinite(r.best()[-1])
+        assert np.all(np.diff(r.at_s) >= 0)
+        log = logs / f"NRM0-{r.policy}-0.jsonl"
+        assert len(read_log(log).records) == 10
+    assert all(name in capsys.readouterr().out for name in names.split(",")[:1])
+
+
+def test_all_searchers_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["compare", "C2D:2", "--searchers", "list"]) == 0
+    assert "template-xgb-transfer" in capsys.readouterr().out
+
+
+def test_searchers_on_a_small_network() -> None:
+    b = GraphBuilder("pair")
+    weight = np.random.default_rng(0).standard_normal((24, 24)).astype(np.float32)
+    x = b.emit("relu", [b.emit("matmul", [b.input("x", (16, 24)), b.constant(weight)])])
+    net = b.finish([b.emit("softmax", [x], axes=(1,))])
+    options = CompareOptions(trials=18)
+    for run in compare(net, ["template-xgb-transfer", "evolutionary"], options):
+        assert len(run.latency_s) == 18 and run.case == "pair"
+        assert np.isfinite(run.best()[-1])
