@@ -9,6 +9,7 @@ Zen 3 cores; a learned model corrects them where it has seen a few dozen program
 """
 
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,8 @@ from ansorlite.cost.features import FEATURE_NAMES, FeaturePlan
 from ansorlite.target import Target
 
 Values = npt.NDArray[np.float64]
-CHUNK = 4096  # rows scored together: what is between stays in the caches
+CHUNK = 8192  # rows scored together, at most
+FEW = 8192  # rows that are not worth a thread a core
 _AT = {name: k for k, name in enumerate(FEATURE_NAMES)}
 FMA_PER_CYCLE = 2.0
 FMA_LATENCY = 2.8
@@ -47,17 +49,25 @@ def draft_score(
     plan: FeaturePlan, columns: Mapping[str, Any], n: int, target: Target
 ) -> npt.NDArray[np.float64]:
     """The same from hole columns (int64[n] each), without the features that it does not need."""
-    out = np.empty(n)
-    for first in range(0, n, CHUNK):
-        part = slice(first, min(first + CHUNK, n))
-        size = part.stop - part.start
-        f = plan.draft({k: v[part] for k, v in columns.items()}, size, target)
 
-        def magnitude(name: str, of: Values = f) -> Values:
-            return of[:, _AT[name]]
+    count = max(1, target.cores * -(-n // (target.cores * CHUNK)))
+    size = max(1, -(-n // count))
 
-        out[part] = _score(magnitude, magnitude)
-    return out
+    def of(first: int) -> Values:
+        part = slice(first, min(first + size, n))
+        own = {name: values[part] for name, values in columns.items()}
+        f = plan.draft(own, part.stop - part.start, target)
+
+        def magnitude(name: str) -> Values:
+            return f[:, _AT[name]]
+
+        return _score(magnitude, magnitude)
+
+    starts = range(0, n, size)
+    if n < FEW:
+        return np.concatenate([np.empty(0), *map(of, starts)])
+    with ThreadPoolExecutor(target.cores) as pool:  # numpy's loops run beside each other
+        return np.concatenate(list(pool.map(of, starts)))
 
 
 def _score(raw: Callable[[str], Values], linear: Callable[[str], Values]) -> Values:

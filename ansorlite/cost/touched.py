@@ -8,6 +8,7 @@ are taken from the program once (`Access`), their values evaluated per populatio
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import numpy as np
@@ -109,12 +110,16 @@ class Levels:
         self.n, self.depth = n, len(extents)
         self.extents = np.array(extents, dtype=np.float64).reshape(self.depth, n)
         self.runs = self.extents > 1
-        ones = np.ones((1, n))
-        self.inside = np.cumprod(np.concatenate([ones, self.extents[::-1]]), axis=0)[::-1]
-        self.outside = np.cumprod(np.concatenate([ones, self.extents]), axis=0)
-        deeper = np.logical_or.accumulate(self.runs[::-1], axis=0)[::-1]
+        # Level by level: numpy's accumulations along the first axis are several times slower.
+        self.inside, self.outside = np.ones((2, self.depth + 1, n))
         self.innermost = self.runs.copy()
-        self.innermost[:-1] &= ~deeper[1:]
+        deeper = np.zeros(n, dtype=bool)
+        for k in range(self.depth):
+            np.multiply(self.outside[k], self.extents[k], out=self.outside[k + 1])
+        for k in range(self.depth - 1, -1, -1):
+            np.multiply(self.inside[k + 1], self.extents[k], out=self.inside[k])
+            self.innermost[k] &= ~deeper
+            deeper |= self.runs[k]
 
     def at(self, values: npt.NDArray[T], level: npt.NDArray[np.intp]) -> npt.NDArray[T]:
         """values[level[..., n], n] of [levels, n]."""
@@ -195,7 +200,9 @@ def touch(
     stride = np.where(levels.innermost, steps, 0.0).sum(axis=0)
     run = spread[-1] if rank else ones
     around = np.zeros((depth + 1, n), dtype=np.intp)
-    np.maximum.accumulate(np.where(moves, np.arange(1, depth + 1)[:, None], 0), out=around[1:])
+    for k in range(depth):
+        np.copyto(around[k + 1], around[k])
+        around[k + 1][moves[k]] = k + 1
     extents = np.array(spreads).reshape(len(spreads), rank, n)
     lines, crowded = _lines(extents, strides, size_bytes, line, caches)
     return Touched(
@@ -247,4 +254,10 @@ def _places(stride: Values | float, way: int) -> Values | float:
     """How many places of a way of a cache multiples of a stride (both in bytes) fall on."""
     if isinstance(stride, float):
         return way / math.gcd(int(stride), way)
-    return np.asarray(way / np.gcd(stride.astype(np.int64), way), dtype=np.float64)
+    return _places_by_rest(way)[stride.astype(np.int64) % way]
+
+
+@lru_cache(maxsize=16)
+def _places_by_rest(way: int) -> Values:
+    """float64[way]: way / gcd(rest, way)."""
+    return np.asarray(way / np.gcd(np.arange(way), way), dtype=np.float64)
