@@ -74,6 +74,9 @@ POLICIES: dict[str, Policy] = {
     ),
     "no-crossover": Policy("mutation alone", params=EvolutionParams(mutation=1.0)),
     "no-hops": Policy("no moves between sketches", params=EvolutionParams(hop=0.0)),
+    "descent": Policy(
+        "a quarter of each round next to the best program", params=EvolutionParams(descent=0.25)
+    ),
     "no-model": Policy("no learned model", model=lambda seed: NeverTrained(seed=seed)),
     "no-draft": Policy("no analytic score once the model is trained", model=_model_alone),
 }

@@ -19,9 +19,9 @@ import numpy.typing as npt
 from ansorlite.cost.analytic import analytic_score, draft_score
 from ansorlite.cost.features import FeaturePlan
 from ansorlite.cost.losses import TrainingGroup
-from ansorlite.cost.model import CostModel
+from ansorlite.cost.model import CostModel, ValidityModel
 from ansorlite.schedule.holes import population_columns
-from ansorlite.search.evolve import Rows, crossover, hop, mutate
+from ansorlite.search.evolve import Rows, crossover, hop, mutate, neighbours
 from ansorlite.search.select import roulette, rows_in, unique_rows
 from ansorlite.space.legality import legal
 from ansorlite.space.sketch import Sketch
@@ -77,6 +77,8 @@ class EvolutionParams:
     draws: int = 16  # random draws a wanted row, before the legality mask
     prior: float = 64.0  # measurements after which the model counts as much as the analytic score
     bias_prior: float = 4.0  # measurements of a sketch that its own offset is shrunk by
+    descent: float = 0.0  # share of a round next to the best program, in one hole (endgame)
+    descent_from: int = 64  # measurements after which that begins
 
 
 @dataclass
@@ -214,10 +216,12 @@ class EvolutionaryPolicy:
         key: str,
         model: CostModel,
         params: EvolutionParams | None = None,
+        validity: ValidityModel | None = None,
     ) -> None:
         self.history = History(sketches, target)
         self.params = params or EvolutionParams()
         self._seed, self._key, self._model = seed, key, model
+        self._validity = validity or ValidityModel()
         self._hints: tuple[str, ...] = ()
 
     def tell(self, candidates: Sequence[Candidate], latency_s: Sequence[float]) -> None:
@@ -262,7 +266,33 @@ class EvolutionaryPolicy:
         draft = analytic_score(f) + bias
         learned = np.log2(np.clip(self._model.predict(f), *PREDICTED))
         share = known / (known + self.params.prior)
-        return np.asarray(share * learned + (1 - share) * draft, dtype=np.float64)
+        score = share * learned + (1 - share) * draft
+        if self._validity.is_trained:  # what is likely to fail is worth as much less
+            score = score + np.log2(np.maximum(self._validity.predict(f), PREDICTED[0]))
+        return np.asarray(score, dtype=np.float64)
+
+    def _near_best(self, n: int) -> list[Candidate]:
+        """Coordinate descent: the best programs that differ from the fastest one in one hole."""
+        told = self.history.told
+        name = min(told, key=lambda k: min(told[k].latency_s, default=float("inf")))
+        best = int(np.argmin(told[name].latency_s))
+        row = self.history.measured_rows(name)[best]
+        parts = []
+        for k, h in enumerate(self.history.sketches[name].holes):
+            near = np.unique(neighbours(h.options)[row[k]]) if h.kind == "tile" else None
+            ways = np.arange(len(h.options)) if near is None else near
+            changed = np.repeat(row[None], len(ways), axis=0)
+            changed[:, k] = ways
+            parts.append(changed)
+        rows = self._clean(name, parts)
+        rows = rows[~rows_in(rows, self.history.measured_rows(name))]
+        if not len(rows):
+            return []
+        scores = self.score(name, rows)
+        return [
+            Candidate(self.history.sketches[name], tuple(int(v) for v in rows[i]), float(scores[i]))
+            for i in np.argsort(-scores, kind="stable")[:n]
+        ]
 
     # ---- populations ----------------------------------------------------------------------------
 
@@ -364,6 +394,9 @@ class EvolutionaryPolicy:
         n_random = int(np.ceil(self.params.epsilon * n)) if n > 4 else 0
         out: dict[tuple[str, tuple[int, ...]], Candidate] = {}
         picked: Counter[tuple[object, ...]] = Counter()
+        n_near = int(self.params.descent * n)
+        if n_near and self.history.n_told >= self.params.descent_from:
+            out = {c.key: c for c in self._near_best(n_near)}
         ranked = best.ranked()
         # The scores of two sketches differ by more than chance, but not by as much as they seem.
         for share in (self.params.same_sketch, 1.0):

@@ -12,7 +12,8 @@ from typing import Literal
 from ansorlite.cost.ensemble import BootstrapEnsemble, SureModel
 from ansorlite.cost.knobs import FEATURE_SETS
 from ansorlite.cost.losses import TrainingGroup
-from ansorlite.cost.model import CostModel, FrozenModel
+from ansorlite.cost.model import CostModel, FrozenModel, ValidityModel
+from ansorlite.cost.neural import NeuralModel
 from ansorlite.errors import AnsorliteError
 from ansorlite.search.annealing import AnnealingParams, AnnealingPolicy, Surrogate
 from ansorlite.search.beam import BeamPolicy
@@ -39,6 +40,7 @@ class Context:
     seed: int
     model: CostModel
     params: EvolutionParams | None = None
+    validity: ValidityModel | None = None
     # Measurements of the session's other tasks, in the features of the same searcher.
     others: Callable[[], Sequence[TrainingGroup]] = field(default=lambda: ())
 
@@ -63,7 +65,9 @@ class Searcher:
 
 
 def _evolutionary(found: Sequence[Sketch], c: Context) -> SearchPolicy:
-    return EvolutionaryPolicy(found, c.task.target, c.seed, c.task.workload_key, c.model, c.params)
+    return EvolutionaryPolicy(
+        found, c.task.target, c.seed, c.task.workload_key, c.model, c.params, c.validity
+    )
 
 
 def _one_shot(found: Sequence[Sketch], c: Context) -> SearchPolicy:
@@ -103,15 +107,19 @@ def annealing(
     objective: Literal["regression", "rank"] = "rank",
     params: AnnealingParams | None = None,
     transfer: bool = False,
+    neural: bool = False,
 ) -> Callable[[Sequence[Sketch], Context], SearchPolicy]:
     """A maker of annealing policies; acquisitions other than the mean have an ensemble."""
     chosen = params or AnnealingParams()
 
     def make(found: Sequence[Sketch], c: Context) -> SearchPolicy:
-        sure = chosen.acquisition == "mean"
-        model: Surrogate = (
-            SureModel(c.seed, objective, transfer) if sure else BootstrapEnsemble(c.seed, objective)
-        )
+        model: Surrogate
+        if neural:
+            model = NeuralModel("gru", c.seed, objective)
+        elif chosen.acquisition == "mean":
+            model = SureModel(c.seed, objective, transfer)
+        else:
+            model = BootstrapEnsemble(c.seed, objective)
         return AnnealingPolicy(
             found,
             c.task.target,
@@ -153,6 +161,9 @@ SEARCHERS: dict[str, Searcher] = {
         "an ensemble, searched by an upper bound",
         annealing(objective="regression", params=AnnealingParams(acquisition="ucb")),
         True,
+    ),
+    "template-treegru": Searcher(
+        "a recurrent network over the loops (needs torch)", annealing(neural=True), True
     ),
     "template-xgb-transfer": Searcher(
         "relation features, begun with what the session's other tasks taught",

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ansorlite.cost.losses import TrainingGroup
-from ansorlite.cost.model import CostModel, FrozenModel, GBDTModel
+from ansorlite.cost.model import CostModel, FrozenModel, GBDTModel, ValidityModel
 from ansorlite.errors import AnsorliteError
 from ansorlite.measure.builder import Builder, PoolBuilder
 from ansorlite.measure.peak import Peak, measure_peak
@@ -91,6 +91,7 @@ class Session:
             self._stack.close()
             raise
         self.cost_model: CostModel = self._cost_model()
+        self.validity = ValidityModel(seed=self.seed)
         self._trained_on = -1
         self.trace = trace_of(settings())
         self.shared = Shared(
@@ -218,9 +219,8 @@ class Session:
             return [] if self.answered(task) else self.searcher.space(task, self._space(task))
 
         def made(found: Sequence[Sketch]) -> SearchPolicy:
-            policy = self.searcher.make(
-                found, Context(task, self.seed, self.cost_model, self.params, others)
-            )
+            context = Context(task, self.seed, self.cost_model, self.params, self.validity, others)
+            policy = self.searcher.make(found, context)
             self._policies.append(policy)
             return policy
 
@@ -245,6 +245,7 @@ class Session:
         if groups:
             with self.clock.phase("training"):
                 self.cost_model.update(groups)
+                self.validity.update(groups)
         self._trained_on = known
 
 
