@@ -8,7 +8,7 @@ makes expected improvement or an upper bound the score that is searched.
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -122,11 +122,14 @@ class AnnealingPolicy:
         return expected_improvement(mean, spread, 1.0)
 
     def _annealed(self, keep: int, rng: np.random.Generator) -> list[tuple[float, Candidate]]:
-        """The best rows that the chains came by, best first; measured ones are left out."""
+        """The best unmeasured rows that the chains came by, best first."""
         names = list(self.history.sketches)
         chains = self._starts(names, rng)
+        if not chains:
+            return []
         best: dict[tuple[str, bytes], tuple[float, str, npt.NDArray[np.int32]]] = {}
         scores = {name: self._score(name, rows) for name, rows in chains.items()}
+        measured = {name: self.history.measured_rows(name) for name in chains}
         since, worst = 0, -math.inf
         p = self.params
         for step in range(p.steps):
@@ -143,6 +146,7 @@ class AnnealingPolicy:
                 chains[name] = np.where(taken[:, None], moved, rows).astype(np.int32)
                 scores[name] = np.where(taken, new, scores[name])
                 fresh = legal & (new > worst)
+                fresh[fresh] = ~rows_in(moved[fresh], measured[name])
                 for row, value in zip(moved[fresh], new[fresh], strict=True):
                     best[name, row.tobytes()] = (float(value), name, row)
             if len(best) > 4 * keep or step == p.steps - 1:
@@ -155,7 +159,8 @@ class AnnealingPolicy:
                 since += 1
             if since >= p.patience and len(best) >= keep:
                 break
-        return self._unmeasured(best.values(), keep)
+        found = sorted(best.values(), key=lambda e: -e[0])[:keep]
+        return [(score, self._candidate(name, row, score)) for score, name, row in found]
 
     def _starts(self, names: Sequence[str], rng: np.random.Generator) -> dict[str, Rows]:
         """Where the chains begin: the best measured rows, and random ones."""
@@ -181,22 +186,8 @@ class AnnealingPolicy:
             out[np.arange(len(rows)), at] = (rng.random(len(rows)) * sizes[at]).astype(np.int32)
         return out
 
-    def _unmeasured(
-        self, best: Iterable[tuple[float, str, npt.NDArray[np.int32]]], keep: int
-    ) -> list[tuple[float, Candidate]]:
-        found = sorted(best, key=lambda e: -e[0])
-        out = []
-        for name in dict.fromkeys(name for _, name, _ in found):
-            rows = np.stack([row for _, n, row in found if n == name])
-            known = rows_in(rows, self.history.measured_rows(name))
-            values = [v for v, n, _ in found if n == name]
-            for row, value, old in zip(rows, values, known, strict=True):
-                if not old:
-                    c = Candidate(
-                        self.history.sketches[name], tuple(int(v) for v in row), float(value)
-                    )
-                    out.append((float(value), c))
-        return sorted(out, key=lambda e: -e[0])[:keep]
+    def _candidate(self, name: str, row: npt.NDArray[np.int32], score: float = 0.0) -> Candidate:
+        return Candidate(self.history.sketches[name], tuple(int(v) for v in row), score)
 
     # ---- the pick -------------------------------------------------------------------------------
 
@@ -238,7 +229,7 @@ class AnnealingPolicy:
             rows = self.history.sample(name, 4, 16, rng)
             rows = rows[unique_rows(rows)]
             for row in rows[~rows_in(rows, self.history.measured_rows(name))]:
-                c = Candidate(self.history.sketches[name], tuple(int(v) for v in row))
+                c = self._candidate(name, row)
                 if c.key not in taken and len(out) < n:
                     out[c.key] = c
                     break
