@@ -22,6 +22,7 @@ Features = npt.NDArray[np.float32]
 Floats = npt.NDArray[np.float64]
 Kind = Literal["gru", "attention"]
 HIDDEN, HEADS = 64, 4
+MAX_TOKENS = 64  # that attention tells apart by their places
 EPOCHS, BATCH, RATE = 60, 128, 2e-3
 MIN_PROGRAMS = 16
 
@@ -200,6 +201,7 @@ def _network(torch: Any, kind: Kind, width: int) -> Any:
         def __init__(self) -> None:
             super().__init__()
             self.embed = nn.Linear(width, HIDDEN)
+            self.place = nn.Parameter(0.1 * torch.randn(MAX_TOKENS, HIDDEN))
             layer = nn.TransformerEncoderLayer(
                 HIDDEN, HEADS, 2 * HIDDEN, dropout=0.0, batch_first=True
             )
@@ -207,7 +209,8 @@ def _network(torch: Any, kind: Kind, width: int) -> Any:
             self.head = nn.Sequential(nn.Linear(HIDDEN, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, 1))
 
         def forward(self, x: Any, there: Any) -> Any:
-            states = self.encoder(self.embed(x), src_key_padding_mask=~there)
+            places = self.place[torch.arange(x.shape[1]).clamp(max=MAX_TOKENS - 1)]
+            states = self.encoder(self.embed(x) + places, src_key_padding_mask=~there)
             mask = there.unsqueeze(2).to(states.dtype)
             return self.head((states * mask).sum(1) / mask.sum(1)).squeeze(1)
 

@@ -48,5 +48,6 @@ def fixed_choice(hole: Hole, target: Target) -> tuple[int, ...]:
             return hole.options[0]
         case "tile":
             most = _TILE_VECTORS * target.lanes("float32")
-            fitting = [o for o in hole.options if o[-1] <= most]
+            # A vector of small elements may be longer than any tile that would fit.
+            fitting = [o for o in hole.options if o[-1] <= most] or [min(hole.options)]
             return max(fitting, key=lambda o: (o[-1] % target.lanes("float32") == 0, o[-1]))

@@ -8,10 +8,13 @@ from space_cases import TARGET, conv_bn_relu, matmul, row_minimum, softmax
 
 from ansorlite import te
 from ansorlite.schedule.holes import reduce_options, tile_options
+from ansorlite.schedule.lower import lower
 from ansorlite.schedule.state import State
 from ansorlite.schedule.steps import ComputeAt
 from ansorlite.space.annotate import UNROLL_STEPS, annotate, lanes_hole, parallel_limit
+from ansorlite.space.plain import plain_state
 from ansorlite.space.rules import derive
+from ansorlite.task import SearchTask
 from ansorlite.te.access import contiguous_axis
 
 Options = dict[str, tuple[tuple[int, ...], ...]]
@@ -200,3 +203,13 @@ def test_tables_are_bounded_and_can_be_searched_by_value() -> None:
     for h in state.holes:
         assert [h.find(o) for o in h.options] == list(range(len(h.options)))
         assert h.find((-1,) * h.width) is None
+
+
+def test_the_plain_schedule_of_elements_smaller_than_floats() -> None:
+    """Their vectors are longer than the tiles that it would take."""
+    x = te.placeholder((9, 70), name="X")
+    task = SearchTask([te.compute((9, 70), lambda i, j: x[i, j] < 0.5, name="Y")])
+    for vector_bytes in (16, 32, 64):
+        target = replace(task.target, vector_bytes=vector_bytes)
+        state = plain_state(task.dag, target)
+        assert not state.holes and lower(state).body
