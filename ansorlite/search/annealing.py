@@ -19,7 +19,7 @@ from ansorlite.cost.knobs import FeatureSet
 from ansorlite.cost.losses import TrainingGroup
 from ansorlite.search.evolve import Rows
 from ansorlite.search.policy import Candidate, History, round_rng
-from ansorlite.search.select import rows_in, unique_rows
+from ansorlite.search.select import rows_in
 from ansorlite.space.sketch import Sketch
 from ansorlite.target import Target
 
@@ -82,11 +82,11 @@ class AnnealingPolicy:
         rng = round_rng(self._seed, self._key, round_)
         self._learn()
         if not self._model.is_trained:
-            return self._random(n, rng, set())
+            return self.history.strangers(n, rng)
         ranked = self._annealed(self.params.pool * n, rng)
         greedy = n - math.ceil(self.params.epsilon * n) if n > 4 else n
         out = self._diverse(ranked, greedy)
-        return out + self._random(n - len(out), rng, {c.key for c in out})
+        return out + self.history.strangers(n - len(out), rng, {c.key for c in out})
 
     def _learn(self) -> None:
         groups = [*self._others(), self.group()]
@@ -216,24 +216,6 @@ class AnnealingPolicy:
             covered.update(parts[best])
             out.append(ranked[best][1])
         return out
-
-    def _random(
-        self, n: int, rng: np.random.Generator, taken: set[tuple[str, tuple[int, ...]]]
-    ) -> list[Candidate]:
-        names = list(self.history.sketches)
-        out: dict[tuple[str, tuple[int, ...]], Candidate] = {}
-        for _ in range(8 * max(1, n)):
-            if len(out) >= n:
-                break
-            name = names[int(rng.integers(len(names)))]
-            rows = self.history.sample(name, 4, 16, rng)
-            rows = rows[unique_rows(rows)]
-            for row in rows[~rows_in(rows, self.history.measured_rows(name))]:
-                c = self._candidate(name, row)
-                if c.key not in taken and len(out) < n:
-                    out[c.key] = c
-                    break
-        return list(out.values())
 
 
 def expected_improvement(mean: Floats, spread: Floats, best: float) -> Floats:

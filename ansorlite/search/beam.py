@@ -68,15 +68,7 @@ class BeamPolicy:
         found.sort(key=lambda c: -c.score)
         n_random = int(np.ceil(self.params.epsilon * n)) if n > 4 else 0
         out = {c.key: c for c in found[: n - n_random]}
-        for _ in range(16 * n):
-            if len(out) >= n:
-                break
-            name = names[int(rng.integers(len(names)))]
-            drawn = self.history.sample(name, 4, 16, rng)
-            for row in drawn[~rows_in(drawn, self.history.measured_rows(name))][:1]:
-                c = self._candidate(name, row, 0.0)
-                out.setdefault(c.key, c)
-        return list(out.values())
+        return [*out.values(), *self.history.strangers(n - len(out), rng, out)]
 
     def _candidate(self, name: str, row: npt.NDArray[np.int32], score: float) -> Candidate:
         return Candidate(self.history.sketches[name], tuple(int(v) for v in row), float(score))

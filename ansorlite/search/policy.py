@@ -9,7 +9,7 @@ population; `RandomPolicy` draws legal rows.
 
 import zlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -34,6 +34,9 @@ FEW = 8  # candidates of a round, for which half the effort is made
 PREDICTED = (2.0**-8, 2.0)  # shares of the best speed, beyond which predictions mean nothing
 
 
+Key = tuple[str, tuple[int, ...]]
+
+
 @dataclass(frozen=True)
 class Candidate:
     """A row of a sketch; `score` is what the policy predicted (0 if it did not)."""
@@ -43,7 +46,7 @@ class Candidate:
     score: float = 0.0
 
     @property
-    def key(self) -> tuple[str, tuple[int, ...]]:
+    def key(self) -> Key:
         return self.sketch.name, self.row
 
     @property
@@ -146,6 +149,23 @@ class History:
         rows = s.sample(max(64, n * draws), rng)
         rows = rows[unique_rows(rows)]
         return rows[self.legal(name, rows)][:n]
+
+    def strangers(
+        self, n: int, rng: np.random.Generator, taken: Collection[Key] = ()
+    ) -> list[Candidate]:
+        """Up to n legal rows of random sketches, neither measured nor `taken`."""
+        names, out = list(self.sketches), dict[Key, Candidate]()
+        for _ in range(16 * max(1, n)):
+            if len(out) >= n:
+                break
+            name = names[int(rng.integers(len(names)))]
+            rows = self.sample(name, 4, 16, rng)
+            for row in rows[~rows_in(rows, self.measured_rows(name))]:
+                c = Candidate(self.sketches[name], tuple(int(v) for v in row))
+                if c.key not in taken and c.key not in out:
+                    out[c.key] = c
+                    break
+        return list(out.values())
 
     @property
     def n_told(self) -> int:
