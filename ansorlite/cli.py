@@ -123,6 +123,8 @@ def show(args: argparse.Namespace) -> int:
         return OK
     from ansorlite.report.show import roofline, stage
 
+    if args.dim:
+        raise AnsorliteError(f"--dim is for networks ({', '.join(NETWORK_STAGES)}): leave it out")
     task = _task(args)
     row = args.row or ("best" if args.log else "random")
     if args.roofline:
@@ -197,7 +199,7 @@ def simulate(args: argparse.Namespace) -> int:
 
 def compare(args: argparse.Namespace) -> int:
     """Run searchers under the same budgets and show how far each came."""
-    return cli_compare.compare(args, lambda name: _named(name, None, {}))
+    return cli_compare.compare(args, lambda name: _named(name, None, {}), _writable)
 
 
 # ---- their parts --------------------------------------------------------------------------------
@@ -441,7 +443,7 @@ def _pretrain_options(p: argparse.ArgumentParser) -> None:
 
 
 def _compare_options(p: argparse.ArgumentParser) -> None:
-    cli_compare.compare_options(p, _positive)
+    cli_compare.compare_options(p, _seconds, _positive)
 
 
 def _bench_options(p: argparse.ArgumentParser) -> None:

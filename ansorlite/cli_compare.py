@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 DEFAULT = ("ansor", "template-xgb", "template-ga", "template-random")
 
 
-def compare_options(p: argparse.ArgumentParser, count: Callable[[str], int]) -> None:
+def compare_options(
+    p: argparse.ArgumentParser, seconds: Callable[[str], float], count: Callable[[str], int]
+) -> None:
     p.add_argument("what", metavar="CASE|NETWORK|FILE.onnx")
     p.add_argument(
         "--searchers",
@@ -26,7 +28,7 @@ def compare_options(p: argparse.ArgumentParser, count: Callable[[str], int]) -> 
         help=f"default {','.join(DEFAULT)}; 'list' prints all",
     )
     p.add_argument("--trials", type=count, metavar="N", help="of a run (64, if no time is given)")
-    p.add_argument("--timeout", type=float, metavar="S", help="wall-clock seconds of a run")
+    p.add_argument("--timeout", type=seconds, metavar="S", help="wall-clock seconds of a run")
     p.add_argument("--seeds", type=count, metavar="K", default=1, help="runs of a searcher (1)")
     p.add_argument("--pretrained", type=Path, metavar="F", help="model for one-shot search")
     p.add_argument("--logs", type=Path, metavar="DIR", help="keep a tuning log of every run there")
@@ -36,7 +38,11 @@ def compare_options(p: argparse.ArgumentParser, count: Callable[[str], int]) -> 
     )
 
 
-def compare(args: argparse.Namespace, network: Callable[[str], "Graph"]) -> int:
+def compare(
+    args: argparse.Namespace,
+    network: Callable[[str], "Graph"],
+    writable: Callable[[Path], Path],
+) -> int:
     """Run the searchers; a line a run as it ends, then a table."""
     from ansorlite.bench.compare import CompareOptions, curves, table
     from ansorlite.bench.compare import compare as run_all
@@ -62,10 +68,11 @@ def compare(args: argparse.Namespace, network: Callable[[str], "Graph"]) -> int:
             flush=True,
         )
 
-    names = [n for n in args.searchers.split(",") if n]
+    names = list(dict.fromkeys(n.strip() for n in args.searchers.split(",") if n.strip()))
     if not names:
         raise AnsorliteError("no searcher is named: give --searchers A,B,... or 'list'")
-    runs = run_all(what, names, options, each, args.output)
+    output = None if args.output is None else writable(args.output)
+    runs = run_all(what, names, options, each, output)
     print(table(runs, flop), end="")
     if args.plot is not None:
         try:

@@ -82,6 +82,8 @@ def test_help_names_every_command(cli: Cli) -> None:
         ("tune", "x.onnx", "--batch", "0"),
         ("show", "GMM:0", "--stage", "graph"),
         ("show", "GMM:0", "--row", "worst"),
+        ("compare", "GMM:0", "--timeout", "nan"),
+        ("compare", "GMM:0", "--seeds", "0"),
     ],
 )
 def test_wrong_usage_is_status_2(cli: Cli, arguments: tuple[str, ...]) -> None:
@@ -96,6 +98,8 @@ def test_wrong_usage_is_status_2(cli: Cli, arguments: tuple[str, ...]) -> None:
 def test_unknown_workloads_and_networks(cli: Cli) -> None:
     assert "unknown workload 'FOO': choose one of C1D, C2D" in cli.fails("tune-op", "FOO:1")
     assert "GMM has no case 7: choose one of GMM:0" in cli.fails("show", "GMM:7")
+    assert "--dim is for networks" in cli.fails("show", "GMM:0", "--dim", "N=1")
+    assert "cannot write" in cli.fails("compare", "GMM:0", "--output", "no/such/folder/runs")
     assert "no searcher is called 'luck'" in cli.fails("tune-op", "GMM:0", "--policy", "luck")
     assert "'GMM:x' is no case" in cli.fails("show", "GMM:x")
     text = cli.fails("tune", "resnet51")

@@ -7,7 +7,7 @@ pays only together with a later one is pruned, which fine-tuning of complete pro
 (OSDI'20, section 2 and figure 7).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,12 +15,8 @@ import numpy.typing as npt
 
 from ansorlite.schedule.holes import Hole
 from ansorlite.search.evolve import Rows
-from ansorlite.search.policy import Candidate, History, round_rng
+from ansorlite.search.policy import Candidate, EvolutionaryPolicy, round_rng
 from ansorlite.search.select import rows_in, unique_rows
-from ansorlite.space.sketch import Sketch
-from ansorlite.target import Target
-
-Scores = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -34,20 +30,14 @@ class BeamParams:
 
 
 class BeamPolicy:
-    """Measures the programs that survive; `score` is given (history, sketch, rows)."""
+    """Measures the programs that survive, by the score of `guide`, whose history it shares."""
 
     def __init__(
-        self,
-        sketches: Sequence[Sketch],
-        target: Target,
-        seed: int,
-        key: str,
-        score: Callable[[History, str, Rows], Scores],
-        params: BeamParams | None = None,
+        self, guide: EvolutionaryPolicy, seed: int, key: str, params: BeamParams | None = None
     ) -> None:
-        self.history = History(sketches, target)
+        self.history = guide.history
         self.params = params or BeamParams()
-        self._seed, self._key, self._score = seed, key, score
+        self._seed, self._key, self._score = seed, key, guide.score
 
     def tell(self, candidates: Sequence[Candidate], latency_s: Sequence[float]) -> None:
         self.history.tell(candidates, latency_s)
@@ -63,7 +53,7 @@ class BeamPolicy:
             rows = self._beam(name, n, rng)
             rows = rows[~rows_in(rows, self.history.measured_rows(name))]
             if len(rows):
-                scores = self._score(self.history, name, rows)
+                scores = self._score(name, rows)
                 found += [self._candidate(name, r, s) for r, s in zip(rows, scores, strict=True)]
         found.sort(key=lambda c: -c.score)
         n_random = int(np.ceil(self.params.epsilon * n)) if n > 4 else 0
@@ -91,7 +81,7 @@ class BeamPolicy:
             if not len(grown):
                 return grown
             grown = grown[unique_rows(grown)]
-            scores = self._score(self.history, name, grown)
+            scores = self._score(name, grown)
             rows = grown[np.argsort(-scores, kind="stable")[:width]]
         return rows[self.history.legal(name, rows)]
 

@@ -18,13 +18,10 @@ from ansorlite.errors import AnsorliteError
 from ansorlite.search.annealing import AnnealingParams, AnnealingPolicy, Surrogate
 from ansorlite.search.beam import BeamPolicy
 from ansorlite.search.classic import GeneticPolicy, GridPolicy
-from ansorlite.search.evolve import Rows
 from ansorlite.search.policy import (
     EvolutionaryPolicy,
     EvolutionParams,
-    History,
     RandomPolicy,
-    Scores,
     SearchPolicy,
 )
 from ansorlite.space.sketch import Sketch, SpaceOptions, sketches
@@ -64,7 +61,7 @@ class Searcher:
         return sketches(task.dag, task.target, options)
 
 
-def _evolutionary(found: Sequence[Sketch], c: Context) -> SearchPolicy:
+def _evolutionary(found: Sequence[Sketch], c: Context) -> EvolutionaryPolicy:
     return EvolutionaryPolicy(
         found, c.task.target, c.seed, c.task.workload_key, c.model, c.params, c.validity
     )
@@ -81,13 +78,7 @@ def _one_shot(found: Sequence[Sketch], c: Context) -> SearchPolicy:
 
 def _beam(found: Sequence[Sketch], c: Context) -> SearchPolicy:
     # The same score as the evolution's, so that only the way of searching differs.
-    guide = EvolutionaryPolicy(found, c.task.target, c.seed, c.task.workload_key, c.model, c.params)
-
-    def score(history: History, name: str, rows: Rows) -> Scores:
-        guide.history = history
-        return guide.score(name, rows)
-
-    return BeamPolicy(found, c.task.target, c.seed, c.task.workload_key, score)
+    return BeamPolicy(_evolutionary(found, c), c.seed, c.task.workload_key)
 
 
 def _random(found: Sequence[Sketch], c: Context) -> SearchPolicy:
