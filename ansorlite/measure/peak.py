@@ -65,10 +65,10 @@ def measure_peak(target: Target) -> Peak:
             f"cannot measure {target.cpu} ({target.arch}, vectors of {target.vector_bytes} B) here:"
             f" this machine is {host.cpu} ({host.arch}, {host.vector_bytes} B)"
         )
-    path = cache_file()
-    known = _read(path).get(target.fingerprint)
+    known = kept_peak(target)
     if known is not None:
         return known
+    path = cache_file()
     peak, steady = run_benchmarks(target)
     if steady:
         kept = {key: asdict(p) for key, p in _read(path).items()}
@@ -102,8 +102,15 @@ def cache_file() -> Path:
     return kept_file("peak")
 
 
-def fma_run(target: Target, threads: int) -> tuple[Callable[[], None], float]:
-    """A run of multiply-adds in registers that takes about RUN_S, and its operations."""
+def kept_peak(target: Target) -> Peak | None:
+    """What was measured and kept before; None if nothing was."""
+    return _read(cache_file()).get(target.fingerprint)
+
+
+def fma_run(
+    target: Target, threads: int, run_s: float = RUN_S
+) -> tuple[Callable[[], None], float]:
+    """A run of multiply-adds in registers that takes about `run_s`, and its operations."""
     lanes = target.lanes("float32")
     kernel = load_image(fma_kernel(target))
     # s * 0.5 + 1 stays between 0 and 24, so that no operand is subnormal, infinite or NaN.
@@ -117,7 +124,7 @@ def fma_run(target: Target, threads: int) -> tuple[Callable[[], None], float]:
         kernel.call(args)
 
     # One thread tells how long an iteration takes: many may wait for a core longer than they run.
-    work[:] = int(100_000 * RUN_S / min(_seconds(run) for _ in range(3))), threads
+    work[:] = int(100_000 * run_s / min(_seconds(run) for _ in range(3))), threads
     out[:] = np.nan
     run()
     # OpenMP may give fewer threads than asked for (OMP_THREAD_LIMIT, or no runtime at all).

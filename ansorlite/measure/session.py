@@ -8,6 +8,7 @@ the same for several kernels, which then run in turn. Out: `PrepareResult`, `Mea
 in seconds.
 """
 
+import os
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -21,6 +22,7 @@ import numpy.typing as npt
 from ansorlite.codegen.image import KernelImage, Param
 from ansorlite.codegen.loader import NativeFunction, load_image
 from ansorlite.errors import AnsorliteError
+from ansorlite.measure.canary import local_canary
 from ansorlite.measure.compare import Expected, describe
 from ansorlite.measure.inputs import random_inputs
 from ansorlite.measure.memory import GuardedBuffer, guarded_copy, guarded_empty
@@ -60,6 +62,7 @@ def serve(policy: TimingPolicy, memory_bytes: int) -> Callable[[Any], Any]:
     """The handler of the runner's requests; a run of an unknown task is answered with None."""
     tasks: OrderedDict[str, TaskData] = OrderedDict()
     flush = _make_flush() if policy.cold else None
+    canary = local_canary(int(os.environ.get("OMP_NUM_THREADS", 0)) or Target.detect().cores)
 
     def handle(request: tuple[Any, ...]) -> Answer:
         match request:
@@ -72,7 +75,7 @@ def serve(policy: TimingPolicy, memory_bytes: int) -> Callable[[Any], Any]:
                 if key not in tasks:
                     return None
                 tasks.move_to_end(key)
-                return _run(tasks[key], image, policy, best_latency_s, flush)
+                return _run(tasks[key], image, policy, best_latency_s, flush, canary.disturbed)
             case ("race", key, images, budget_s):
                 return _race(tasks[key], images, policy, budget_s, flush) if key in tasks else None
         raise AnsorliteError(f"the runner does not understand {request!r}")
@@ -151,6 +154,7 @@ def _run(
     policy: TimingPolicy,
     best_latency_s: float | None,
     flush: Callable[[], None] | None,
+    disturbed: Callable[[], bool],
 ) -> MeasureResult:
     start = time.perf_counter()
     function, buffers = load_image(image), _bind(task, image)
@@ -162,7 +166,7 @@ def _run(
 
     repeat = _repeat(function, args, image, policy)
     start = time.perf_counter()
-    timing = time_kernel(repeat, policy, best_latency_s, flush, first_s)
+    timing = time_kernel(repeat, policy, best_latency_s, flush, first_s, disturbed)
     run_s = time.perf_counter() - start
     start = time.perf_counter()
     max_error, error = _compare(task)

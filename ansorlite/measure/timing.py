@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from statistics import median
 
 MAX_INNER = 1 << 20
+DISTURBANCE = 3.0  # no disturbance that lasts makes a kernel so many times slower
 GROWTH = 10  # calls of a microsecond are overhead for the most part: do not trust one too far
 
 
@@ -65,10 +66,12 @@ def time_kernel(
     best_latency_s: float | None = None,
     flush: Callable[[], None] | None = None,
     warm_up_s: float = 0.0,
+    disturbed: Callable[[], bool] | None = None,
 ) -> Timing:
     """Time a kernel that has run once before (the check was its warm-up, of `warm_up_s` seconds).
 
-    Always returns at least one repeat, even where one call alone exceeds the limit.
+    A repeat after which the machine is `disturbed` (see `measure.canary`) does not count, unless
+    the kernel has lost even so. Always returns at least one repeat, even where one call alone exceeds the limit.
     """
     inner, spent_s = 1, 0.0
     times: list[float] = []
@@ -87,9 +90,14 @@ def time_kernel(
             # too short to trust; what came before was disturbed, or it would not have been enough
             inner = _longer(inner, seconds, policy.repeat_s)
             times.clear()
-        else:
+        elif disturbed is None or _lost(seconds / inner, best_latency_s) or not disturbed():
             times.append(seconds / inner)
     return Timing(tuple(times), inner)
+
+
+def _lost(seconds: float, best_latency_s: float | None) -> bool:
+    """Is a repeat slower than the best by more than a disturbance can explain?"""
+    return best_latency_s is not None and seconds > DISTURBANCE * best_latency_s
 
 
 def _longer(inner: int, seconds: float, repeat_s: float) -> int:
