@@ -33,7 +33,7 @@ BUDGETS = (16, 64, 200, 400, 1000)
 @dataclass(frozen=True)
 class CompareOptions:
     """Budgets of every run; `logs` is a folder that gets a tuning log a run, `pretrained` a
-    model for one-shot search.
+    model for one-shot search, `scheduler` shares the trials out among the tasks of a network.
     """
 
     trials: int | None = 64
@@ -41,6 +41,7 @@ class CompareOptions:
     seeds: int = 1
     logs: Path | None = None
     pretrained: Path | None = None
+    scheduler: str = "gradient"
 
 
 def compare(
@@ -123,6 +124,7 @@ def run_network(graph: Graph, name: str, seed: int, options: CompareOptions) -> 
         log=_log(options, name, graph.name, seed),
         pretrained=_model(options, name),
         progress=False,
+        scheduler=options.scheduler,
         on_round=on_round,
     )
     report = module.report

@@ -215,7 +215,7 @@ def _fill(rows: Values, m: _Moved, ev: Batch, target: Target) -> None:
     caches = (target.l1_bytes, target.l2_bytes, target.l3_bytes)
     _put(rows, "beyond_l1", [_moved_beyond(k, c, m) * repeat for k, c in enumerate(caches)])
     rows[_AT["gathered"]] = _gathered(m, ev)
-    rows[_AT["register_loads"]] = _register_loads(m, ev)
+    rows[_AT["register_loads"]] = _register_loads(m, ev, target)
     rows[_AT["work_share"]] = executions * _flops(store)
 
 
@@ -293,8 +293,11 @@ def _gathered(m: _Moved, ev: Batch) -> Values:
     return total
 
 
-def _register_loads(m: _Moved, ev: Batch) -> Values:
-    """Loads a vector operation of the register tile: what does not move with a loop is shared."""
+def _register_loads(m: _Moved, ev: Batch, target: Target) -> Values:
+    """Loads a vector operation of the register tile: what does not move with a loop is shared.
+
+    A vector that lies across two cache lines is loaded twice.
+    """
     tile = [
         (k, lp)
         for k, lp in enumerate(m.st.loops)
@@ -310,8 +313,22 @@ def _register_loads(m: _Moved, ev: Batch) -> Values:
             width = lp.note("lanes")
             times = e if width == NO_NOTE else np.ceil(e / np.maximum(1.0, ev(width)))
             share = share / np.where(t.moves[k], 1.0, times)
-        total = total + share
+        total = total + share * (1.0 + _split(m, t, ev, target))
     return total
+
+
+def _split(m: _Moved, t: Touched, ev: Batch, target: Target) -> Values | float:
+    """The share of a buffer's vectors that lie across two cache lines."""
+    at = next((k for k, lp in enumerate(m.st.loops) if lp.note("lanes") != NO_NOTE), None)
+    if at is None:
+        return 0.0
+    lanes = np.maximum(ev(m.st.loops[at].note("lanes")), 1.0).astype(np.int64)
+    odd = np.zeros(ev.n, dtype=bool)
+    for k in range(m.levels.depth):
+        if k != at:
+            odd |= (t.steps[k].astype(np.int64) & (lanes - 1)) != 0
+    odd &= (t.steps[at] == 1) & (lanes > 1)
+    return np.where(odd, np.minimum(1.0, lanes * t.itemsize / target.cache_line), 0.0)
 
 
 def _loop_features(st: _Statement, ev: Batch, levels: Levels, target: Target) -> list[Values]:

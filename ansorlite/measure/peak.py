@@ -107,9 +107,7 @@ def kept_peak(target: Target) -> Peak | None:
     return _read(cache_file()).get(target.fingerprint)
 
 
-def fma_run(
-    target: Target, threads: int, run_s: float = RUN_S
-) -> tuple[Callable[[], None], float]:
+def fma_run(target: Target, threads: int, run_s: float = RUN_S) -> tuple[Callable[[], None], float]:
     """A run of multiply-adds in registers that takes about `run_s`, and its operations."""
     lanes = target.lanes("float32")
     kernel = load_image(fma_kernel(target))

@@ -71,7 +71,8 @@ def time_kernel(
     """Time a kernel that has run once before (the check was its warm-up, of `warm_up_s` seconds).
 
     A repeat after which the machine is `disturbed` (see `measure.canary`) does not count, unless
-    the kernel has lost even so. Always returns at least one repeat, even where one call alone exceeds the limit.
+    the kernel has lost even so. Always returns at least one repeat, even where one call alone
+    exceeds the limit.
     """
     inner, spent_s = 1, 0.0
     times: list[float] = []
@@ -90,7 +91,12 @@ def time_kernel(
             # too short to trust; what came before was disturbed, or it would not have been enough
             inner = _longer(inner, seconds, policy.repeat_s)
             times.clear()
-        elif disturbed is None or _lost(seconds / inner, best_latency_s) or not disturbed():
+        elif (
+            disturbed is None
+            or spent_s >= policy.limit_s
+            or _lost(seconds / inner, best_latency_s)
+            or not disturbed()
+        ):
             times.append(seconds / inner)
     return Timing(tuple(times), inner)
 

@@ -411,7 +411,7 @@ class EvolutionaryPolicy:
 
     def _pick(self, best: "_Pool", n: int, rng: np.random.Generator) -> list[Candidate]:
         """The best predicted, with a share of random legal rows for diversity."""
-        n_random = int(np.ceil(self.params.epsilon * n)) if n > 4 else 0
+        n_random = int(self.params.epsilon * n + rng.random()) if n > 4 else 0
         out: dict[tuple[str, tuple[int, ...]], Candidate] = {}
         picked: Counter[tuple[object, ...]] = Counter()
         n_near = int(self.params.descent * n)

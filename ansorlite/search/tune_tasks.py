@@ -181,7 +181,9 @@ def _rounds(
         if k is None:
             break
         tuner = found[k].next()
-        wanted = grown(session, size, tuner)
+        # Many tasks: a small first round of each brings the whole down soonest.
+        first = tuner.rounds <= 1 and len(found) >= MANY
+        wanted = min(size, MIN_ROUND) if first else size
         n = session.round_of(wanted, sum(t.trials for t in everyone), tuner.pending)
         if n == 0:
             break

@@ -84,6 +84,22 @@ def test_a_register_tile_shares_loads() -> None:
     assert np.log2(1 + found["register_loads"]) == pytest.approx(1 / 2 + 1 / 4)
 
 
+def test_a_short_last_vector_costs_more_than_its_share() -> None:
+    fills = []
+    for width in (16, 12, 10, 15):
+        dag, steps = tiled(240, 4, width, 60)
+        fills.append(np.log2(1 + linear(dag, *steps)["vector_fill"]))
+    # 12 = 8 + 4 and 10 = 8 + 2 take two operations, 15 = 8 + 4 + 2 + 1 about three.
+    assert fills[:3] == pytest.approx([1.0, 12 / 16, 10 / 16])
+    assert 15 / 32 < fills[3] < 15 / 16
+
+
+def test_vectors_that_lie_across_cache_lines_are_loaded_twice() -> None:
+    dag, steps = tiled(240, 4, 12, 60)  # a tile every 48 B, vectors of 32 B: every other one
+    found = linear(dag, *steps)
+    assert np.log2(1 + found["register_loads"]) == pytest.approx(1 / 2 + 1.5 / 4)
+
+
 def test_a_register_tile_whose_operands_all_move_shares_nothing() -> None:
     x, y = te.placeholder((64, 64), name="X"), te.placeholder((64, 64), name="Y")
     z = te.compute((64, 64), lambda i, j: x[i, j] * y[i, j], name="Z")
