@@ -322,12 +322,13 @@ def _split(m: _Moved, t: Touched, ev: Batch, target: Target) -> Values | float:
     at = next((k for k, lp in enumerate(m.st.loops) if lp.note("lanes") != NO_NOTE), None)
     if at is None:
         return 0.0
+    in_row = t.steps[at] == 1
+    others = [t.steps[k] for k in range(m.levels.depth) if k != at and t.moves[k].any()]
+    if not others or not in_row.any():
+        return 0.0
     lanes = np.maximum(ev(m.st.loops[at].note("lanes")), 1.0).astype(np.int64)
-    odd = np.zeros(ev.n, dtype=bool)
-    for k in range(m.levels.depth):
-        if k != at:
-            odd |= (t.steps[k].astype(np.int64) & (lanes - 1)) != 0
-    odd &= (t.steps[at] == 1) & (lanes > 1)
+    bits = np.bitwise_or.reduce([steps.astype(np.int64) for steps in others])
+    odd = in_row & ((bits & (lanes - 1)) != 0)
     return np.where(odd, np.minimum(1.0, lanes * t.itemsize / target.cache_line), 0.0)
 
 
