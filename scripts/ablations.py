@@ -1,10 +1,11 @@
 """What each part of the search is worth (some 25 s a run of 200 trials; all of them: 1 h 45 min).
 
 Claim: every part of the default search has a gain in the area under the best-so-far curve. Runs
-what is missing in results/ablations.jsonl, so it can be stopped and continued, then writes the
-table and the plot beside it. With `--trials 1000 --policies full` it shows sample efficiency.
+what is missing in results/ablations.jsonl, so it can be stopped and continued, then races what
+was found and writes the table and the plot beside it. With `--trials 1000 --policies full` it
+shows sample efficiency.
 Usage: python scripts/ablations.py [--policies full random ...] [--cases C2D:2 ...] [--seeds 3]
-       [--trials 200] [--table]
+       [--trials 200] [--table] [--no-race]
 """
 
 import argparse
@@ -28,6 +29,7 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--trials", type=int, default=200)
     parser.add_argument("--table", action="store_true", help="run nothing: only show what is there")
+    parser.add_argument("--no-race", action="store_true", help="figures as each run measured them")
     args = parser.parse_args()
     runs = read_runs(RESULTS)
     todo = ablations.missing(runs, args.policies, args.cases, args.seeds, args.trials)
@@ -40,7 +42,7 @@ def main() -> int:
             flush=True,
         )
     runs = read_runs(RESULTS)
-    text = ablations.table(runs)
+    text = ablations.table(runs, None if args.no_race else ablations.race_all(runs))
     RESULTS.with_suffix(".txt").write_text(text)
     print(text, end="")
     try:

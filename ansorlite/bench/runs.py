@@ -24,7 +24,8 @@ Key = tuple[str, str, int]
 class Run:
     """One search: seconds of every trial in order, None for a failure, and of the whole.
 
-    `at_s` tells when each trial was done, from the start on.
+    `at_s` tells when each trial was done, from the start on. `programs` has the best program after
+    some numbers of trials: (sketch, values of its holes).
     """
 
     policy: str
@@ -36,6 +37,7 @@ class Run:
     date: str = ""
     seconds: dict[str, float] = field(default_factory=dict)
     at_s: list[float] = field(default_factory=list)
+    programs: dict[str, Any] = field(default_factory=dict)
 
     @property
     def key(self) -> Key:

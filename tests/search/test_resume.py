@@ -1,5 +1,6 @@
 """A log is the state of a search: cut anywhere, it leads to the same records."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -83,6 +84,18 @@ def check_cuts(tmp_path: Path, policy: str, cuts: Iterable[int]) -> None:
         assert essence(read_log(path).records) == essence(records), cut
         # No more is measured than is missing, the reference aside.
         assert both.built <= TRIALS - cut + 1, cut
+
+
+def test_rounds_grow_and_a_cut_does_not_matter(tmp_path: Path) -> None:
+    many: dict[str, Any] = {"n_trials": 90, "round_size": None}
+    whole = run(tmp_path / "whole", **many)
+    records = read_log(tmp_path / "whole").records
+    sizes = Counter(r.round for r in whole.records)
+    # The plain schedule, then half of what is known, but no more than a quarter of the budget.
+    assert list(sizes.values()) == [1, 8, 8, 8, 12, 18, 22, 13]
+    for cut in (0, 5, 17, 40, 89):
+        again = run(write(tmp_path / f"{cut}", records[:cut]), **many)
+        assert essence(again.records) == essence(records), cut
 
 
 def test_a_finished_log_measures_nothing(tmp_path: Path) -> None:

@@ -1,0 +1,155 @@
+"""How good the cost model is on programs, and on tasks, that it was not trained on.
+
+In: tasks and a time to measure in, half of it for random programs, half for those that a search
+visits. Out: a `TrainingGroup` a task; scores of every program from models that have not seen it
+(`folds` parts of the programs, or of the tasks, are left out in turn); `Accuracy` of them. Labels
+are best/this within a task, the metrics those of Ansor section 7.5.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from ansorlite.cost.losses import Features, TrainingGroup, labels
+from ansorlite.cost.metrics import pairwise_accuracy, r_squared, recall_at_k
+from ansorlite.cost.model import CostModel
+from ansorlite.measure.builder import Builder
+from ansorlite.measure.runner import Runner
+from ansorlite.search.policy import EvolutionaryPolicy, RandomPolicy
+from ansorlite.search.tune import Session
+from ansorlite.search.tuner import TaskTuner
+from ansorlite.task import SearchTask
+
+Floats = npt.NDArray[np.float64]
+KINDS = ("random", "evolutionary")
+ROUND = 32
+TOP, AMONG = 30, 500
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """Means over tasks of the share of pairs in order (that differ by more than 5 %) and of the
+    fastest `TOP` of `AMONG` programs that are among the `TOP` best scored; R2 over all labels.
+    """
+
+    pairwise: float
+    recall: float
+    r_squared: float
+
+
+def collect(
+    folder: Path,
+    tasks: Sequence[SearchTask],
+    seconds: float,
+    builder: Builder,
+    runner: Runner,
+    seed: int = 0,
+    tell: Callable[[str], None] = lambda line: None,
+) -> list[TrainingGroup]:
+    """Measure rounds of all tasks in turn, of both kinds alike; the logs in `folder` count."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as stack:
+        tuners: dict[str, list[TaskTuner]] = {}
+        sessions = {}
+        for kind in KINDS:
+            sessions[kind] = stack.enter_context(
+                Session(
+                    None,
+                    seconds,
+                    seed,
+                    folder / f"{kind}.jsonl",
+                    kind,
+                    builder=builder,
+                    runner=runner,
+                    progress=False,
+                )
+            )
+            tuners[kind] = [sessions[kind].tuner(t) for t in tasks]
+        left = [(kind, k) for k in range(len(tasks)) for kind in KINDS]
+        while left and sessions[KINDS[0]].left_s() > 0:
+            sessions[KINDS[1]].train(tuners[KINDS[1]])
+            for kind, k in list(left):
+                if sessions[kind].left_s() <= 0:
+                    break
+                if tuners[kind][k].round(ROUND) == 0:
+                    left.remove((kind, k))  # its space is used up
+            tell(f"{sum(t.trials for found in tuners.values() for t in found)} programs")
+        pairs = zip(*tuners.values(), strict=True)
+        return [_merged(t, [_told(x) for x in pair]) for t, pair in zip(tasks, pairs, strict=True)]
+
+
+def _told(tuner: TaskTuner) -> TrainingGroup:
+    assert isinstance(tuner.policy, EvolutionaryPolicy | RandomPolicy)
+    return tuner.policy.history.group(tuner.task.workload_key)
+
+
+def _merged(task: SearchTask, parts: Sequence[TrainingGroup]) -> TrainingGroup:
+    features = [f for p in parts for f in p.features]
+    return TrainingGroup(task.workload_key, features, np.concatenate([p.latency_s for p in parts]))
+
+
+def scores_by_program(
+    groups: Sequence[TrainingGroup], make: Callable[[], CostModel], folds: int = 5, seed: int = 0
+) -> list[Floats]:
+    """Scores of all programs, each from a model that was trained without its part of them."""
+    rng = np.random.default_rng(seed)
+    parts = [rng.permutation(len(g.latency_s)) % folds for g in groups]
+    out = [np.zeros(len(g.latency_s)) for g in groups]
+    for fold in range(folds):
+        model = make()
+        kept = [_take(g, part != fold) for g, part in zip(groups, parts, strict=True)]
+        model.update([g for g in kept if len(g.latency_s)])
+        for g, part, scores in zip(groups, parts, out, strict=True):
+            asked = part == fold
+            scores[asked] = predicted(model, _take(g, asked).features)
+    return out
+
+
+def scores_by_task(
+    groups: Sequence[TrainingGroup], make: Callable[[], CostModel], folds: int = 5, seed: int = 0
+) -> list[Floats]:
+    """Scores of all programs, each from a model that was trained on other tasks alone."""
+    part = np.random.default_rng(seed).permutation(len(groups)) % folds
+    out: dict[int, Floats] = {}
+    for fold in range(min(folds, len(groups))):
+        model = make()
+        model.update([g for g, p in zip(groups, part, strict=True) if p != fold])
+        for k in np.flatnonzero(part == fold):
+            out[int(k)] = predicted(model, groups[int(k)].features)
+    return [out[k] for k in range(len(groups))]
+
+
+def _take(group: TrainingGroup, keep: npt.NDArray[np.bool_]) -> TrainingGroup:
+    features = [f for f, k in zip(group.features, keep, strict=True) if k]
+    return TrainingGroup(group.task_key, features, group.latency_s[keep])
+
+
+def predicted(model: CostModel, features: Sequence[Features]) -> Floats:
+    """Scores of programs with different numbers of statements."""
+    out = np.zeros(len(features))
+    sizes = np.array([len(f) for f in features], dtype=np.int64)
+    for size in np.unique(sizes):
+        at = np.flatnonzero(sizes == size)
+        out[at] = model.predict(np.stack([features[int(k)] for k in at]))
+    return out
+
+
+def accuracy(groups: Sequence[TrainingGroup], scores: Sequence[Floats], seed: int = 0) -> Accuracy:
+    """Of tasks with at least two programs; the recall of those with at least `AMONG`."""
+    rng = np.random.default_rng(seed)
+    pairs, recalls = [], []
+    for g, s in zip(groups, scores, strict=True):
+        pairs.append(pairwise_accuracy(s, g.latency_s))
+        if len(s) >= AMONG:
+            some = rng.choice(len(s), AMONG, replace=False)
+            recalls.append(recall_at_k(s[some], g.latency_s[some], TOP))
+    label = np.concatenate([labels(g.latency_s) for g in groups])
+    return Accuracy(
+        float(np.nanmean(pairs)),
+        float(np.mean(recalls)) if recalls else float("nan"),
+        r_squared(np.concatenate(scores), label),
+    )
