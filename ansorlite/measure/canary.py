@@ -4,7 +4,7 @@ On a shared machine the cores slow down for seconds at a time (two virtual cores
 core run at half their speed, and one of them alone as fast as ever), and a kernel that is measured
 then looks as bad as one that is twice as slow. In: `Target`, threads. Out: whether what was just
 timed is to be trusted; before a "no", the canary waits for the machine to recover, as long as its
-patience lasts: some seconds a time, and a share of the time since it was made.
+patience lasts: a few seconds, which it regains over time.
 """
 
 import time
@@ -23,8 +23,8 @@ MEMORY = 400  # runs that count as lately
 FIRST = 20  # of them are made at the start
 NAP_S = 0.01  # between two looks while the machine is slow
 ONCE_S = 2.0  # the longest wait
-SHARE = 0.1  # of all the time may be waited, and
-ADVANCE_S = 2.0  # so much more
+SHARE = 0.1  # of the time is added to its patience, up to
+PATIENCE_S = 4.0  # this, so that no kernel is waited for much longer
 
 
 class Canary:
@@ -38,8 +38,8 @@ class Canary:
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._run, self._clock, self._sleep = run, clock, sleep
-        self._began = clock()
         self.waited_s = 0.0
+        self._patience_s, self._as_of = PATIENCE_S, clock()
         self._times: deque[float] = deque(maxlen=MEMORY)
         for _ in range(FIRST):
             self._times.append(self._seconds())
@@ -59,12 +59,15 @@ class Canary:
         if self._is_fast():
             return False
         start = self._clock()
-        left_s = min(ONCE_S, ADVANCE_S + SHARE * (start - self._began) - self.waited_s)
+        grown_s = self._patience_s + SHARE * (start - self._as_of)
+        patience_s = min(PATIENCE_S, grown_s)
         fast = False
-        while not fast and self._clock() - start < left_s:
+        while not fast and self._clock() - start < min(ONCE_S, patience_s):
             self._sleep(NAP_S)
             fast = self._is_fast()
-        self.waited_s += self._clock() - start
+        self._as_of = self._clock()
+        self._patience_s = patience_s - (self._as_of - start)
+        self.waited_s += self._as_of - start
         return fast
 
     def _is_fast(self) -> bool:

@@ -19,11 +19,11 @@ from ansorlite.errors import LogError
 from ansorlite.records import Record
 from ansorlite.schedule.holes import Hole
 from ansorlite.search.policy import Candidate, EvolutionaryPolicy, RandomPolicy, SearchPolicy
+from ansorlite.search.tune import ROUND_SIZE, grown
 from ansorlite.search.tuner import record_candidate
 from ansorlite.space.sketch import Sketch
 from ansorlite.task import SearchTask
 
-ROUND = 16
 MakePolicy = Callable[[Sequence[Sketch]], SearchPolicy]
 
 
@@ -103,11 +103,12 @@ def simulate(
     make: MakePolicy,
     n_trials: int,
     model: CostModel | None = None,
-    round_size: int = ROUND,
+    round_size: int = ROUND_SIZE,
 ) -> SimulatedRun:
     """Let a policy search the records; ends early where it asks nothing, or all are given out.
 
     `make` gets the sketches that have records. `model` is the policy's, trained before each round.
+    Rounds grow to `round_size`, as when tuning.
     """
     policy = make(recorded.sketches)
     given = np.zeros(len(recorded), dtype=np.bool_)
@@ -118,7 +119,7 @@ def simulate(
         if model is not None and told and isinstance(policy, EvolutionaryPolicy):
             model.update([policy.history.group(recorded.task.workload_key)])
         answers: list[int] = []
-        for c in policy.ask(min(round_size, n_trials - len(told)), round_):
+        for c in policy.ask(min(grown(round_size, len(told)), n_trials - len(told)), round_):
             k = recorded.nearest(c, given)
             if k is not None:
                 given[k] = True

@@ -328,7 +328,8 @@ def _search(
 
     def rounds(t: TaskTuner, show: Progress, share: float) -> None:
         while session.has_share(share, done := sum(x.trials for x in all_tuners)):
-            n = session.round_of(grown(session, size, t), done, t.pending)
+            wanted = size if session.round_size else grown(size, t.trials - t.pending)
+            n = session.round_of(wanted, done, t.pending)
             if share < 1.0 and session.n_trials is not None:
                 n = min(n, t.pending + int(share * session.n_trials) - done)
             if n <= 0:
@@ -392,15 +393,13 @@ def round_size(session: Session, n_tasks: int) -> int:
     return int(np.clip(session.n_trials // (4 * max(1, n_tasks)), MIN_ROUND, ROUND_SIZE))
 
 
-def grown(session: Session, most: int, tuner: TaskTuner) -> int:
+def grown(most: int, known: int) -> int:
     """Candidates of a task's next round: half of what is known of it, so that the first are small.
 
     A round of nothing but guesses is as good as its guesses; feedback after a few improves the
     rest. Later ones are larger, since searching and training cost time for each.
     """
-    if session.round_size is not None:
-        return most
-    return min(most, max(MIN_ROUND, (tuner.trials - tuner.pending) // 2))
+    return min(most, max(MIN_ROUND, known // 2))
 
 
 def same_failures(records: Sequence[Record]) -> str:

@@ -51,6 +51,23 @@ def test_every_policy_runs(policy: str) -> None:
     assert np.isfinite(run.best()[-1])
 
 
+def test_shares_at_the_budgets_are_those_of_the_race() -> None:
+    runs = [replace(r, latency_s=[8.0] * 16) for r in (FULL, OTHER)]
+    raced = {("full", "C2D:2", 0, 16): 4.0, ("random", "C2D:2", 0, 16): 5.0}
+    lines = table(runs, raced).splitlines()
+    assert "100.0%   100%" in lines[1] and "80.0%    80%" in lines[2]
+    assert "100.0%   100%" in table(runs).splitlines()[2]  # both measured the same at the time
+
+
+@pytest.mark.slow
+def test_what_was_found_is_raced() -> None:
+    first, second = (ablations.run(p, "NRM:1", 0, 16) for p in ("full", "limited"))
+    assert set(first.programs) == {"16"}
+    raced = ablations.race_all([first, second, replace(first, target="another")], 0.5)
+    assert set(raced) == {(r.policy, "NRM:1", 0, 16) for r in (first, second)}
+    assert all(0 < t < 1e-3 for t in raced.values())
+
+
 def test_a_plot_is_written(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     plot(ablations.curves([FULL, OTHER]), tmp_path / "plot.svg", "trials", "share")
