@@ -19,9 +19,9 @@ from ansorlite.cost.metrics import pairwise_accuracy, r_squared, recall_at_k
 from ansorlite.cost.model import CostModel
 from ansorlite.measure.builder import Builder
 from ansorlite.measure.runner import Runner
-from ansorlite.search.policy import EvolutionaryPolicy, RandomPolicy
+from ansorlite.search.policy import History
 from ansorlite.search.tune import Session
-from ansorlite.search.tuner import TaskTuner
+from ansorlite.search.tuner import TaskTuner, record_candidate
 from ansorlite.task import SearchTask
 
 Floats = npt.NDArray[np.float64]
@@ -79,12 +79,28 @@ def collect(
                     left.remove((kind, k))  # its space is used up
             tell(f"{sum(t.trials for found in tuners.values() for t in found)} programs")
         pairs = zip(*tuners.values(), strict=True)
-        return [_merged(t, [_told(x) for x in pair]) for t, pair in zip(tasks, pairs, strict=True)]
+        return [
+            _merged(t, [_measured(x) for x in pair]) for t, pair in zip(tasks, pairs, strict=True)
+        ]
 
 
-def _told(tuner: TaskTuner) -> TrainingGroup:
-    assert isinstance(tuner.policy, EvolutionaryPolicy | RandomPolicy)
-    return tuner.policy.history.group(tuner.task.workload_key)
+def _measured(tuner: TaskTuner) -> TrainingGroup:
+    """All records of a task that are in its space, those of an open round included."""
+    space = {s.name: s for s in tuner.sketches}
+    rows: dict[str, list[tuple[int, ...]]] = {}
+    times: dict[str, list[float]] = {}
+    for r in tuner.records:
+        c = record_candidate(tuner.task, space, r)
+        if c is not None:
+            rows.setdefault(c.sketch.name, []).append(c.row)
+            latency_s = r.latency_s if r.ok and r.latency_s else float("inf")
+            times.setdefault(c.sketch.name, []).append(latency_s)
+    history = History(tuner.sketches, tuner.task.target)
+    features = [
+        f for name, own in rows.items() for f in history.features(name, np.asarray(own, np.int32))
+    ]
+    latency = np.asarray([t for own in times.values() for t in own], np.float64)
+    return TrainingGroup(tuner.task.workload_key, features, latency)
 
 
 def _merged(task: SearchTask, parts: Sequence[TrainingGroup]) -> TrainingGroup:

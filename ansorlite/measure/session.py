@@ -39,6 +39,7 @@ Array = npt.NDArray[Any]
 Answer = tuple[PrepareResult, Reference] | MeasureResult | list[MeasureResult] | None
 SAMPLES = 1000
 MAX_PACKED = 8  # packed constants kept a task: most candidates of a round share a layout
+AGAIN = 3  # times at most that a turn of a race is taken where the machine is disturbed
 FLUSH_BYTES = 1 << 26  # at least, where the last cache is small or unknown
 
 
@@ -77,7 +78,9 @@ def serve(policy: TimingPolicy, memory_bytes: int) -> Callable[[Any], Any]:
                 tasks.move_to_end(key)
                 return _run(tasks[key], image, policy, best_latency_s, flush, canary.disturbed)
             case ("race", key, images, budget_s):
-                return _race(tasks[key], images, policy, budget_s, flush) if key in tasks else None
+                if key not in tasks:
+                    return None
+                return _race(tasks[key], images, policy, budget_s, flush, canary.disturbed)
         raise AnsorliteError(f"the runner does not understand {request!r}")
 
     return handle
@@ -187,6 +190,7 @@ def _race(
     policy: TimingPolicy,
     budget_s: float,
     flush: Callable[[], None] | None,
+    disturbed: Callable[[], bool],
 ) -> list[MeasureResult]:
     """Turns of about `policy.repeat_s` each; the outputs are checked before and after them."""
     results, contenders, again = [], [], []
@@ -201,7 +205,7 @@ def _race(
             MeasureResult(status, first_s, (first_s,), error, 0.0, 0.0, check_s, max_error)
         )
         contenders.append(
-            _turn(_repeat(function, args, image, policy), first_s, policy, flush)
+            _turn(_repeat(function, args, image, policy), first_s, policy, flush, disturbed)
             if not error
             else _out
         )
@@ -225,16 +229,25 @@ def _turn(
     first_s: float,
     policy: TimingPolicy,
     flush: Callable[[], None] | None,
+    disturbed: Callable[[], bool],
 ) -> Callable[[], float | None]:
-    """Seconds a call of some calls that take about `policy.repeat_s`, of one after a flush."""
+    """Seconds a call of some calls that take about `policy.repeat_s`, of one after a flush.
+
+    After a disturbance it is that contender's turn again, since it may have been hit alone.
+    """
     inner = 1
     if flush is None and first_s < policy.repeat_s:
-        inner = max(1, round(policy.repeat_s / max(repeat(1), 1e-7)))
+        once_s = min(repeat(1) for _ in range(AGAIN))  # one that was disturbed says nothing
+        inner = max(1, round(policy.repeat_s / max(once_s, 1e-7)))
 
     def turn() -> float | None:
-        if flush is not None:
-            flush()
-        return repeat(inner) / inner
+        for _ in range(AGAIN):
+            if flush is not None:
+                flush()
+            seconds = repeat(inner) / inner
+            if not disturbed():
+                break
+        return seconds
 
     return turn
 
