@@ -65,7 +65,11 @@ def run_turns(
     budget_s: float,
     clock: Callable[[], float] = time.perf_counter,
 ) -> list[Standing | None]:
-    """Turns go A B C, C B A, A B C ...; a contender gives its seconds, or None where it failed."""
+    """Turns go A B C, C B A, A B C ...; a contender gives its seconds, or None where it failed.
+
+    Who is slower than the leader even in its best turn, by the margin, drops out: a disturbance
+    that hits some alone does not put them out.
+    """
     times: list[list[float]] = [[] for _ in contenders]
     out: dict[int, Standing] = {}
     running = list(range(len(contenders)))
@@ -81,9 +85,10 @@ def run_turns(
         turn += 1
         relative = _relative([times[k] for k in running])
         margin = min((m for n, m in MARGINS if turn >= n), default=float("inf"))
+        leader = times[running[relative.index(min(relative))]] if running else []
         for k, r in zip(list(running), relative, strict=True):
             out[k] = Standing(tuple(times[k]), r)
-            if r > margin:
+            if min(own / lead for own, lead in zip(times[k], leader, strict=True)) > margin:
                 running.remove(k)
         if len(running) == 1 < len(contenders) and turn >= ENOUGH:
             break

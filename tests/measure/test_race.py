@@ -54,6 +54,12 @@ def test_a_clear_loser_drops_out_after_two_turns() -> None:
     assert a.latency_s == 1.0 and c.latency_s is not None and c.latency_s > 1.0
 
 
+def test_a_disturbance_does_not_put_anybody_out() -> None:
+    runner = ScriptedRunner(A=[1.0] * 6, B=[0.9, 2.0, 2.0, 0.9, 0.9, 0.9])
+    _, b = run(runner, 11.5)
+    assert len(b.times_s) == 5 and b.latency_s == 0.9
+
+
 def test_who_dropped_out_in_better_times_does_not_win() -> None:
     runner = ScriptedRunner(A=[1.0, 1.0, 3.0, 3.0, 3.0], B=[1.5, 1.5], C=[1.1, 1.1, 3.1, 3.1, 3.1])
     a, b, _ = run(runner, 20.0)
