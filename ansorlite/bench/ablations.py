@@ -8,13 +8,12 @@ machine changes: what each had found at the `BUDGETS` is raced in turn in the en
 """
 
 import math
-import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from ansorlite.bench.runs import Float, Key, Run, area, efficiency, geometric_mean
+from ansorlite.bench.runs import Float, Key, Run, area, efficiency, geometric_mean, run_of
 from ansorlite.codegen.build import build_program
 from ansorlite.cost.losses import TrainingGroup
 from ansorlite.cost.model import CostModel, GBDTModel
@@ -111,18 +110,7 @@ def run(policy: str, case: str, seed: int, trials: int) -> Run:
             if c is not None:  # and not the plain schedule
                 programs[str(budget)] = c.sketch.name, {k: list(v) for k, v in c.values.items()}
                 break
-    times = [r.latency_s if r.ok else None for r in found.records]
-    return Run(
-        policy,
-        case,
-        seed,
-        times,
-        found.wall_s,
-        found.task.target.fingerprint,
-        time.strftime("%Y-%m-%d"),
-        found.seconds,
-        programs=programs,
-    )
+    return run_of(policy, case, seed, found, programs=programs)
 
 
 def _space(policy: str, task: SearchTask) -> dict[str, Sketch]:

@@ -14,7 +14,7 @@ from statistics import median
 
 import numpy as np
 
-from ansorlite.bench.runs import Float, Run, append_run, efficiency, geometric_mean
+from ansorlite.bench.runs import Float, Run, append_run, efficiency, geometric_mean, run_of
 from ansorlite.graph.ir import Graph
 from ansorlite.graph.partition import partition
 from ansorlite.graph.passes import optimize
@@ -84,19 +84,7 @@ def run_case(case: str, name: str, seed: int, options: CompareOptions) -> Run:
         pretrained=_model(options, name),
         progress=False,
     )
-    times = [r.latency_s if r.ok else None for r in found.records]
-    at = [max(0.0, r.timestamp - began) for r in found.records]
-    return Run(
-        name,
-        case,
-        seed,
-        times,
-        found.wall_s,
-        found.task.target.fingerprint,
-        time.strftime("%Y-%m-%d"),
-        found.seconds,
-        at,
-    )
+    return run_of(name, case, seed, found, began)
 
 
 def run_network(graph: Graph, name: str, seed: int, options: CompareOptions) -> Run:

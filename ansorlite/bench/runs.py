@@ -6,15 +6,19 @@ best that is known of a case, and a plot of them. Latencies and times in seconds
 
 import json
 import math
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ansorlite.errors import AnsorliteError, MissingExtra
+
+if TYPE_CHECKING:
+    from ansorlite.search.result import TuneResult
 
 Float = npt.NDArray[np.float64]
 Key = tuple[str, str, int]
@@ -57,6 +61,29 @@ class Run:
         """How many seconds that took."""
         n = self.trials_to(latency_s)
         return None if n is None or n > len(self.at_s) else self.at_s[n - 1]
+
+
+def run_of(
+    policy: str,
+    case: str,
+    seed: int,
+    found: "TuneResult",
+    began: float | None = None,
+    programs: dict[str, Any] | None = None,
+) -> Run:
+    """The run of a search; `began` is the time of day at which it did, in seconds."""
+    return Run(
+        policy,
+        case,
+        seed,
+        [r.latency_s if r.ok else None for r in found.records],
+        found.wall_s,
+        found.task.target.fingerprint,
+        time.strftime("%Y-%m-%d"),
+        found.seconds,
+        [] if began is None else [max(0.0, r.timestamp - began) for r in found.records],
+        programs or {},
+    )
 
 
 def read_runs(path: Path) -> list[Run]:

@@ -89,9 +89,7 @@ FEATURE_NAMES: tuple[str, ...] = (
 )
 N_FEATURES = len(FEATURE_NAMES)
 
-
-# Vector operations that a short last vector is worth, by its elements: its length is put together
-# from powers of two, which partly overlap with the rest (fitted to 2,600 programs).
+# What a short last vector costs, by its elements: its powers of two, which partly overlap (fitted).
 _PIECES = np.array([k.bit_count() ** 0.6 for k in range(128)], dtype=np.float64)
 _AT = {name: k for k, name in enumerate(FEATURE_NAMES)}
 _PLAIN = {
@@ -259,6 +257,11 @@ def _guards(value: Expr) -> tuple[tuple[Expr, int], ...]:
     return tuple(Counter(tests).items())
 
 
+def _vector_loop(st: _Statement) -> int | None:
+    """The place of the loop that runs in vectors."""
+    return next((k for k, lp in enumerate(st.loops) if lp.note("lanes") != NO_NOTE), None)
+
+
 TRANSPOSED = 0.25  # of a gathered element, where squares are transposed in registers
 
 
@@ -266,7 +269,7 @@ def _gathered(m: _Moved, ev: Batch) -> Values:
     """Elements that vectors collect one by one, since they are not neighbours in memory."""
     st, levels = m.st, m.levels
     total = np.zeros(ev.n)
-    at = next((k for k, lp in enumerate(st.loops) if lp.note("lanes") != NO_NOTE), None)
+    at = _vector_loop(st)
     if at is None:
         return total
     extents = levels.extents
@@ -319,16 +322,15 @@ def _register_loads(m: _Moved, ev: Batch, target: Target) -> Values:
 
 def _split(m: _Moved, t: Touched, ev: Batch, target: Target) -> Values | float:
     """The share of a buffer's vectors that lie across two cache lines."""
-    at = next((k for k, lp in enumerate(m.st.loops) if lp.note("lanes") != NO_NOTE), None)
+    at = _vector_loop(m.st)
     if at is None:
         return 0.0
-    in_row = t.steps[at] == 1
     others = [t.steps[k] for k in range(m.levels.depth) if k != at and t.moves[k].any()]
-    if not others or not in_row.any():
+    if not others or not (t.steps[at] == 1).any():
         return 0.0
     lanes = np.maximum(ev(m.st.loops[at].note("lanes")), 1.0).astype(np.int64)
     bits = np.bitwise_or.reduce([steps.astype(np.int64) for steps in others])
-    odd = in_row & ((bits & (lanes - 1)) != 0)
+    odd = (t.steps[at] == 1) & ((bits & (lanes - 1)) != 0)
     return np.where(odd, np.minimum(1.0, lanes * t.itemsize / target.cache_line), 0.0)
 
 
@@ -386,8 +388,8 @@ def _loop_features(st: _Statement, ev: Batch, levels: Levels, target: Target) ->
 def _vector_operations(extent: Values, width: Values) -> Values:
     """Vector operations for a row of elements: the last, short vector is made of powers of two."""
     full = np.floor(extent / width)
-    rest = (extent - full * width).astype(np.int64)
-    return np.maximum(full + _PIECES[np.minimum(rest, len(_PIECES) - 1)], 1.0)
+    rest = np.minimum((extent - full * width).astype(np.int64), len(_PIECES) - 1)
+    return np.maximum(full + _PIECES[rest], 1.0)
 
 
 def _access_features(m: _Moved, serial: Mapping[str, int], target: Target) -> Values:
