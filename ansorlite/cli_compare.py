@@ -109,7 +109,13 @@ def _flop(what: "str | Graph") -> float:
 def pretrain_options(
     p: argparse.ArgumentParser, seconds: Callable[[str], float], count: Callable[[str], int]
 ) -> None:
-    p.add_argument("output", type=Path, metavar="MODEL.json")
+    p.add_argument("output", type=Path, metavar="MODEL")
+    p.add_argument(
+        "--model",
+        choices=("trees", "attention"),
+        default="trees",
+        help="boosted trees (default), or self-attention (needs torch; for one-shot search alone)",
+    )
     p.add_argument(
         "--networks",
         nargs="+",
@@ -136,6 +142,6 @@ def pretrain(
         print(line, file=sys.stderr, flush=True)
 
     graphs = [network(name) for name in args.networks]
-    make(graphs, args.minutes, output, log=args.log, seed=args.seed, tell=tell)
+    make(graphs, args.minutes, output, log=args.log, seed=args.seed, kind=args.model, tell=tell)
     print(f"{output}: use it with --policy one-shot --pretrained {output}")
     return 0

@@ -1,8 +1,9 @@
 """A cost model for the machine at hand, trained once: One-Shot Tuner (CC'22).
 
-In: networks whose layers tell what tasks are likely, and minutes. Out: a saved `GBDTModel`. Tasks
-are drawn from the conditional distributions of layer types and sizes (prior-guided sampling), and
-of each task those programs are measured that a search comes by, rather than programs at random
+In: networks whose layers tell what tasks are likely, and minutes. Out: a saved model: boosted
+trees, or the paper's self-attention over a program's statements (needs torch). Tasks are drawn from
+the conditional distributions of layer types and sizes (prior-guided sampling), and of each task
+those programs are measured that a search comes by, rather than programs at random
 (exploration-based sampling). The searcher "one-shot" then uses the model without updates: one pass
 of search, and the few best are measured.
 """
@@ -12,12 +13,13 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import numpy as np
 
 from ansorlite.cost.losses import TrainingGroup
-from ansorlite.cost.model import GBDTModel, GBDTParams
+from ansorlite.cost.model import CostModel, GBDTModel, GBDTParams
+from ansorlite.cost.neural import NeuralModel
 from ansorlite.errors import AnsorliteError
 from ansorlite.graph.build import GraphBuilder
 from ansorlite.graph.ir import Graph, Node
@@ -37,6 +39,7 @@ RECENT = 12  # tasks that the model learns from while data are collected
 JITTER = (0.5, 0.75, 1.0, 1.0, 1.0, 1.5, 2.0)  # of drawn channel numbers
 LARGEST_FLOP = 4e9  # of a drawn task
 T = TypeVar("T")
+Kind = Literal["trees", "attention"]
 # More data than a search has: more and larger trees.
 PARAMS = GBDTParams(n_trees=400, n_leaves=63, learning_rate=0.1)
 
@@ -165,14 +168,20 @@ def pretrain(
     log: str | Path | None = None,
     seed: int = 0,
     target: Target | None = None,
+    kind: Kind = "trees",
     tell: Callable[[str], None] = lambda line: None,
-) -> GBDTModel:
+) -> CostModel:
     """Measure programs of drawn tasks for so many minutes, train on them, save the model.
 
     A `log` keeps the measurements. Raises AnsorliteError where there is nothing to learn from, or
-    too little time to measure anything.
+    too little time to measure anything; MissingExtra, at once, for "attention" without torch.
     """
     machine = target or Target.detect()
+    model: CostModel = (
+        NeuralModel("attention", seed)
+        if kind == "attention"
+        else GBDTModel(seed, num_threads=machine.cores, params=PARAMS)
+    )
     prior = LayerPrior([layer for g in networks for layer in layers_of(g)])
     rng = np.random.default_rng(seed)
     groups: list[TrainingGroup] = []
@@ -201,7 +210,6 @@ def pretrain(
             spent = (time.perf_counter() - began) / 60
             programs = sum(len(g.latency_s) for g in groups)
             tell(f"{len(groups)} tasks, {programs} programs, {spent:.1f} min")
-    model = GBDTModel(seed, num_threads=machine.cores, params=PARAMS)
     model.update([g for g in groups if len(g.latency_s)])
     if not model.is_trained:
         raise AnsorliteError(f"{minutes} minutes were too few to learn from: give it more")

@@ -5,7 +5,7 @@ what is missing in results/ablations.jsonl, so it can be stopped and continued, 
 was found and writes the table and the plot beside it. With `--trials 1000 --policies full` it
 shows sample efficiency.
 Usage: python scripts/ablations.py [--policies full random ...] [--cases C2D:2 ...] [--seeds 3]
-       [--trials 200] [--table] [--no-race]
+       [--trials 200] [--table] [--race-seconds 15] [--no-race]
 """
 
 import argparse
@@ -13,11 +13,10 @@ import sys
 from pathlib import Path
 
 from ansorlite.bench import ablations
-from ansorlite.bench.runs import append_run, plot, read_runs
-from ansorlite.errors import MissingExtra
+from ansorlite.bench.programs import race_all
+from ansorlite.bench.runs import append_run, draw, read_runs
 
 RESULTS = Path(__file__).parents[1] / "results" / "ablations.jsonl"
-SHARE = "best known latency / best so far (geometric mean)"
 
 
 def main() -> int:
@@ -29,6 +28,7 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--trials", type=int, default=200)
     parser.add_argument("--table", action="store_true", help="run nothing: only show what is there")
+    parser.add_argument("--race-seconds", type=float, default=15.0, help="of every case (15)")
     parser.add_argument("--no-race", action="store_true", help="figures as each run measured them")
     args = parser.parse_args()
     runs = read_runs(RESULTS)
@@ -42,13 +42,11 @@ def main() -> int:
             flush=True,
         )
     runs = read_runs(RESULTS)
-    text = ablations.table(runs, None if args.no_race else ablations.race_all(runs))
+    raced = None if args.no_race else race_all(runs, ablations.space_of, args.race_seconds)
+    text = ablations.table(runs, raced)
     RESULTS.with_suffix(".txt").write_text(text)
     print(text, end="")
-    try:
-        plot(ablations.curves(runs), RESULTS.with_suffix(".svg"), "trials", SHARE)
-    except MissingExtra as error:
-        print(error, file=sys.stderr)
+    draw([r for r in runs if r.policy in ablations.POLICIES], RESULTS)
     return 0
 
 

@@ -2,7 +2,7 @@
 
 Claim: shared out by gradient, trials bring ResNet-50's tasks to what round-robin reaches in the end
 in at most 60 % of its trials. The latency is the weighted sum over the tasks, as of every round.
-Runs what is missing in results/task_schedulers.jsonl, then writes the table beside it.
+Runs what is missing in results/task_schedulers.jsonl, then writes table and plots beside it.
 Usage: python scripts/task_schedulers.py [--network resnet50] [--schedulers gradient ucb ...]
        [--trials 2000] [--seeds 1] [--table]
 """
@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ansorlite.bench.compare import CompareOptions, run_network
-from ansorlite.bench.runs import append_run, geometric_mean, read_runs
+from ansorlite.bench.runs import append_run, draw, geometric_mean, read_runs
 from ansorlite.search.task_scheduler import SCHEDULERS
 from ansorlite.workloads import network
 
@@ -42,6 +42,7 @@ def main() -> int:
     text = table()
     RESULTS.with_suffix(".txt").write_text(text)
     print(text, end="")
+    draw(read_runs(RESULTS), RESULTS)
     return 0
 
 

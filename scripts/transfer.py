@@ -3,7 +3,7 @@
 Claim: with a global model learned from ResNet-50's other tasks, annealing reaches 90 % of the speed
 that it finds in 400 trials without, for a task that was held out, in at most a third of the trials
 that it needs without. The other tasks are measured once a seed. Runs what is missing in
-results/transfer.jsonl, then writes the table beside it.
+results/transfer.jsonl, then writes the table and the plots beside it.
 Usage: python scripts/transfer.py [--network resnet50] [--held-out 3] [--others 8]
        [--other-trials 100] [--trials 400] [--seeds 3] [--table]
 """
@@ -15,7 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from ansorlite.bench.runs import Run, append_run, geometric_mean, read_runs
+from ansorlite.bench.runs import Run, append_run, draw, geometric_mean, read_runs
 from ansorlite.graph.partition import partition
 from ansorlite.graph.passes import optimize
 from ansorlite.pipeline import network_tasks
@@ -62,6 +62,7 @@ def main() -> int:
     text = table()
     RESULTS.with_suffix(".txt").write_text(text)
     print(text, end="")
+    draw(read_runs(RESULTS), RESULTS)
     return 0
 
 

@@ -1,5 +1,6 @@
 """A model trained once: drawn tasks resemble the networks', the model serves a search as it is."""
 
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -7,8 +8,8 @@ import pytest
 
 import ansorlite as al
 from ansorlite import pretrain as module
-from ansorlite.cost.model import FrozenModel
-from ansorlite.errors import AnsorliteError
+from ansorlite.cost.saved import load_model
+from ansorlite.errors import AnsorliteError, MissingExtra
 from ansorlite.graph.build import GraphBuilder
 from ansorlite.graph.ir import Graph
 from ansorlite.pretrain import Layer, LayerPrior, layer_task, layers_of, pretrain
@@ -61,9 +62,7 @@ def test_one_shot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pretrain([dense_net()], 0.12, path, log=log, tell=lines.append)
     assert lines and "programs" in lines[-1]
     assert len({r.task for r in read_log(log).records}) >= 1
-    model = FrozenModel()
-    model.load(path)
-    assert model.is_trained
+    assert load_model(path).is_trained
     task = layer_task(Layer("dense", (24,), 40, 64), Target.detect())
     result = al.tune(task, n_trials=6, policy="one-shot", pretrained=path, progress=False)
     assert result.best is not None and result.trials == 6
@@ -72,6 +71,27 @@ def test_one_shot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     )
     x = np.ones((8, 32), np.float32)
     assert net(x).shape == (8, 16)
+
+
+def test_attention(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The self-attention predictor serves one-shot search, and no other."""
+    pytest.importorskip("torch")
+    monkeypatch.setattr(module, "ROUND", 8)
+    path = tmp_path / "model.npz"
+    pretrain([dense_net()], 0.12, path, kind="attention")
+    task = layer_task(Layer("dense", (24,), 40, 64), Target.detect())
+    result = al.tune(task, n_trials=6, policy="one-shot", pretrained=path, progress=False)
+    assert result.best is not None and result.trials == 6
+    with pytest.raises(AnsorliteError, match="only one-shot search"):
+        al.tune(task, n_trials=6, pretrained=path, progress=False)
+
+
+def test_attention_without_torch_is_told_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(MissingExtra, match=r"ansorlite\[neural\]"):
+        pretrain([dense_net()], 60.0, tmp_path / "model.npz", kind="attention")
 
 
 def test_one_shot_without_a_model_is_told() -> None:

@@ -4,7 +4,7 @@ In: cases, policies of `POLICIES`, seeds, a number of trials. Out: a `Run` each,
 every trial in order, as JSON lines; from all of them a table: the area under the best-so-far curve,
 paired by case and seed with the full search, with bootstrap intervals. All figures are relative to
 the best latency known of a case over all runs in the file. Runs take hours, in which a shared
-machine changes: what each had found at the `BUDGETS` is raced in turn in the end (see `race_all`).
+machine changes: what each had found at the `BUDGETS` is raced in turn in the end.
 """
 
 import math
@@ -13,16 +13,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ansorlite.bench.runs import Float, Key, Run, area, efficiency, geometric_mean, run_of
-from ansorlite.codegen.build import build_program
+from ansorlite.bench.programs import Raced, Space, by_name, programs_at, shares
+from ansorlite.bench.runs import Float, Run, area, efficiency, geometric_mean, run_of
 from ansorlite.cost.losses import TrainingGroup
 from ansorlite.cost.model import CostModel, GBDTModel
-from ansorlite.measure.race import race
 from ansorlite.search.policy import EvolutionParams
 from ansorlite.search.searchers import searcher
-from ansorlite.search.tune import Session, tune
-from ansorlite.search.tuner import record_candidate
-from ansorlite.space.sketch import Sketch, SpaceOptions
+from ansorlite.search.tune import tune
+from ansorlite.space.sketch import SpaceOptions
 from ansorlite.task import SearchTask
 from ansorlite.workloads import workload
 
@@ -101,54 +99,14 @@ def run(policy: str, case: str, seed: int, trials: int) -> Run:
         space=p.space,
         progress=False,
     )
-    space = _space(policy, task)
-    programs = {}
-    for budget in [b for b in BUDGETS if b <= trials]:
-        ok = [r for r in found.records[:budget] if r.ok and r.latency_s]
-        for r in sorted(ok, key=lambda r: r.latency_s or 0.0):
-            c = record_candidate(task, space, r)
-            if c is not None:  # and not the plain schedule
-                programs[str(budget)] = c.sketch.name, {k: list(v) for k, v in c.values.items()}
-                break
+    programs = programs_at(task, space_of(policy, task), found.records, BUDGETS)
     return run_of(policy, case, seed, found, programs=programs)
 
 
-def _space(policy: str, task: SearchTask) -> dict[str, Sketch]:
+def space_of(policy: str, task: SearchTask) -> Space:
+    """The space that one of `POLICIES` searches."""
     p = POLICIES[policy]
-    return {s.name: s for s in searcher(p.policy).space(task, p.space)}
-
-
-Raced = dict[tuple[str, str, int, int], float]  # policy, case, seed, trials -> seconds
-
-
-def race_all(runs: Sequence[Run], seconds: float = 10.0) -> Raced:
-    """What the runs had found at the budgets, raced in turn, about so many seconds a case."""
-    out: Raced = {}
-    for case in dict.fromkeys(r.case for r in runs):
-        task = workload(case)
-        own = [r for r in runs if r.case == case and r.target == task.target.fingerprint]
-        spaces = {name: _space(name, task) for name in {r.policy for r in own}}
-        distinct: dict[str, list[tuple[str, str, int, int]]] = {}
-        programs = {}
-        for r in own:
-            for budget, (name, values) in r.programs.items():
-                sketch = spaces[r.policy].get(name)
-                if sketch is None:
-                    continue
-                row = sketch.row({k: tuple(v) for k, v in values.items()})
-                text = str(program := sketch.fill(row))
-                programs[text] = program
-                distinct.setdefault(text, []).append((r.policy, case, r.seed, int(budget)))
-        if not programs:
-            continue
-        images = [build_program(p, task.target) for p in programs.values()]
-        with Session(1, None, progress=False) as session:
-            session.tuner(task).prepare()
-            found = race(session.shared.runner, task.workload_key, images, seconds)
-        for text, result in zip(programs, found, strict=True):
-            if result.ok and result.latency_s:
-                out |= dict.fromkeys(distinct[text], result.latency_s)
-    return out
+    return by_name(searcher(p.policy).space(task, p.space))
 
 
 def missing(
@@ -188,14 +146,7 @@ def table(runs: Sequence[Run], raced: Raced | None = None) -> str:
     Shares at the budgets are those of `raced` programs where there are some.
     """
     curves = efficiency(runs)
-    known: dict[str, float] = {}
-    for (_, case, _, _), latency in (raced or {}).items():
-        known[case] = min(latency, known.get(case, math.inf))
-
-    def share(key: Key, curve: Float, budget: int) -> float:
-        latency = (raced or {}).get((*key, budget))
-        return float(curve[budget - 1]) if latency is None else known[key[1]] / latency
-
+    share = shares(raced)
     most = max((len(c) for c in curves.values()), default=0)
     budgets = [b for b in BUDGETS if b <= most]
     head = " ".join(f"{f'at {b}':>7} {'least':>6}" for b in budgets)
@@ -218,12 +169,3 @@ def table(runs: Sequence[Run], raced: Raced | None = None) -> str:
             f"{name:14} {len(own):4} {' '.join(cells)} {areas:6.3f}  {against}  {p.what}".rstrip()
         )
     return "\n".join(lines) + "\n"
-
-
-def curves(runs: Sequence[Run]) -> dict[str, list[tuple[Float, Float]]]:
-    """What `bench.runs.plot` draws: of every policy its runs' shares of the best by trials."""
-    out: dict[str, list[tuple[Float, Float]]] = {}
-    for (name, _, _), curve in efficiency(runs).items():
-        if name in POLICIES:
-            out.setdefault(name, []).append((np.arange(1.0, len(curve) + 1), curve))
-    return out

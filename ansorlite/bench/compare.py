@@ -14,6 +14,7 @@ from statistics import median
 
 import numpy as np
 
+from ansorlite.bench.programs import Raced, Space, by_name, programs_at, shares
 from ansorlite.bench.runs import Float, Run, append_run, efficiency, geometric_mean, run_of
 from ansorlite.graph.ir import Graph
 from ansorlite.graph.partition import partition
@@ -25,9 +26,11 @@ from ansorlite.search.forms import Forms
 from ansorlite.search.searchers import searcher
 from ansorlite.search.tune import tune
 from ansorlite.target import Target
+from ansorlite.task import SearchTask
 from ansorlite.workloads import workload
 
-BUDGETS = (16, 64, 200, 400, 1000)
+BUDGETS = (16, 64, 100, 200, 400, 1000)
+AS_FAST = 1.01  # times the latency: what races of two cannot tell apart
 
 
 @dataclass(frozen=True)
@@ -74,8 +77,9 @@ def compare(
 def run_case(case: str, name: str, seed: int, options: CompareOptions) -> Run:
     """One search of a case of the operator suite."""
     began = time.time()
+    task = workload(case)
     found = tune(
-        workload(case),
+        task,
         options.trials,
         options.timeout,
         seed=seed,
@@ -84,7 +88,14 @@ def run_case(case: str, name: str, seed: int, options: CompareOptions) -> Run:
         pretrained=_model(options, name),
         progress=False,
     )
-    return run_of(name, case, seed, found, began)
+    budgets = sorted({*BUDGETS, len(found.records)})
+    programs = programs_at(task, space_of(name, task), found.records, budgets)
+    return run_of(name, case, seed, found, began, programs)
+
+
+def space_of(name: str, task: SearchTask) -> Space:
+    """The space of a searcher, for a task."""
+    return by_name(searcher(name).space(task, None))
 
 
 def run_network(graph: Graph, name: str, seed: int, options: CompareOptions) -> Run:
@@ -174,22 +185,24 @@ def _share(curves: Sequence[Float], budget: int) -> str:
     return f"{100 * geometric_mean(float(c[min(budget, len(c)) - 1]) for c in curves):.0f}%"
 
 
-def claims_text(runs: Sequence[Run]) -> str:
-    """How the searchers stand over all cases, and how soon some reach what others end at."""
-    curves = efficiency(runs)
+def claims_text(runs: Sequence[Run], raced: Raced | None = None) -> str:
+    """How the searchers stand over all cases, and how soon some reach what others end at.
+
+    With `raced` programs the shares at the budgets are theirs, and so is who is as fast as whom.
+    """
+    curves, share = efficiency(runs), shares(raced)
     names = list(dict.fromkeys(r.policy for r in runs))
     most = max((len(c) for c in curves.values()), default=0)
     budgets = [b for b in BUDGETS if b < most] + ([most] if most else [])
     lines = [f"{'searcher':20} {'runs':>4} " + " ".join(f"{f'at {b}':>8}" for b in budgets)]
     for name in names:
-        own = [c for k, c in curves.items() if k[0] == name]
-        cells = [
-            f"{geometric_mean(float(c[min(b, len(c)) - 1]) for c in own):8.1%}" for b in budgets
-        ]
+        own = [(k, c) for k, c in curves.items() if k[0] == name]
+        cells = [f"{geometric_mean(share(k, c, b) for k, c in own):8.1%}" for b in budgets]
         lines.append(f"{name:20} {len(own):4} {' '.join(cells)}")
     pairs = [(a, b) for a in names for b in names if a != b]
     for chaser, goal in pairs:
         lines += _reached(runs, chaser, goal)
+        lines += _as_fast(runs, raced or {}, chaser, goal)
     return "\n".join(lines) + "\n"
 
 
@@ -218,6 +231,20 @@ def _reached(runs: Sequence[Run], chaser: str, goal: str) -> list[str]:
     if seconds:
         text += f" and {geometric_mean(seconds):.0%} of its time"
     return [text]
+
+
+def _as_fast(runs: Sequence[Run], raced: Raced, chaser: str, goal: str) -> list[str]:
+    """In how many runs the raced programs of `chaser` are as fast as the last of `goal`."""
+    counts: dict[int, list[bool]] = {}
+    for r in runs:
+        last = raced.get((*r.key, len(r.latency_s)))
+        if r.policy != goal or last is None:
+            continue
+        for (name, case, seed, budget), latency in raced.items():
+            if (name, case, seed) == (chaser, r.case, r.seed):
+                counts.setdefault(budget, []).append(latency <= AS_FAST * last)
+    told = [f"{sum(c)} of {len(c)} after {b}" for b, c in sorted(counts.items())]
+    return [f"  raced: as fast as its last program in {', '.join(told)}"] if told else []
 
 
 def curves(runs: Sequence[Run], flop: float, seconds: bool) -> dict[str, list[tuple[Float, Float]]]:

@@ -6,6 +6,7 @@ best that is known of a case, and a plot of them. Latencies and times in seconds
 
 import json
 import math
+import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 Float = npt.NDArray[np.float64]
 Key = tuple[str, str, int]
+SHARE = "best known latency / best so far (geometric mean)"
 
 
 @dataclass(frozen=True)
@@ -149,8 +151,30 @@ def plot(curves: Mapping[str, Sequence[tuple[Float, Float]]], path: Path, x: str
     axes.set_xlabel(x)
     axes.set_ylabel(y)
     axes.set_xscale("log")
+    axes.set_ylim(bottom=0.0)
     if curves:
         axes.legend()
     figure.tight_layout()
     figure.savefig(path)
     pyplot.close(figure)
+
+
+def draw(runs: Sequence[Run], path: Path) -> None:
+    """Plots beside a file of runs: what they reached of the best known, by trials and by seconds.
+
+    Without matplotlib it says so on standard error, and that is all.
+    """
+    by_trials: dict[str, list[tuple[Float, Float]]] = {}
+    by_seconds: dict[str, list[tuple[Float, Float]]] = {}
+    curves = efficiency(runs)
+    for r in [r for r in runs if r.latency_s]:
+        curve = curves[r.key]
+        by_trials.setdefault(r.policy, []).append((np.arange(1.0, len(curve) + 1), curve))
+        if r.at_s:
+            by_seconds.setdefault(r.policy, []).append((np.asarray(r.at_s), curve[: len(r.at_s)]))
+    try:
+        plot(by_trials, path.with_suffix(".svg"), "trials", SHARE)
+        if by_seconds:
+            plot(by_seconds, path.with_name(f"{path.stem}_seconds.svg"), "seconds", SHARE)
+    except MissingExtra as error:
+        print(f"no plot: {error}", file=sys.stderr)

@@ -287,13 +287,32 @@ class GBDTModel:
         self._booster, self._n_programs = None, 0
 
 
-class FrozenModel(GBDTModel):
-    """A loaded model that measurements do not change, and that alone decides."""
+class FrozenModel:
+    """A trained model of any kind that measurements do not change, and that alone decides."""
 
     blends = False
 
+    def __init__(self, model: CostModel) -> None:
+        self._model = model
+
+    @property
+    def is_trained(self) -> bool:
+        return self._model.is_trained
+
+    def should_retrain(self, n_new: int) -> bool:
+        return False
+
     def update(self, groups: Sequence[TrainingGroup]) -> None:
         """Keep what was loaded."""
+
+    def predict(self, features: Features) -> Floats:
+        return self._model.predict(features)
+
+    def save(self, path: PathLike) -> None:
+        self._model.save(path)
+
+    def load(self, path: PathLike) -> None:
+        self._model.load(path)
 
 
 class ValidityModel:

@@ -7,6 +7,7 @@ statement is AutoTVM's TreeGRU; "attention" with self-attention, as One-Shot Tun
 Saved models are numpy arrays; loading one executes nothing.
 """
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -131,7 +132,7 @@ class NeuralModel:
         scaled = np.where(there[..., None], (x - self._mean) / self._scale, 0.0)
         return torch.from_numpy(scaled.astype(np.float32)), torch.from_numpy(there)
 
-    def save(self, path: str | Path) -> None:
+    def save(self, path: str | os.PathLike[str]) -> None:
         """Write the weights; AnsorliteError where there are none."""
         if self._net is None:
             raise AnsorliteError("the model has learned nothing yet: there is nothing to save")
@@ -141,7 +142,7 @@ class NeuralModel:
         with Path(path).expanduser().open("wb") as out:
             np.savez(out, **arrays)
 
-    def load(self, path: str | Path) -> None:
+    def load(self, path: str | os.PathLike[str]) -> None:
         """Replace the model by a saved one; AnsorliteError if the file is none of this kind."""
         torch = _torch()
         try:

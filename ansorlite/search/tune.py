@@ -16,6 +16,7 @@ import numpy as np
 
 from ansorlite.cost.losses import TrainingGroup
 from ansorlite.cost.model import CostModel, FrozenModel, GBDTModel, ValidityModel
+from ansorlite.cost.saved import load_model
 from ansorlite.errors import AnsorliteError
 from ansorlite.measure.builder import Builder, PoolBuilder
 from ansorlite.measure.peak import Peak, measure_peak
@@ -113,8 +114,14 @@ class Session:
         """The model given, or a pretrained one, which "one-shot" leaves as it is."""
         if self.model is not None or self.pretrained is None:
             return self.model or GBDTModel(seed=self.seed)
-        model = (FrozenModel if self.policy == "one-shot" else GBDTModel)(seed=self.seed)
-        model.load(self.pretrained)
+        model = load_model(self.pretrained, self.seed)
+        if self.policy == "one-shot":
+            return FrozenModel(model)
+        if not isinstance(model, GBDTModel):
+            raise AnsorliteError(
+                f"{self.pretrained} is a neural model, which only one-shot search can use: choose "
+                "policy one-shot, or a model of trees"
+            )
         return model
 
     def _own(self, thing: Any) -> Any:

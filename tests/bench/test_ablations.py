@@ -1,6 +1,7 @@
 """Searches with parts left out: figures from runs, and one small run of each policy."""
 
 import math
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +10,8 @@ import pytest
 
 from ansorlite.bench import ablations
 from ansorlite.bench.ablations import POLICIES, gain, missing, table
-from ansorlite.bench.runs import Run, append_run, area, efficiency, plot, read_runs
+from ansorlite.bench.programs import race_all
+from ansorlite.bench.runs import Run, append_run, area, draw, efficiency, read_runs
 
 FULL = Run("full", "C2D:2", 0, [8.0, None, 4.0, 2.0], 1.0)
 OTHER = Run("random", "C2D:2", 0, [8.0, 8.0, None, 4.0], 1.0)
@@ -63,12 +65,22 @@ def test_shares_at_the_budgets_are_those_of_the_race() -> None:
 def test_what_was_found_is_raced() -> None:
     first, second = (ablations.run(p, "NRM:1", 0, 16) for p in ("full", "limited"))
     assert set(first.programs) == {"16"}
-    raced = ablations.race_all([first, second, replace(first, target="another")], 0.5)
+    raced = race_all([first, second, replace(first, target="another")], ablations.space_of, 0.5)
     assert set(raced) == {(r.policy, "NRM:1", 0, 16) for r in (first, second)}
     assert all(0 < t < 1e-3 for t in raced.values())
 
 
-def test_a_plot_is_written(tmp_path: Path) -> None:
+def test_plots_are_written(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    plot(ablations.curves([FULL, OTHER]), tmp_path / "plot.svg", "trials", "share")
-    assert (tmp_path / "plot.svg").read_text().startswith("<?xml")
+    draw([FULL, replace(OTHER, at_s=[1.0, 2.0, 3.0, 4.0])], tmp_path / "runs.jsonl")
+    for name in ("runs.svg", "runs_seconds.svg"):
+        assert (tmp_path / name).read_text().startswith("<?xml")
+
+
+def test_no_plot_without_matplotlib(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    draw([FULL, OTHER], tmp_path / "runs.jsonl")
+    assert "ansorlite[report]" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())

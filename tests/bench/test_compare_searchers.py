@@ -7,11 +7,21 @@ import pytest
 
 from ansorlite import cli
 from ansorlite.bench import compare as module
-from ansorlite.bench.compare import CompareOptions, claims_text, compare, curves, table
+from ansorlite.bench.compare import (
+    CompareOptions,
+    claims_text,
+    compare,
+    curves,
+    run_case,
+    space_of,
+    table,
+)
+from ansorlite.bench.programs import program_at, structure, structures
 from ansorlite.bench.runs import Run, append_run, read_runs
 from ansorlite.errors import AnsorliteError
 from ansorlite.graph.build import GraphBuilder
 from ansorlite.records import read_log
+from ansorlite.workloads import workload
 
 FAST = Run("ansor", "C2D:2", 0, [8.0, None, 4.0, 2.0], 1.0, at_s=[1.0, 2.0, 3.0, 4.0])
 SLOW = Run("template-ga", "C2D:2", 0, [8.0, 8.0, 4.0, 4.0], 3.0, at_s=[1.0, 3.0, 5.0, 7.0])
@@ -92,3 +102,27 @@ def test_searchers_on_a_small_network() -> None:
     for run in compare(net, ["template-xgb-transfer", "evolutionary"], options):
         assert len(run.latency_s) == 18 and run.case == "pair"
         assert np.isfinite(run.best()[-1])
+
+
+def test_programs_that_were_raced() -> None:
+    """Shares are those of the race; within its doubt two programs are as fast."""
+    raced = {("ansor", "C2D:2", 0, 2): 4.03, ("template-ga", "C2D:2", 0, 4): 4.0}
+    text = claims_text([FAST, SLOW], raced)
+    assert "  raced: as fast as its last program in 1 of 1 after 2" in text
+    raced["ansor", "C2D:2", 0, 2] = 4.1
+    assert "in 0 of 1 after 2" in claims_text([FAST, SLOW], raced)
+
+
+def test_a_program_that_no_template_has() -> None:
+    """Structures are of loops and packing, whatever the numbers."""
+    task = workload("GMM:0")
+    template, ansor = space_of("template-xgb", task), space_of("ansor", task)
+    known = structures(template, samples=40)
+    rng = np.random.default_rng(1)
+    (row,) = next(iter(template.values())).sample(1, rng)
+    assert structure(next(iter(template.values())).fill(row)) in structures(template, samples=400)
+    assert not structures(ansor, samples=5) <= known
+    run = run_case("NRM:0", "ansor", 0, CompareOptions(trials=6))
+    space = space_of("ansor", workload("NRM:0"))
+    assert program_at(run, len(run.latency_s), space) is not None
+    assert program_at(run, 5, space) is None

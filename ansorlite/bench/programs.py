@@ -1,0 +1,147 @@
+"""The programs that searches had found: kept with their runs, raced in the end, compared.
+
+In: `Run`s with `programs`, and the space that each searched. Out: their latencies in seconds, taken
+in turn in one process, and in several, since a shared machine changes over the hours of many runs;
+the structures of programs, to tell what another space does not hold.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from ansorlite.bench.runs import Float, Key, Run
+from ansorlite.codegen.build import build_program
+from ansorlite.ir.program import NO_NOTE, Program, all_buffers, stores_under
+from ansorlite.measure.race import race
+from ansorlite.records import Record
+from ansorlite.search.tune import Session
+from ansorlite.search.tuner import record_candidate
+from ansorlite.space.sketch import Sketch
+from ansorlite.task import SearchTask
+from ansorlite.workloads import workload
+
+Space = Mapping[str, Sketch]
+Raced = dict[tuple[str, str, int, int], float]  # policy, case, seed, trials -> seconds
+RACES = 3
+Structure = tuple[frozenset[tuple[str, tuple[tuple[str, bool], ...]]], tuple[str, ...]]
+
+
+def by_name(sketches: Sequence[Sketch]) -> Space:
+    return {s.name: s for s in sketches}
+
+
+def programs_at(
+    task: SearchTask, space: Space, records: Sequence[Record], budgets: Sequence[int]
+) -> dict[str, Any]:
+    """What `Run.programs` holds: the best so far at every budget that was reached."""
+    out = {}
+    for budget in [b for b in budgets if b <= len(records)]:
+        ok = [r for r in records[:budget] if r.ok and r.latency_s]
+        for r in sorted(ok, key=lambda r: r.latency_s or 0.0):
+            c = record_candidate(task, space, r)
+            if c is not None:  # and not the plain schedule
+                out[str(budget)] = c.sketch.name, {k: list(v) for k, v in c.values.items()}
+                break
+    return out
+
+
+def program_at(run: Run, budget: int, space: Space) -> Program | None:
+    """The program that a run had found by then; None where it kept none that the space has."""
+    name, values = run.programs.get(str(budget), ("", {}))
+    sketch = space.get(name)
+    if sketch is None:
+        return None
+    return sketch.fill(sketch.row({k: tuple(v) for k, v in values.items()}))
+
+
+def race_all(
+    runs: Sequence[Run], space_of: Callable[[str, SearchTask], Space], seconds: float = 15.0
+) -> Raced:
+    """What the runs had found at the budgets, raced in turn, about so many seconds a case.
+
+    `space_of` gives the space of a run's policy for a task.
+    """
+    out: Raced = {}
+    for case in dict.fromkeys(r.case for r in runs):
+        task = workload(case)
+        own = [r for r in runs if r.case == case and r.target == task.target.fingerprint]
+        spaces = {name: space_of(name, task) for name in {r.policy for r in own}}
+        distinct: dict[str, list[tuple[str, str, int, int]]] = {}
+        programs = {}
+        for r in own:
+            for budget in map(int, r.programs):
+                program = program_at(r, budget, spaces[r.policy])
+                if program is not None:
+                    programs[str(program)] = program
+                    distinct.setdefault(str(program), []).append((r.policy, case, r.seed, budget))
+        if not programs:
+            continue
+        for text, latency in zip(
+            programs, _raced(task, list(programs.values()), seconds), strict=True
+        ):
+            if latency is not None:
+                out |= dict.fromkeys(distinct[text], latency)
+    return out
+
+
+def _raced(task: SearchTask, programs: Sequence[Program], seconds: float) -> list[float | None]:
+    """Medians of several races, each in a process of its own: where memory lies is luck.
+
+    Races count by how their contenders stand to the middle one, as the machine drifts.
+    """
+    images = [build_program(p, task.target) for p in programs]
+    relative: list[list[float]] = [[] for _ in images]
+    middles = []
+    for _ in range(RACES):
+        with Session(1, None, progress=False) as session:
+            session.tuner(task).prepare()
+            found = race(session.shared.runner, task.workload_key, images, seconds / RACES)
+        times = [r.latency_s if r.ok else None for r in found]
+        ran = [t for t in times if t]
+        if ran:
+            middles.append(median(ran))
+        for own, t in zip(relative, times, strict=True):
+            if t:
+                own.append(t / middles[-1])
+    return [median(own) * median(middles) if own else None for own in relative]
+
+
+def shares(raced: Raced | None) -> Callable[[Key, Float, int], float]:
+    """(key of a run, its curve, trials) -> share of the best known speed after so many trials.
+
+    Those of raced programs are relative to the fastest of them; where there is none, the curve's.
+    """
+    known: dict[str, float] = {}
+    for (_, case, _, _), latency in (raced or {}).items():
+        known[case] = min(latency, known.get(case, math.inf))
+
+    def share(key: Key, curve: Float, budget: int) -> float:
+        latency = (raced or {}).get((*key, budget))
+        at = min(budget, len(curve)) - 1
+        return float(curve[at]) if latency is None else known[key[1]] / latency
+
+    return share
+
+
+def structure(program: Program) -> Structure:
+    """The order of the loops around every reduction, which are register tiles, what is packed.
+
+    Neighbouring loops of one axis count as one; extents do not count.
+    """
+    nests = set()
+    for store, loops in stores_under(program.body):
+        if store.combiner:
+            around = [(lp.axis[1], lp.note("register") != NO_NOTE) for lp in loops]
+            nests.add((store.stage.removesuffix(".cache"), tuple(k for k, _ in groupby(around))))
+    packed = tuple(sorted(b.name for b in all_buffers(program) if b.layout is not None))
+    return frozenset(nests), packed
+
+
+def structures(space: Space, samples: int = 400, seed: int = 0) -> set[Structure]:
+    """The structures of so many programs drawn of each sketch."""
+    rng = np.random.default_rng(seed)
+    return {structure(s.fill(row)) for s in space.values() for row in s.sample(samples, rng)}

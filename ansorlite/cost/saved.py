@@ -1,0 +1,21 @@
+"""Saved cost models of any kind, opened by what the file says it holds.
+
+In: a file that `GBDTModel.save` or `NeuralModel.save` wrote. Out: the model. Nothing is executed.
+"""
+
+import zipfile
+from pathlib import Path
+
+from ansorlite.cost.model import CostModel, GBDTModel, PathLike
+from ansorlite.cost.neural import NeuralModel
+
+
+def load_model(path: PathLike, seed: int = 0) -> CostModel:
+    """Boosted trees, which further measurements refine, or an attention predictor (needs torch).
+
+    Raises AnsorliteError for a file of no such model, MissingExtra without torch.
+    """
+    neural = zipfile.is_zipfile(Path(path).expanduser())
+    model: CostModel = NeuralModel("attention", seed) if neural else GBDTModel(seed=seed)
+    model.load(path)
+    return model
