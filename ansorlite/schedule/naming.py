@@ -3,9 +3,10 @@
 A workload key does not depend on names, so what is recorded under it must not either. Operations
 become T0, T1 .. in the DAG's order, their axes a0, a1 .. (spatial, then reduced), as in
 `ComputeDAG.canonical_text`; what steps derive keeps its ending: stages `C.cache`, `C.rf`,
-`B.packed` (its axes d0, d1 .. stay), `C.f64`; axes `k_o`, `k_i`; iterators `i.1`; tokens `C.i:1`
-and `C.parallel:1>2`; holes `C.i`, `C.rf.k`, `C.lanes`. In: JSON values as `State.to_json` and
-records have them. Out: the same with other names; ScheduleError where a name is unknown.
+`C.turned`, `B.packed` (its axes d0, d1 .. stay), `C.f64`; axes `k_o`, `k_i`; iterators `i.1`;
+tokens `C.i:1` and `C.parallel:1>2`; holes `C.i`, `C.rf.k`, `C.lanes`. In: JSON values as
+`State.to_json` and records have them. Out: the same with other names; ScheduleError where a name is
+unknown.
 """
 
 import re

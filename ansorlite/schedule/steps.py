@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from ansorlite.errors import ScheduleError
 from ansorlite.ir.expr import Const, Expr, Load, Var, ceildiv
-from ansorlite.ir.traverse import loads, substitute
+from ansorlite.ir.traverse import loads, substitute, transform
 from ansorlite.schedule.pads import PadInPlace
 from ansorlite.schedule.stage import (
     Factor,
@@ -216,8 +216,6 @@ def inline_into(reader: ComputeOp, op: ComputeOp) -> ComputeOp:
         names = {a.name: i for a, i in zip(op.axes, load.indices, strict=True)}
         values[load] = substitute(op.body, names)
 
-    from ansorlite.ir.traverse import transform
-
     return replace(reader, body=transform(reader.body, lambda e: values.get(e), {}))
 
 
@@ -257,6 +255,52 @@ class CacheRead:
         new_body = rename_loads(reader.compute.body, {self.tensor: name})
         reads = replace(reader.compute, body=new_body)
         return check_locations(s.update(self.reader, lambda st: replace(st, op=reads)))
+
+
+@dataclass(frozen=True)
+class Transpose:
+    """rewrite: x[i, j] = f(i, j); y = g(x[a, b]) -> x[j, i] = f(i, j); y = g(x[b, a]).
+
+    `axes` are all of x's in their new order. What an output holds stays: it is a copy of what
+    x.turned[j, i] = f(i, j) computes.
+    """
+
+    tag: ClassVar[str] = "transpose"
+    stage: str
+    axes: tuple[str, ...]
+
+    def apply(self, s: Schedule) -> Schedule:
+        _check_unscheduled(s, self.stage, f"transpose {self.stage}")
+        op = s[self.stage].compute
+        old = [a.name for a in op.axes]
+        if sorted(self.axes) != sorted(old):
+            raise ScheduleError(
+                f"cannot transpose {self.stage} to {' '.join(self.axes)}: its axes are "
+                + " ".join(old)
+            )
+        if s.attached(self.stage):
+            raise ScheduleError(f"cannot transpose {self.stage}: stages are attached to it")
+        order = [old.index(name) for name in self.axes]
+        turned = replace(op, axes=tuple(op.axes[d] for d in order))
+        if self.stage in s.outputs:
+            turned = replace(turned, name=f"{self.stage}.turned")
+            body = Load(turned.name, tuple(a.var for a in turned.axes), op.dtype)
+            copy = replace(op, reduce_axes=(), combiner=None, body=body, attrs=())
+            s = s.insert_before(self.stage, initial_stage(turned))
+            return check_locations(s.update(self.stage, lambda _: initial_stage(copy)))
+
+        def read(st: Stage) -> Stage:
+            if st.is_placeholder:
+                return st
+            found = {x for x in loads(st.compute.body) if x.tensor == self.stage}
+            new: dict[Expr, Expr] = {
+                x: Load(x.tensor, tuple(x.indices[d] for d in order), x.dtype) for x in found
+            }
+            body = transform(st.compute.body, lambda e: new.get(e), {})
+            return replace(st, op=replace(st.compute, body=body))
+
+        s = replace(s, stages=tuple(map(read, s.stages)))
+        return s.update(self.stage, lambda _: initial_stage(turned))
 
 
 @dataclass(frozen=True)
@@ -402,6 +446,7 @@ Step = (
     | EvaluateAtBind
     | CacheWrite
     | CacheRead
+    | Transpose
     | Rfactor
     | LayoutRewrite
     | Annotate
@@ -416,6 +461,7 @@ STEPS: tuple[type[Any], ...] = (
     EvaluateAtBind,
     CacheWrite,
     CacheRead,
+    Transpose,
     Rfactor,
     LayoutRewrite,
     Annotate,

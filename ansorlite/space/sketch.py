@@ -34,6 +34,7 @@ from ansorlite.schedule.steps import (
 from ansorlite.space.annotate import annotate
 from ansorlite.space.rows import fuse_rows
 from ansorlite.space.rules import SKETCH_RULES, SketchRule, derive
+from ansorlite.space.turned import turned
 from ansorlite.target import Target
 from ansorlite.te.access import is_strictly_inlineable
 from ansorlite.te.dag import ComputeDAG
@@ -47,7 +48,8 @@ FEW = 2  # variants of a structure with factored reductions, where there are oth
 class SpaceOptions:
     """What belongs to the space. All but `rules` goes beyond the sketches of the paper.
 
-    `folding`: stages of constants are evaluated at bind, copies and pads inlined, before the rules.
+    `folding`: stages of constants are evaluated at bind, copies and pads inlined, narrow stages
+    turned, before the rules.
     """
 
     folding: bool = True
@@ -101,7 +103,7 @@ def sketches(dag: ComputeDAG, target: Target, options: SpaceOptions | None = Non
     out: list[Sketch] = []
     derived = [
         (state, fired, more)
-        for start, more in _starts(dag, opts)
+        for start, more in _starts(dag, target, opts)
         for state, fired in derive(start, target, opts.rules)
     ]
     # Factored reductions multiply the structures and gain little from variants.
@@ -129,7 +131,7 @@ def constants_evaluated(state: State) -> State:
     return state
 
 
-def _starts(dag: ComputeDAG, opts: SpaceOptions) -> Iterator[tuple[State, bool]]:
+def _starts(dag: ComputeDAG, target: Target, opts: SpaceOptions) -> Iterator[tuple[State, bool]]:
     """States that the rules start from, and whether the paper does not have them."""
     state = State(dag)
     if not opts.folding:
@@ -137,6 +139,9 @@ def _starts(dag: ComputeDAG, opts: SpaceOptions) -> Iterator[tuple[State, bool]]
         return
     state = constants_evaluated(state)
     yield state, False
+    across = turned(state, target)
+    if across is not None:
+        yield across, True
     copies = [
         s.name
         for s in state.schedule.stages

@@ -18,7 +18,7 @@ from ansorlite.ir.traverse import children, transform, walk
 Combiner = Literal["sum", "max", "min"]
 # Schedules call a stage's decisions `C.i` for axis i, and `C.unroll` and so on for the others.
 ANNOTATIONS = ("parallel", "lanes", "unroll", "prefetch", "stream")
-DERIVED_ENDINGS = (".cache", ".rf", ".packed", ".f64")  # of stages that schedules derive
+DERIVED_ENDINGS = (".cache", ".rf", ".packed", ".turned", ".f64")  # of stages that schedules derive
 DTYPES = ("float32", "float64", "int32", "int64", "bool")
 
 

@@ -28,6 +28,7 @@ from ansorlite.schedule.steps import (
     Rfactor,
     Split,
     Step,
+    Transpose,
     step_from_json,
     step_to_json,
 )
@@ -120,6 +121,14 @@ ILLEGAL: list[tuple[list[Step], str]] = [
         [ComputeAt("S", "C", "i"), CacheRead("S", "C")],
         "cannot attach S to C at i: S.packed reads it outside of that loop",
     ),
+    # Transpose
+    ([Transpose("C", ("i", "r"))], "cannot transpose C to i r: its axes are i j"),
+    ([Split("C", "i", (2,)), Transpose("C", ("j", "i"))], "cannot transpose C: it is scheduled"),
+    (
+        [ComputeAt("S", "C", "i"), Transpose("C", ("j", "i"))],
+        "cannot transpose C: stages are attached to it",
+    ),
+    ([Transpose("X", ("j", "i"))], "X is a placeholder"),
     # Rfactor
     ([Rfactor("C", "i", 2, "outer")], "cannot rfactor C: i is not reduced"),
     ([Rfactor("D", "i", 2, "outer")], "cannot rfactor D: i is not reduced"),
@@ -258,6 +267,7 @@ EXAMPLES: tuple[Step, ...] = (
     EvaluateAtBind("W"),
     CacheWrite("C"),
     CacheRead("W", "C"),
+    Transpose("C", ("j", "i")),
     Rfactor("C", "r", "C.rf.r:1", "inner"),
     LayoutRewrite("W", "C"),
     Annotate("C", "i", "parallel", "C.parallel:1>0"),
@@ -334,6 +344,13 @@ LEGAL: dict[str, tuple[Step, ...]] = {
     "read from a copy": (CacheRead("W", "C"), ComputeAt("W.packed", "C", "j")),
     "factored, outer part kept": (Rfactor("C", "r", 2, "outer"), ComputeAt("C.rf", "C", "j")),
     "factored, inner part kept": (Rfactor("C", "r", 4, "inner"), ComputeAt("C.rf", "C", "i")),
+    "transposed": (
+        Transpose("S", ("k", "i")),
+        Transpose("C", ("j", "i")),
+        Transpose("D", ("j", "i")),
+        ComputeAt("S", "C", "i"),
+    ),
+    "a copy transposed": (CacheRead("W", "C"), Transpose("W.packed", ("d1", "d0"))),
     "packed as it is read": (
         Split("C", "j", (4,)),
         Reorder("C", ("j.0", "i", "r", "j.1")),

@@ -2,43 +2,22 @@
 
 import numpy as np
 import pytest
+from space_cases import check
 
 from ansorlite import te
 from ansorlite.codegen.kernel import Kernel
 from ansorlite.errors import ScheduleError
 from ansorlite.graph import te_ops
-from ansorlite.ir.interpret import interpret
-from ansorlite.ir.specialize import specialize
 from ansorlite.schedule.holes import population_columns
 from ansorlite.schedule.lower import lower
 from ansorlite.schedule.state import State
 from ansorlite.schedule.steps import EvaluateAtBind
 from ansorlite.space.legality import legal
-from ansorlite.space.sketch import Sketch, SpaceOptions, sketches
+from ansorlite.space.sketch import SpaceOptions, sketches
 from ansorlite.target import Target
 
 HOST = Target.detect()
 RNG = np.random.default_rng(5)
-
-
-def check(dag: te.ComputeDAG, sketch: Sketch, n: int) -> None:
-    """Some legal rows: one lowering, interpreter and native code against numpy."""
-    arrays = {
-        p.name: RNG.standard_normal([int(str(e)) for e in p.shape]).astype(np.float32)
-        for p in dag.inputs
-    }
-    want = dag.evaluate(arrays)
-    rows = sketch.sample(2000, RNG)
-    ok = legal(sketch.program, population_columns(sketch.holes, rows), len(rows), HOST)
-    assert ok.any(), sketch.name
-    for row in rows[ok][:n]:
-        program = sketch.fill(row)
-        assert str(program) == str(lower(sketch.state.fill(sketch.values(row))))
-        got = interpret(specialize(program), arrays)
-        native = Kernel(program, HOST)(*(arrays[p.name] for p in dag.inputs))
-        for name, expected in want.items():
-            np.testing.assert_allclose(got[name], expected, rtol=1e-4, atol=1e-4)
-            np.testing.assert_allclose(native, expected, rtol=1e-4, atol=1e-4)
 
 
 def scaled_product() -> te.ComputeDAG:

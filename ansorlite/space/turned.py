@@ -1,0 +1,75 @@
+"""Vectors along another axis, where the one that is stored contiguously is narrow.
+
+A convolution with three output channels fills three lanes of a vector, a row of its pixels fills
+all. In: a state before the rules. Out: the state in which such a stage, and what it reads, are
+stored with that axis last, so that the rules find vectors there; what it computes is copied back.
+"""
+
+from ansorlite.ir.expr import Load
+from ansorlite.ir.traverse import loads
+from ansorlite.schedule.stage import Stage
+from ansorlite.schedule.state import State
+from ansorlite.schedule.steps import CacheRead, Transpose
+from ansorlite.target import Target
+from ansorlite.te.access import extent, has_data_reuse
+from ansorlite.te.tensor import Axis
+
+
+def turned(state: State, target: Target) -> State | None:
+    """All narrow stages turned; None where there is none."""
+    before = state
+    for name in [s.name for s in state.schedule.stages]:
+        s = state.schedule[name]
+        if s.has_loops and s.compute.combiner and has_data_reuse(s.compute):
+            axis = _wide_axis(s, target)
+            if axis is not None and not state.schedule.is_constant(name):
+                state = _turn(state, s, axis)
+    return None if state is before else state
+
+
+def _wide_axis(s: Stage, target: Target) -> Axis | None:
+    """The last axis that fills a vector, if half of one is more than the contiguous axis fills."""
+    axes = s.compute.axes
+    lanes = target.lanes(s.compute.dtype)
+    if not axes or 2 * extent(axes[-1]) > lanes:
+        return None
+    return next((a for a in reversed(axes[:-1]) if extent(a) >= lanes), None)
+
+
+def _turn(state: State, s: Stage, axis: Axis) -> State:
+    """What the stage reads along the axis is turned before it, inputs as copies of theirs."""
+    for tensor in dict.fromkeys(x.tensor for x in loads(s.compute.body)):
+        source = state.schedule[tensor]
+        dim = _dimension(state.schedule[s.name], tensor, axis)
+        alone = [r.name for r in state.schedule.readers(tensor)] == [s.name]
+        copied = state.schedule.has(f"{tensor}.packed")  # for another reader
+        if dim is None or copied or state.schedule.is_constant(tensor):
+            continue
+        if not (source.has_loops and alone and tensor not in state.schedule.outputs):
+            state = state.apply(CacheRead(tensor, s.name))
+            source = state.schedule[f"{tensor}.packed"]
+        state = state.apply(Transpose(source.name, _last(source, dim)))
+    d = [a.name for a in s.compute.axes].index(axis.name)
+    return state.apply(Transpose(s.name, _last(s, d)))
+
+
+def _last(s: Stage, dim: int) -> tuple[str, ...]:
+    names = [a.name for a in s.compute.axes]
+    return (*names[:dim], *names[dim + 1 :], names[dim])
+
+
+def _dimension(reader: Stage, tensor: str, axis: Axis) -> int | None:
+    """The dimension of a tensor that an axis moves, if it is one, always the same, not the last."""
+    found = {
+        tuple(d for d, i in enumerate(x.indices) if axis.name in i.free)
+        for x in _loads_of(reader, tensor)
+    }
+    if len(found) != 1:
+        return None
+    (dims,) = found
+    last = len(_loads_of(reader, tensor)[0].indices) - 1
+    return dims[0] if len(dims) == 1 and dims[0] != last else None
+
+
+def _loads_of(reader: Stage, tensor: str) -> list[Load]:
+    return [x for x in loads(reader.compute.body) if x.tensor == tensor]
