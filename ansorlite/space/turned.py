@@ -28,7 +28,7 @@ def turned(state: State, target: Target) -> State | None:
 
 
 def _wide_axis(s: Stage, target: Target) -> Axis | None:
-    """The last axis that fills a vector, if half of one is more than the contiguous axis fills."""
+    """The last axis that fills a vector, where the contiguous one fills at most half of it."""
     axes = s.compute.axes
     lanes = target.lanes(s.compute.dtype)
     if not axes or 2 * extent(axes[-1]) > lanes:
