@@ -29,6 +29,8 @@ if sys.platform != "win32":
 FORMAT = 1
 OK = "OK"
 CHOSEN = "CHOSEN"
+MOST_STEPS = 4096  # of different sketches that are kept to be shared
+_STEPS: dict[str, tuple[Any, ...]] = {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,8 +65,11 @@ class Record:
     def __post_init__(self) -> None:
         # Callers pass numpy scalars, enums and lists; what is kept equals what is read back.
         put = object.__setattr__
-        put(self, "steps", tuple(_frozen(step) for step in self.steps))
-        put(self, "holes", {k: [operator.index(v) for v in vs] for k, vs in self.holes.items()})
+        put(self, "steps", _shared(tuple(_frozen(step) for step in self.steps)))
+        holes = {k: [operator.index(v) for v in vs] for k, vs in self.holes.items()}
+        put(self, "holes", {_interned(k): vs for k, vs in holes.items()})
+        for name in ("target", "task", "task_name", "sketch", "version"):
+            put(self, name, _interned(getattr(self, name)))
         put(self, "status", str(self.status))
         put(self, "times_s", [float(t) for t in self.times_s])
         if self.latency_s is not None:
@@ -136,6 +141,17 @@ def _frozen(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {k: _frozen(v) for k, v in value.items()}
     return value
+
+
+def _shared(steps: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The first of equal steps: the programs of a sketch, thousands in a log, all have the same."""
+    if len(_STEPS) > MOST_STEPS:
+        _STEPS.clear()
+    return _STEPS.setdefault(repr(steps), steps)
+
+
+def _interned(text: Any) -> Any:
+    return sys.intern(text) if type(text) is str else text
 
 
 def _no_constant(text: str) -> NoReturn:

@@ -391,6 +391,15 @@ def test_the_last_choice_counts_until_something_faster_is_measured(tmp_path: Pat
     assert chosen(read_log(path), [a.task, b.task], a.target) is None
 
 
+def test_records_of_a_sketch_share_its_steps(tmp_path: Path) -> None:
+    """Thousands of trials would otherwise hold as many copies."""
+    path = tmp_path / "log.jsonl"
+    write(path, *(record(trial=k) for k in range(3)), record(steps=(("SP", "C", 1, (8, 4)),)))
+    first, second, third, other = read_log(path).records
+    assert first.steps is second.steps is third.steps is record().steps
+    assert other.steps is not first.steps and first.sketch is second.sketch
+
+
 def test_index_helpers() -> None:
     a = record(trial=0, latency_s=3e-3)
     b = record(trial=1, latency_s=2e-3, sketch="other")
