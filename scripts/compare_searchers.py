@@ -76,8 +76,8 @@ def outside_templates(runs: Sequence[Run]) -> list[str]:
     outside = [case for case, away in found if away]
     if not found:
         return []
-    cases = ", ".join(f"{c} ({outside.count(c)})" for c in dict.fromkeys(outside))
-    return [f"outside of the template's space: {len(outside)} of {len(found)} programs: {cases}"]
+    cases = ", ".join(f"{c} ({outside.count(c)})" for c in dict.fromkeys(outside)) or "none"
+    return [f"outside of the template's space: {len(outside)} of {len(found)} programs ({cases})"]
 
 
 if __name__ == "__main__":
