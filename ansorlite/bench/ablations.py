@@ -99,7 +99,7 @@ def run(policy: str, case: str, seed: int, trials: int) -> Run:
         space=p.space,
         progress=False,
     )
-    programs = programs_at(task, space_of(policy, task), found.records, BUDGETS)
+    programs = programs_at(space_of(policy, task), found, BUDGETS)
     return run_of(policy, case, seed, found, programs=programs)
 
 

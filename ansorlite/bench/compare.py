@@ -89,7 +89,7 @@ def run_case(case: str, name: str, seed: int, options: CompareOptions) -> Run:
         progress=False,
     )
     budgets = sorted({*BUDGETS, len(found.records)})
-    programs = programs_at(task, space_of(name, task), found.records, budgets)
+    programs = programs_at(space_of(name, task), found, budgets)
     return run_of(name, case, seed, found, began, programs)
 
 

@@ -19,7 +19,7 @@ from ansorlite.cost.metrics import pairwise_accuracy, r_squared, recall_at_k
 from ansorlite.cost.model import CostModel
 from ansorlite.measure.builder import Builder
 from ansorlite.measure.runner import Runner
-from ansorlite.search.policy import History
+from ansorlite.search.history import History
 from ansorlite.search.tune import Session
 from ansorlite.search.tuner import TaskTuner, record_candidate
 from ansorlite.task import SearchTask

@@ -17,8 +17,8 @@ from ansorlite.bench.runs import Float, Key, Run
 from ansorlite.codegen.build import build_program
 from ansorlite.ir.program import NO_NOTE, Program, all_buffers, stores_under
 from ansorlite.measure.race import race
-from ansorlite.records import Record
-from ansorlite.search.tune import Session
+from ansorlite.search.result import TuneResult
+from ansorlite.search.tune import SETTLE_ALONE, Session
 from ansorlite.search.tuner import record_candidate
 from ansorlite.space.sketch import Sketch
 from ansorlite.task import SearchTask
@@ -34,18 +34,26 @@ def by_name(sketches: Sequence[Sketch]) -> Space:
     return {s.name: s for s in sketches}
 
 
-def programs_at(
-    task: SearchTask, space: Space, records: Sequence[Record], budgets: Sequence[int]
-) -> dict[str, Any]:
-    """What `Run.programs` holds: the best so far at every budget that was reached."""
+def programs_at(space: Space, found: TuneResult, budgets: Sequence[int]) -> dict[str, Any]:
+    """What `Run.programs` holds: what the search would have settled on at every budget it reached.
+
+    That is the winner of a race of the best so far, as at the end of a search.
+    """
+    task, records = found.task, found.records
     out = {}
-    for budget in [b for b in budgets if b <= len(records)]:
-        ok = [r for r in records[:budget] if r.ok and r.latency_s]
-        for r in sorted(ok, key=lambda r: r.latency_s or 0.0):
-            c = record_candidate(task, space, r)
-            if c is not None:  # and not the plain schedule
-                out[str(budget)] = c.sketch.name, {k: list(v) for k, v in c.values.items()}
-                break
+    with Session(1, None, progress=False) as session:
+        tuner = session.tuner(task)
+        for budget in [b for b in budgets if b <= len(records)]:
+            tuner.records = list(records[:budget])
+            settled = tuner.settle(*SETTLE_ALONE) if budget < len(records) else None
+            last = found.best.record if found.best and budget == len(records) else None
+            winner = settled[0] if settled else last
+            ok = sorted((r for r in tuner.records if r.ok), key=lambda r: r.latency_s or 0.0)
+            for r in [winner, *ok] if winner is not None else ok:
+                c = record_candidate(task, space, r)
+                if c is not None:  # and not the plain schedule
+                    out[str(budget)] = c.sketch.name, {k: list(v) for k, v in c.values.items()}
+                    break
     return out
 
 

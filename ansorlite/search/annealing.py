@@ -18,7 +18,8 @@ import numpy.typing as npt
 from ansorlite.cost.knobs import FeatureSet
 from ansorlite.cost.losses import TrainingGroup
 from ansorlite.search.evolve import Rows
-from ansorlite.search.policy import Candidate, History, round_rng
+from ansorlite.search.history import Candidate, History
+from ansorlite.search.policy import round_rng
 from ansorlite.search.select import rows_in
 from ansorlite.space.sketch import Sketch
 from ansorlite.target import Target

@@ -15,8 +15,9 @@ import numpy.typing as npt
 
 from ansorlite.schedule.holes import Hole
 from ansorlite.search.evolve import Rows
-from ansorlite.search.policy import Candidate, EvolutionaryPolicy, round_rng
-from ansorlite.search.select import rows_in, unique_rows
+from ansorlite.search.history import Candidate
+from ansorlite.search.policy import EvolutionaryPolicy, round_rng
+from ansorlite.search.select import unique_rows
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class BeamPolicy:
         found: list[Candidate] = []
         for name in alive:
             rows = self._beam(name, n, rng)
-            rows = rows[~rows_in(rows, self.history.measured_rows(name))]
+            rows = rows[self.history.is_new(name, rows)]
             if len(rows):
                 scores = self._score(name, rows)
                 found += [self._candidate(name, r, s) for r, s in zip(rows, scores, strict=True)]

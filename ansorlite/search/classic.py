@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ansorlite.search.evolve import Rows
-from ansorlite.search.policy import Candidate, History, round_rng
+from ansorlite.search.history import Candidate, History
+from ansorlite.search.policy import round_rng
 from ansorlite.search.select import roulette, rows_in
 from ansorlite.space.sketch import Sketch
 from ansorlite.target import Target

@@ -9,49 +9,25 @@ population; `RandomPolicy` draws legal rows.
 
 import zlib
 from collections import Counter
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from ansorlite.cost.analytic import analytic_score, draft_score
-from ansorlite.cost.features import FeaturePlan
-from ansorlite.cost.losses import TrainingGroup
+from ansorlite.cost.analytic import analytic_score
 from ansorlite.cost.model import CostModel, ValidityModel
-from ansorlite.schedule.holes import population_columns
 from ansorlite.search.evolve import Rows, crossover, hop, mutate, neighbours
+from ansorlite.search.history import Candidate, History, Scores
 from ansorlite.search.select import roulette, rows_in, unique_rows
-from ansorlite.space.legality import legal
 from ansorlite.space.sketch import Sketch
 from ansorlite.target import Target
 
-Scores = npt.NDArray[np.float64]
-
+_Ranked = tuple[str, npt.NDArray[np.int32], float]
 
 FEW = 8  # candidates of a round, for which half the effort is made
 PREDICTED = (2.0**-8, 2.0)  # shares of the best speed, beyond which predictions mean nothing
-
-
-Key = tuple[str, tuple[int, ...]]
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """A row of a sketch; `score` is what the policy predicted (0 if it did not)."""
-
-    sketch: Sketch
-    row: tuple[int, ...]
-    score: float = 0.0
-
-    @property
-    def key(self) -> Key:
-        return self.sketch.name, self.row
-
-    @property
-    def values(self) -> dict[str, tuple[int, ...]]:
-        return self.sketch.values(np.asarray(self.row, dtype=np.int32))
 
 
 class SearchPolicy(Protocol):
@@ -84,113 +60,6 @@ class EvolutionParams:
     descent_from: int = 64  # measurements after which that begins
 
 
-@dataclass
-class _Measured:
-    """What was told of one sketch."""
-
-    rows: list[tuple[int, ...]] = field(default_factory=list)
-    latency_s: list[float] = field(default_factory=list)
-    residual: list[float] = field(default_factory=list)  # log2 of the speed less the analytic score
-    features: list[npt.NDArray[np.float32]] = field(default_factory=list)
-
-
-class History:
-    """Results by sketch, shared by the policies."""
-
-    def __init__(self, sketches: Sequence[Sketch], target: Target) -> None:
-        self.sketches = {s.name: s for s in sketches}
-        self.target = target
-        self.told: dict[str, _Measured] = {s.name: _Measured() for s in sketches}
-        self._plans: dict[str, FeaturePlan] = {}
-
-    def tell(self, candidates: Sequence[Candidate], latency_s: Sequence[float]) -> None:
-        for name in dict.fromkeys(c.sketch.name for c in candidates):
-            pairs = [
-                (c, t) for c, t in zip(candidates, latency_s, strict=True) if c.sketch.name == name
-            ]
-            m = self.told[name]
-            rows = np.asarray([c.row for c, _ in pairs], dtype=np.int32)
-            found = self.features(name, rows)
-            m.features.extend(found)
-            for (_, t), score in zip(pairs, analytic_score(found), strict=True):
-                if np.isfinite(t):
-                    m.residual.append(-np.log2(t) - float(score))
-            m.rows.extend(c.row for c, _ in pairs)
-            m.latency_s.extend(t for _, t in pairs)
-
-    def features(self, name: str, rows: Rows) -> npt.NDArray[np.float32]:
-        """float32[P, S, F] of rows."""
-        columns = population_columns(self.sketches[name].holes, rows)
-        return self._plan(name)(columns, len(rows), self.target)
-
-    def draft(self, name: str, rows: Rows) -> Scores:
-        """The analytic score of rows."""
-        columns = population_columns(self.sketches[name].holes, rows)
-        return draft_score(self._plan(name), columns, len(rows), self.target)
-
-    def _plan(self, name: str) -> FeaturePlan:
-        if name not in self._plans:
-            self._plans[name] = FeaturePlan(self.sketches[name].program)
-        return self._plans[name]
-
-    def legal(self, name: str, rows: Rows) -> npt.NDArray[np.bool_]:
-        s = self.sketches[name]
-        columns = population_columns(s.holes, rows)
-        return legal(s.program, columns, len(rows), self.target)
-
-    def measured_rows(self, name: str) -> Rows:
-        rows = self.told[name].rows
-        width = len(self.sketches[name].holes)
-        return np.asarray(rows, dtype=np.int32).reshape(len(rows), width)
-
-    def sample(self, name: str, n: int, draws: int, rng: np.random.Generator) -> Rows:
-        """Up to n legal rows, none twice, of a bounded number of draws (there may be none)."""
-        s = self.sketches[name]
-        rows = s.sample(max(64, n * draws), rng)
-        rows = rows[unique_rows(rows)]
-        return rows[self.legal(name, rows)][:n]
-
-    def strangers(
-        self, n: int, rng: np.random.Generator, taken: Collection[Key] = ()
-    ) -> list[Candidate]:
-        """Up to n legal rows of random sketches, neither measured nor `taken`."""
-        names, out = list(self.sketches), dict[Key, Candidate]()
-        for _ in range(16 * max(1, n)):
-            if len(out) >= n:
-                break
-            name = names[int(rng.integers(len(names)))]
-            rows = self.sample(name, 4, 16, rng)
-            for row in rows[~rows_in(rows, self.measured_rows(name))]:
-                c = Candidate(self.sketches[name], tuple(int(v) for v in row))
-                if c.key not in taken and c.key not in out:
-                    out[c.key] = c
-                    break
-        return list(out.values())
-
-    @property
-    def n_told(self) -> int:
-        return sum(len(m.latency_s) for m in self.told.values())
-
-    def bias(self, name: str, prior: float) -> float:
-        """How much better (log2) a sketch does than its analytic scores say, against the others."""
-        everyone = [r for m in self.told.values() for r in m.residual]
-        own = self.told[name].residual
-        if not own:
-            return 0.0
-        return (sum(own) - len(own) * float(np.median(everyone))) / (len(own) + prior)
-
-    def group(self, task_key: str) -> TrainingGroup:
-        """Everything told so far, as the cost model learns it."""
-        feats = [f for m in self.told.values() for f in m.features]
-        times = [t for m in self.told.values() for t in m.latency_s]
-        return TrainingGroup(task_key, feats, np.asarray(times, dtype=np.float64))
-
-    @property
-    def best_latency_s(self) -> float:
-        times = [t for m in self.told.values() for t in m.latency_s]
-        return min(times, default=float("inf"))
-
-
 def round_rng(seed: int, task_key: str, round_: int) -> np.random.Generator:
     """The randomness of a round: a function of seed, workload key and round alone."""
     return np.random.default_rng([seed, zlib.crc32(task_key.encode()), round_])
@@ -212,8 +81,7 @@ class RandomPolicy:
                 name = names[int(k)]
                 share = max(1, -(-n // len(names)))
                 rows = self.history.sample(name, 4 * share, 8, rng)
-                rows = rows[~rows_in(rows, self.history.measured_rows(name))]
-                for row in rows[:share]:
+                for row in rows[self.history.is_new(name, rows)][:share]:
                     c = Candidate(self.history.sketches[name], tuple(int(v) for v in row))
                     if len(out) < n:
                         out[c.key] = c
@@ -305,7 +173,7 @@ class EvolutionaryPolicy:
             changed[:, k] = ways
             parts.append(changed)
         rows = self._clean(name, parts)
-        rows = rows[~rows_in(rows, self.history.measured_rows(name))]
+        rows = rows[self.history.is_new(name, rows)]
         if not len(rows):
             return []
         scores = self.score(name, rows)
@@ -417,10 +285,12 @@ class EvolutionaryPolicy:
         n_near = int(self.params.descent * n)
         if n_near and self.history.n_told >= self.params.descent_from:
             out = {c.key: c for c in self._near_best(n_near)}
-        ranked = best.ranked()
+        taken = {s for c in out.values() for s in self.history.signatures(c.sketch.name, [c.row])}
+        ranked = self._distinct(best.ranked(), 4 * n + 1, taken)
+        left: list[_Ranked] = []
         # The scores of two sketches differ by more than chance, but not by as much as they seem.
-        for share in (self.params.same_sketch, 1.0):
-            for name, row, score in ranked:
+        for share, entries in ((self.params.same_sketch, ranked), (1.0, iter(left))):
+            for name, row, score in entries:
                 if len(out) >= n - n_random:
                     break
                 c = Candidate(self.history.sketches[name], tuple(int(v) for v in row), float(score))
@@ -430,22 +300,45 @@ class EvolutionaryPolicy:
                 if full or picked[body] >= max(2, int(self.params.same_body * n)):
                     continue
                 if picked[(name,)] >= max(2, int(share * n)):
+                    left.append((name, row, score))
                     continue
                 picked[name, tile] += 1
                 picked[body] += 1
                 picked[(name,)] += 1
                 out[c.key] = c
+        return [*out.values(), *self._drawn(n - len(out), rng, taken)]
+
+    def _distinct(
+        self, ranked: Sequence[_Ranked], block: int, taken: set[bytes]
+    ) -> Iterator[_Ranked]:
+        """In order those that are new and no copy of one before, which `taken` then holds."""
+        for start in range(0, len(ranked), block):
+            part = ranked[start : start + block]
+            own: dict[int, bytes] = {}
+            for name in dict.fromkeys(e[0] for e in part):
+                at = [k for k, e in enumerate(part) if e[0] == name]
+                rows = np.stack([part[k][1] for k in at])
+                own |= zip(at, self.history.signatures(name, rows), strict=True)
+            for k, entry in enumerate(part):
+                if own[k] not in taken and not self.history.holds(own[k]):
+                    taken.add(own[k])
+                    yield entry
+
+    def _drawn(self, n: int, rng: np.random.Generator, taken: set[bytes]) -> list[Candidate]:
+        """Up to n new legal rows at random."""
+        out: list[Candidate] = []
         names = list(self.history.sketches)
         for _ in range(4 * n):
             if len(out) >= n:
                 break
             name = names[int(rng.integers(len(names)))]
             rows = self.history.sample(name, 4, 8, rng)
-            rows = rows[~rows_in(rows, self.history.measured_rows(name))]
-            if len(rows):
-                c = Candidate(self.history.sketches[name], tuple(int(v) for v in rows[0]))
-                out.setdefault(c.key, c)
-        return list(out.values())
+            for row, own in zip(rows, self.history.signatures(name, rows), strict=True):
+                if own not in taken and not self.history.holds(own):
+                    taken.add(own)
+                    out.append(Candidate(self.history.sketches[name], tuple(int(v) for v in row)))
+                    break
+        return out
 
 
 class _Pool:
@@ -464,7 +357,7 @@ class _Pool:
         order = np.argsort(-scores, kind="stable")[:keep]
         self.rows[name], self.scores[name] = rows[order], scores[order]
 
-    def ranked(self) -> list[tuple[str, npt.NDArray[np.int32], float]]:
+    def ranked(self) -> list[_Ranked]:
         entries = [
             (name, row, float(score))
             for name in self.rows

@@ -18,7 +18,8 @@ from ansorlite.cost.model import CostModel, GBDTModel
 from ansorlite.errors import LogError
 from ansorlite.records import Record
 from ansorlite.schedule.holes import Hole
-from ansorlite.search.policy import Candidate, EvolutionaryPolicy, RandomPolicy, SearchPolicy
+from ansorlite.search.history import Candidate
+from ansorlite.search.policy import EvolutionaryPolicy, RandomPolicy, SearchPolicy
 from ansorlite.search.tune import ROUND_SIZE, grown
 from ansorlite.search.tuner import record_candidate
 from ansorlite.space.sketch import Sketch

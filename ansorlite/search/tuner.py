@@ -32,7 +32,8 @@ from ansorlite.schedule.naming import canonical_names
 from ansorlite.schedule.state import State, complete_state
 from ansorlite.search.clock import PhaseClock
 from ansorlite.search.debug import Trace
-from ansorlite.search.policy import Candidate, EvolutionaryPolicy, SearchPolicy
+from ansorlite.search.history import Candidate
+from ansorlite.search.policy import EvolutionaryPolicy, SearchPolicy
 from ansorlite.search.proxy import adapted, is_legal
 from ansorlite.search.reference import is_heavy, reference_state
 from ansorlite.space.plain import PLAIN, plain_state, with_double_sums
@@ -409,9 +410,10 @@ class TaskTuner:
     # ---- the end --------------------------------------------------------------------------------
 
     def contenders(self, n: int) -> list[Record]:
-        """The n best records that still fit the task, best first."""
+        """The n best records that still fit the task, best first; equal code only once."""
         ok = sorted((r for r in self.records if r.ok), key=lambda r: r.latency_s or 0.0)
-        return list(islice(filter(self.fits, ok), n))
+        distinct = {(r.latency_s, *r.times_s): r for r in reversed(ok)}  # equal code is measured once
+        return list(islice(filter(self.fits, reversed(distinct.values())), n))
 
     def fastest(self, n: int) -> list[Candidate]:
         """The n best measured candidates that are in the space, best first."""

@@ -16,8 +16,8 @@ from ansorlite.cost.model import GBDTModel
 from ansorlite.schedule.holes import population_columns
 from ansorlite.search.annealing import AnnealingParams
 from ansorlite.search.classic import GeneticParams, GeneticPolicy, GridPolicy
+from ansorlite.search.history import Candidate
 from ansorlite.search.policy import (
-    Candidate,
     EvolutionaryPolicy,
     EvolutionParams,
     RandomPolicy,

@@ -1,0 +1,167 @@
+"""What a search knows: results by sketch, with their features; which candidates are new.
+
+In: sketches and a target, then candidates and their latencies in seconds. Out: features and
+scores of rows, legal rows, rows that are neither measured nor, as far as features tell, the same
+program as one that is (a hole may change nothing: the depth of parallel loops of extent 1, the
+prefetch of a loop that is not there). Such rows would be built, and measured, for nothing.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from ansorlite.cost.alike import signatures
+from ansorlite.cost.analytic import analytic_score, draft_score
+from ansorlite.cost.features import FeaturePlan
+from ansorlite.cost.losses import TrainingGroup
+from ansorlite.schedule.holes import population_columns
+from ansorlite.search.evolve import Rows
+from ansorlite.search.select import unique_rows
+from ansorlite.space.legality import legal
+from ansorlite.space.sketch import Sketch
+from ansorlite.target import Target
+
+Scores = npt.NDArray[np.float64]
+Mask = npt.NDArray[np.bool_]
+Key = tuple[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A row of a sketch; `score` is what the policy predicted (0 if it did not)."""
+
+    sketch: Sketch
+    row: tuple[int, ...]
+    score: float = 0.0
+
+    @property
+    def key(self) -> Key:
+        return self.sketch.name, self.row
+
+    @property
+    def values(self) -> dict[str, tuple[int, ...]]:
+        return self.sketch.values(np.asarray(self.row, dtype=np.int32))
+
+
+@dataclass
+class _Measured:
+    """What was told of one sketch."""
+
+    rows: list[tuple[int, ...]] = field(default_factory=list)
+    latency_s: list[float] = field(default_factory=list)
+    residual: list[float] = field(default_factory=list)  # log2 of the speed less the analytic score
+    features: list[npt.NDArray[np.float32]] = field(default_factory=list)
+
+
+class History:
+    """Results by sketch, shared by the policies."""
+
+    def __init__(self, sketches: Sequence[Sketch], target: Target) -> None:
+        self.sketches = {s.name: s for s in sketches}
+        self.target = target
+        self.told: dict[str, _Measured] = {s.name: _Measured() for s in sketches}
+        self._plans: dict[str, FeaturePlan] = {}
+        self._alike: set[bytes] = set()  # signatures of what was told
+
+    def tell(self, candidates: Sequence[Candidate], latency_s: Sequence[float]) -> None:
+        for name in dict.fromkeys(c.sketch.name for c in candidates):
+            pairs = [
+                (c, t) for c, t in zip(candidates, latency_s, strict=True) if c.sketch.name == name
+            ]
+            m = self.told[name]
+            rows = np.asarray([c.row for c, _ in pairs], dtype=np.int32)
+            found = self.features(name, rows)
+            m.features.extend(found)
+            self._alike.update(signatures(found))
+            for (_, t), score in zip(pairs, analytic_score(found), strict=True):
+                if np.isfinite(t):
+                    m.residual.append(-np.log2(t) - float(score))
+            m.rows.extend(c.row for c, _ in pairs)
+            m.latency_s.extend(t for _, t in pairs)
+
+    def features(self, name: str, rows: Rows) -> npt.NDArray[np.float32]:
+        """float32[P, S, F] of rows."""
+        columns = population_columns(self.sketches[name].holes, rows)
+        return self._plan(name)(columns, len(rows), self.target)
+
+    def draft(self, name: str, rows: Rows) -> Scores:
+        """The analytic score of rows."""
+        columns = population_columns(self.sketches[name].holes, rows)
+        return draft_score(self._plan(name), columns, len(rows), self.target)
+
+    def _plan(self, name: str) -> FeaturePlan:
+        if name not in self._plans:
+            self._plans[name] = FeaturePlan(self.sketches[name].program)
+        return self._plans[name]
+
+    def legal(self, name: str, rows: Rows) -> npt.NDArray[np.bool_]:
+        s = self.sketches[name]
+        columns = population_columns(s.holes, rows)
+        return legal(s.program, columns, len(rows), self.target)
+
+    def measured_rows(self, name: str) -> Rows:
+        rows = self.told[name].rows
+        width = len(self.sketches[name].holes)
+        return np.asarray(rows, dtype=np.int32).reshape(len(rows), width)
+
+    def signatures(self, name: str, rows: npt.ArrayLike) -> list[bytes]:
+        """Of rows, see `cost.alike`."""
+        rows = np.asarray(rows, np.int32)
+        return signatures(self.features(name, rows)) if len(rows) else []
+
+    def holds(self, signature: bytes) -> bool:
+        """Was a program like this told?"""
+        return signature in self._alike
+
+    def is_new(self, name: str, rows: Rows) -> Mask:
+        """bool[P]: neither measured nor like something that was."""
+        return np.array([not self.holds(s) for s in self.signatures(name, rows)], np.bool_)
+
+    def sample(self, name: str, n: int, draws: int, rng: np.random.Generator) -> Rows:
+        """Up to n legal rows, none twice, of a bounded number of draws (there may be none)."""
+        s = self.sketches[name]
+        rows = s.sample(max(64, n * draws), rng)
+        rows = rows[unique_rows(rows)]
+        return rows[self.legal(name, rows)][:n]
+
+    def strangers(
+        self, n: int, rng: np.random.Generator, taken: Collection[Key] = ()
+    ) -> list[Candidate]:
+        """Up to n legal rows of random sketches, neither measured nor `taken`."""
+        names, out = list(self.sketches), dict[Key, Candidate]()
+        for _ in range(16 * max(1, n)):
+            if len(out) >= n:
+                break
+            name = names[int(rng.integers(len(names)))]
+            rows = self.sample(name, 4, 16, rng)
+            for row in rows[self.is_new(name, rows)]:
+                c = Candidate(self.sketches[name], tuple(int(v) for v in row))
+                if c.key not in taken and c.key not in out:
+                    out[c.key] = c
+                    break
+        return list(out.values())
+
+    @property
+    def n_told(self) -> int:
+        return sum(len(m.latency_s) for m in self.told.values())
+
+    def bias(self, name: str, prior: float) -> float:
+        """How much better (log2) a sketch does than its analytic scores say, against the others."""
+        everyone = [r for m in self.told.values() for r in m.residual]
+        own = self.told[name].residual
+        if not own:
+            return 0.0
+        return (sum(own) - len(own) * float(np.median(everyone))) / (len(own) + prior)
+
+    def group(self, task_key: str) -> TrainingGroup:
+        """Everything told so far, as the cost model learns it."""
+        feats = [f for m in self.told.values() for f in m.features]
+        times = [t for m in self.told.values() for t in m.latency_s]
+        return TrainingGroup(task_key, feats, np.asarray(times, dtype=np.float64))
+
+    @property
+    def best_latency_s(self) -> float:
+        times = [t for m in self.told.values() for t in m.latency_s]
+        return min(times, default=float("inf"))
