@@ -412,7 +412,8 @@ class TaskTuner:
     def contenders(self, n: int) -> list[Record]:
         """The n best records that still fit the task, best first; equal code only once."""
         ok = sorted((r for r in self.records if r.ok), key=lambda r: r.latency_s or 0.0)
-        distinct = {(r.latency_s, *r.times_s): r for r in reversed(ok)}  # equal code is measured once
+        # Equal code is measured once: its records share their times.
+        distinct = {(r.latency_s, *r.times_s): r for r in reversed(ok)}
         return list(islice(filter(self.fits, reversed(distinct.values())), n))
 
     def fastest(self, n: int) -> list[Candidate]:
