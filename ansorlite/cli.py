@@ -98,6 +98,7 @@ def tune_op(args: argparse.Namespace) -> int:
         policy=args.policy,
         pretrained=args.pretrained,
         progress=not args.quiet,
+        others=[ansorlite.workload(case, batch=args.batch or 1) for case in args.others],
     )
     if result.best is None:
         if result.interrupted:
@@ -394,6 +395,13 @@ def _tune_op_options(p: argparse.ArgumentParser) -> None:
         help="the searcher: evolutionary (default), random, template-xgb, ... (see compare)",
     )
     p.add_argument("--pretrained", type=Path, metavar="F", help="model of `ansorlite pretrain`")
+    p.add_argument(
+        "--others",
+        nargs="+",
+        metavar="CASE",
+        default=[],
+        help="learn from what the log has of them",
+    )
 
 
 def _show_options(p: argparse.ArgumentParser) -> None:

@@ -36,7 +36,7 @@ def main() -> int:
     parser.add_argument("--no-race", action="store_true", help="figures as each run measured them")
     args = parser.parse_args()
     path = RESULTS / ("searchers_networks.jsonl" if args.networks else "searchers.jsonl")
-    done = {r.key for r in read_runs(path) if len(r.latency_s) >= args.trials}
+    done = {r.key for r in read_runs(path) if r.budget >= args.trials}
     what = args.networks or args.cases
     wanted = [(s, c, k) for k in range(args.seeds) for c in what for s in args.searchers]
     for name, case, seed in [] if args.table else wanted:

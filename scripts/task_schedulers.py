@@ -30,7 +30,7 @@ def main() -> int:
     parser.add_argument("--table", action="store_true", help="run nothing: only show what is there")
     args = parser.parse_args()
     graph = network(args.network)
-    done = {r.key for r in read_runs(RESULTS) if len(r.latency_s) >= args.trials}
+    done = {r.key for r in read_runs(RESULTS) if r.budget >= args.trials}
     wanted = [(s, k) for k in range(args.seeds) for s in args.schedulers]
     for name, seed in [] if args.table else wanted:
         if (name, graph.name, seed) in done:

@@ -15,11 +15,11 @@ import tempfile
 import time
 from pathlib import Path
 
-from ansorlite.bench.runs import Run, append_run, draw, geometric_mean, read_runs
+from ansorlite.bench.runs import Run, append_run, draw, geometric_mean, read_runs, run_of
 from ansorlite.graph.partition import partition
 from ansorlite.graph.passes import optimize
 from ansorlite.pipeline import network_tasks
-from ansorlite.search.tune import Session
+from ansorlite.search.tune import Session, tune
 from ansorlite.target import Target
 from ansorlite.task import SearchTask
 from ansorlite.workloads import network
@@ -40,7 +40,7 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--table", action="store_true", help="run nothing: only show what is there")
     args = parser.parse_args()
-    done = {r.key for r in read_runs(RESULTS) if len(r.latency_s) >= args.trials}
+    done = {r.key for r in read_runs(RESULTS) if r.budget >= args.trials}
     held_out, others = chosen(args.network, args.held_out, args.others)
     for seed in [] if args.table else range(args.seeds):
         wanted = [t for t in held_out if {(p, t.name, seed) for p in (WITH, WITHOUT)} - done]
@@ -89,24 +89,19 @@ def held_out_run(
     policy: str, task: SearchTask, others: list[SearchTask], trials: int, seed: int, log: Path
 ) -> Run:
     """Search for a task; what the log holds of others is learned from where the policy does."""
-    with Session(None, 3600.0, seed, log, policy, progress=False) as session:
-        if policy == WITH:
-            for t in others:
-                _ = session.tuner(t).policy  # tells it what the log holds
-        began = time.time()
-        tuner = session.tuner(task)
-        while tuner.trials < trials and tuner.round(min(ROUND, trials - tuner.trials)):
-            pass
-        return Run(
-            policy,
-            task.name,
-            seed,
-            [r.latency_s if r.ok else None for r in tuner.records],
-            time.time() - began,
-            task.target.fingerprint,
-            time.strftime("%Y-%m-%d"),
-            at_s=[max(0.0, r.timestamp - began) for r in tuner.records],
-        )
+    began = time.time()
+    learned = others if policy == WITH else []
+    found = tune(
+        task,
+        trials,
+        seed=seed,
+        log=log,
+        policy=policy,
+        others=learned,
+        round_size=ROUND,
+        progress=False,
+    )
+    return run_of(policy, task.name, seed, found, began)
 
 
 def table() -> str:

@@ -78,6 +78,10 @@ POLICIES: dict[str, Policy] = {
     ),
     "no-crossover": Policy("mutation alone", params=EvolutionParams(mutation=1.0)),
     "no-hops": Policy("no moves between sketches", params=EvolutionParams(hop=0.0)),
+    "seeds": Policy(
+        "half of the new rows are the best drafts, one a register body",
+        params=EvolutionParams(seeds=0.5),
+    ),
     "descent": Policy(
         "a quarter of each round next to the best program", params=EvolutionParams(descent=0.25)
     ),
@@ -99,8 +103,8 @@ def run(policy: str, case: str, seed: int, trials: int) -> Run:
         space=p.space,
         progress=False,
     )
-    programs = programs_at(space_of(policy, task), found, BUDGETS)
-    return run_of(policy, case, seed, found, programs=programs)
+    programs = programs_at(space_of(policy, task), found, BUDGETS, trials)
+    return run_of(policy, case, seed, found, programs=programs, asked=trials)
 
 
 def space_of(policy: str, task: SearchTask) -> Space:
@@ -113,7 +117,7 @@ def missing(
     runs: Iterable[Run], policies: Sequence[str], cases: Sequence[str], seeds: int, trials: int
 ) -> list[tuple[str, str, int]]:
     """(policy, case, seed) of what is still to be run, seed by seed and case by case."""
-    done = {r.key for r in runs if len(r.latency_s) >= trials}
+    done = {r.key for r in runs if r.budget >= trials}
     wanted = [(p, c, s) for s in range(seeds) for c in cases for p in policies]
     return [key for key in wanted if key not in done]
 
@@ -146,8 +150,9 @@ def table(runs: Sequence[Run], raced: Raced | None = None) -> str:
     Shares at the budgets are those of `raced` programs where there are some.
     """
     curves = efficiency(runs)
+    asked = {r.key: r.budget for r in runs}
     share = shares(raced)
-    most = max((len(c) for c in curves.values()), default=0)
+    most = max(asked.values(), default=0)
     budgets = [b for b in BUDGETS if b <= most]
     head = " ".join(f"{f'at {b}':>7} {'least':>6}" for b in budgets)
     lines = [f"{'policy':14} {'runs':>4} {head} {'area':>6}  full search's gain in area (95 %)"]
@@ -157,7 +162,7 @@ def table(runs: Sequence[Run], raced: Raced | None = None) -> str:
             continue
         cells = []
         for b in budgets:
-            reached = [share(k, c, b) for k, c in own.items() if len(c) >= b]
+            reached = [share(k, c, b) for k, c in own.items() if asked[k] >= b]
             low = min(reached, default=math.nan)
             cells.append(f"{geometric_mean(reached):7.1%} {low:6.0%}")
         mean, low, high, pairs = gain(curves, name)

@@ -88,9 +88,9 @@ def run_case(case: str, name: str, seed: int, options: CompareOptions) -> Run:
         pretrained=_model(options, name),
         progress=False,
     )
-    budgets = sorted({*BUDGETS, len(found.records)})
-    programs = programs_at(space_of(name, task), found, budgets)
-    return run_of(name, case, seed, found, began, programs)
+    budgets = sorted({*BUDGETS, options.trials or len(found.records)})
+    programs = programs_at(space_of(name, task), found, budgets, options.trials)
+    return run_of(name, case, seed, found, began, programs, options.trials)
 
 
 def space_of(name: str, task: SearchTask) -> Space:
@@ -237,7 +237,7 @@ def _as_fast(runs: Sequence[Run], raced: Raced, chaser: str, goal: str) -> list[
     """In how many runs the raced programs of `chaser` are as fast as the last of `goal`."""
     counts: dict[int, list[bool]] = {}
     for r in runs:
-        last = raced.get((*r.key, len(r.latency_s)))
+        last = raced.get((*r.key, r.budget))
         if r.policy != goal or last is None:
             continue
         for (name, case, seed, budget), latency in raced.items():

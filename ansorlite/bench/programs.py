@@ -34,19 +34,22 @@ def by_name(sketches: Sequence[Sketch]) -> Space:
     return {s.name: s for s in sketches}
 
 
-def programs_at(space: Space, found: TuneResult, budgets: Sequence[int]) -> dict[str, Any]:
-    """What `Run.programs` holds: what the search would have settled on at every budget it reached.
+def programs_at(
+    space: Space, found: TuneResult, budgets: Sequence[int], asked: int | None = None
+) -> dict[str, Any]:
+    """What `Run.programs` holds: what the search would have settled on at every budget.
 
-    That is the winner of a race of the best so far, as at the end of a search.
+    That is the winner of a race of the best so far, as at the end of a search. A search `asked`
+    for more trials than its space has stays with its last program.
     """
     task, records = found.task, found.records
     out = {}
     with Session(1, None, progress=False) as session:
         tuner = session.tuner(task)
-        for budget in [b for b in budgets if b <= len(records)]:
+        for budget in [b for b in budgets if b <= max(asked or 0, len(records))]:
             tuner.records = list(records[:budget])
             settled = tuner.settle(*SETTLE_ALONE) if budget < len(records) else None
-            last = found.best.record if found.best and budget == len(records) else None
+            last = found.best.record if found.best and budget >= len(records) else None
             winner = settled[0] if settled else last
             ok = sorted((r for r in tuner.records if r.ok), key=lambda r: r.latency_s or 0.0)
             for r in [winner, *ok] if winner is not None else ok:

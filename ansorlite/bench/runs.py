@@ -31,7 +31,7 @@ class Run:
     """One search: seconds of every trial in order, None for a failure, and of the whole.
 
     `at_s` tells when each trial was done, from the start on. `programs` has the best program after
-    some numbers of trials: (sketch, values of its holes).
+    some numbers of trials: (sketch, values of its holes). `asked` is the number of trials wanted.
     """
 
     policy: str
@@ -44,6 +44,12 @@ class Run:
     seconds: dict[str, float] = field(default_factory=dict)
     at_s: list[float] = field(default_factory=list)
     programs: dict[str, Any] = field(default_factory=dict)
+    asked: int = 0
+
+    @property
+    def budget(self) -> int:
+        """Trials that it was asked for, or did: a space may be used up before."""
+        return max(self.asked, len(self.latency_s))
 
     @property
     def key(self) -> Key:
@@ -72,6 +78,7 @@ def run_of(
     found: "TuneResult",
     began: float | None = None,
     programs: dict[str, Any] | None = None,
+    asked: int | None = None,
 ) -> Run:
     """The run of a search; `began` is the time of day at which it did, in seconds."""
     return Run(
@@ -85,6 +92,7 @@ def run_of(
         found.seconds,
         [] if began is None else [max(0.0, r.timestamp - began) for r in found.records],
         programs or {},
+        asked or 0,
     )
 
 

@@ -10,6 +10,7 @@ makes expected improvement or an upper bound the score that is searched.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Literal, Protocol
 
 import numpy as np
@@ -160,8 +161,10 @@ class AnnealingPolicy:
                 since += 1
             if since >= p.patience and len(best) >= keep:
                 break
-        found = sorted(best.values(), key=lambda e: -e[0])[:keep]
-        return [(score, self._candidate(name, row, score)) for score, name, row in found]
+        order = sorted(best.values(), key=lambda e: -e[0])
+        found = [(name, row, score) for score, name, row in order]
+        distinct = self.history.distinct(found, keep, set())
+        return [(s, self._candidate(name, row, s)) for name, row, s in islice(distinct, keep)]
 
     def _starts(self, names: Sequence[str], rng: np.random.Generator) -> dict[str, Rows]:
         """Where the chains begin: the best measured rows, and random ones."""

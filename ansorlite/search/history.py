@@ -6,7 +6,7 @@ program as one that is (a hole may change nothing: the depth of parallel loops o
 prefetch of a loop that is not there). Such rows would be built, and measured, for nothing.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -25,6 +25,8 @@ from ansorlite.target import Target
 
 Scores = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
+Row = npt.NDArray[np.int32]
+Ranked = tuple[str, Row, float]  # sketch, row, score
 Key = tuple[str, tuple[int, ...]]
 
 
@@ -119,6 +121,27 @@ class History:
         """bool[P]: neither measured nor like something that was."""
         return np.array([not self.holds(s) for s in self.signatures(name, rows)], np.bool_)
 
+    def fresh(self, name: str, rows: Rows, taken: set[bytes]) -> Iterator[Row]:
+        """Rows that are new and no copy of one before; `taken` holds what was yielded."""
+        for row, own in zip(rows, self.signatures(name, rows), strict=True):
+            if own not in taken and not self.holds(own):
+                taken.add(own)
+                yield row
+
+    def distinct(self, ranked: Sequence[Ranked], block: int, taken: set[bytes]) -> Iterator[Ranked]:
+        """In order those that are new and no copy of one before, which `taken` then holds."""
+        for start in range(0, len(ranked), block):
+            part = ranked[start : start + block]
+            own: dict[int, bytes] = {}
+            for name in dict.fromkeys(e[0] for e in part):
+                at = [k for k, e in enumerate(part) if e[0] == name]
+                rows = np.stack([part[k][1] for k in at])
+                own |= zip(at, self.signatures(name, rows), strict=True)
+            for k, entry in enumerate(part):
+                if own[k] not in taken and not self.holds(own[k]):
+                    taken.add(own[k])
+                    yield entry
+
     def sample(self, name: str, n: int, draws: int, rng: np.random.Generator) -> Rows:
         """Up to n legal rows, none twice, of a bounded number of draws (there may be none)."""
         s = self.sketches[name]
@@ -130,15 +153,14 @@ class History:
         self, n: int, rng: np.random.Generator, taken: Collection[Key] = ()
     ) -> list[Candidate]:
         """Up to n legal rows of random sketches, neither measured nor `taken`."""
-        names, out = list(self.sketches), dict[Key, Candidate]()
+        names, out, alike = list(self.sketches), dict[Key, Candidate](), set[bytes]()
         for _ in range(16 * max(1, n)):
             if len(out) >= n:
                 break
             name = names[int(rng.integers(len(names)))]
-            rows = self.sample(name, 4, 16, rng)
-            for row in rows[self.is_new(name, rows)]:
+            for row in self.fresh(name, self.sample(name, 4, 16, rng), alike):
                 c = Candidate(self.sketches[name], tuple(int(v) for v in row))
-                if c.key not in taken and c.key not in out:
+                if c.key not in taken:
                     out[c.key] = c
                     break
         return list(out.values())

@@ -9,8 +9,9 @@ population; `RandomPolicy` draws legal rows.
 
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Protocol
 
 import numpy as np
@@ -19,12 +20,10 @@ import numpy.typing as npt
 from ansorlite.cost.analytic import analytic_score
 from ansorlite.cost.model import CostModel, ValidityModel
 from ansorlite.search.evolve import Rows, crossover, hop, mutate, neighbours
-from ansorlite.search.history import Candidate, History, Scores
+from ansorlite.search.history import Candidate, History, Ranked, Scores
 from ansorlite.search.select import roulette, rows_in, unique_rows
 from ansorlite.space.sketch import Sketch
 from ansorlite.target import Target
-
-_Ranked = tuple[str, npt.NDArray[np.int32], float]
 
 FEW = 8  # candidates of a round, for which half the effort is made
 PREDICTED = (2.0**-8, 2.0)  # shares of the best speed, beyond which predictions mean nothing
@@ -54,6 +53,7 @@ class EvolutionParams:
     same_body: float = 0.2  # share of a round with one register body
     same_sketch: float = 0.34  # share of a round with one sketch, where others are left
     draws: int = 16  # random draws a wanted row, before the legality mask
+    seeds: float = 0.0  # share of the new rows that are the best drafts, one a register body
     prior: float = 64.0  # measurements after which the model counts as much as the analytic score
     bias_prior: float = 4.0  # measurements of a sketch that its own offset is shrunk by
     descent: float = 0.0  # share of a round next to the best program, in one hole (endgame)
@@ -75,19 +75,17 @@ class RandomPolicy:
     def ask(self, n: int, round_: int) -> list[Candidate]:
         rng = round_rng(self._seed, self._key, round_)
         names = list(self.history.sketches)
-        out: dict[tuple[str, tuple[int, ...]], Candidate] = {}
+        out, taken = list[Candidate](), set[bytes]()
         for _ in range(8):
             for k in rng.permutation(len(names)):
                 name = names[int(k)]
-                share = max(1, -(-n // len(names)))
+                share = min(max(1, -(-n // len(names))), n - len(out))
                 rows = self.history.sample(name, 4 * share, 8, rng)
-                for row in rows[self.history.is_new(name, rows)][:share]:
-                    c = Candidate(self.history.sketches[name], tuple(int(v) for v in row))
-                    if len(out) < n:
-                        out[c.key] = c
+                for row in islice(self.history.fresh(name, rows, taken), share):
+                    out.append(Candidate(self.history.sketches[name], tuple(int(v) for v in row)))
             if len(out) >= n:
                 break
-        return list(out.values())
+        return out
 
     def tell(self, candidates: Sequence[Candidate], latency_s: Sequence[float]) -> None:
         self.history.tell(candidates, latency_s)
@@ -191,7 +189,7 @@ class EvolutionaryPolicy:
         share = max(32, p.population // max(1, len(names)))
         pool: dict[str, Rows] = {}
         for name in names:
-            rows = self.history.sample(name, share, p.draws, rng)
+            rows = self._new(name, share, rng)
             measured = self.history.measured_rows(name)
             if len(measured):
                 order = np.argsort(self.history.told[name].latency_s, kind="stable")
@@ -199,6 +197,21 @@ class EvolutionaryPolicy:
                 rows = np.concatenate([measured[top], rows])
             pool[name] = rows
         return pool
+
+    def _new(self, name: str, n: int, rng: np.random.Generator) -> Rows:
+        """Legal rows at random, some of them picked among many: the best draft of each body."""
+        n_seeds = int(self.params.seeds * n)
+        rows = self.history.sample(name, n * self.params.draws, 1, rng)
+        if not n_seeds or len(rows) <= n:
+            return rows[:n]
+        holes = self.history.sketches[name].holes
+        inner = [h.table[rows[:, k], -1] for k, h in enumerate(holes) if h.width > 1]
+        order = np.argsort(-self.history.draft(name, rows), kind="stable")
+        bodies = np.stack(inner, axis=1)[order] if inner else rows[order]
+        seeds = order[unique_rows(bodies.astype(np.int32))][:n_seeds]
+        others = np.setdiff1d(np.arange(len(rows)), seeds)[: n - len(seeds)]
+        chosen: Rows = rows[np.concatenate([seeds, others])]
+        return chosen
 
     def _alive(self, rng: np.random.Generator, most: int) -> list[str]:
         """Sketches by their best measured or (unmeasured) predicted candidate, some at random."""
@@ -286,8 +299,8 @@ class EvolutionaryPolicy:
         if n_near and self.history.n_told >= self.params.descent_from:
             out = {c.key: c for c in self._near_best(n_near)}
         taken = {s for c in out.values() for s in self.history.signatures(c.sketch.name, [c.row])}
-        ranked = self._distinct(best.ranked(), 4 * n + 1, taken)
-        left: list[_Ranked] = []
+        ranked = self.history.distinct(best.ranked(), 4 * n + 1, taken)
+        left: list[Ranked] = []
         # The scores of two sketches differ by more than chance, but not by as much as they seem.
         for share, entries in ((self.params.same_sketch, ranked), (1.0, iter(left))):
             for name, row, score in entries:
@@ -308,22 +321,6 @@ class EvolutionaryPolicy:
                 out[c.key] = c
         return [*out.values(), *self._drawn(n - len(out), rng, taken)]
 
-    def _distinct(
-        self, ranked: Sequence[_Ranked], block: int, taken: set[bytes]
-    ) -> Iterator[_Ranked]:
-        """In order those that are new and no copy of one before, which `taken` then holds."""
-        for start in range(0, len(ranked), block):
-            part = ranked[start : start + block]
-            own: dict[int, bytes] = {}
-            for name in dict.fromkeys(e[0] for e in part):
-                at = [k for k, e in enumerate(part) if e[0] == name]
-                rows = np.stack([part[k][1] for k in at])
-                own |= zip(at, self.history.signatures(name, rows), strict=True)
-            for k, entry in enumerate(part):
-                if own[k] not in taken and not self.history.holds(own[k]):
-                    taken.add(own[k])
-                    yield entry
-
     def _drawn(self, n: int, rng: np.random.Generator, taken: set[bytes]) -> list[Candidate]:
         """Up to n new legal rows at random."""
         out: list[Candidate] = []
@@ -333,11 +330,8 @@ class EvolutionaryPolicy:
                 break
             name = names[int(rng.integers(len(names)))]
             rows = self.history.sample(name, 4, 8, rng)
-            for row, own in zip(rows, self.history.signatures(name, rows), strict=True):
-                if own not in taken and not self.history.holds(own):
-                    taken.add(own)
-                    out.append(Candidate(self.history.sketches[name], tuple(int(v) for v in row)))
-                    break
+            for row in islice(self.history.fresh(name, rows, taken), 1):
+                out.append(Candidate(self.history.sketches[name], tuple(int(v) for v in row)))
         return out
 
 
@@ -357,7 +351,7 @@ class _Pool:
         order = np.argsort(-scores, kind="stable")[:keep]
         self.rows[name], self.scores[name] = rows[order], scores[order]
 
-    def ranked(self) -> list[_Ranked]:
+    def ranked(self) -> list[Ranked]:
         entries = [
             (name, row, float(score))
             for name in self.rows

@@ -272,14 +272,19 @@ def tune(
     round_size: int | None = None,
     params: EvolutionParams | None = None,
     pretrained: str | Path | None = None,
+    others: Sequence[SearchTask] = (),
 ) -> TuneResult:
     """Search for a fast program of one task.
 
     `n_trials` counts measured candidates, those in the log included; `timeout` is wall-clock
     seconds for everything; the first budget spent ends it. Ctrl-C ends it with the best so far.
     With `n_trials=0` nothing is measured: the best of the log, else what the model predicts.
-    `policy` is one of `search.searchers`, `pretrained` a model of `ansorlite.pretrain`.
+    `policy` is one of `search.searchers`, `pretrained` a model of `ansorlite.pretrain`. What the
+    log holds of `others` is learned from, too, by evolution's model and by searchers that transfer
+    (template-xgb-transfer); no trial of theirs counts, and nothing of them is measured.
     """
+    if others and log is None:
+        raise AnsorliteError("what is known of other tasks is read from the log: name one")
     with Session(
         n_trials,
         timeout,
@@ -295,10 +300,10 @@ def tune(
         params,
         pretrained,
     ) as session:
-        return _tune_one(session, task)
+        return _tune_one(session, task, others)
 
 
-def _tune_one(session: Session, task: SearchTask) -> TuneResult:
+def _tune_one(session: Session, task: SearchTask, others: Sequence[SearchTask]) -> TuneResult:
     tuner = session.tuner(task)
     short = shrunk(task) if session.n_trials != 0 else None
     small = None if short is None else session.tuner(short)
@@ -307,7 +312,7 @@ def _tune_one(session: Session, task: SearchTask) -> TuneResult:
     winner: tuple[Record, float] | None = None
     try:
         peak = session.peak(task.target)
-        winner = _search(session, tuner, small, peak)
+        winner = _search(session, tuner, small, peak, _known(session, tuner, others))
         if winner is not None:
             session.choose(winner)
         elif known := session.chosen([tuner]):
@@ -323,12 +328,28 @@ def _tune_one(session: Session, task: SearchTask) -> TuneResult:
     return replace(result, practised=small.trials)
 
 
+def _known(session: Session, tuner: TaskTuner, others: Sequence[SearchTask]) -> list[TaskTuner]:
+    """Tuners of those other tasks that the log holds something of, which their policies know."""
+    logged = {(r.task, r.target) for r in session.history}
+    distinct = {t.workload_key: t for t in others if t.workload_key != tuner.task.workload_key}
+    return [
+        session.tuner(t)
+        for key, t in distinct.items()
+        if session.n_trials != 0 and (key, t.target.fingerprint) in logged
+    ]
+
+
 def _search(
-    session: Session, tuner: TaskTuner, small: TaskTuner | None, peak: Peak | None
+    session: Session,
+    tuner: TaskTuner,
+    small: TaskTuner | None,
+    peak: Peak | None,
+    known: Sequence[TaskTuner],
 ) -> tuple[Record, float] | None:
     """Rounds until the budget is spent, then a race of the last contenders: its winner.
 
     A heavy task is practised on a `small` version first, whose best candidates come first then.
+    What is `known` of other tasks is learned from.
     """
     size = round_size(session, 1)
     all_tuners = [tuner] if small is None else [tuner, small]
@@ -341,7 +362,7 @@ def _search(
                 n = min(n, t.pending + int(share * session.n_trials) - done)
             if n <= 0:
                 break
-            session.train(all_tuners)
+            session.train([*all_tuners, *known])
             if t is tuner and small is None and session.searcher.neighbours:
                 start_from_others(t, (), session.history)
             if t.round(n) == 0:

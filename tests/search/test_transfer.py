@@ -1,5 +1,7 @@
 """First candidates from other tasks: same structure, other extents."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -7,8 +9,12 @@ from log_cases import record
 from search_cases import PEAK, Pretender, matmul, vector
 
 import ansorlite.search.tune as tuning
+from ansorlite.cost.losses import TrainingGroup
+from ansorlite.cost.model import GBDTModel
+from ansorlite.errors import AnsorliteError
 from ansorlite.records import Record
 from ansorlite.search.proxy import adapted
+from ansorlite.search.searchers import SEARCHERS, annealing
 from ansorlite.search.transfer import transferred
 from ansorlite.search.tune import tune
 from ansorlite.space.sketch import sketches
@@ -73,3 +79,53 @@ def test_a_log_of_other_extents_is_where_the_search_begins(tmp_path: Path) -> No
     task = other()
     (expected,) = transferred(task, sketches(task.dag, task.target), [best], 1)
     assert list(after[0].holes.values()) == [list(v) for v in expected.values.values()]
+
+
+def _taught(policy: str, log: Path, others: Sequence[SearchTask]) -> list[Record]:
+    """A short search that goes on from a log of another task."""
+    both = Pretender()
+    result = tune(
+        other(),
+        25,
+        log=log,
+        builder=both,
+        runner=both,
+        policy=policy,
+        progress=False,
+        round_size=8,
+        others=others,
+    )
+    return [r for r in result.records if r.round]
+
+
+@pytest.mark.parametrize("policy", ["evolutionary", "annealing"])
+def test_models_learn_what_a_log_has_of_other_tasks(
+    policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    space = tmp_path / "source"
+    _first_round(matmul(32), space)
+    learned: list[set[str]] = []
+    update = GBDTModel.update
+
+    def noted(self: GBDTModel, groups: Sequence[TrainingGroup]) -> None:
+        learned.append({g.task_key for g in groups})
+        update(self, groups)
+
+    monkeypatch.setattr(GBDTModel, "update", noted)
+    chosen = {
+        "annealing": replace(SEARCHERS["annealing"], make=annealing("relation", transfer=True))
+    }
+    monkeypatch.setattr("ansorlite.search.searchers.SEARCHERS", SEARCHERS | chosen)
+    source, task = matmul(32), other()
+    for k, others in enumerate([[], [source, task]]):
+        log = tmp_path / f"log{k}"
+        log.write_bytes(space.read_bytes())
+        learned.clear()
+        records = _taught(policy, log, others)
+        assert len(records) == 24 and {r.task for r in records} == {task.workload_key}
+        assert any(source.workload_key in keys for keys in learned) is bool(others)
+
+
+def test_other_tasks_are_known_from_a_log_only() -> None:
+    with pytest.raises(AnsorliteError, match="log"):
+        tune(other(), 8, others=[matmul(32)])

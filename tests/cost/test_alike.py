@@ -1,0 +1,88 @@
+"""Candidates that features cannot tell apart."""
+
+import numpy as np
+
+from ansorlite import te
+from ansorlite.codegen.build import build_program
+from ansorlite.search.history import Candidate, History
+from ansorlite.search.policy import RandomPolicy
+from ansorlite.space.sketch import sketches
+from ansorlite.target import Target
+from ansorlite.task import SearchTask
+
+
+def matmul(n: int = 48) -> SearchTask:
+    a, b = te.placeholder((n, n), name="A"), te.placeholder((n, n), name="B")
+    k = te.reduce_axis(n, name="k")
+    return SearchTask([te.compute((n, n), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k))])
+
+
+TASK = matmul()
+TARGET = Target.detect()
+SPACE = sketches(TASK.dag, TARGET)
+
+
+def test_what_features_cannot_tell_apart_is_the_same_code() -> None:
+    history = History(SPACE, TARGET)
+    rng = np.random.default_rng(0)
+    codes: dict[bytes, set[bytes]] = {}
+    shared = 0
+    for name, sketch in history.sketches.items():
+        rows = history.sample(name, 24, 8, rng)
+        annotations = [k for k, h in enumerate(sketch.holes) if h.kind in ("parallel", "unroll")]
+        others = np.repeat(rows[:4], 3, axis=0)
+        for k in annotations:  # the same tiles, other depths and limits
+            others[:, k] = rng.integers(len(sketch.holes[k].options), size=len(others))
+        rows = np.concatenate([rows, others[history.legal(name, others)]])
+        for row, own in zip(rows, history.signatures(name, rows), strict=True):
+            known = codes.setdefault(own, set())
+            shared += bool(known)
+            known.add(build_program(sketch.fill(row), TARGET).object_bytes)
+    assert shared > 3
+    assert sum(len(c) > 1 for c in codes.values()) <= len(codes) // 50
+
+
+def test_tiles_and_vectors_make_another_program() -> None:
+    history = History(SPACE, TARGET)
+    rng = np.random.default_rng(1)
+    for name, sketch in history.sketches.items():
+        rows = history.sample(name, 64, 8, rng)
+        tiles = [k for k, h in enumerate(sketch.holes) if h.kind == "tile"]
+        found = history.signatures(name, rows)
+        for a in range(0, len(rows), 8):
+            for b in range(a):
+                if (rows[a][tiles] != rows[b][tiles]).sum() > 1:
+                    assert found[a] != found[b] or np.array_equal(
+                        history.features(name, rows[[a]]), history.features(name, rows[[b]])
+                    )
+
+
+def test_signatures_of_nothing() -> None:
+    history = History(SPACE, TARGET)
+    name = SPACE[0].name
+    assert history.signatures(name, np.empty((0, len(SPACE[0].holes)), np.int32)) == []
+    assert not history.is_new(name, np.empty((0, len(SPACE[0].holes)), np.int32)).any()
+
+
+def test_copies_of_what_was_told_are_not_new() -> None:
+    history = History(SPACE, TARGET)
+    name, sketch = SPACE[0].name, SPACE[0]
+    rows = history.sample(name, 8, 8, np.random.default_rng(2))
+    history.tell([Candidate(sketch, tuple(int(v) for v in rows[0]))], [1e-3])
+    new = history.is_new(name, rows)
+    assert not new[0]
+    own = history.signatures(name, rows)
+    assert [bool(n) for n in new] == [s != own[0] for s in own]
+
+
+def test_a_round_asks_for_no_copies() -> None:
+    policy = RandomPolicy(SPACE, TARGET, 0, TASK.workload_key)
+    seen: set[bytes] = set()
+    for number in range(1, 4):
+        asked = policy.ask(24, number)
+        assert asked
+        for c in asked:
+            (own,) = policy.history.signatures(c.sketch.name, [c.row])
+            assert own not in seen
+            seen.add(own)
+        policy.tell(asked, [1e-3] * len(asked))
