@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ansorlite.bench.programs import Raced, Space, by_name, programs_at, shares
+from ansorlite.bench.programs import Raced, Space, by_name, corrected, programs_at, shares
 from ansorlite.bench.runs import Float, Run, area, efficiency, geometric_mean, run_of
 from ansorlite.cost.losses import TrainingGroup
 from ansorlite.cost.model import CostModel, GBDTModel
@@ -41,6 +41,7 @@ CASES = tuple(
     ]
 )
 BUDGETS = (16, 64, 200, 1000)
+AREA = 200  # trials that areas are of
 RESAMPLES = 2000
 
 
@@ -133,7 +134,7 @@ def gain(
     for (p, case, seed), curve in curves.items():
         other = curves.get((base, case, seed))
         if p == policy and other is not None:
-            n = min(len(curve), len(other))
+            n = min(len(curve), len(other), AREA)
             pairs.append(area(other[:n]) - area(curve[:n]))
     if not pairs:
         return math.nan, math.nan, math.nan, 0
@@ -147,9 +148,10 @@ def gain(
 def table(runs: Sequence[Run], raced: Raced | None = None) -> str:
     """A line a policy: geometric means at the budgets, the least of all, the gain of the rest.
 
-    Shares at the budgets are those of `raced` programs where there are some.
+    Shares at the budgets are those of `raced` programs where there are some, and areas are of
+    curves corrected by them.
     """
-    curves = efficiency(runs)
+    curves = corrected(efficiency(runs), raced)
     asked = {r.key: r.budget for r in runs}
     share = shares(raced)
     most = max(asked.values(), default=0)
@@ -169,7 +171,7 @@ def table(runs: Sequence[Run], raced: Raced | None = None) -> str:
         against = (
             "" if name == "full" else f"{mean:+.3f} ({low:+.3f} to {high:+.3f}, {pairs} pairs)"
         )
-        areas = geometric_mean(area(c) for c in own.values())
+        areas = geometric_mean(area(c[:AREA]) for c in own.values())
         lines.append(
             f"{name:14} {len(own):4} {' '.join(cells)} {areas:6.3f}  {against}  {p.what}".rstrip()
         )

@@ -138,6 +138,28 @@ def shares(raced: Raced | None) -> Callable[[Key, Float, int], float]:
     return share
 
 
+def corrected(curves: Mapping[Key, Float], raced: Raced | None) -> dict[Key, Float]:
+    """Curves of shares with what each run measured replaced by what its programs did in the race.
+
+    Between budgets the correction changes with the logarithm of the trials; it takes out how fast
+    the machine was in the hour of a run, and the luck of the least of many measurements.
+    """
+    share = shares(raced)
+    budgets: dict[Key, list[int]] = {}
+    for policy, case, seed, budget in sorted(raced or {}):
+        budgets.setdefault((policy, case, seed), []).append(budget)
+    out = {}
+    for key, curve in curves.items():
+        at = [b for b in budgets.get(key, []) if b <= len(curve)] or budgets.get(key, [])[:1]
+        own = [curve[min(b, len(curve)) - 1] for b in at]
+        if at and min(own) > 0:
+            factors = np.log([share(key, curve, b) / c for b, c in zip(at, own, strict=True)])
+            trials = np.log(np.arange(1, len(curve) + 1))
+            curve = curve * np.exp(np.interp(trials, np.log(at), factors))
+        out[key] = curve
+    return out
+
+
 def structure(program: Program) -> Structure:
     """The order of the loops around every reduction, which are register tiles, what is packed.
 

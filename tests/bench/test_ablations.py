@@ -10,7 +10,7 @@ import pytest
 
 from ansorlite.bench import ablations
 from ansorlite.bench.ablations import POLICIES, gain, missing, table
-from ansorlite.bench.programs import race_all
+from ansorlite.bench.programs import corrected, race_all
 from ansorlite.bench.runs import Run, append_run, area, draw, efficiency, read_runs
 
 FULL = Run("full", "C2D:2", 0, [8.0, None, 4.0, 2.0], 1.0)
@@ -59,6 +59,17 @@ def test_shares_at_the_budgets_are_those_of_the_race() -> None:
     lines = table(runs, raced).splitlines()
     assert "100.0%   100%" in lines[1] and "80.0%    80%" in lines[2]
     assert "100.0%   100%" in table(runs).splitlines()[2]  # both measured the same at the time
+
+
+def test_curves_are_corrected_by_the_race() -> None:
+    curves = efficiency([FULL, OTHER])
+    assert corrected(curves, None).keys() == curves.keys()
+    np.testing.assert_array_equal(corrected(curves, {})[FULL.key], curves[FULL.key])
+    raced = {(*FULL.key, 2): 4.0, (*FULL.key, 4): 4.0, (*OTHER.key, 4): 5.0}
+    found = corrected(curves, raced)
+    # 0.25 after two trials was worth 1.0 in the race, 1.0 after four was.
+    np.testing.assert_allclose(found[FULL.key], [1.0, 1.0, 0.5 * 4 ** (1 - np.log2(1.5)), 1.0])
+    np.testing.assert_allclose(found[OTHER.key], curves[OTHER.key] * 0.8 / 0.5)
 
 
 @pytest.mark.slow
