@@ -1,4 +1,4 @@
-"""Choosing rows of a population: de-duplication, parents for evolution, what gets measured.
+"""Choosing rows of a population: de-duplication, parents for evolution.
 
 Flow: `search` policies call these between scoring and building. A population is `int32[P, H]`:
 one candidate a row, one hole a column, values are indices into the holes' option tables. Scores
@@ -65,63 +65,6 @@ def roulette(scores: Scores, n: int, rng: np.random.Generator) -> Indices:
     # Rounding may put a draw on the last bound: the last row that can be drawn takes it.
     rows: Indices = np.minimum(drawn, np.flatnonzero(weight)[-1]).astype(np.int64)
     return rows
-
-
-def pick_epsilon_greedy(
-    scores: Scores,
-    n: int,
-    epsilon: float,
-    rng: np.random.Generator,
-    seen: Mask | None = None,
-) -> Indices:
-    """Pick `n` distinct rows: the best, and round(epsilon * n) random ones from the rest.
-
-    The best come first, in order (equal scores by index), then the random ones. Rows that `seen`
-    (bool[P]) marks are never picked. Fewer than `n` come back where fewer may be picked. Equal
-    rows of a population count as distinct: see `unique_rows`.
-    """
-    allowed = np.isfinite(scores)
-    if seen is not None:
-        allowed &= ~seen
-    rows = np.flatnonzero(allowed)
-    rows = rows[np.argsort(-np.asarray(scores)[rows], kind="stable")]
-    n = max(0, min(n, len(rows)))
-    n_random = round(epsilon * n)
-    best, rest = rows[: n - n_random], rows[n - n_random :]
-    return np.concatenate([best, rng.choice(rest, n_random, replace=False)]).astype(np.int64)
-
-
-def pick_diverse(
-    pop: Population,
-    n: int,
-    n_options: npt.NDArray[np.integer] | None = None,
-    chosen: Population | None = None,
-) -> Indices:
-    """Pick `n` rows far from each other and from the rows of `chosen` (int32[Q, H]).
-
-    Greedy max-min (farthest point first): the next row is the one whose nearest picked or chosen
-    row is farthest, by Euclidean distance with every hole scaled to [0, 1] by its number of
-    options (`n_options`, int[H]; where it is None, by the range of the column). Ties go to the
-    lower index, and without `chosen` row 0 is first: sort by score to make that count. Copies
-    of a row are never picked, so fewer than `n` may come back.
-    """
-    if n <= 0 or len(pop) == 0:
-        return _NONE
-    low = pop.min(axis=0) if n_options is None else np.zeros(pop.shape[1])
-    high = pop.max(axis=0) if n_options is None else np.asarray(n_options) - 1
-    scale = np.maximum(high - low, 1)
-    points = (pop - low) / scale
-    distance = np.full(len(pop), np.inf)
-    for row in () if chosen is None else (chosen - low) / scale:
-        distance = np.minimum(distance, ((points - row) ** 2).sum(axis=1))
-    picked: list[int] = []
-    while len(picked) < n:
-        farthest = int(np.argmax(distance))
-        if distance[farthest] == 0.0:
-            break
-        picked.append(farthest)
-        distance = np.minimum(distance, ((points - points[farthest]) ** 2).sum(axis=1))
-    return np.array(picked, np.int64)
 
 
 def _row_hashes(pop: Population) -> npt.NDArray[np.uint64]:

@@ -8,13 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from ansorlite.search import select
-from ansorlite.search.select import (
-    pick_diverse,
-    pick_epsilon_greedy,
-    roulette,
-    rows_in,
-    unique_rows,
-)
+from ansorlite.search.select import roulette, rows_in, unique_rows
 
 Rows = npt.NDArray[np.int32]
 
@@ -90,53 +84,3 @@ def test_roulette_with_extreme_scores() -> None:
     assert roulette(np.ones(3), 0, np.random.default_rng(0)).tolist() == []
     tail = roulette(np.array([1e-300, 1.0, 0.0]), 1000, np.random.default_rng(0))
     assert set(tail.tolist()) == {1}
-
-
-def test_greedy_picks_the_best_unseen_in_order() -> None:
-    scores = np.array([0.3, 0.9, np.nan, 0.5, 0.9, -np.inf, 0.7])
-    seen = np.array([False, True, False, False, False, False, False])
-    rng = np.random.default_rng(0)
-    assert pick_epsilon_greedy(scores, 3, 0.0, rng).tolist() == [1, 4, 6]
-    assert pick_epsilon_greedy(scores, 3, 0.0, rng, seen).tolist() == [4, 6, 3]
-    assert pick_epsilon_greedy(scores, 99, 0.0, rng, seen).tolist() == [4, 6, 3, 0]
-    assert pick_epsilon_greedy(scores, 0, 0.5, rng).tolist() == []
-    assert pick_epsilon_greedy(scores, 2, 0.0, rng, np.ones(7, bool)).tolist() == []
-    assert seen.sum() == 1
-
-
-def test_epsilon_share_is_random_and_from_the_rest() -> None:
-    scores = np.arange(1000.0)[::-1]
-    random_parts = set()
-    for seed in range(20):
-        picked = pick_epsilon_greedy(scores, 64, 0.05, np.random.default_rng(seed))
-        assert picked[:61].tolist() == list(range(61))
-        assert len(set(picked.tolist())) == 64
-        assert picked[61:].min() >= 61
-        random_parts.update(picked[61:].tolist())
-    assert len(random_parts) > 40
-    again = [pick_epsilon_greedy(scores, 64, 0.05, np.random.default_rng(3)) for _ in range(2)]
-    assert again[0].tolist() == again[1].tolist()
-
-
-def test_diverse_pick_goes_to_the_corners() -> None:
-    pop = np.array([[0, 0], [1, 1], [4, 9], [0, 9], [4, 0], [4, 9]], np.int32)
-    # Scaled by the range, both columns weigh the same and the far corner is first.
-    assert pick_diverse(pop, 4).tolist() == [0, 2, 3, 4]
-    assert pick_diverse(pop, 99).tolist() == [0, 2, 3, 4, 1]
-    assert pick_diverse(pop, 0).tolist() == []
-    assert pick_diverse(pop[:0], 3).tolist() == []
-
-
-def test_diverse_pick_scales_by_the_number_of_options() -> None:
-    pop = np.array([[0, 0], [1, 0], [0, 40]], np.int32)
-    assert pick_diverse(pop, 2, np.array([2, 1000])).tolist() == [0, 1]
-    assert pick_diverse(pop, 2, np.array([2, 41])).tolist() == [0, 1]
-    assert pick_diverse(pop, 2, np.array([50, 41])).tolist() == [0, 2]
-    assert pick_diverse(pop, 2, np.array([2, 1])).tolist() == [0, 2]
-
-
-def test_diverse_pick_keeps_away_from_what_is_chosen() -> None:
-    pop = np.array([[0], [5], [10]], np.int32)
-    assert pick_diverse(pop, 3, chosen=pop[:1]).tolist() == [2, 1]
-    assert pick_diverse(pop, 3, chosen=np.zeros((0, 1), np.int32)).tolist() == [0, 2, 1]
-    assert pick_diverse(pop, 3, chosen=pop).tolist() == []
