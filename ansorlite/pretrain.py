@@ -17,8 +17,9 @@ from typing import Literal, TypeVar
 
 import numpy as np
 
+from ansorlite.cost.correction import CorrectionModel
 from ansorlite.cost.losses import TrainingGroup
-from ansorlite.cost.model import CostModel, GBDTModel, GBDTParams
+from ansorlite.cost.model import CostModel
 from ansorlite.cost.neural import NeuralModel
 from ansorlite.errors import AnsorliteError
 from ansorlite.graph.build import GraphBuilder
@@ -41,7 +42,7 @@ LARGEST_FLOP = 4e9  # of a drawn task
 T = TypeVar("T")
 Kind = Literal["trees", "attention"]
 # More data than a search has: more and larger trees.
-PARAMS = GBDTParams(n_trees=400, n_leaves=63, learning_rate=0.1)
+PARAMS = replace(CorrectionModel.PARAMS, n_trees=600, n_leaves=63)
 
 
 @dataclass(frozen=True)
@@ -180,7 +181,7 @@ def pretrain(
     model: CostModel = (
         NeuralModel("attention", seed)
         if kind == "attention"
-        else GBDTModel(seed, num_threads=machine.cores, params=PARAMS)
+        else CorrectionModel(seed, num_threads=machine.cores, params=PARAMS)
     )
     prior = LayerPrior([layer for g in networks for layer in layers_of(g)])
     rng = np.random.default_rng(seed)

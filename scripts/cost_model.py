@@ -13,11 +13,12 @@ import json
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from ansorlite.bench.cost_data import accuracy, collect, scores_by_program, scores_by_task
-from ansorlite.cost.model import CostModel, GBDTModel, GBDTParams
+from ansorlite.cost.correction import CorrectionModel
+from ansorlite.cost.model import CostModel, GBDTModel
 from ansorlite.graph.partition import partition
 from ansorlite.graph.passes import optimize
 from ansorlite.measure.builder import PoolBuilder
@@ -29,11 +30,12 @@ from ansorlite.workloads import network
 
 RESULTS = Path(__file__).parents[1] / "results" / "cost_model.jsonl"
 CORES = Target.detect().cores
-LARGE = GBDTParams(n_trees=600, n_leaves=63, learning_rate=0.1)
+LARGE = replace(CorrectionModel.PARAMS, n_trees=600, n_leaves=63)
 MODELS: dict[str, Callable[[], CostModel]] = {
-    "default": lambda: GBDTModel(num_threads=CORES),
-    "rank": lambda: GBDTModel(num_threads=CORES, objective="rank"),
-    "large": lambda: GBDTModel(num_threads=CORES, params=LARGE),
+    "default": lambda: CorrectionModel(num_threads=CORES),
+    "rank": lambda: CorrectionModel(num_threads=CORES, objective="rank"),
+    "large": lambda: CorrectionModel(num_threads=CORES, params=LARGE),
+    "paper": lambda: GBDTModel(num_threads=CORES),
 }
 
 

@@ -15,8 +15,10 @@ import numpy as np
 
 from ansorlite.bench.programs import Raced, Space, by_name, corrected, programs_at, shares
 from ansorlite.bench.runs import Float, Run, area, efficiency, geometric_mean, run_of
-from ansorlite.cost.losses import TrainingGroup
+from ansorlite.cost.correction import CorrectionModel
+from ansorlite.cost.losses import Features, Floats, TrainingGroup
 from ansorlite.cost.model import CostModel, GBDTModel
+from ansorlite.cost.names import AT
 from ansorlite.search.policy import EvolutionParams
 from ansorlite.search.searchers import searcher
 from ansorlite.search.tune import tune
@@ -45,17 +47,36 @@ AREA = 200  # trials that areas are of
 RESAMPLES = 2000
 
 
-class NeverTrained(GBDTModel):
+class NeverTrained(CorrectionModel):
     """A model that learns nothing: the analytic score alone decides."""
 
     def update(self, groups: Sequence[TrainingGroup]) -> None:
         """Forget them."""
 
 
-def _model_alone(seed: int) -> CostModel:
-    model = GBDTModel(seed=seed)
-    model.blends = False
-    return model
+class WithoutEstimate(CorrectionModel):
+    """Sees nothing of the analytic estimate, which does not serve in its stead before, either."""
+
+    @property
+    def is_trained(self) -> bool:
+        return True
+
+    def update(self, groups: Sequence[TrainingGroup]) -> None:
+        """As ever, of features without the estimate."""
+        blind = [TrainingGroup(g.task_key, [*map(_blind, g.features)], g.latency_s) for g in groups]
+        super().update(blind)
+
+    def predict(self, features: Features) -> Floats:
+        return super().predict(_blind(features))
+
+    def _start(self, rows: Features) -> Floats:
+        return np.zeros(len(rows))
+
+
+def _blind(features: Features) -> Features:
+    out = features.copy()
+    out[..., AT["cycles_compute"] :] = 0.0
+    return out
 
 
 @dataclass(frozen=True)
@@ -87,7 +108,11 @@ POLICIES: dict[str, Policy] = {
         "a quarter of each round next to the best program", params=EvolutionParams(descent=0.25)
     ),
     "no-model": Policy("no learned model", model=lambda seed: NeverTrained(seed=seed)),
-    "no-draft": Policy("no analytic score once the model is trained", model=_model_alone),
+    "no-draft": Policy("no analytic score", model=lambda seed: WithoutEstimate(seed=seed)),
+    "paper-model": Policy(
+        "the paper's model (sums over statements), no correction of the analytic score",
+        model=lambda seed: GBDTModel(seed=seed),
+    ),
 }
 
 

@@ -33,7 +33,8 @@ TOP, AMONG = 30, 500
 @dataclass(frozen=True)
 class Accuracy:
     """Means over tasks of the share of pairs in order (that differ by more than 5 %) and of the
-    fastest `TOP` of `AMONG` programs that are among the `TOP` best scored; R2 over all labels.
+    fastest `TOP` of `AMONG` programs that are among the `TOP` best scored; R2 over all labels, of
+    scores as shares of the best speed, which are at most 1.
     """
 
     pairwise: float
@@ -167,5 +168,5 @@ def accuracy(groups: Sequence[TrainingGroup], scores: Sequence[Floats], seed: in
     return Accuracy(
         float(np.nanmean(pairs)),
         float(np.mean(recalls)) if recalls else float("nan"),
-        r_squared(np.concatenate(scores), label),
+        r_squared(np.clip(np.concatenate(scores), 0.0, 1.0), label),
     )

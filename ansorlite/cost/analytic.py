@@ -1,100 +1,102 @@
-"""An analytic score from features alone: what is known of the machine before anything is learned.
+"""An analytic estimate of a program's cycles: what is known before anything is learned.
 
-In: float32[P, S, F] of `cost.features`. Out: float64[P], higher is better: minus the log2 of an
-estimated number of cycles. Per statement the longest of arithmetic (vector operations, throttled by
-too few independent accumulators), register loads, instructions issued and data moved per cache
-level, and a share of the others, which overlap with it; divided by the cores that the parallel
-grains keep busy. The constants are the best fit to 2,200 programs of 22 operators, measured on two
-Zen 3 cores; a learned model corrects them where it has seen a few dozen programs.
+In: what `cost.features` found, magnitudes by name and statement. Out: cycles by kind: arithmetic
+(vector operations, throttled by too few independent accumulators), register loads, instructions
+issued and data moved per cache level; and the longest of them with a share of the others, which
+overlap with it, divided by the cores that the parallel grains keep busy. Of features: a score.
+The constants fit what was measured of many operators (`Rates`); a learned model corrects them.
 """
 
-from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from ansorlite.cost.features import FEATURE_NAMES, FeaturePlan
+from ansorlite.cost.names import ARITHMETIC, AT, CYCLES
 from ansorlite.target import Target
 
 Values = npt.NDArray[np.float64]
-CHUNK = 8192  # rows scored together, at most
-FEW = 8192  # rows that are not worth a thread a core
-_AT = {name: k for k, name in enumerate(FEATURE_NAMES)}
-FMA_PER_CYCLE = 2.0
-FMA_LATENCY = 2.8
-LOADS_PER_CYCLE = 2.1
-ACCUMULATOR_CYCLES = 2.8  # a load and a store
-BYTES_PER_CYCLE = {"beyond_l1": 39.0, "beyond_l2": 20.0, "beyond_l3": 8.0}
-GATHER_CYCLES = 3.0  # an element of a vector that is loaded and inserted by itself
-TEST_CYCLES = 1.5
-ISSUED = 4.5  # instructions a cycle
-LOOP_INSTRUCTIONS = 3.0
-SERIALISED = 0.39  # share of the shorter parts that does not overlap with the longest
-NEST_CYCLES = 2000.0  # starting a parallel region
 
 
-def analytic_score(features: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
-    """float64[P]: -log2 of the estimated cycles of each candidate."""
-    f = features.astype(np.float64)
+@dataclass(frozen=True)
+class Rates:
+    """What a core does in a cycle, and what takes it cycles, of one width of vectors."""
 
-    def raw(name: str) -> Values:
-        return f[:, :, _AT[name]].T
-
-    return _score(raw, lambda name: np.exp2(raw(name)) - 1.0)
-
-
-def draft_score(
-    plan: FeaturePlan, columns: Mapping[str, Any], n: int, target: Target
-) -> npt.NDArray[np.float64]:
-    """The same from hole columns (int64[n] each), without the features that it does not need."""
-
-    count = max(1, target.cores * -(-n // (target.cores * CHUNK)))
-    size = max(1, -(-n // count))
-
-    def of(first: int) -> Values:
-        part = slice(first, min(first + size, n))
-        own = {name: values[part] for name, values in columns.items()}
-        f = plan.draft(own, part.stop - part.start, target)
-
-        def magnitude(name: str) -> Values:
-            return f[:, _AT[name]]
-
-        return _score(magnitude, magnitude)
-
-    starts = range(0, n, size)
-    if n < FEW:
-        return np.concatenate([np.empty(0), *map(of, starts)])
-    with ThreadPoolExecutor(target.cores) as pool:  # numpy's loops run beside each other
-        return np.concatenate(list(pool.map(of, starts)))
+    fma: float = 2.0
+    fma_latency: float = 2.8
+    loads: float = 2.1
+    accumulator: float = 2.8  # cycles of a load and a store
+    beyond_l1: float = 39.0  # bytes
+    beyond_l2: float = 20.0
+    beyond_l3: float = 8.0
+    gather: float = 3.0  # cycles of an element of a vector that is loaded and inserted by itself
+    test: float = 1.5
+    issued: float = 4.5  # instructions
+    loop: float = 3.0  # instructions
+    serialised: float = 0.39  # share of the shorter parts that does not overlap with the longest
+    nest: float = 2000.0  # cycles that starting a parallel region takes
+    math: float = 6.0
+    spill: float = 3.0  # times slower with more accumulators than registers
 
 
-def _score(raw: Callable[[str], Values], linear: Callable[[str], Values]) -> Values:
-    """The score from [S, P] of features by name; `linear` are magnitudes without a logarithm."""
-    executions = linear("executions")
-    lanes = np.maximum(raw("lanes") * raw("vector_fill"), 1.0)
-    rows, vectors = np.maximum(raw("rows"), 1.0), np.maximum(raw("vectors"), 1.0)
-    ops = sum(linear(k) for k in ("mad", "addsub", "mul", "div", "minmax"))
-    math = linear("math")
-    chains = rows * vectors
-    reduces = (raw("inner_reduction") > 0) | (raw("outer_reduction") > 0)
-    stall = np.where(reduces, np.maximum(1.0, FMA_PER_CYCLE * FMA_LATENCY / chains), 1.0)
-    spill = np.where(raw("registers") > 1.0, 3.0, 1.0)
-    compute = (ops / FMA_PER_CYCLE * stall + 6.0 * math) / lanes * spill
-    compute = compute + TEST_CYCLES * linear("select")
-    loads = raw("register_loads")
+AVX2 = Rates()  # fits 2,200 programs of 22 operators on two Zen 3 cores
+# Fits 17,700 programs of 12 operators and of the convolutions of ResNet-50 on two Zen 5 cores.
+AVX512 = Rates(
+    fma_latency=2.1,
+    loads=6.5,
+    accumulator=1.5,
+    beyond_l1=185.0,
+    beyond_l2=28.0,
+    beyond_l3=28.0,
+    gather=1.9,
+    test=0.56,
+    issued=4.1,
+    loop=2.7,
+    serialised=0.225,
+    math=27.5,
+)
+
+
+def rates_of(target: Target) -> Rates:
+    """Those of machines with vectors as wide."""
+    return AVX512 if target.vector_bytes >= 64 else AVX2
+
+
+def cycles(of: Callable[[str], Values], rates: Rates) -> Values:
+    """float64[len(CYCLES) + 1, S, P]: by kind and in all, from magnitudes [S, P] by name."""
+    executions = of("executions")
+    lanes = np.maximum(of("lanes") * of("vector_fill"), 1.0)
+    chains = np.maximum(of("rows"), 1.0) * np.maximum(of("vectors"), 1.0)
+    ops = sum(of(k) for k in ARITHMETIC)
+    reduces = (of("inner_reduction") > 0) | (of("outer_reduction") > 0)
+    waits = np.maximum(1.0, rates.fma * rates.fma_latency / chains)
+    compute = ops / rates.fma * np.where(reduces, waits, 1.0) + rates.math * of("math")
+    compute = compute / lanes * np.where(of("registers") > 1.0, rates.spill, 1.0)
+    compute = compute + rates.test * of("select")
+    loads = of("register_loads")
     # Accumulators are read and written once per run of the innermost reductions.
-    run = np.maximum(linear("inner_reduction"), 1.0)
-    reload = np.where(reduces, ACCUMULATOR_CYCLES / run, 0.0)
-    register = executions / lanes * (loads / LOADS_PER_CYCLE + reload)
-    register = register + linear("gathered") * GATHER_CYCLES
+    run = np.maximum(of("inner_reduction"), 1.0)
+    reload = np.where(reduces, rates.accumulator / run, 0.0)
+    register = executions / lanes * (loads / rates.loads + reload)
+    register = register + of("gathered") * rates.gather
     # A core may share its front end with another thread; a loop that is not unrolled adds to it.
-    steps = np.maximum(np.floor(np.maximum(linear("unroll"), 1.0) / chains), 1.0)
-    issue = executions / lanes * (1.0 + loads + LOOP_INSTRUCTIONS / (chains * steps)) / ISSUED
-    parts = [compute, register, issue, *(linear(k) / rate for k, rate in BYTES_PER_CYCLE.items())]
+    steps = np.maximum(np.minimum(np.floor(of("unroll") / chains), run), 1.0)
+    issue = executions / lanes * (1.0 + loads + rates.loop / (chains * steps)) / rates.issued
+    moved = [of(k) / getattr(rates, k) for k in CYCLES[3:]]
+    parts = [compute, register, issue, *moved]
     longest = np.maximum.reduce(parts)
-    share = np.maximum(raw("parallel_share") * raw("parallel_balance"), 1e-3)
-    busy = longest + SERIALISED * (sum(parts) - longest)
-    cycles = busy / share + NEST_CYCLES * (share > 0.51)
-    return np.asarray(-np.log2(np.maximum(cycles.sum(axis=0), 1.0)))
+    busy = longest + rates.serialised * (sum(parts) - longest)
+    share = np.maximum(of("parallel_share") * of("parallel_balance"), 1e-3)
+    found = [*(part / share for part in parts), busy / share + rates.nest * (share > 0.51)]
+    return np.stack(found)
+
+
+def score_of(total: Values) -> Values:
+    """float64[P], higher is better, from cycles [S, P]: the statements run one after the other."""
+    return np.asarray(-np.log2(np.maximum(total.sum(axis=0), 1.0)))
+
+
+def analytic_score(features: npt.NDArray[np.float32]) -> Values:
+    """float64[P] from float32[P, S, F]: -log2 of the estimated cycles of each candidate."""
+    return score_of(np.exp2(features[:, :, AT["cycles_all"]].T.astype(np.float64)) - 1.0)

@@ -17,7 +17,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ansorlite.cost.analytic import cycles, rates_of
 from ansorlite.cost.left_out import LeftOut, kept, left_out
+from ansorlite.cost.names import AT, COMPUTE, CURVE, LOGGED, MAX_BUFFERS, N_FEATURES
 from ansorlite.cost.touched import Access, Batch, Levels, Touched, Values, accesses, touch
 from ansorlite.ir.expr import Const, Expr, Load, Op
 from ansorlite.ir.program import NO_NOTE, Buffer, For, Program, Store, all_buffers, stores_under
@@ -26,80 +28,9 @@ from ansorlite.ir.traverse import walk as exprs
 from ansorlite.space.legality import tile_shape
 from ansorlite.target import Target
 
-MAX_BUFFERS = 5
-CURVE = 10
-
-_COMPUTE = ("mad", "addsub", "mul", "div", "minmax", "math", "compare", "select")
 _TESTS = ("compare", "select")
-_LOOPS = (
-    "rows",
-    "vectors",
-    "lanes",
-    "registers",
-    "vector_fill",
-    "unroll",
-    "prefetch",
-    "stream",
-    "parallel_grains",
-    "parallel_balance",
-    "parallel_share",
-    "inner_reduction",
-    "outer_reduction",
-)
-_ACCESS = (
-    "read",
-    "write",
-    "bytes",
-    "unique_bytes",
-    "lines",
-    "unique_lines",
-    "reuse_loop",
-    "reuse_serial",
-    "reuse_none",
-    "reuse_iterations",
-    "reuse_bytes",
-    "reuse_count",
-    "bytes_per_reuse",
-    "unique_bytes_per_reuse",
-    "lines_per_reuse",
-    "unique_lines_per_reuse",
-    "inner_stride",
-    "contiguous",
-)
-_REST = (
-    *(f"intensity_{k}" for k in range(CURVE)),
-    "alloc_bytes",
-    "alloc_total",
-    "alloc_outer",
-    "alloc_inner",
-    "executions",
-    "loops",
-    "beyond_l1",
-    "beyond_l2",
-    "beyond_l3",
-    "gathered",
-    "register_loads",
-    "work_share",
-)
-FEATURE_NAMES: tuple[str, ...] = (
-    *_COMPUTE,
-    *_LOOPS,
-    *(f"buffer{b}_{n}" for b in range(MAX_BUFFERS) for n in _ACCESS),
-    *_REST,
-)
-N_FEATURES = len(FEATURE_NAMES)
-
 # What a short last vector costs, by its elements: its powers of two, which partly overlap (fitted).
 _PIECES = np.array([k.bit_count() ** 0.6 for k in range(128)], dtype=np.float64)
-_AT = {name: k for k, name in enumerate(FEATURE_NAMES)}
-_PLAIN = {
-    *("rows", "vectors", "lanes", "registers", "vector_fill", "stream"),
-    *("parallel_balance", "parallel_share", "loops", "register_loads", "work_share"),
-    *(f"intensity_{k}" for k in range(CURVE)),
-    *(f"buffer{b}_{n}" for b in range(MAX_BUFFERS) for n in ("read", "write")),
-    *(f"buffer{b}_reuse_{n}" for b in range(MAX_BUFFERS) for n in ("loop", "serial", "none")),
-}
-_LOGGED = np.array([k for k, name in enumerate(FEATURE_NAMES) if name not in _PLAIN])
 
 
 class FeaturePlan:
@@ -131,8 +62,11 @@ class FeaturePlan:
             _put(rows, "buffer0_read", _access_features(moved, self.touched, target))
             _put(rows, "intensity_0", _intensity(moved))
             _put(rows, "alloc_bytes", _allocation(moved, self.buffers, ev))
-            rows[_LOGGED] = np.log2(1.0 + np.maximum(rows[_LOGGED], 0.0))
-        work = out[:, _AT["work_share"]]
+        estimate = cycles(lambda name: out[:, AT[name]], rates_of(target))
+        out[:, AT["cycles_compute"] :] = estimate.transpose(1, 0, 2)
+        for rows in out:
+            rows[LOGGED] = np.log2(1.0 + np.maximum(rows[LOGGED], 0.0))
+        work = out[:, AT["work_share"]]
         work /= np.maximum(work.sum(axis=0), 1.0)
         return np.ascontiguousarray(out.transpose(2, 0, 1), dtype=np.float32)
 
@@ -148,7 +82,7 @@ class FeaturePlan:
 def features(
     program: Program, columns: Mapping[str, Any], n: int, target: Target
 ) -> npt.NDArray[np.float32]:
-    """float32[n, S, N_FEATURES] (see FEATURE_NAMES) of a population of one program."""
+    """float32[n, S, N_FEATURES] (see `cost.names`) of a population of one program."""
     return FeaturePlan(program)(columns, n, target)
 
 
@@ -179,7 +113,7 @@ class _Moved:
 
 def op_counts(store: Store) -> dict[str, int]:
     """Operations of one execution by class; a product that a sum takes up is one mad."""
-    return dict.fromkeys(_COMPUTE, 0) | dict(store.ops)
+    return dict.fromkeys(COMPUTE, 0) | dict(store.ops)
 
 
 def _flops(store: Store) -> float:
@@ -205,20 +139,20 @@ def _fill(rows: Values, m: _Moved, ev: Batch, target: Target) -> None:
     tested = _tested(m.st, levels, ev)
     for name, c in op_counts(store).items():
         if c:
-            rows[_AT[name]] = executions * c * (tested if name in _TESTS else 1.0)
+            rows[AT[name]] = executions * c * (tested if name in _TESTS else 1.0)
     _put(rows, "rows", _loop_features(m.st, ev, levels, target))
-    rows[_AT["executions"]] = executions
-    rows[_AT["loops"]] = levels.runs.sum(axis=0)
+    rows[AT["executions"]] = executions
+    rows[AT["loops"]] = levels.runs.sum(axis=0)
     repeat = executions / np.maximum(levels.inside[0], 1.0)
     caches = (target.l1_bytes, target.l2_bytes, target.l3_bytes)
     _put(rows, "beyond_l1", [_moved_beyond(k, c, m) * repeat for k, c in enumerate(caches)])
-    rows[_AT["gathered"]] = _gathered(m, ev)
-    rows[_AT["register_loads"]] = _register_loads(m, ev, target)
-    rows[_AT["work_share"]] = executions * _flops(store)
+    rows[AT["gathered"]] = _gathered(m, ev)
+    rows[AT["register_loads"]] = _register_loads(m, ev, target)
+    rows[AT["work_share"]] = executions * _flops(store)
 
 
 def _put(rows: Values, first: str, values: Sequence[Values] | Values) -> None:
-    at = _AT[first]
+    at = AT[first]
     for k, v in enumerate(values):
         rows[at + k] = v
 

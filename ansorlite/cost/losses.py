@@ -120,10 +120,10 @@ def pack_groups(groups: Sequence[TrainingGroup]) -> Packs | None:
     return packs
 
 
-def base_score(packs: Packs) -> float:
-    """The constant per row that fits the labels best (boosting starts there): w n y / w n n."""
-    wn = packs.weight * packs.n_rows
-    return float((wn * packs.label).sum() / (wn * packs.n_rows).sum())
+def base_score(packs: Packs, wanted: Floats | None = None) -> float:
+    """The constant per row that fits the labels, or what is wanted, best: w n y / w n n."""
+    wn, y = packs.weight * packs.n_rows, packs.label if wanted is None else wanted
+    return float((wn * y).sum() / (wn * packs.n_rows).sum())
 
 
 @dataclass(frozen=True)
@@ -138,22 +138,22 @@ class Loss:
     value: Callable[[Floats], float]
 
 
-def squared_loss(packs: Packs) -> Loss:
-    """Weighted squared error of the sums: w (sum - y)^2 / 2.
+def squared_loss(packs: Packs, wanted: Floats | None = None) -> Loss:
+    """Weighted squared error of the sums: w (sum - y)^2 / 2; y is what is wanted, else the label.
 
     gradient = w (sum - y) on every row of the pack, hessian = w n with n rows in the pack. With
     w alone all n rows may land in one leaf and the Newton step overshoots n times; w n bounds
     the curvature of the sum from above (Jensen).
     """
-    weight = packs.weight
+    weight, y = packs.weight, packs.label if wanted is None else wanted
     hessian = (weight * packs.n_rows)[packs.pack]
 
     def derivatives(row_scores: Floats) -> tuple[Floats, Floats]:
-        gradient = weight * (packs.sums(row_scores) - packs.label)
+        gradient = weight * (packs.sums(row_scores) - y)
         return gradient[packs.pack], hessian
 
     def value(row_scores: Floats) -> float:
-        return float(weight @ np.square(packs.sums(row_scores) - packs.label) / 2)
+        return float(weight @ np.square(packs.sums(row_scores) - y) / 2)
 
     return Loss(derivatives, value)
 

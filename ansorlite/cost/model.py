@@ -44,8 +44,6 @@ PathLike = str | os.PathLike[str]
 class CostModel(Protocol):
     """Learns from measurements, scores populations."""
 
-    blends: bool  # `predict` is a share of the best speed, to be weighed against the analytic score
-
     @property
     def is_trained(self) -> bool:
         """False while `predict` has nothing to say and another score should be used."""
@@ -75,8 +73,6 @@ class CostModel(Protocol):
 class RandomModel:
     """Knows nothing: uniform scores in [0, 1), for ablations. Counts as trained from the start."""
 
-    blends = False
-
     def __init__(self, rng: np.random.Generator) -> None:
         self._rng = rng
 
@@ -105,7 +101,8 @@ class GBDTParams:
     """Sizes of a `GBDTModel`. Prediction costs more than features, so trees are small and few.
 
     Trees have a leaf for every `rows_per_leaf` rows of training data, at least 7 and at most
-    `n_leaves`. Below `min_programs` the model stays untrained. From `holdout_from` programs on,
+    `n_leaves`; with `rows_per_tree` there is a tree for so many rows, at least 60 and at most
+    `n_trees`. Below `min_programs` the model stays untrained. From `holdout_from` programs on,
     a share `holdout` of them decides when to stop: after `patience` trees without a better loss.
     With fewer the held-out loss is so noisy that it stops far too early. `growth` is the share of
     new programs that makes retraining worth its time.
@@ -114,16 +111,26 @@ class GBDTParams:
     n_trees: int = 100
     n_leaves: int = 31
     rows_per_leaf: int = 100
+    rows_per_tree: float = 0.0
     learning_rate: float = 0.2
     min_rows_in_leaf: int = 5
     feature_fraction: float = 0.8
     l2: float = 0.1
+    # Hessians of ranking are weights far below 1; LightGBM's own limit is for counts.
+    min_hessian_in_leaf: float = 0.0
     max_bins: int = 63
     min_programs: int = 16
     holdout_from: int = 2000
     holdout: float = 0.1
     patience: int = 20
     growth: float = 0.05
+
+    def sizes(self, rows: int) -> tuple[int, int]:
+        """(trees, leaves of each) for so many rows of training data."""
+        trees = self.n_trees
+        if self.rows_per_tree:
+            trees = min(trees, max(60, round(rows / self.rows_per_tree)))
+        return trees, min(self.n_leaves, max(7, rows // self.rows_per_leaf))
 
 
 class GBDTModel:
@@ -140,7 +147,8 @@ class GBDTModel:
     slower, so one thread is the default, and no training may run beside a measurement.
     """
 
-    blends = True
+    KIND = "gbdt"
+    PARAMS = GBDTParams()
 
     def __init__(
         self,
@@ -150,7 +158,7 @@ class GBDTModel:
         params: GBDTParams | None = None,
     ) -> None:
         self.objective = objective
-        self.params = params or GBDTParams()
+        self.params = params or self.PARAMS
         self._seed = seed
         self._num_threads = num_threads
         self._base = 0.0
@@ -172,7 +180,7 @@ class GBDTModel:
 
     def update(self, groups: Sequence[TrainingGroup]) -> None:
         """Train anew on all groups. Raises ValueError for features that do not fit together."""
-        packs = pack_groups(groups)
+        packs = self._packs(groups)
         if packs is None:
             return
         if self._loaded:
@@ -180,10 +188,32 @@ class GBDTModel:
         if len(packs) < self.params.min_programs or len(np.unique(packs.label)) < 2:
             return
         if not self._loaded:
-            self._base = base_score(packs) if self.objective == "regression" else 0.0
+            self._base = self._constant(packs) if self.objective == "regression" else 0.0
         self._booster = self._train(packs)
         self._n_features = packs.features.shape[1]
         self._n_programs = len(packs)
+
+    # What `cost.correction` does in another way: the rows and labels of programs, where the scores
+    # of rows start, and what a sum of scores says.
+
+    def _packs(self, groups: Sequence[TrainingGroup]) -> Packs | None:
+        return pack_groups(groups)
+
+    def _view(self, features: Features) -> Features:
+        """float32[P, rows of a program, F'] from float32[P, S, F]."""
+        return features
+
+    def _constant(self, packs: Packs) -> float:
+        return base_score(packs)
+
+    def _start(self, rows: Features) -> Floats:
+        return np.zeros(len(rows))
+
+    def _regression(self, packs: Packs) -> Loss:
+        return squared_loss(packs)
+
+    def _shares(self, scores: Floats) -> Floats:
+        return scores if self.objective == "regression" else logistic(scores)
 
     def start_from(self, other: "GBDTModel") -> None:
         """Keep another model's trees: updates train trees for what they leave to explain."""
@@ -209,24 +239,24 @@ class GBDTModel:
                 "feval": lambda scores, _: ("loss", check_loss.value(scores), False),
                 "callbacks": [lgb.early_stopping(p.patience, verbose=False)],
             }
+        trees, leaves = p.sizes(len(train.features))
         settings = {
             **_common_params(self._seed, self._num_threads),
             "objective": lambda scores, _: loss.derivatives(scores),
             "metric": "None",
             "learning_rate": p.learning_rate,
-            "num_leaves": min(p.n_leaves, max(7, len(train.features) // p.rows_per_leaf)),
+            "num_leaves": leaves,
             "min_data_in_leaf": p.min_rows_in_leaf,
-            # Hessians are weights below 1 here; the default of 1e-3 is for counts.
-            "min_sum_hessian_in_leaf": 0.0,
+            "min_sum_hessian_in_leaf": p.min_hessian_in_leaf,
             "lambda_l2": p.l2,
             "feature_fraction": p.feature_fraction,
         }
-        booster = lgb.train(settings, data, num_boost_round=p.n_trees, **stopping)
+        booster = lgb.train(settings, data, num_boost_round=trees, **stopping)
         booster.free_dataset()
         return booster
 
     def _loss(self, packs: Packs, rng: np.random.Generator) -> Loss:
-        return squared_loss(packs) if self.objective == "regression" else rank_loss(packs, rng)
+        return self._regression(packs) if self.objective == "regression" else rank_loss(packs, rng)
 
     def _dataset(self, packs: Packs, reference: "lgb.Dataset | None" = None) -> "lgb.Dataset":
         import lightgbm as lgb
@@ -247,23 +277,23 @@ class GBDTModel:
 
     def predict(self, features: Features) -> Floats:
         """float64[P], about best/this; zeros while untrained."""
-        n, statements, width = features.shape
-        if not self.is_trained or n == 0:
-            return np.zeros(n)
+        if not self._boosters or len(features) == 0:
+            return np.zeros(len(features))
+        seen = self._view(features)
+        n, count, width = seen.shape
         _check_width(width, self._n_features)
-        rows = self._rows(self._boosters, features.reshape(n * statements, width))
-        scores: Floats = (rows.reshape(n, statements) + self._base).sum(axis=1)
-        return scores if self.objective == "regression" else logistic(scores)
+        rows = self._rows(self._boosters, seen.reshape(n * count, width))
+        return self._shares((rows.reshape(n, count) + self._base).sum(axis=1))
 
     def _rows(self, boosters: Sequence["lgb.Booster"], rows: Features) -> Floats:
-        scores = np.zeros(len(rows))
+        scores = self._start(rows)
         for booster in boosters:
             scores += booster.predict(rows, raw_score=True, num_threads=self._num_threads)
         return scores
 
     def save(self, path: PathLike) -> None:
         content = {
-            "kind": "gbdt",
+            "kind": self.KIND,
             "objective": self.objective,
             "n_features": self._n_features,
             "base": self._base,
@@ -272,7 +302,7 @@ class GBDTModel:
         _save(path, content)
 
     def load(self, path: PathLike) -> None:
-        content = _load(path, "gbdt")
+        content = _load(path, self.KIND)
         if content.get("objective") != self.objective:
             raise AnsorliteError(
                 f"the model {path} was trained for {content.get('objective')!r}, "
@@ -288,9 +318,7 @@ class GBDTModel:
 
 
 class FrozenModel:
-    """A trained model of any kind that measurements do not change, and that alone decides."""
-
-    blends = False
+    """A trained model of any kind that measurements do not change."""
 
     def __init__(self, model: CostModel) -> None:
         self._model = model

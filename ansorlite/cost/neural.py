@@ -43,8 +43,6 @@ class NeuralModel:
     Raises MissingExtra where torch is not installed.
     """
 
-    blends = False
-
     def __init__(
         self,
         kind: Kind = "gru",

@@ -1,12 +1,14 @@
 """Saved cost models of any kind, opened by what the file says it holds.
 
-In: a file that `GBDTModel.save` or `NeuralModel.save` wrote. Out: the model. Nothing is executed.
+In: a file that `CorrectionModel.save` or `NeuralModel.save` wrote. Out: the model. Nothing is
+executed.
 """
 
 import zipfile
 from pathlib import Path
 
-from ansorlite.cost.model import CostModel, GBDTModel, PathLike
+from ansorlite.cost.correction import CorrectionModel
+from ansorlite.cost.model import CostModel, PathLike
 from ansorlite.cost.neural import NeuralModel
 
 
@@ -16,6 +18,6 @@ def load_model(path: PathLike, seed: int = 0) -> CostModel:
     Raises AnsorliteError for a file of no such model, MissingExtra without torch.
     """
     neural = zipfile.is_zipfile(Path(path).expanduser())
-    model: CostModel = NeuralModel("attention", seed) if neural else GBDTModel(seed=seed)
+    model: CostModel = NeuralModel("attention", seed) if neural else CorrectionModel(seed=seed)
     model.load(path)
     return model

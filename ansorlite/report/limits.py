@@ -8,7 +8,8 @@ binds, and at what speed.
 
 import numpy as np
 
-from ansorlite.cost.features import FEATURE_NAMES, features
+from ansorlite.cost.features import features
+from ansorlite.cost.names import FEATURE_NAMES
 from ansorlite.ir.program import Program
 from ansorlite.measure.calibrate import Calibration
 from ansorlite.measure.limits import Roof, task_roofs

@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from ansorlite.codegen.build import kernel_assembly, llvm_ir
-from ansorlite.cost.features import FEATURE_NAMES, FeaturePlan
+from ansorlite.cost.features import FeaturePlan
+from ansorlite.cost.names import FEATURE_NAMES
 from ansorlite.errors import AnsorliteError
 from ansorlite.ir.program import Program
 from ansorlite.report.units import format_gflops, format_latency, rate

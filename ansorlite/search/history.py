@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ansorlite.cost.alike import signatures
-from ansorlite.cost.analytic import analytic_score, draft_score
+from ansorlite.cost.draft import draft_score
 from ansorlite.cost.features import FeaturePlan
 from ansorlite.cost.losses import TrainingGroup
 from ansorlite.schedule.holes import population_columns
@@ -53,7 +53,6 @@ class _Measured:
 
     rows: list[tuple[int, ...]] = field(default_factory=list)
     latency_s: list[float] = field(default_factory=list)
-    residual: list[float] = field(default_factory=list)  # log2 of the speed less the analytic score
     features: list[npt.NDArray[np.float32]] = field(default_factory=list)
 
 
@@ -77,9 +76,6 @@ class History:
             found = self.features(name, rows)
             m.features.extend(found)
             self._alike.update(signatures(found))
-            for (_, t), score in zip(pairs, analytic_score(found), strict=True):
-                if np.isfinite(t):
-                    m.residual.append(-np.log2(t) - float(score))
             m.rows.extend(c.row for c, _ in pairs)
             m.latency_s.extend(t for _, t in pairs)
 
@@ -123,10 +119,8 @@ class History:
 
     def fresh(self, name: str, rows: Rows, taken: set[bytes]) -> Iterator[Row]:
         """Rows that are new and no copy of one before; `taken` holds what was yielded."""
-        for row, own in zip(rows, self.signatures(name, rows), strict=True):
-            if own not in taken and not self.holds(own):
-                taken.add(own)
-                yield row
+        ranked = [(name, row, 0.0) for row in rows]
+        return (row for _, row, _ in self.distinct(ranked, max(1, len(rows)), taken))
 
     def distinct(self, ranked: Sequence[Ranked], block: int, taken: set[bytes]) -> Iterator[Ranked]:
         """In order those that are new and no copy of one before, which `taken` then holds."""
@@ -168,14 +162,6 @@ class History:
     @property
     def n_told(self) -> int:
         return sum(len(m.latency_s) for m in self.told.values())
-
-    def bias(self, name: str, prior: float) -> float:
-        """How much better (log2) a sketch does than its analytic scores say, against the others."""
-        everyone = [r for m in self.told.values() for r in m.residual]
-        own = self.told[name].residual
-        if not own:
-            return 0.0
-        return (sum(own) - len(own) * float(np.median(everyone))) / (len(own) + prior)
 
     def group(self, task_key: str) -> TrainingGroup:
         """Everything told so far, as the cost model learns it."""

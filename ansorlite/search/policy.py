@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ansorlite.cost.analytic import analytic_score
+from ansorlite.cost.losses import Features
 from ansorlite.cost.model import CostModel, ValidityModel
 from ansorlite.search.evolve import Rows, crossover, hop, mutate, neighbours
 from ansorlite.search.history import Candidate, History, Ranked, Scores
@@ -25,8 +26,9 @@ from ansorlite.search.select import roulette, rows_in, unique_rows
 from ansorlite.space.sketch import Sketch
 from ansorlite.target import Target
 
+LOOKED_AT_ROWS = 32  # of a sketch, to tell what it promises
 FEW = 8  # candidates of a round, for which half the effort is made
-PREDICTED = (2.0**-8, 2.0)  # shares of the best speed, beyond which predictions mean nothing
+LEAST = 2.0**-8  # share of the best speed, and chance to run, below which predictions mean nothing
 
 
 class SearchPolicy(Protocol):
@@ -54,8 +56,6 @@ class EvolutionParams:
     same_sketch: float = 0.34  # share of a round with one sketch, where others are left
     draws: int = 16  # random draws a wanted row, before the legality mask
     seeds: float = 0.0  # share of the new rows that are the best drafts, one a register body
-    prior: float = 64.0  # measurements after which the model counts as much as the analytic score
-    bias_prior: float = 4.0  # measurements of a sketch that its own offset is shrunk by
     descent: float = 0.0  # share of a round next to the best program, in one hole (endgame)
     descent_from: int = 64  # measurements after which that begins
 
@@ -109,6 +109,7 @@ class EvolutionaryPolicy:
         self._seed, self._key, self._model = seed, key, model
         self._validity = validity or ValidityModel()
         self._hints: tuple[str, ...] = ()
+        self._looks: dict[str, Features] = {}
 
     def tell(self, candidates: Sequence[Candidate], latency_s: Sequence[float]) -> None:
         self.history.tell(candidates, latency_s)
@@ -134,27 +135,17 @@ class EvolutionaryPolicy:
         return self._pick(best, n, rng)
 
     def score(self, name: str, rows: Rows) -> Scores:
-        """Log2 of the speed: the analytic score, corrected by sketch, and the model's prediction.
+        """Log2 of the speed, up to a constant: the analytic score until the model has learned."""
+        if not self._model.is_trained:
+            return self.history.draft(name, rows)
+        return self._score(self.history.features(name, rows))
 
-        A model that has seen a few dozen programs ranks what resembles them, and anything else at
-        random; so the analytic score keeps a share that shrinks with what is known.
-        """
-        known, learns = self.history.n_told, self._model.is_trained
-        blends = self._model.blends
-        alone = blends and not (learns and known)  # the analytic score is all there is
-        if learns and not blends:
-            found = self._model.predict(self.history.features(name, rows))
-            return np.asarray(found, dtype=np.float64)
-        bias = self.history.bias(name, self.params.bias_prior)
-        if alone or not learns:
-            return self.history.draft(name, rows) + bias
-        f = self.history.features(name, rows)
-        draft = analytic_score(f) + bias
-        learned = np.log2(np.clip(self._model.predict(f), *PREDICTED))
-        share = known / (known + self.params.prior)
-        score = share * learned + (1 - share) * draft
+    def _score(self, features: Features) -> Scores:
+        if not self._model.is_trained:
+            return analytic_score(features)
+        score = np.log2(np.maximum(self._model.predict(features), LEAST))
         if self._validity.is_trained:  # what is likely to fail is worth as much less
-            score = score + np.log2(np.maximum(self._validity.predict(f), PREDICTED[0]))
+            score = score + np.log2(np.maximum(self._validity.predict(features), LEAST))
         return np.asarray(score, dtype=np.float64)
 
     def _near_best(self, n: int) -> list[Candidate]:
@@ -229,15 +220,22 @@ class EvolutionaryPolicy:
             tried = tried[: p.looked_at]
         drawn = (others[int(k)] for k in sorted(tried))
         names = list(dict.fromkeys([*known, *hinted, *drawn]))
-        merit: dict[str, float] = {}
-        for name in names:
-            rows = self.history.sample(name, 16, self.params.draws, rng)
-            merit[name] = float(self.score(name, rows).max()) if len(rows) else -np.inf
+        merit = {name: self._promise(name) for name in names}
         ranked = sorted(names, key=lambda s: -merit[s])
         measured = sorted(known, key=lambda s: min(self.history.told[s].latency_s))
         keep = list(dict.fromkeys([*measured[: most // 2], *ranked]))[: most - 1]
         rest = [s for s in names if s not in keep]
         return [*keep, rest[int(rng.integers(len(rest)))]] if rest else keep
+
+    def _promise(self, name: str) -> float:
+        """The best score of a few of a sketch's rows, always the same: drawn and looked at once."""
+        if name not in self._looks:
+            place = list(self.history.sketches).index(name)  # names may hold those of tensors
+            rng = np.random.default_rng([self._seed, zlib.crc32(self._key.encode()), 0, place])
+            rows = self.history.sample(name, LOOKED_AT_ROWS, self.params.draws, rng)
+            self._looks[name] = self.history.features(name, rows)
+        features = self._looks[name]
+        return float(self._score(features).max()) if len(features) else -np.inf
 
     def _breed(
         self, scored: dict[str, tuple[Rows, Scores]], rng: np.random.Generator

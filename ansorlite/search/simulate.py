@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ansorlite.cost.model import CostModel, GBDTModel
+from ansorlite.cost.correction import CorrectionModel
+from ansorlite.cost.model import CostModel
 from ansorlite.errors import LogError
 from ansorlite.records import Record
 from ansorlite.schedule.holes import Hole
@@ -147,5 +148,5 @@ def simulate_policy(recorded: RecordedTask, name: str, n_trials: int, seed: int)
         return simulate(recorded, lambda s: RandomPolicy(s, *place), n_trials)
     if name != "evolutionary":
         raise ValueError(f"no policy is called {name!r}: choose evolutionary or random")
-    model = GBDTModel(seed=seed)
+    model = CorrectionModel(seed=seed)
     return simulate(recorded, lambda s: EvolutionaryPolicy(s, *place, model), n_trials, model)

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from ansorlite.cost.correction import CorrectionModel
 from ansorlite.cost.losses import TrainingGroup
 from ansorlite.cost.model import CostModel, FrozenModel, GBDTModel, ValidityModel
 from ansorlite.cost.saved import load_model
@@ -113,7 +114,7 @@ class Session:
     def _cost_model(self) -> CostModel:
         """The model given, or a pretrained one, which "one-shot" leaves as it is."""
         if self.model is not None or self.pretrained is None:
-            return self.model or GBDTModel(seed=self.seed)
+            return self.model or CorrectionModel(seed=self.seed)
         model = load_model(self.pretrained, self.seed)
         if self.policy == "one-shot":
             return FrozenModel(model)

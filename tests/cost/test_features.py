@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from ansorlite import te
-from ansorlite.cost.features import FEATURE_NAMES, features
+from ansorlite.cost.features import features
+from ansorlite.cost.names import FEATURE_NAMES
 from ansorlite.graph import te_ops
 from ansorlite.schedule.lower import lower
 from ansorlite.schedule.state import State

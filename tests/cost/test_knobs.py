@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from ansorlite.cost.analytic import CHUNK, analytic_score, draft_score
+from ansorlite.cost.analytic import analytic_score
+from ansorlite.cost.draft import CHUNK, draft_score
 from ansorlite.cost.ensemble import BootstrapEnsemble, SureModel
 from ansorlite.cost.features import FeaturePlan, features
 from ansorlite.cost.knobs import FEATURE_SETS

@@ -8,7 +8,8 @@ import pytest
 from native import run_native
 
 from ansorlite import te
-from ansorlite.cost.features import FEATURE_NAMES, features
+from ansorlite.cost.features import features
+from ansorlite.cost.names import FEATURE_NAMES
 from ansorlite.errors import ScheduleError
 from ansorlite.ir.interpret import interpret
 from ansorlite.ir.program import If, Program, verify, walk

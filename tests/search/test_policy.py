@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from search_cases import matmul, vector
 
-from ansorlite.cost.analytic import analytic_score
 from ansorlite.cost.model import GBDTModel
 from ansorlite.schedule.holes import population_columns
 from ansorlite.search.annealing import AnnealingParams
@@ -197,21 +196,6 @@ def test_another_process_with_another_hash_seed_asks_the_same() -> None:
     ).stdout
     lines = [f"{name} {keys(make(TASK, SPACE, 11).ask(64, 1))}" for name, make in POLICIES.items()]
     assert out.splitlines() == lines
-
-
-def test_sketches_are_corrected_by_what_they_measured() -> None:
-    """The same speeds predicted, one sketch twice as fast as its score says: it is preferred."""
-    policy = evolutionary_policy(TASK, SPACE, 0)
-    assert isinstance(policy, EvolutionaryPolicy)
-    first, second = (s.name for s in SPACE[:2])
-    rng = np.random.default_rng(0)
-    for name, factor in ((first, 1.0), (second, 0.25)):
-        rows = policy.history.sample(name, 8, 64, rng)
-        score = analytic_score(policy.history.features(name, rows))
-        found = [Candidate(policy.history.sketches[name], tuple(map(int, r))) for r in rows]
-        policy.tell(found, [float(factor * 2.0**-v) for v in score])
-    assert policy.history.bias(second, 4.0) > policy.history.bias(first, 4.0)
-    assert policy.history.bias(SPACE[-1].name, 4.0) == 0.0 or len(SPACE) == 2
 
 
 def test_hinted_sketches_are_looked_at_and_few_others(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,104 @@
+"""Boosted trees that correct the analytic score: what is known of machines is not learned again.
+
+In: `TrainingGroup`s and float32[P, S, F] of `cost.features`. Out: about best/this. A program is one
+row: its costliest statement, sums and maxima over all of them, and cycles of each kind per
+operation. Log2 of the speed starts at the analytic estimate's and trees learn what that leaves to
+explain. A few dozen programs then refine the order of the estimate where they have something to
+say, and leave it as it is elsewhere; trees that must learn everything from them order what they
+have not seen at random.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from ansorlite.cost.losses import (
+    Features,
+    Floats,
+    Loss,
+    Packs,
+    TrainingGroup,
+    base_score,
+    pack_groups,
+    squared_loss,
+)
+from ansorlite.cost.model import GBDTModel, GBDTParams
+from ansorlite.cost.names import ARITHMETIC, AT, CYCLES, LOGGED, PLAIN
+
+LEAST_PART = 2.0**-10  # cycles an operation, which make no difference
+LEAST_SHARE = 2.0**-6  # of the best speed; failures count as that
+
+
+class CorrectionModel(GBDTModel):
+    """A `GBDTModel` of whole programs; log2 of best/this is the analytic one plus a sum of trees.
+
+    Objective "regression" fits log2 of best/this, weighted as there, "rank" the order in a task.
+    """
+
+    KIND = "correction"
+    PARAMS = GBDTParams(
+        n_trees=300,
+        rows_per_tree=10.0,
+        learning_rate=0.1,
+        feature_fraction=0.3,
+        l2=1.0,
+        min_hessian_in_leaf=1e-3,
+    )
+
+    def _packs(self, groups: Sequence[TrainingGroup]) -> Packs | None:
+        return pack_groups([_whole(g) for g in groups])
+
+    def _view(self, features: Features) -> Features:
+        return program_rows(features)[:, None]
+
+    def _constant(self, packs: Packs) -> float:
+        return base_score(packs, _wanted(packs) - self._start(packs.features))
+
+    def _start(self, rows: Features) -> Floats:
+        """Log2 of operations a cycle, by the analytic estimate."""
+        return -rows[:, -1].astype(np.float64)
+
+    def _regression(self, packs: Packs) -> Loss:
+        return squared_loss(packs, _wanted(packs))
+
+    def _shares(self, scores: Floats) -> Floats:
+        found: Floats = np.exp2(np.clip(scores, -60.0, 60.0))
+        return found
+
+
+def _wanted(packs: Packs) -> Floats:
+    found: Floats = np.log2(np.maximum(packs.label, LEAST_SHARE))
+    return found
+
+
+def _whole(group: TrainingGroup) -> TrainingGroup:
+    """The same programs, a row each; those without a statement stay without."""
+    rows: list[Features] = list(group.features)
+    sizes = np.array([len(f) for f in rows], np.int64)
+    for size in np.unique(sizes[sizes > 0]):
+        at = np.flatnonzero(sizes == size)
+        for k, row in zip(at, program_rows(np.stack([rows[i] for i in at])), strict=True):
+            rows[k] = row[None]
+    return TrainingGroup(group.task_key, rows, group.latency_s)
+
+
+def program_rows(features: Features) -> Features:
+    """float32[P, 3 F + kinds of cycles + 1] from float32[P, S, F].
+
+    The last columns are log2 of the cycles an operation by kind, and of all of them.
+    """
+    n, _, width = features.shape
+    magnitude = features.astype(np.float64)
+    magnitude[:, :, LOGGED] = np.exp2(magnitude[:, :, LOGGED]) - 1.0
+    costliest = magnitude[:, :, AT["cycles_all"]].argmax(axis=1)
+    total: npt.NDArray[np.float64] = magnitude.sum(axis=1)
+    work = sum(total[:, AT[k]] for k in (*ARITHMETIC, "executions"))
+    kinds = total[:, [AT[f"cycles_{k}"] for k in (*CYCLES, "all")]]
+    out = np.empty((n, 3 * width + kinds.shape[1]), np.float32)
+    out[:, :width] = features[np.arange(n), costliest]
+    out[:, width + PLAIN] = total[:, PLAIN]
+    out[:, width + LOGGED] = np.log2(1.0 + total[:, LOGGED])
+    out[:, 2 * width : 3 * width] = features.max(axis=1)
+    out[:, 3 * width :] = np.log2(kinds / np.maximum(work, 1.0)[:, None] + LEAST_PART)
+    return out

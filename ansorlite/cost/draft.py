@@ -1,0 +1,39 @@
+"""The analytic score of very many candidates, without the features that it does not need.
+
+In: hole columns of a population of a sketch, int64[n] each. Out: float64[n], higher is better.
+"""
+
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ansorlite.cost.analytic import Values, cycles, rates_of, score_of
+from ansorlite.cost.features import FeaturePlan
+from ansorlite.cost.names import AT
+from ansorlite.target import Target
+
+CHUNK = 8192  # rows scored together, at most
+FEW = 8192  # rows that are not worth a thread a core
+
+
+def draft_score(
+    plan: FeaturePlan, columns: Mapping[str, Any], n: int, target: Target
+) -> npt.NDArray[np.float64]:
+    """float64[n] from hole columns (int64[n] each), as `analytic_score` of their features."""
+    count = max(1, target.cores * -(-n // (target.cores * CHUNK)))
+    size = max(1, -(-n // count))
+
+    def of(first: int) -> Values:
+        part = slice(first, min(first + size, n))
+        own = {name: values[part] for name, values in columns.items()}
+        f = plan.draft(own, part.stop - part.start, target)
+        return score_of(cycles(lambda name: f[:, AT[name]], rates_of(target))[-1])
+
+    starts = range(0, n, size)
+    if n < FEW:
+        return np.concatenate([np.empty(0), *map(of, starts)])
+    with ThreadPoolExecutor(target.cores) as pool:  # numpy's loops run beside each other
+        return np.concatenate(list(pool.map(of, starts)))
