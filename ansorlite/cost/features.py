@@ -54,6 +54,8 @@ class FeaturePlan:
         self, columns: Mapping[str, Any], n: int, target: Target
     ) -> npt.NDArray[np.float32]:
         """float32[n, S, N_FEATURES]; `columns` gives int64[n] per hole variable."""
+        if n == 0:
+            return np.zeros((0, len(self.statements), N_FEATURES), np.float32)
         ev = Batch(columns, n)
         out = np.zeros((len(self.statements), N_FEATURES, n))
         for st, rows in zip(self.statements, out, strict=True):

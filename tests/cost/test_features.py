@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from ansorlite import te
+from ansorlite.cost.analytic import rates_of
 from ansorlite.cost.features import features
-from ansorlite.cost.names import FEATURE_NAMES
+from ansorlite.cost.names import CYCLES, FEATURE_NAMES
 from ansorlite.graph import te_ops
 from ansorlite.schedule.lower import lower
 from ansorlite.schedule.state import State
@@ -121,3 +122,20 @@ def test_a_tensor_without_dimensions() -> None:
     dag = te.ComputeDAG([te.compute((8,), lambda i: x[()] * y[i], name="Z")])
     program = lower(State(dag))
     assert features(program, {}, 3, TARGET).shape[0] == 3
+
+
+def test_nobody_has_no_features() -> None:
+    """A sketch may have no legal row."""
+    program = lower(State(product(64)))
+    assert features(program, {}, 0, TARGET).shape == (0, 1, len(FEATURE_NAMES))
+
+
+def test_the_estimate_of_cycles_is_that_of_its_parts() -> None:
+    """The longest one, and the share of the others that does not overlap with it."""
+    found = linear(product(256))
+    parts = [found[f"cycles_{k}"] for k in CYCLES]
+    rates = rates_of(TARGET)
+    # Every addition waits for the one before.
+    assert found["cycles_compute"] == max(parts)
+    alone = max(parts) + rates.serialised * (sum(parts) - max(parts))
+    assert found["cycles_all"] == pytest.approx(alone, rel=1e-3)
