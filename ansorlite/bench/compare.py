@@ -7,15 +7,15 @@ generation, building, measuring and records are the same for all, and they run o
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
 import numpy as np
 
-from ansorlite.bench.programs import Raced, Space, by_name, programs_at, shares
-from ansorlite.bench.runs import Float, Run, append_run, efficiency, geometric_mean, run_of
+from ansorlite.bench.programs import Raced, Space, by_name, corrected, programs_at, shares
+from ansorlite.bench.runs import Float, Key, Run, append_run, efficiency, geometric_mean, run_of
 from ansorlite.graph.ir import Graph
 from ansorlite.graph.partition import partition
 from ansorlite.graph.passes import optimize
@@ -190,7 +190,7 @@ def claims_text(runs: Sequence[Run], raced: Raced | None = None) -> str:
 
     With `raced` programs the shares at the budgets are theirs, and so is who is as fast as whom.
     """
-    curves, share = efficiency(runs), shares(raced)
+    curves, share = corrected(efficiency(runs), raced), shares(raced)
     names = list(dict.fromkeys(r.policy for r in runs))
     most = max((len(c) for c in curves.values()), default=0)
     budgets = [b for b in BUDGETS if b < most] + ([most] if most else [])
@@ -201,33 +201,32 @@ def claims_text(runs: Sequence[Run], raced: Raced | None = None) -> str:
         lines.append(f"{name:20} {len(own):4} {' '.join(cells)}")
     pairs = [(a, b) for a in names for b in names if a != b]
     for chaser, goal in pairs:
-        lines += _reached(runs, chaser, goal)
+        lines += _reached(runs, curves, chaser, goal)
         lines += _as_fast(runs, raced or {}, chaser, goal)
     return "\n".join(lines) + "\n"
 
 
-def _reached(runs: Sequence[Run], chaser: str, goal: str) -> list[str]:
-    """How often and how soon `chaser` reaches the last result of `goal`, of one case and seed."""
+def _reached(runs: Sequence[Run], curves: Mapping[Key, Float], chaser: str, goal: str) -> list[str]:
+    """How often and how soon `chaser` is as fast as `goal` in the end, of one case and seed.
+
+    A run that never is counts with all of its own trials and seconds in the means.
+    """
     by_key = {r.key: r for r in runs}
     trials, seconds, missed = list[float](), list[float](), 0
     for (name, case, seed), target in by_key.items():
         run = by_key.get((chaser, case, seed))
-        if name != goal or run is None or not target.latency_s:
+        if name != goal or run is None or not (target.latency_s and run.latency_s):
             continue
-        end = float(target.best()[-1])
-        n, s = run.trials_to(end), run.seconds_to(end)
-        if n is None:
-            missed += 1
-            continue
+        there = np.flatnonzero(curves[run.key] * AS_FAST >= curves[target.key][-1])
+        missed += not there.size
+        n = int(there[0]) + 1 if there.size else len(run.latency_s)
         trials.append(n / len(target.latency_s))
-        if s is not None and target.at_s:
-            seconds.append(s / target.at_s[-1])
-    if not trials and not missed:
+        if target.at_s and n <= len(run.at_s):
+            seconds.append(run.at_s[n - 1] / target.at_s[-1])
+    if not trials:
         return []
-    runs_text = f"{len(trials)} of {len(trials) + missed} runs"
-    text = f"{chaser} reaches the last result of {goal} in {runs_text}"
-    if trials:
-        text += f", there after {geometric_mean(trials):.0%} of its trials"
+    text = f"{chaser} reaches the last result of {goal} in {len(trials) - missed} of {len(trials)} "
+    text += f"runs, on average after {geometric_mean(trials):.0%} of its trials"
     if seconds:
         text += f" and {geometric_mean(seconds):.0%} of its time"
     return [text]

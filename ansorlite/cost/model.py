@@ -11,7 +11,6 @@ own text; loading one executes nothing.
 """
 
 import json
-import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -49,10 +48,6 @@ class CostModel(Protocol):
         """False while `predict` has nothing to say and another score should be used."""
         ...
 
-    def should_retrain(self, n_new: int) -> bool:
-        """Whether `n_new` programs measured since the last update are worth an update."""
-        ...
-
     def update(self, groups: Sequence[TrainingGroup]) -> None:
         """Learn from all that was measured so far (not only from what is new)."""
         ...
@@ -80,9 +75,6 @@ class RandomModel:
     def is_trained(self) -> bool:
         return True
 
-    def should_retrain(self, n_new: int) -> bool:
-        return False
-
     def update(self, groups: Sequence[TrainingGroup]) -> None:
         """Learn nothing."""
 
@@ -104,8 +96,7 @@ class GBDTParams:
     `n_leaves`; with `rows_per_tree` there is a tree for so many rows, at least 60 and at most
     `n_trees`. Below `min_programs` the model stays untrained. From `holdout_from` programs on,
     a share `holdout` of them decides when to stop: after `patience` trees without a better loss.
-    With fewer the held-out loss is so noisy that it stops far too early. `growth` is the share of
-    new programs that makes retraining worth its time.
+    With fewer the held-out loss is so noisy that it stops far too early.
     """
 
     n_trees: int = 100
@@ -123,7 +114,6 @@ class GBDTParams:
     holdout_from: int = 2000
     holdout: float = 0.1
     patience: int = 20
-    growth: float = 0.05
 
     def sizes(self, rows: int) -> tuple[int, int]:
         """(trees, leaves of each) for so many rows of training data."""
@@ -165,7 +155,6 @@ class GBDTModel:
         self._loaded: list[lgb.Booster] = []
         self._booster: lgb.Booster | None = None
         self._n_features = 0
-        self._n_programs = 0
 
     @property
     def is_trained(self) -> bool:
@@ -174,9 +163,6 @@ class GBDTModel:
     @property
     def _boosters(self) -> list["lgb.Booster"]:
         return self._loaded + ([self._booster] if self._booster else [])
-
-    def should_retrain(self, n_new: int) -> bool:
-        return n_new >= max(1, math.ceil(self.params.growth * self._n_programs))
 
     def update(self, groups: Sequence[TrainingGroup]) -> None:
         """Train anew on all groups. Raises ValueError for features that do not fit together."""
@@ -191,7 +177,6 @@ class GBDTModel:
             self._base = self._constant(packs) if self.objective == "regression" else 0.0
         self._booster = self._train(packs)
         self._n_features = packs.features.shape[1]
-        self._n_programs = len(packs)
 
     # What `cost.correction` does in another way: the rows and labels of programs, where the scores
     # of rows start, and what a sum of scores says.
@@ -314,7 +299,7 @@ class GBDTModel:
         except (KeyError, TypeError, ValueError) as error:
             raise _broken(path, error) from error
         self._base, self._n_features, self._loaded = base, n_features, loaded
-        self._booster, self._n_programs = None, 0
+        self._booster = None
 
 
 class FrozenModel:
@@ -326,9 +311,6 @@ class FrozenModel:
     @property
     def is_trained(self) -> bool:
         return self._model.is_trained
-
-    def should_retrain(self, n_new: int) -> bool:
-        return False
 
     def update(self, groups: Sequence[TrainingGroup]) -> None:
         """Keep what was loaded."""
@@ -358,14 +340,10 @@ class ValidityModel:
         self._num_threads = num_threads
         self._n_trees = n_trees
         self._booster: lgb.Booster | None = None
-        self._n_programs = 0
 
     @property
     def is_trained(self) -> bool:
         return self._booster is not None
-
-    def should_retrain(self, n_new: int) -> bool:
-        return n_new >= max(1, math.ceil(0.1 * self._n_programs))
 
     def update(self, groups: Sequence[TrainingGroup]) -> None:
         """Train anew on which programs failed (latency inf); raises as `GBDTModel.update`."""
@@ -390,7 +368,6 @@ class ValidityModel:
         }
         data = lgb.Dataset(np.hstack([summed, largest]), label=valid, params=settings)
         self._booster = lgb.train(settings, data, num_boost_round=self._n_trees)
-        self._n_programs = len(packs)
 
     def predict(self, features: Features) -> Floats:
         """float64[P] in [0, 1] from float32[P, S, F]; ones while untrained."""
@@ -412,7 +389,6 @@ class ValidityModel:
             self._booster = None if text is None else _parse_booster(text)
         except (TypeError, ValueError) as error:
             raise _broken(path, error) from error
-        self._n_programs = 0
 
 
 def _common_params(seed: int, num_threads: int) -> dict[str, Any]:

@@ -61,9 +61,6 @@ class NeuralModel:
     def is_trained(self) -> bool:
         return self._net is not None
 
-    def should_retrain(self, n_new: int) -> bool:
-        return n_new > 0
-
     def update(self, groups: Sequence[TrainingGroup]) -> None:
         """Train on all programs that ran or failed; fewer than 16 teach nothing."""
         found = [(_padded(g.features), labels(g.latency_s)) for g in groups if len(g.features)]

@@ -69,8 +69,6 @@ def test_contract_before_training(name: str) -> None:
     if name != "random":
         assert not model.is_trained
         assert len(set(scores.tolist())) == 1
-        assert model.should_retrain(1)
-        assert not model.should_retrain(0)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -224,13 +222,6 @@ def test_early_stopping_on_held_out_programs() -> None:
         assert model._booster is not None
         n_trees.append(model._booster.current_iteration())
     assert n_trees[0] < 60 and n_trees[1] == 100
-
-
-def test_retraining_waits_for_a_share_of_new_programs() -> None:
-    model = GBDTModel(params=GBDTParams(n_trees=3))
-    model.update([group(400)])
-    assert [model.should_retrain(n) for n in (0, 19, 20, 64)] == [False, False, True, True]
-    assert not RandomModel(np.random.default_rng(0)).should_retrain(64)
 
 
 def test_a_loaded_model_is_kept_and_adapted(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from search_cases import matmul, vector
 
+from ansorlite.cost.correction import CorrectionModel
 from ansorlite.cost.model import GBDTModel
 from ansorlite.schedule.holes import population_columns
 from ansorlite.search.annealing import AnnealingParams
@@ -37,7 +38,13 @@ def random_policy(task: SearchTask, space: Sequence[Sketch], seed: int) -> Searc
 
 def evolutionary_policy(task: SearchTask, space: Sequence[Sketch], seed: int) -> SearchPolicy:
     params = EvolutionParams(population=128, generations=2)
-    model = GBDTModel(seed=seed)
+    model = CorrectionModel(seed=seed)
+    return EvolutionaryPolicy(space, task.target, seed, task.workload_key, model, params)
+
+
+def venturing_policy(task: SearchTask, space: Sequence[Sketch], seed: int) -> EvolutionaryPolicy:
+    params = EvolutionParams(population=128, generations=2, unseen=0.5, unseen_from=8, seeds=0.5)
+    model = CorrectionModel(seed=seed)
     return EvolutionaryPolicy(space, task.target, seed, task.workload_key, model, params)
 
 
@@ -69,6 +76,7 @@ def beam_policy(task: SearchTask, space: Sequence[Sketch], seed: int) -> SearchP
 POLICIES = {
     "random": random_policy,
     "evolutionary": evolutionary_policy,
+    "venturing": venturing_policy,
     "annealing": annealing_policy,
     "exploring": exploring_policy,
     "beam": beam_policy,
@@ -78,6 +86,7 @@ POLICIES = {
 BY_ROUND = (
     "random",
     "evolutionary",
+    "venturing",
     "annealing",
     "exploring",
     "beam",
@@ -196,6 +205,21 @@ def test_another_process_with_another_hash_seed_asks_the_same() -> None:
     ).stdout
     lines = [f"{name} {keys(make(TASK, SPACE, 11).ask(64, 1))}" for name, make in POLICIES.items()]
     assert out.splitlines() == lines
+
+
+def test_a_share_of_a_round_is_of_register_bodies_not_measured_yet() -> None:
+    task, rng = matmul(96), np.random.default_rng(0)
+    policy = venturing_policy(task, sketches(task.dag, task.target), 0)
+
+    def bodies(found: Sequence[Candidate]) -> list[object]:
+        return [policy._bodies(c.sketch.name, np.asarray([c.row], np.int32))[0] for c in found]
+
+    measured = policy.ask(16, 1)
+    assert measured
+    policy.tell(measured, [float(t) for t in rng.uniform(1e-3, 2e-3, len(measured))])
+    known = set(bodies(measured))
+    new = [b for b in bodies(policy.ask(16, 2)) if b not in known]
+    assert len(set(new)) >= 8
 
 
 def test_hinted_sketches_are_looked_at_and_few_others(monkeypatch: pytest.MonkeyPatch) -> None:
