@@ -201,11 +201,11 @@ class EvolutionaryPolicy:
         rows = self.history.sample(name, n * self.params.draws, 1, rng)
         if not n_seeds or len(rows) <= n:
             return rows[:n]
-        holes = self.history.sketches[name].holes
-        inner = [h.table[rows[:, k], -1] for k, h in enumerate(holes) if h.width > 1]
+        first: dict[Body, int] = {}
         order = np.argsort(-self.history.draft(name, rows), kind="stable")
-        bodies = np.stack(inner, axis=1)[order] if inner else rows[order]
-        seeds = order[unique_rows(bodies.astype(np.int32))][:n_seeds]
+        for k, body in zip(order, self._bodies(name, rows[order]), strict=True):
+            first.setdefault(body, int(k))
+        seeds = np.fromiter(first.values(), np.int64)[:n_seeds]
         others = np.setdiff1d(np.arange(len(rows)), seeds)[: n - len(seeds)]
         chosen: Rows = rows[np.concatenate([seeds, others])]
         return chosen
@@ -311,14 +311,10 @@ class EvolutionaryPolicy:
             for name, row, score in islice(self.history.distinct(ranked, 2 * n, taken), n)
         ]
 
-    def _shape(
-        self, name: str, row: npt.NDArray[np.int32]
-    ) -> tuple[tuple[int, ...], tuple[object, ...]]:
-        """(option indices of all tiles, innermost factors of the spatial tiles by axis)."""
+    def _tiles(self, name: str, row: npt.NDArray[np.int32]) -> tuple[int, ...]:
+        """The option indices of all tiles."""
         holes = self.history.sketches[name].holes
-        tiles = [(h, int(v)) for h, v in zip(holes, row, strict=True) if h.kind == "tile"]
-        body = tuple((h.name, h.options[v][-1]) for h, v in tiles if h.width > 1)
-        return tuple(v for _, v in tiles), body or (name, *row.tolist())
+        return tuple(int(v) for h, v in zip(holes, row, strict=True) if h.kind == "tile")
 
     def _pick(self, best: "_Pool", n: int, rng: np.random.Generator) -> list[Candidate]:
         """The best predicted, with a share of random legal rows for diversity."""
@@ -341,7 +337,7 @@ class EvolutionaryPolicy:
                     break
                 c = Candidate(self.history.sketches[name], tuple(int(v) for v in row), float(score))
                 # Rows with equal tiles, or even with one register body, tell little of each other.
-                tile, body = self._shape(name, row)
+                tile, body = self._tiles(name, row), self._bodies(name, row[None])[0]
                 full = picked[name, tile] >= self.params.same_tiles or c.key in out
                 if full or picked[body] >= max(2, int(self.params.same_body * n)):
                     continue
