@@ -107,10 +107,6 @@ POLICIES: dict[str, Policy] = {
     "descent": Policy(
         "a quarter of each round next to the best program", params=EvolutionParams(descent=0.25)
     ),
-    "unseen": Policy(
-        "a fifth of each round of register bodies not measured yet",
-        params=EvolutionParams(unseen=0.2),
-    ),
     "no-model": Policy("no learned model", model=lambda seed: NeverTrained(seed=seed)),
     "no-draft": Policy("no analytic score", model=lambda seed: WithoutEstimate(seed=seed)),
     "paper-model": Policy(

@@ -59,8 +59,6 @@ class EvolutionParams:
     seeds: float = 0.0  # share of the new rows that are the best drafts, one a register body
     descent: float = 0.0  # share of a round next to the best program, in one hole (endgame)
     descent_from: int = 64  # measurements after which that begins
-    unseen: float = 0.0  # share of a round with register bodies that nothing was measured of
-    unseen_from: int = 64  # measurements after which that begins
 
 
 def round_rng(seed: int, task_key: str, round_: int) -> np.random.Generator:
@@ -113,12 +111,9 @@ class EvolutionaryPolicy:
         self._validity = validity or ValidityModel()
         self._hints: tuple[str, ...] = ()
         self._looks: dict[str, Features] = {}
-        self._seen: set[Body] = set()
 
     def tell(self, candidates: Sequence[Candidate], latency_s: Sequence[float]) -> None:
         self.history.tell(candidates, latency_s)
-        for c in candidates:
-            self._seen.update(self._bodies(c.sketch.name, np.asarray([c.row], np.int32)))
 
     def hint(self, names: Sequence[str]) -> None:
         """Sketches that did well for similar tasks: the first round looks at few others."""
@@ -293,24 +288,6 @@ class EvolutionaryPolicy:
         inner = np.stack([h.table[rows[:, k], -1] for k, h in tiles], axis=1)
         return [(tuple(h.name for _, h in tiles), row.tobytes()) for row in inner]
 
-    def _unseen(self, best: "_Pool", n: int, taken: set[bytes]) -> list[Candidate]:
-        """The best predicted rows of the n best register bodies that nothing was measured of."""
-        found = [
-            (body, (name, row, float(score)))
-            for name, rows in best.rows.items()
-            for body, row, score in zip(
-                self._bodies(name, rows), rows, best.scores[name], strict=True
-            )
-            if body not in self._seen
-        ]
-        found.sort(key=lambda e: -e[1][2])
-        first = {body: entry for body, entry in reversed(found)}
-        ranked = sorted(first.values(), key=lambda e: -e[2])
-        return [
-            Candidate(self.history.sketches[name], tuple(int(v) for v in row), score)
-            for name, row, score in islice(self.history.distinct(ranked, 2 * n, taken), n)
-        ]
-
     def _tiles(self, name: str, row: npt.NDArray[np.int32]) -> tuple[int, ...]:
         """The option indices of all tiles."""
         holes = self.history.sketches[name].holes
@@ -325,9 +302,6 @@ class EvolutionaryPolicy:
         if n_near and self.history.n_told >= self.params.descent_from:
             out = {c.key: c for c in self._near_best(n_near)}
         taken = {s for c in out.values() for s in self.history.signatures(c.sketch.name, [c.row])}
-        n_unseen = int(self.params.unseen * n)
-        if n_unseen and self.history.n_told >= self.params.unseen_from:
-            out |= {c.key: c for c in self._unseen(best, n_unseen, taken)}
         ranked = self.history.distinct(best.ranked(), 4 * n + 1, taken)
         left: list[Ranked] = []
         # The scores of two sketches differ by more than chance, but not by as much as they seem.

@@ -43,7 +43,7 @@ def evolutionary_policy(task: SearchTask, space: Sequence[Sketch], seed: int) ->
 
 
 def venturing_policy(task: SearchTask, space: Sequence[Sketch], seed: int) -> EvolutionaryPolicy:
-    params = EvolutionParams(population=128, generations=2, unseen=0.5, unseen_from=8, seeds=0.5)
+    params = EvolutionParams(population=128, generations=2, seeds=0.5, descent=0.5, descent_from=8)
     model = CorrectionModel(seed=seed)
     return EvolutionaryPolicy(space, task.target, seed, task.workload_key, model, params)
 
@@ -205,21 +205,6 @@ def test_another_process_with_another_hash_seed_asks_the_same() -> None:
     ).stdout
     lines = [f"{name} {keys(make(TASK, SPACE, 11).ask(64, 1))}" for name, make in POLICIES.items()]
     assert out.splitlines() == lines
-
-
-def test_a_share_of_a_round_is_of_register_bodies_not_measured_yet() -> None:
-    task, rng = matmul(96), np.random.default_rng(0)
-    policy = venturing_policy(task, sketches(task.dag, task.target), 0)
-
-    def bodies(found: Sequence[Candidate]) -> list[object]:
-        return [policy._bodies(c.sketch.name, np.asarray([c.row], np.int32))[0] for c in found]
-
-    measured = policy.ask(16, 1)
-    assert measured
-    policy.tell(measured, [float(t) for t in rng.uniform(1e-3, 2e-3, len(measured))])
-    known = set(bodies(measured))
-    new = [b for b in bodies(policy.ask(16, 2)) if b not in known]
-    assert len(set(new)) >= 8
 
 
 def test_hinted_sketches_are_looked_at_and_few_others(monkeypatch: pytest.MonkeyPatch) -> None:
