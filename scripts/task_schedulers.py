@@ -2,7 +2,8 @@
 
 Claim: shared out by gradient, trials bring ResNet-50's tasks to what round-robin reaches in the end
 in at most 60 % of its trials. The latency is the weighted sum over the tasks, as of every round.
-Runs what is missing in results/task_schedulers.jsonl, then writes table and plots beside it.
+Runs what is missing in results/task_schedulers.jsonl, those of a seed in step, so that a machine
+that slows down does so to all alike, then writes table and plots beside it.
 Usage: python scripts/task_schedulers.py [--network resnet50] [--schedulers gradient ucb ...]
        [--trials 2000] [--seeds 1] [--table]
 """
@@ -10,10 +11,13 @@ Usage: python scripts/task_schedulers.py [--network resnet50] [--schedulers grad
 import argparse
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from ansorlite.bench.compare import CompareOptions, run_network
-from ansorlite.bench.runs import append_run, draw, geometric_mean, read_runs
+from ansorlite.bench.in_step import Turn, in_step
+from ansorlite.bench.runs import Run, append_run, draw, geometric_mean, read_runs
+from ansorlite.graph.ir import Graph
 from ansorlite.search.task_scheduler import SCHEDULERS
 from ansorlite.workloads import network
 
@@ -31,19 +35,23 @@ def main() -> int:
     args = parser.parse_args()
     graph = network(args.network)
     done = {r.key for r in read_runs(RESULTS) if r.budget >= args.trials}
-    wanted = [(s, k) for k in range(args.seeds) for s in args.schedulers]
-    for name, seed in [] if args.table else wanted:
-        if (name, graph.name, seed) in done:
-            continue
-        options = CompareOptions(trials=args.trials, scheduler=name)
-        run = replace(run_network(graph, "ansor", seed, options), policy=name)
-        append_run(RESULTS, run)
-        print(f"{name:12} seed {seed}: {run.best()[-1] * 1e3:.3f} ms in {run.wall_s:.0f} s")
+    for seed in [] if args.table else range(args.seeds):
+        left = [s for s in args.schedulers if (s, graph.name, seed) not in done]
+        for run in in_step([partial(once, graph, s, seed, args.trials) for s in left]):
+            append_run(RESULTS, run)
+            best = f"{run.best()[-1] * 1e3:.3f} ms"
+            print(f"{run.policy:12} seed {seed}: {best} in {run.wall_s:.0f} s", flush=True)
     text = table()
     RESULTS.with_suffix(".txt").write_text(text)
     print(text, end="")
     draw(read_runs(RESULTS), RESULTS)
     return 0
+
+
+def once(graph: Graph, scheduler: str, seed: int, trials: int, turn: Turn) -> Run:
+    """One search of a network, which lets others have their turns."""
+    options = CompareOptions(trials=trials, scheduler=scheduler, turn=turn)
+    return replace(run_network(graph, "ansor", seed, options), policy=scheduler)
 
 
 def table() -> str:

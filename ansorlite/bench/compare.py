@@ -14,6 +14,7 @@ from statistics import median
 
 import numpy as np
 
+from ansorlite.bench.in_step import Turn
 from ansorlite.bench.programs import Raced, Space, by_name, corrected, programs_at, shares
 from ansorlite.bench.runs import Float, Key, Run, append_run, efficiency, geometric_mean, run_of
 from ansorlite.graph.ir import Graph
@@ -36,7 +37,8 @@ AS_FAST = 1.01  # times the latency: what races of two cannot tell apart
 @dataclass(frozen=True)
 class CompareOptions:
     """Budgets of every run; `logs` is a folder that gets a tuning log a run, `pretrained` a
-    model for one-shot search, `scheduler` shares the trials out among the tasks of a network.
+    model for one-shot search, `scheduler` shares the trials out among the tasks of a network,
+    `turn` is called after every round of such a run and may wait (see `bench.in_step`).
     """
 
     trials: int | None = 64
@@ -45,6 +47,7 @@ class CompareOptions:
     logs: Path | None = None
     pretrained: Path | None = None
     scheduler: str = "gradient"
+    turn: Turn = lambda trials: None
 
 
 def compare(
@@ -104,15 +107,19 @@ def run_network(graph: Graph, name: str, seed: int, options: CompareOptions) -> 
     weights = [w.weight for w in network_tasks(partition(optimize(graph)), target)]
     latency: list[float | None] = []
     at: list[float] = []
-    began = time.perf_counter()
+    began, waited_s = time.perf_counter(), 0.0
 
     def on_round(found: Sequence[Forms]) -> None:
+        nonlocal waited_s
         best = [f.best_latency_s for f in found]
         known = all(t is not None for t in best)
         total = sum(w * (t or 0.0) for w, t in zip(weights, best, strict=True)) if known else None
         new = sum(f.trials for f in found) - len(latency)
         latency.extend([total] * new)
-        at.extend([time.perf_counter() - began] * new)
+        now = time.perf_counter()
+        at.extend([now - began - waited_s] * new)
+        options.turn(len(latency))
+        waited_s += time.perf_counter() - now
 
     module = auto_schedule(
         graph,
@@ -132,7 +139,7 @@ def run_network(graph: Graph, name: str, seed: int, options: CompareOptions) -> 
         graph.name,
         seed,
         latency,
-        report.wall_s,
+        report.wall_s - waited_s,
         target.fingerprint,
         time.strftime("%Y-%m-%d"),
         report.seconds,
