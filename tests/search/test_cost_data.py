@@ -8,6 +8,7 @@ from search_cases import Pretender, vector
 
 from ansorlite.bench.cost_data import (
     AMONG,
+    ENOUGH,
     accuracy,
     collect,
     scores_by_program,
@@ -63,13 +64,26 @@ def test_perfect_and_empty_scores() -> None:
     assert found.pairwise == 0.5
 
 
+def test_random_programs_are_the_first_of_a_group() -> None:
+    """Their recall is that of all where they are alone, and does not see what follows them."""
+    rng = np.random.default_rng(3)
+    whole = group("a", 2 * ENOUGH, rng)
+    scores = labels(whole.latency_s)
+    scores[ENOUGH:] = rng.random(ENOUGH)
+    found = accuracy([whole], [scores], n_random=[ENOUGH])
+    assert found.recall_random == 1.0 > found.recall
+    assert np.isnan(accuracy([whole], [scores], n_random=[ENOUGH - 1]).recall_random)
+    assert accuracy([whole], [scores]).recall_random < 1.0
+
+
 def test_both_kinds_are_measured_and_kept(tmp_path: Path) -> None:
     both = Pretender()
     tasks = [vector(8), vector(12)]  # spaces that are soon used up
     told: list[str] = []
     first = collect(tmp_path, tasks, 60.0, both, both, tell=told.append)
     assert {p.name for p in tmp_path.iterdir()} == {"random.jsonl", "evolutionary.jsonl"}
-    assert told and all(len(g.latency_s) == len(g.features) > 1 for g in first)
+    assert told and all(len(g.latency_s) == len(g.features) > 1 for g, _ in first)
+    assert all(0 < n < len(g.latency_s) for g, n in first)
     again = collect(tmp_path, tasks, 0.0, both, both)
-    assert [len(g.latency_s) for g in again] == [len(g.latency_s) for g in first]
-    assert sorted(again[0].latency_s) == pytest.approx(sorted(first[0].latency_s))
+    assert [(len(g.latency_s), n) for g, n in again] == [(len(g.latency_s), n) for g, n in first]
+    assert sorted(again[0][0].latency_s) == pytest.approx(sorted(first[0][0].latency_s))
