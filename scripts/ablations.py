@@ -1,7 +1,7 @@
 """What each part of the search is worth (some 25 s a run of 200 trials; all of them: 1 h 45 min).
 
-Claim: every part of the default search has a gain in the area under the best-so-far curve. Runs
-what is missing in results/ablations.jsonl, so it can be stopped and continued, then races what
+Shows what each part of the default search gains in the area under the best-so-far curve. Runs what
+is missing in results/ablations.jsonl, so it can be stopped and continued, then races what
 was found and writes the table and the plot beside it. With `--trials 1000 --policies full` it
 shows sample efficiency.
 Usage: python scripts/ablations.py [--policies full random ...] [--cases C2D:2 ...] [--seeds 3]
