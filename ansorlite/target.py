@@ -10,7 +10,7 @@ import hashlib
 import os
 import platform
 import subprocess
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -71,6 +71,13 @@ class Target:
         if name not in PRESETS:
             raise ValueError(f"no target preset {name!r}: choose one of {', '.join(PRESETS)}")
         return Target(cores=cores, **PRESETS[name])
+
+    @staticmethod
+    def host_as(name: str) -> "Target":
+        """The host's cores and caches with the instructions of a preset, which it must have."""
+        host = Target.detect()
+        kept = {k: getattr(host, k) for k in ("l1_bytes", "l2_bytes", "l3_bytes", "cache_line")}
+        return replace(Target.cross(name, host.cores), **kept)
 
     @property
     def arch(self) -> str:

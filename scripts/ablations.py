@@ -3,9 +3,11 @@
 Shows what each part of the default search gains in the area under the best-so-far curve. Runs what
 is missing in results/ablations.jsonl, so it can be stopped and continued, then races what
 was found and writes the table and the plot beside it. With `--trials 1000 --policies full` it
-shows sample efficiency.
+shows sample efficiency. With `--avx2` programs have 16 registers of 32 bytes, and the analytic
+estimate the constants of such a CPU: what parts are worth where it does not fit the machine
+(results/ablations_avx2.jsonl).
 Usage: python scripts/ablations.py [--policies full random ...] [--cases C2D:2 ...] [--seeds 3]
-       [--trials 200] [--table] [--race-seconds 15] [--no-race]
+       [--trials 200] [--table] [--race-seconds 15] [--no-race] [--avx2]
 """
 
 import argparse
@@ -15,6 +17,7 @@ from pathlib import Path
 from ansorlite.bench import ablations
 from ansorlite.bench.programs import race_all
 from ansorlite.bench.runs import append_run, draw, read_runs
+from ansorlite.target import Target
 
 RESULTS = Path(__file__).parents[1] / "results" / "ablations.jsonl"
 
@@ -30,23 +33,27 @@ def main() -> int:
     parser.add_argument("--table", action="store_true", help="run nothing: only show what is there")
     parser.add_argument("--race-seconds", type=float, default=15.0, help="of every case (15)")
     parser.add_argument("--no-race", action="store_true", help="figures as each run measured them")
+    parser.add_argument("--avx2", action="store_true", help="x86-64 only")
     args = parser.parse_args()
-    runs = read_runs(RESULTS)
+    target = Target.host_as("x86-avx2") if args.avx2 else Target.detect()
+    path = RESULTS.with_stem("ablations_avx2") if args.avx2 else RESULTS
+    runs = read_runs(path)
     todo = ablations.missing(runs, args.policies, args.cases, args.seeds, args.trials)
     for policy, case, seed in [] if args.table else todo:
-        done = ablations.run(policy, case, seed, args.trials)
-        append_run(RESULTS, done)
+        done = ablations.run(policy, case, seed, args.trials, target)
+        append_run(path, done)
         print(
             f"{policy:14} {case:7} seed {seed}: {done.best()[-1] * 1e3:.3f} ms in "
             f"{done.wall_s:.0f} s",
             flush=True,
         )
-    runs = read_runs(RESULTS)
-    raced = None if args.no_race else race_all(runs, ablations.space_of, args.race_seconds)
+    runs, raced = read_runs(path), None
+    if not args.no_race:
+        raced = race_all(runs, ablations.space_of, args.race_seconds, target)
     text = ablations.table(runs, raced)
-    RESULTS.with_suffix(".txt").write_text(text)
+    path.with_suffix(".txt").write_text(text)
     print(text, end="")
-    draw([r for r in runs if r.policy in ablations.POLICIES], RESULTS)
+    draw([r for r in runs if r.policy in ablations.POLICIES], path)
     return 0
 
 

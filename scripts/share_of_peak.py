@@ -14,7 +14,6 @@ Usage: python scripts/share_of_peak.py [--trials 200] [--timeout 60] [--only GMM
 import argparse
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
@@ -47,10 +46,7 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", default=[])
     parser.add_argument("--avx2", action="store_true", help="x86-64 only")
     args = parser.parse_args()
-    target = Target.detect()
-    if args.avx2:
-        caches = {name: getattr(target, name) for name in ("l1_bytes", "l2_bytes", "l3_bytes")}
-        target = replace(Target.cross("x86-avx2", target.cores), **caches)
+    target = Target.host_as("x86-avx2") if args.avx2 else Target.detect()
     peak = measure_peak(target)
     runs = [fma_run(target, target.cores), tile_run(target, RUN_S)]
     head = f"{'case':6} {'weights':>8} {'GFLOP/s':>8} {'FMA now':>8} {'share':>6} claimed"

@@ -40,6 +40,14 @@ def test_presets_have_the_registers_of_their_instruction_set() -> None:
         Target.cross("vax")
 
 
+def test_the_host_with_the_instructions_of_a_preset() -> None:
+    host, avx2 = Target.detect(), Target.host_as("x86-avx2")
+    assert avx2.vector_bytes == 32 and avx2.cpu == Target.cross("x86-avx2").cpu
+    assert (avx2.cores, avx2.l2_bytes) == (host.cores, host.l2_bytes)
+    with pytest.raises(ValueError, match="no target preset 'vax'"):
+        Target.host_as("vax")
+
+
 def test_json_round_trip_and_fingerprint() -> None:
     for target in (Target(), *map(Target.cross, PRESETS)):
         assert Target.from_json(target.to_json()) == target

@@ -23,6 +23,7 @@ from ansorlite.search.policy import EvolutionParams
 from ansorlite.search.searchers import searcher
 from ansorlite.search.tune import tune
 from ansorlite.space.sketch import SpaceOptions
+from ansorlite.target import Target
 from ansorlite.task import SearchTask
 from ansorlite.workloads import workload
 
@@ -116,9 +117,9 @@ POLICIES: dict[str, Policy] = {
 }
 
 
-def run(policy: str, case: str, seed: int, trials: int) -> Run:
-    """Search once."""
-    p, task = POLICIES[policy], workload(case)
+def run(policy: str, case: str, seed: int, trials: int, target: Target | None = None) -> Run:
+    """Search once, for the host if nothing else is said."""
+    p, task = POLICIES[policy], workload(case, target=target)
     found = tune(
         task,
         trials,
@@ -190,8 +191,8 @@ def table(runs: Sequence[Run], raced: Raced | None = None) -> str:
         cells = []
         for b in budgets:
             reached = [share(k, c, b) for k, c in own.items() if asked[k] >= b]
-            low = min(reached, default=math.nan)
-            cells.append(f"{geometric_mean(reached):7.1%} {low:6.0%}")
+            both = f"{geometric_mean(reached):7.1%} {min(reached):6.0%}" if reached else ""
+            cells.append(f"{both:14}")
         mean, low, high, pairs = gain(curves, name)
         against = (
             "" if name == "full" else f"{mean:+.3f} ({low:+.3f} to {high:+.3f}, {pairs} pairs)"

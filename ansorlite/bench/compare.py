@@ -253,6 +253,32 @@ def _as_fast(runs: Sequence[Run], raced: Raced, chaser: str, goal: str) -> list[
     return [f"  raced: as fast as its last program in {', '.join(told)}"] if told else []
 
 
+def case_by_case(runs: Sequence[Run], raced: Raced, chaser: str, goal: str, budget: int) -> str:
+    """How fast the program of `chaser` after `budget` trials is, and how long it took to find.
+
+    Both are relative to the last program and the whole time of `goal`: medians over the seeds of
+    raced programs. Empty where there are none.
+    """
+    by_key = {r.key: r for r in runs}
+    speeds: dict[str, list[float]] = {}
+    times: dict[str, list[float]] = {}
+    for (name, case, seed), r in by_key.items():
+        own = by_key.get((chaser, case, seed))
+        mine, last = raced.get((chaser, case, seed, budget)), raced.get((*r.key, r.budget))
+        if name == goal and own is not None and mine and last:
+            speeds.setdefault(case, []).append(last / mine)
+            at = own.at_s[: max(budget, 1)]
+            times.setdefault(case, []).append(at[-1] / r.at_s[-1] if at and r.at_s else math.nan)
+    if not speeds:
+        return ""
+    lines = [f"{chaser} after {budget} trials against the last of {goal}: speed, time"]
+    lines += [f"  {c:6} {median(v):5.2f} {median(times[c]):5.0%}" for c, v in speeds.items()]
+    ahead = [c for c, v in speeds.items() if median(v) * AS_FAST >= 1.0]
+    sooner = [c for c in ahead if median(times[c]) < 1.0]
+    lines.append(f"  as fast in {len(ahead)} of {len(speeds)} cases, sooner in {len(sooner)}")
+    return "\n".join(lines) + "\n"
+
+
 def curves(runs: Sequence[Run], flop: float, seconds: bool) -> dict[str, list[tuple[Float, Float]]]:
     """What `bench.runs.plot` draws: best GFLOP/s of every searcher by trials, or by seconds."""
     out: dict[str, list[tuple[Float, Float]]] = {}

@@ -21,6 +21,7 @@ from ansorlite.search.result import TuneResult
 from ansorlite.search.tune import SETTLE_ALONE, Session
 from ansorlite.search.tuner import record_candidate
 from ansorlite.space.sketch import Sketch
+from ansorlite.target import Target
 from ansorlite.task import SearchTask
 from ansorlite.workloads import workload
 
@@ -70,15 +71,19 @@ def program_at(run: Run, budget: int, space: Space) -> Program | None:
 
 
 def race_all(
-    runs: Sequence[Run], space_of: Callable[[str, SearchTask], Space], seconds: float = 15.0
+    runs: Sequence[Run],
+    space_of: Callable[[str, SearchTask], Space],
+    seconds: float = 15.0,
+    target: Target | None = None,
 ) -> Raced:
     """What the runs had found at the budgets, raced in turn, about so many seconds a case.
 
-    `space_of` gives the space of a run's policy for a task.
+    `space_of` gives the space of a run's policy for a task. Runs for another target than this one
+    (the host's) are left out.
     """
     out: Raced = {}
     for case in dict.fromkeys(r.case for r in runs):
-        task = workload(case)
+        task = workload(case, target=target)
         own = [r for r in runs if r.case == case and r.target == task.target.fingerprint]
         spaces = {name: space_of(name, task) for name in {r.policy for r in own}}
         distinct: dict[str, list[tuple[str, str, int, int]]] = {}

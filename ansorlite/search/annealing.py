@@ -197,6 +197,8 @@ class AnnealingPolicy:
 
     def _diverse(self, ranked: Sequence[tuple[float, Candidate]], n: int) -> list[Candidate]:
         """Greedily the rows with the most score and new values of knobs (submodular)."""
+        if not ranked:  # the chains came by nothing that is new
+            return []
         scores = np.asarray([score for score, _ in ranked])
         scale = float(np.std(scores)) or 1.0
         covered: set[tuple[str, int, int]] = set()

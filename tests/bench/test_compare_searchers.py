@@ -1,5 +1,6 @@
 """Searchers against each other: runs, curves, the table; one small comparison of each kind."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ from ansorlite import cli
 from ansorlite.bench import compare as module
 from ansorlite.bench.compare import (
     CompareOptions,
+    case_by_case,
     claims_text,
     compare,
     curves,
@@ -114,6 +116,19 @@ def test_programs_that_were_raced() -> None:
     assert "template-ga in 1 of 1 runs, on average after 25% of its trials" in text
     raced["ansor", "C2D:2", 0, 2] = 4.1
     assert "in 0 of 1 after 2" in claims_text([FAST, SLOW], raced)
+
+
+def test_cases_one_by_one() -> None:
+    """Speed and time, medians over the seeds, of what was raced."""
+    runs = [replace(r, seed=k) for k in range(3) for r in (FAST, SLOW)]
+    raced = {("ansor", "C2D:2", k, 2): 2.0 * (k + 1) for k in range(3)}
+    raced |= {("template-ga", "C2D:2", k, 4): 4.0 for k in range(3)}
+    text = case_by_case(runs, raced, "ansor", "template-ga", 2)
+    assert "  C2D:2   1.00   29%" in text
+    assert "as fast in 1 of 1 cases, sooner in 1" in text
+    assert case_by_case(runs, raced, "ansor", "template-ga", 3) == ""
+    slower = {**raced, ("ansor", "C2D:2", 1, 2): 4.1}
+    assert "as fast in 0 of 1" in case_by_case(runs, slower, "ansor", "template-ga", 2)
 
 
 def test_a_program_that_no_template_has() -> None:
