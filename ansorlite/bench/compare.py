@@ -272,7 +272,7 @@ def case_by_case(runs: Sequence[Run], raced: Raced, chaser: str, goal: str, budg
     if not speeds:
         return ""
     lines = [f"{chaser} after {budget} trials against the last of {goal}: speed, time"]
-    lines += [f"  {c:6} {median(v):5.2f} {median(times[c]):5.0%}" for c, v in speeds.items()]
+    lines += [f"  {c:6} {median(v):6.3f} {median(times[c]):5.0%}" for c, v in speeds.items()]
     ahead = [c for c, v in speeds.items() if median(v) * AS_FAST >= 1.0]
     sooner = [c for c in ahead if median(times[c]) < 1.0]
     lines.append(f"  as fast in {len(ahead)} of {len(speeds)} cases, sooner in {len(sooner)}")

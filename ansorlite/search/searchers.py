@@ -46,18 +46,24 @@ class Context:
 class Searcher:
     """`template`: its space is that of the task's template instead of all sketches.
 
-    `neighbours`: what did well for similar tasks is measured first.
+    `neighbours`: what did well for similar tasks is measured first. `plain`: the plain schedule is
+    the first trial of every task, so that whatever ends the search there is a measured answer.
+    `most`: sketches of a task, where making and looking at all would take longer than measuring.
     """
 
     what: str
     make: Callable[[Sequence[Sketch], Context], SearchPolicy]
     template: bool = False
     neighbours: bool = False
+    plain: bool = True
+    most: int | None = None
 
     def space(self, task: SearchTask, options: SpaceOptions | None) -> list[Sketch]:
         """The task's sketches; AnsorliteError where no template matches."""
         if self.template:
             return template_sketches(task.dag, task.target)
+        if options is None and self.most is not None:
+            options = SpaceOptions(max_sketches=self.most)
         return sketches(task.dag, task.target, options)
 
 
@@ -130,7 +136,9 @@ SEARCHERS: dict[str, Searcher] = {
         "Ansor's: sketches, evolution, a learned cost model", _evolutionary, neighbours=True
     ),
     "random": Searcher("legal programs of all sketches at random", _random),
-    "one-shot": Searcher("a pretrained model, no updates: few programs are measured", _one_shot),
+    "one-shot": Searcher(
+        "a pretrained model, no updates: few programs are measured", _one_shot, plain=False, most=8
+    ),
     "beam": Searcher("programs built decision by decision, early pruning", _beam),
     "annealing": Searcher("AutoTVM's annealing over all sketches", annealing()),
     "template-grid": Searcher("a template's programs in order", _grid, True),

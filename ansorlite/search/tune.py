@@ -237,7 +237,7 @@ class Session:
             groups = [p.group() for p in self._policies if isinstance(p, AnnealingPolicy)]
             return [g for g in groups if g.task_key != own and len(g.latency_s)]
 
-        return TaskTuner(task, space, made, self.shared, self.history)
+        return TaskTuner(task, space, made, self.shared, self.history, self.searcher.plain)
 
     def train(self, tuners: Sequence[TaskTuner]) -> None:
         """Retrain the cost model on everything told so far, if something is new."""

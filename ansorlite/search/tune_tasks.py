@@ -22,7 +22,8 @@ from ansorlite.search.tune import MIN_ROUND, Session, round_size, snapshot, task
 from ansorlite.search.tuner import TaskTuner
 from ansorlite.task import SearchTask
 
-SETTLE = (3, 0.15)  # contenders of a task raced at the end, and seconds of the race
+SETTLE = 3  # contenders of a task raced at the end
+SETTLE_S, SETTLE_TRIAL_S = 0.15, 0.01  # seconds of the race, at most and for every trial
 MANY = 8  # tasks of which each has a small first round
 RIVALS = 2  # programs of a task that go with the best one into the race inside the network
 CLOSE = 1.15  # another form is settled too if its best is within this factor
@@ -126,7 +127,7 @@ def _settle_all(
             close = best and (tuner.best_latency_s or float("inf")) < CLOSE * best
             if session.left_s() <= 1.0 or tuner.trials <= 1 or not close:
                 continue
-            winner = tuner.settle(*SETTLE)
+            winner = tuner.settle(SETTLE, min(SETTLE_S, SETTLE_TRIAL_S * tuner.trials))
             known = winners.get(int(k), (None, None))[1]
             if winner is not None and (known is None or winner[1] < known[1]):
                 winners[int(k)] = tuner, winner
@@ -172,7 +173,7 @@ def _rounds(
     everyone = [t for f in found for t in f.tuners]
     size = round_size(session, len(everyone))
     # Every task first gets its valid answer, the plain schedule, so that any end has a network.
-    for f in found:
+    for f in found if session.searcher.plain else ():
         if f.tuners[0].rounds == 0:
             f.tuners[0].round(1)
     plan.start([w.weight * _plain_s(f) for w, f in zip(weighted, found, strict=True)])
@@ -181,10 +182,11 @@ def _rounds(
         if k is None:
             break
         tuner = found[k].next()
+        done = sum(t.trials for t in everyone)
         # Many tasks: a small first round of each brings the whole down soonest.
         first = tuner.rounds <= 1 and len(found) >= MANY
-        wanted = min(size, MIN_ROUND) if first else size
-        n = session.round_of(wanted, sum(t.trials for t in everyone), tuner.pending)
+        wanted = min(size, MIN_ROUND, _fair(session, done, everyone)) if first else size
+        n = session.round_of(wanted, done, tuner.pending)
         if n == 0:
             break
         session.train(everyone)
@@ -196,6 +198,12 @@ def _rounds(
         show.update(_network_snapshot(session, weighted, found, tuner))
         if on_round is not None:
             on_round(found)
+
+
+def _fair(session: Session, done: int, everyone: Sequence[TaskTuner]) -> int:
+    """Candidates of a first round that leave as many for the first rounds of all others."""
+    left = session.round_of(done + MIN_ROUND * len(everyone), done, 0)
+    return max(1, left // max(1, sum(t.rounds <= 1 for t in everyone)))
 
 
 def _network_snapshot(

@@ -115,10 +115,15 @@ class TaskTuner:
         policy: SearchPolicy | Callable[[Sequence[Sketch]], SearchPolicy],
         shared: Shared,
         history: Sequence[Record] = (),
+        plain: bool = True,
     ) -> None:
-        """Sketches, and the policy on them, may be functions: they are called when first needed."""
+        """Sketches, and the policy on them, may be functions: they are called when first needed.
+
+        The first round is the plain schedule alone, or, without `plain`, like all others.
+        """
         self.task, self.shared = task, shared
         self._given = sketches, policy
+        self._begins_plain = plain and task.meaning is None and not is_heavy(task)
         self.records: list[Record] = []
         self.images: dict[int, KernelImage] = {}  # by trial
         self.rounds = 0
@@ -215,7 +220,7 @@ class TaskTuner:
 
         Returns how many trials the round has; 0 if no candidate, or no time, is left.
         """
-        if self.rounds == 0 and self.task.meaning is None and not is_heavy(self.task):
+        if self.rounds == 0 and self._begins_plain:
             return self._plain_round()
         self.rounds = max(1, self.rounds)
         number = self.rounds
@@ -385,6 +390,7 @@ class TaskTuner:
         )
         self.shared.record(record)
         self.records.append(record)
+        self._fits[record.trial] = True
         self.shared.counts[record.status] += 1
         if image is not None and record.ok:
             self.images[record.trial] = image

@@ -124,7 +124,7 @@ def test_cases_one_by_one() -> None:
     raced = {("ansor", "C2D:2", k, 2): 2.0 * (k + 1) for k in range(3)}
     raced |= {("template-ga", "C2D:2", k, 4): 4.0 for k in range(3)}
     text = case_by_case(runs, raced, "ansor", "template-ga", 2)
-    assert "  C2D:2   1.00   29%" in text
+    assert "  C2D:2   1.000   29%" in text
     assert "as fast in 1 of 1 cases, sooner in 1" in text
     assert case_by_case(runs, raced, "ansor", "template-ga", 3) == ""
     slower = {**raced, ("ansor", "C2D:2", 1, 2): 4.1}
