@@ -6,7 +6,7 @@ measurements give a network at least 90 % of the fully tuned speed in at most a 
 Both modules are timed in turn in one process. A model made before is used again. Runs what is
 missing in results/one_shot.jsonl, then writes the table beside it.
 Usage: python scripts/one_shot.py [--network resnet50] [--minutes 25] [--model FILE] [--trials 3000]
-       [--one-shot-trials 120] [--seeds 1] [--table]
+       [--one-shot-trials 110] [--seeds 1] [--table]
 """
 
 import argparse
@@ -38,7 +38,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=25.0, help="of measuring for the model")
     parser.add_argument("--model", type=Path, default=MODEL)
     parser.add_argument("--trials", type=int, default=3000)
-    parser.add_argument("--one-shot-trials", type=int, default=120)
+    parser.add_argument("--one-shot-trials", type=int, default=110)
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--table", action="store_true", help="run nothing: only show what is there")
     args = parser.parse_args()

@@ -1,5 +1,6 @@
 """Networks from end to end: tuned, compiled and compared with the graph's meaning in numpy."""
 
+from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -180,6 +181,14 @@ def test_networks_share_their_tasks(scheduler: str, tmp_path: Path) -> None:
     for net, module in zip(nets, modules, strict=True):
         x = picture(net, 7)
         assert relative_error(module(x), evaluate(net, [x])[0]) < 1e-4
+
+
+def test_a_small_budget_is_shared_by_all_tasks(tmp_path: Path) -> None:
+    """Two of each of nine tasks, beside the plain schedule, rather than eight of a few."""
+    net = _dense("nine", 0, *range(8, 17), 24)
+    al.auto_schedule(net, n_trials=27, log=tmp_path / "log", progress=False)
+    trials = Counter(r.task for r in read_log(tmp_path / "log").records)
+    assert list(trials.values()) == [3] * 9
 
 
 def test_a_convolution_is_tuned_in_every_form(tmp_path: Path) -> None:

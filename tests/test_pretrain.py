@@ -14,6 +14,7 @@ from ansorlite.graph.build import GraphBuilder
 from ansorlite.graph.ir import Graph
 from ansorlite.pretrain import Layer, LayerPrior, layer_task, layers_of, pretrain
 from ansorlite.records import read_log
+from ansorlite.space.plain import PLAIN
 from ansorlite.target import Target
 
 
@@ -66,11 +67,14 @@ def test_one_shot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     task = layer_task(Layer("dense", (24,), 40, 64), Target.detect())
     result = al.tune(task, n_trials=6, policy="one-shot", pretrained=path, progress=False)
     assert result.best is not None and result.trials == 6
-    net = al.auto_schedule(
-        dense_net(), n_trials=10, policy="one-shot", pretrained=path, progress=False
-    )
     x = np.ones((8, 32), np.float32)
-    assert net(x).shape == (8, 16)
+    for n_trials in (10, 1):  # with one, what the model predicts serves the others
+        once = {"policy": "one-shot", "pretrained": path, "progress": False}
+        log = tmp_path / f"{n_trials}.jsonl"
+        net = al.auto_schedule(dense_net(), n_trials=n_trials, log=log, **once)
+        records = read_log(log).records
+        assert len(records) == n_trials and all(r.sketch != PLAIN for r in records)
+        assert net(x).shape == (8, 16)
 
 
 def test_attention(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

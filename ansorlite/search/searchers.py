@@ -48,7 +48,7 @@ class Searcher:
 
     `neighbours`: what did well for similar tasks is measured first. `plain`: the plain schedule is
     the first trial of every task, so that whatever ends the search there is a measured answer.
-    `most`: sketches of a task, where making and looking at all would take longer than measuring.
+    `options` are those of its space, unless others are given.
     """
 
     what: str
@@ -56,15 +56,13 @@ class Searcher:
     template: bool = False
     neighbours: bool = False
     plain: bool = True
-    most: int | None = None
+    options: SpaceOptions | None = None
 
     def space(self, task: SearchTask, options: SpaceOptions | None) -> list[Sketch]:
         """The task's sketches; AnsorliteError where no template matches."""
         if self.template:
             return template_sketches(task.dag, task.target)
-        if options is None and self.most is not None:
-            options = SpaceOptions(max_sketches=self.most)
-        return sketches(task.dag, task.target, options)
+        return sketches(task.dag, task.target, options or self.options)
 
 
 def _evolutionary(found: Sequence[Sketch], c: Context) -> EvolutionaryPolicy:
@@ -137,7 +135,11 @@ SEARCHERS: dict[str, Searcher] = {
     ),
     "random": Searcher("legal programs of all sketches at random", _random),
     "one-shot": Searcher(
-        "a pretrained model, no updates: few programs are measured", _one_shot, plain=False, most=8
+        "a pretrained model, no updates: few programs are measured",
+        _one_shot,
+        plain=False,
+        # Making and looking at all sketches takes longer than measuring does.
+        options=SpaceOptions(max_sketches=8, locations=False),
     ),
     "beam": Searcher("programs built decision by decision, early pruning", _beam),
     "annealing": Searcher("AutoTVM's annealing over all sketches", annealing()),

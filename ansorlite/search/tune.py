@@ -400,6 +400,8 @@ def task_result(
     if winner is not None:
         session.trace.best(tuner.task, record_state(tuner.task, winner[0]))
     found = None if winner is None else BestProgram(tuner.task, winner[0], winner[1], peak)
+    # Without a measured answer the model's; not that of a model that was to learn first.
+    guessed = session.n_trials == 0 or (not session.searcher.plain and session.left_s() > 0)
     return TuneResult(
         tuner.task,
         found,
@@ -407,7 +409,7 @@ def task_result(
         session.clock.seconds,
         session.elapsed_s,
         session.interrupted,
-        tuner.predicted() if found is None and session.n_trials == 0 else None,
+        tuner.predicted() if found is None and guessed else None,
         image=None if found is None else tuner.images.get(found.record.trial),
         of_all_forms=trials,
     )

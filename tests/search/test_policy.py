@@ -182,7 +182,7 @@ def test_a_space_is_used_up_and_then_empty(make: Factory) -> None:
         check_legal(asked, task)
         assert not seen & set(keys(asked))
         seen |= set(keys(asked))
-        policy.tell(asked, [1e-3] * len(asked))
+        policy.tell(asked, [1e-3 * (1 + k) for k in range(len(asked))])
     assert not policy.ask(5, 40)
     assert 0 < len(seen) <= size
 
