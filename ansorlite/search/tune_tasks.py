@@ -185,7 +185,9 @@ def _rounds(
         done = sum(t.trials for t in everyone)
         # Many tasks: a small first round of each brings the whole down soonest.
         first = tuner.rounds <= 1 and len(found) >= MANY
-        wanted = min(size, MIN_ROUND, _fair(session, done, everyone)) if first else size
+        wanted = (
+            min(size, MIN_ROUND, _fair(session, done - tuner.pending, everyone)) if first else size
+        )
         n = session.round_of(wanted, done, tuner.pending)
         if n == 0:
             break
