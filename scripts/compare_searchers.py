@@ -47,8 +47,14 @@ TRIALS = {  # of a case
     "template-random": 400,
 }
 RIVALS = "ansor", "template-xgb"
+FIGURES = {  # beside the raw data: what is added to its name, who is drawn
+    "": ("ansor", "template-xgb", "template-ga", "template-random"),
+    "_losses": ("template-xgb", "template-xgb-reg"),
+    "_acquisition": ("template-xgb-reg", "template-xgb-ei", "template-xgb-ucb"),
+}
 OF_NETWORKS = 1000  # trials of each
 FINAL_RACE_S = 40.0  # of a case
+FINAL_RACES = 10  # processes that share it: where memory lies is worth a percent
 
 
 def main() -> int:
@@ -74,13 +80,15 @@ def main() -> int:
     if raced is not None:
         # The few that this is about alone, and for longer: they are as fast within a percent.
         last = [replace(r, programs=kept(r)) for r in runs if r.policy in RIVALS]
-        finals = race_all(last, space_of, FINAL_RACE_S)
+        finals = race_all(last, space_of, FINAL_RACE_S, races=FINAL_RACES)
         text += case_by_case(last, finals, *RIVALS, WITHIN)
     if not args.networks:
         text += "\n".join(outside_templates(runs)) + "\n"
     path.with_suffix(".txt").write_text(text)
     print(text, end="")
-    draw(runs, path)
+    for suffix, names in FIGURES.items():
+        if any(r.policy in names[1:] for r in runs):
+            draw(runs, path.with_stem(path.stem + suffix), names)
     return 0
 
 

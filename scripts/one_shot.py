@@ -4,7 +4,7 @@ the first time, 25 of them for the model of this machine).
 Claim: with a model pretrained on other networks, in less than two hours, one pass of search and few
 measurements give a network at least 90 % of the fully tuned speed in at most a tenth of the time.
 Both modules are timed in turn in one process. A model made before is used again. Runs what is
-missing in results/one_shot.jsonl, then writes the table beside it.
+missing in results/one_shot.jsonl, then writes the table and a plot beside it.
 Usage: python scripts/one_shot.py [--network resnet50] [--minutes 25] [--model FILE] [--trials 3000]
        [--one-shot-trials 110] [--seeds 1] [--table]
 """
@@ -14,7 +14,7 @@ import json
 import sys
 import time
 from pathlib import Path
-from statistics import median
+from statistics import median, quantiles
 from typing import Any
 
 import ansorlite as al
@@ -58,6 +58,7 @@ def main() -> int:
     text = table(rows)
     RESULTS.with_suffix(".txt").write_text(text)
     print(text, end="")
+    draw(rows)
     return 0
 
 
@@ -114,6 +115,39 @@ def table(rows: list[dict[str, Any]]) -> str:
     ]
     lines.append("left one-shot, right full tuning; both modules timed in turn in one process")
     return "\n".join(lines) + "\n"
+
+
+def draw(rows: list[dict[str, Any]]) -> None:
+    """Seconds of tuning and latency of both ways; bars span the middle half of the turns."""
+    try:
+        import matplotlib
+    except ImportError:
+        print("no plot: it needs matplotlib (pip install 'ansorlite[report]')", file=sys.stderr)
+        return
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(7, 4.5))
+    for r in rows:
+        for k, (way, mark) in enumerate((("one_shot", "o"), ("full", "s"))):
+            low, middle, high = quantiles([1e3 * turn[k] for turn in r["turns_s"]], n=4)
+            axes.errorbar(
+                r[f"{way}_s"],
+                middle,
+                [[middle - low], [high - middle]],
+                fmt=mark,
+                capsize=4,
+                label=f"{r['network']}, seed {r['seed']}: {way.replace('_', '-')} "
+                f"({r[f'{way}_trials']} trials)",
+            )
+    axes.set_xlabel("seconds of tuning")
+    axes.set_ylabel("latency (ms)")
+    axes.set_xscale("log")
+    axes.set_ylim(bottom=0.0)
+    axes.legend()
+    figure.tight_layout()
+    figure.savefig(RESULTS.with_suffix(".svg"))
+    pyplot.close(figure)
 
 
 if __name__ == "__main__":

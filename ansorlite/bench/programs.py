@@ -75,9 +75,11 @@ def race_all(
     space_of: Callable[[str, SearchTask], Space],
     seconds: float = 15.0,
     target: Target | None = None,
+    races: int = RACES,
 ) -> Raced:
     """What the runs had found at the budgets, raced in turn, about so many seconds a case.
 
+    These are shared out among so many `races`, each in a process of its own.
     `space_of` gives the space of a run's policy for a task. Runs for another target than this one
     (the host's) are left out.
     """
@@ -97,14 +99,16 @@ def race_all(
         if not programs:
             continue
         for text, latency in zip(
-            programs, _raced(task, list(programs.values()), seconds), strict=True
+            programs, _raced(task, list(programs.values()), seconds, races), strict=True
         ):
             if latency is not None:
                 out |= dict.fromkeys(distinct[text], latency)
     return out
 
 
-def _raced(task: SearchTask, programs: Sequence[Program], seconds: float) -> list[float | None]:
+def _raced(
+    task: SearchTask, programs: Sequence[Program], seconds: float, races: int
+) -> list[float | None]:
     """Medians of several races, each in a process of its own: where memory lies is luck.
 
     Races count by how their contenders stand to the middle one, as the machine drifts.
@@ -112,10 +116,10 @@ def _raced(task: SearchTask, programs: Sequence[Program], seconds: float) -> lis
     images = [build_program(p, task.target) for p in programs]
     relative: list[list[float]] = [[] for _ in images]
     middles = []
-    for _ in range(RACES):
+    for _ in range(races):
         with Session(1, None, progress=False) as session:
             session.tuner(task).prepare()
-            found = race(session.shared.runner, task.workload_key, images, seconds / RACES)
+            found = race(session.shared.runner, task.workload_key, images, seconds / races)
         times = [r.latency_s if r.ok else None for r in found]
         ran = [t for t in times if t]
         if ran:

@@ -8,7 +8,7 @@ import json
 import math
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -107,8 +107,14 @@ def read_runs(path: Path) -> list[Run]:
 
 def append_run(path: Path, new: Run) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
+    fields = asdict(new) | {"latency_s": _rounded(new.latency_s), "at_s": _rounded(new.at_s)}
     with path.open("a") as out:
-        out.write(json.dumps(asdict(new)) + "\n")
+        out.write(json.dumps(fields) + "\n")
+
+
+def _rounded(seconds: Sequence[float | None]) -> list[float | None]:
+    """Six digits: more than any clock tells."""
+    return [None if t is None else float(f"{t:.6g}") for t in seconds]
 
 
 def efficiency(runs: Sequence[Run]) -> dict[Key, Float]:
@@ -167,15 +173,16 @@ def plot(curves: Mapping[str, Sequence[tuple[Float, Float]]], path: Path, x: str
     pyplot.close(figure)
 
 
-def draw(runs: Sequence[Run], path: Path) -> None:
-    """Plots beside a file of runs: what they reached of the best known, by trials and by seconds.
+def draw(runs: Sequence[Run], path: Path, policies: Collection[str] | None = None) -> None:
+    """Plots beside `path`: what runs reached of the best that any did, by trials and by seconds.
 
-    Without matplotlib it says so on standard error, and that is all.
+    Only `policies` are drawn, if given. Without matplotlib it says so on standard error, and that
+    is all.
     """
     by_trials: dict[str, list[tuple[Float, Float]]] = {}
     by_seconds: dict[str, list[tuple[Float, Float]]] = {}
     curves = efficiency(runs)
-    for r in [r for r in runs if r.latency_s]:
+    for r in [r for r in runs if r.latency_s and (policies is None or r.policy in policies)]:
         curve = curves[r.key]
         by_trials.setdefault(r.policy, []).append((np.arange(1.0, len(curve) + 1), curve))
         if r.at_s:

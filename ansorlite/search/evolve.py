@@ -13,7 +13,9 @@ from ansorlite.schedule.holes import Hole
 from ansorlite.space.sketch import Sketch
 
 Rows = npt.NDArray[np.int32]
-MAX_NEIGHBOURS = 24
+MAX_NEIGHBOURS = 32
+BESIDE = (-2, -1, 1, 2)  # steps between the register factors that there are
+VECTORS = (-16, -8, 8, 16)  # steps of whole vectors
 REDRAW = 0.25  # share of tile mutations that draw any option
 KIND_WEIGHTS = {
     "tile": 1.0,
@@ -31,12 +33,12 @@ def neighbours(options: tuple[tuple[int, ...], ...]) -> npt.NDArray[np.int32]:
     """int32[n_options, MAX_NEIGHBOURS]: options one move away, repeated to fill each line.
 
     A move multiplies or divides one level by a small factor (the outermost level takes up the
-    rest), shifts a factor between two levels, or changes the register factor to its neighbours.
+    rest), shifts a factor between two levels, or changes the register factor by a little or by a
+    vector, where the other levels stay as near to what they were as their options allow.
     """
     where = {o: k for k, o in enumerate(options)}
     table = np.empty((len(options), MAX_NEIGHBOURS), dtype=np.int32)
-    last_values = sorted({o[-1] for o in options})
-    rank = {v: k for k, v in enumerate(last_values)}
+    resized = _other_registers(options)
     for k, o in enumerate(options):
         found: list[int] = []
         width = len(o)
@@ -52,13 +54,30 @@ def neighbours(options: tuple[tuple[int, ...], ...]) -> npt.NDArray[np.int32]:
                             moved = list(down)
                             moved[b] *= p
                             found.append(where.get(tuple(moved), -1))
-        for step in (-2, -1, 1, 2):
-            r = rank[o[-1]] + step
-            if 0 <= r < len(last_values):
-                found.append(where.get((*o[:-1], last_values[r]), -1))
-        near = [n for n in dict.fromkeys(found) if n >= 0 and n != k][:MAX_NEIGHBOURS]
-        table[k] = np.resize(np.asarray(near or [k], dtype=np.int32), MAX_NEIGHBOURS)
+        near = dict.fromkeys([*resized[k], *found])
+        some = [n for n in near if n >= 0 and n != k][:MAX_NEIGHBOURS]
+        table[k] = np.resize(np.asarray(some or [k], dtype=np.int32), MAX_NEIGHBOURS)
     return table
+
+
+def _other_registers(options: tuple[tuple[int, ...], ...]) -> npt.NDArray[np.int64]:
+    """int64[n_options, moves]: the nearest option of every other register factor nearby, or -1.
+
+    Inexact tiles come in other numbers, whose divisors the outer levels have to be.
+    """
+    values = np.asarray(options, dtype=np.int64).reshape(len(options), -1)
+    last, outer = values[:, -1], np.log2(values[:, :-1])
+    kinds, rank = np.unique(last, return_inverse=True)
+    beside = [np.where((m := rank + s) == np.clip(m, 0, len(kinds) - 1), m, -1) for s in BESIDE]
+    wanted = [np.where(m >= 0, kinds[m], -1) for m in beside] + [last + s for s in VECTORS]
+    out = np.full((len(options), len(wanted)), -1, dtype=np.int64)
+    for kind in kinds:
+        to = np.flatnonzero(last == kind)
+        for column, values_wanted in enumerate(wanted):
+            of = np.flatnonzero(values_wanted == kind)
+            distance = np.abs(outer[of, None] - outer[None, to]).sum(axis=2)
+            out[of, column] = to[np.argmin(distance, axis=1)]
+    return out
 
 
 def mutate(rows: Rows, holes: tuple[Hole, ...], rng: np.random.Generator) -> Rows:
