@@ -43,7 +43,7 @@ def compare(
     network: Callable[[str], "Graph"],
     writable: Callable[[Path], Path],
 ) -> int:
-    """Run the searchers; a line a run as it ends, then a table."""
+    """Run the searchers; a line a run as it ends, then a table; Ctrl-C keeps those so far."""
     from ansorlite.bench.compare import CompareOptions, curves, table
     from ansorlite.bench.compare import compare as run_all
     from ansorlite.bench.runs import Run, plot
@@ -59,7 +59,10 @@ def compare(
     trials = 64 if args.trials is None and args.timeout is None else args.trials
     options = CompareOptions(trials, args.timeout, args.seeds, args.logs, args.pretrained)
 
+    runs: list[Run] = []
+
     def each(run: Run) -> None:
+        runs.append(run)
         best = float(run.best()[-1]) if run.latency_s else None
         print(
             f"{run.policy} seed {run.seed}: {format_latency(best)} after {len(run.latency_s)} "
@@ -72,7 +75,12 @@ def compare(
     if not names:
         raise AnsorliteError("no searcher is named: give --searchers A,B,... or 'list'")
     output = None if args.output is None else writable(args.output)
-    runs = run_all(what, names, options, each, output)
+    try:
+        run_all(what, names, options, each, output)
+    except KeyboardInterrupt:
+        if not runs:
+            raise
+        print("interrupted: the runs that ended are kept", file=sys.stderr)
     print(table(runs, flop), end="")
     if args.plot is not None:
         try:

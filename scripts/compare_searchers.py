@@ -47,7 +47,7 @@ TRIALS = {  # of a case
     "template-random": 400,
 }
 RIVALS = "ansor", "template-xgb"
-FIGURES = {  # beside the raw data: what is added to its name, who is drawn
+FIGURES = {  # beside the raw data: what is added to its name, who is compared
     "": ("ansor", "template-xgb", "template-ga", "template-random"),
     "_losses": ("template-xgb", "template-xgb-reg"),
     "_acquisition": ("template-xgb-reg", "template-xgb-ei", "template-xgb-ucb"),
@@ -76,7 +76,7 @@ def main() -> int:
             print(f"{run.policy:18} {run.case:12} seed {run.seed}: {best}", flush=True)
     runs = read_runs(path)
     raced = None if args.networks or args.no_race else race_all(runs, space_of)
-    text = claims_text(runs, raced)
+    text = claims_text(runs, raced, FIGURES.values())
     if raced is not None:
         # The few that this is about alone, and for longer: they are as fast within a percent.
         last = [replace(r, programs=kept(r)) for r in runs if r.policy in RIVALS]

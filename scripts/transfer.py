@@ -15,7 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from ansorlite.bench.runs import Run, append_run, draw, geometric_mean, read_runs, run_of
+from ansorlite.bench.runs import Run, append_run, draw, geometric_mean, read_runs, run_of, whole
 from ansorlite.graph.partition import partition
 from ansorlite.graph.passes import optimize
 from ansorlite.pipeline import network_tasks
@@ -101,6 +101,7 @@ def held_out_run(
         round_size=ROUND,
         progress=False,
     )
+    whole(found.interrupted)
     return run_of(policy, task.name, seed, found, began)
 
 

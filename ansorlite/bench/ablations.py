@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ansorlite.bench.programs import Raced, Space, by_name, corrected, programs_at, shares
-from ansorlite.bench.runs import Float, Run, area, efficiency, geometric_mean, run_of
+from ansorlite.bench.runs import Float, Run, area, efficiency, geometric_mean, run_of, whole
 from ansorlite.cost.correction import CorrectionModel
 from ansorlite.cost.losses import Features, Floats, TrainingGroup
 from ansorlite.cost.model import CostModel, GBDTModel
@@ -130,6 +130,7 @@ def run(policy: str, case: str, seed: int, trials: int, target: Target | None = 
         space=p.space,
         progress=False,
     )
+    whole(found.interrupted)
     programs = programs_at(space_of(policy, task), found, BUDGETS, trials)
     return run_of(policy, case, seed, found, programs=programs, asked=trials)
 

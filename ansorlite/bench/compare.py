@@ -7,7 +7,7 @@ generation, building, measuring and records are the same for all, and they run o
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -16,7 +16,16 @@ import numpy as np
 
 from ansorlite.bench.in_step import Turn
 from ansorlite.bench.programs import Raced, Space, by_name, corrected, programs_at, shares
-from ansorlite.bench.runs import Float, Key, Run, append_run, efficiency, geometric_mean, run_of
+from ansorlite.bench.runs import (
+    Float,
+    Key,
+    Run,
+    append_run,
+    efficiency,
+    geometric_mean,
+    run_of,
+    whole,
+)
 from ansorlite.graph.ir import Graph
 from ansorlite.graph.partition import partition
 from ansorlite.graph.passes import optimize
@@ -59,7 +68,8 @@ def compare(
 ) -> list[Run]:
     """Run every searcher with every seed, seed by seed; `each` gets the runs as they end.
 
-    Raises AnsorliteError for a searcher or a case that does not exist, before anything runs.
+    Raises AnsorliteError for a searcher or a case that does not exist, before anything runs, and
+    KeyboardInterrupt at Ctrl-C, without the run that it cut short.
     """
     for name in names:
         searcher(name)
@@ -91,6 +101,7 @@ def run_case(case: str, name: str, seed: int, options: CompareOptions) -> Run:
         pretrained=_model(options, name),
         progress=False,
     )
+    whole(found.interrupted)
     budgets = sorted({*BUDGETS, options.trials or len(found.records)})
     programs = programs_at(space_of(name, task), found, budgets, options.trials)
     return run_of(name, case, seed, found, began, programs, options.trials)
@@ -134,6 +145,7 @@ def run_network(graph: Graph, name: str, seed: int, options: CompareOptions) -> 
         on_round=on_round,
     )
     report = module.report
+    whole(report.interrupted)
     return Run(
         name,
         graph.name,
@@ -192,10 +204,15 @@ def _share(curves: Sequence[Float], budget: int) -> str:
     return f"{100 * geometric_mean(float(c[min(budget, len(c)) - 1]) for c in curves):.0f}%"
 
 
-def claims_text(runs: Sequence[Run], raced: Raced | None = None) -> str:
+def claims_text(
+    runs: Sequence[Run],
+    raced: Raced | None = None,
+    groups: Iterable[Collection[str]] | None = None,
+) -> str:
     """How the searchers stand over all cases, and how soon some reach what others end at.
 
     With `raced` programs the shares at the budgets are theirs, and so is who is as fast as whom.
+    Only searchers of one of the `groups`, if given, are set against each other.
     """
     curves, share = corrected(efficiency(runs), raced), shares(raced)
     names = list(dict.fromkeys(r.policy for r in runs))
@@ -206,8 +223,9 @@ def claims_text(runs: Sequence[Run], raced: Raced | None = None) -> str:
         own = [(k, c) for k, c in curves.items() if k[0] == name]
         cells = [f"{geometric_mean(share(k, c, b) for k, c in own):8.1%}" for b in budgets]
         lines.append(f"{name:20} {len(own):4} {' '.join(cells)}")
-    pairs = [(a, b) for a in names for b in names if a != b]
-    for chaser, goal in pairs:
+    together = [names] if groups is None else groups
+    pairs = {(a, b): None for g in together for a in names for b in names if {a, b} <= {*g}}
+    for chaser, goal in (pair for pair in pairs if pair[0] != pair[1]):
         lines += _reached(runs, curves, chaser, goal)
         lines += _as_fast(runs, raced or {}, chaser, goal)
     return "\n".join(lines) + "\n"

@@ -2,12 +2,12 @@
 
 In: jobs, each of which calls what it is given after every round with the number of its trials. Out:
 their results, in order. One of them runs at a time, so nothing is measured beside anything else,
-and a machine that slows down for minutes does so to all alike.
+and a machine that slows down for minutes does so to all alike. Ctrl-C ends each at its next turn.
 """
 
 import math
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from threading import Condition
 from typing import TypeVar
 
@@ -19,12 +19,17 @@ def in_step(jobs: Sequence[Callable[[Turn], T]]) -> list[T]:
     """Run all of them to their end; the first that raises does so here, after the others' end."""
     trials = [0.0] * len(jobs)
     changed = Condition()
+    stopped = False
 
     def turn(k: int, done: float) -> None:
         with changed:
             trials[k] = done
             changed.notify_all()
-            changed.wait_for(lambda: math.isinf(done) or trials.index(min(trials)) == k)
+            if math.isinf(done):
+                return
+            changed.wait_for(lambda: stopped or trials.index(min(trials)) == k)
+            if stopped:
+                raise KeyboardInterrupt
 
     def whole(k: int) -> T:
         turn(k, 0)
@@ -37,4 +42,11 @@ def in_step(jobs: Sequence[Callable[[Turn], T]]) -> list[T]:
         return []
     with ThreadPoolExecutor(len(jobs)) as threads:
         found = [threads.submit(whole, k) for k in range(len(jobs))]
+        try:
+            wait(found)
+        except KeyboardInterrupt:
+            with changed:
+                stopped = True
+                changed.notify_all()
+            raise
     return [f.result() for f in found]

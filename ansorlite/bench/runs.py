@@ -96,6 +96,12 @@ def run_of(
     )
 
 
+def whole(interrupted: bool) -> None:
+    """KeyboardInterrupt where Ctrl-C cut a search short: a part is no run to compare."""
+    if interrupted:
+        raise KeyboardInterrupt
+
+
 def read_runs(path: Path) -> list[Run]:
     """The runs of a file, none if there is no file; AnsorliteError if it holds anything else."""
     lines = path.read_text().splitlines() if path.exists() else []

@@ -23,6 +23,7 @@ from ansorlite.bench.runs import Run, append_run, read_runs
 from ansorlite.errors import AnsorliteError
 from ansorlite.graph.build import GraphBuilder
 from ansorlite.records import read_log
+from ansorlite.search.result import TuneResult
 from ansorlite.workloads import workload
 
 FAST = Run("ansor", "C2D:2", 0, [8.0, None, 4.0, 2.0], 1.0, at_s=[1.0, 2.0, 3.0, 4.0])
@@ -89,6 +90,27 @@ def test_searchers_on_a_small_case(tmp_path: Path, capsys: pytest.CaptureFixture
         log = logs / f"NRM0-{r.policy}-0.jsonl"
         assert len(read_log(log).records) == 10
     assert all(name in capsys.readouterr().out for name in names.split(",")[:1])
+
+
+def test_ctrl_c_ends_the_comparison_with_the_runs_that_ended(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    task = workload("NRM:0")
+    cut_short = [False, True]
+
+    def tune(*arguments: object, **options: object) -> TuneResult:
+        return TuneResult(task, None, (), interrupted=cut_short.pop(0))
+
+    monkeypatch.setattr(module, "tune", tune)
+    monkeypatch.setattr(module, "programs_at", lambda *a: {})
+    output = tmp_path / "runs.jsonl"
+    arguments = ["compare", "NRM:0", "--searchers", "template-ga,random,ansor"]
+    assert cli.main([*arguments, "--output", str(output)]) == 0
+    assert [r.policy for r in read_runs(output)] == ["template-ga"]
+    out, err = capsys.readouterr()
+    assert "template-ga" in out and "random" not in out and "interrupted" in err
+    cut_short[:] = [True]
+    assert cli.main(arguments) == 130
 
 
 def test_all_searchers_are_listed(capsys: pytest.CaptureFixture[str]) -> None:

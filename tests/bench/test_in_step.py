@@ -50,3 +50,25 @@ def test_a_job_that_fails_does_not_hold_up_the_others() -> None:
         in_step([fails, works])
     assert ended
     assert in_step([]) == []
+
+
+def test_ctrl_c_ends_every_job_at_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept, begun = [], threading.Event()
+
+    def job(k: int, turn: Turn) -> None:
+        try:
+            for n in range(10**6):
+                turn(n)
+                begun.set()
+        except KeyboardInterrupt:
+            kept.append(k)
+            raise
+
+    def interrupted(futures: object) -> None:
+        begun.wait()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("ansorlite.bench.in_step.wait", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        in_step([lambda turn, k=k: job(k, turn) for k in range(3)])
+    assert sorted(kept) == [0, 1, 2]
