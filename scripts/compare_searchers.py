@@ -1,4 +1,4 @@
-"""Ansor's search and AutoTVM's on the operator suite (100 trials take some 10 s; in all, 2 h).
+"""Ansor's search and AutoTVM's on the operator suite (all of it: some 3 h).
 
 Claim: annealing over a learned model reaches genetic search's 400-trial result in at most half of
 its trials (geometric mean), and Ansor's search reaches its 1,000-trial result within 100 trials on
