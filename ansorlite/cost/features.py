@@ -9,7 +9,7 @@ data moved per cache level. Magnitudes are log2(1 + x), in bytes, elements or ex
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -22,6 +22,7 @@ from ansorlite.cost.left_out import LeftOut, kept, left_out
 from ansorlite.cost.names import AT, COMPUTE, CURVE, LOGGED, MAX_BUFFERS, N_FEATURES
 from ansorlite.cost.touched import Access, Batch, Levels, Touched, Values, accesses, touch
 from ansorlite.ir.expr import Const, Expr, Load, Op
+from ansorlite.ir.prefetch import fetchable
 from ansorlite.ir.program import NO_NOTE, Buffer, For, Program, Store, all_buffers, stores_under
 from ansorlite.ir.traverse import loads
 from ansorlite.ir.traverse import walk as exprs
@@ -40,8 +41,11 @@ class FeaturePlan:
         found = list(stores_under(program.body))
         main = [(s, loops) for s, loops in found if not _start(s)] or found
         buffers = {b.name: b for b in all_buffers(program)}
+        memory = {b.name for b in program.params}
         self.statements = [
-            _Statement(s, loops, accesses(s, loops, buffers), left_out(s, loops))
+            _Statement(
+                s, loops, accesses(s, loops, buffers), left_out(s, loops), _asked(s, loops, memory)
+            )
             for s, loops in main
         ]
         self.buffers = buffers
@@ -99,6 +103,7 @@ class _Statement:
     loops: tuple[For, ...]
     accesses: tuple[Access, ...]
     left_out: tuple[LeftOut, ...]
+    asks: bool  # may anything be prefetched?
 
 
 @dataclass(frozen=True)
@@ -111,6 +116,15 @@ class _Moved:
     touched: list[Touched]
     bytes_at: Values  # [levels + 1, n], of all buffers, by one iteration of each loop
     lines_at: Values  # the same, of whole cache lines
+
+
+def _asked(store: Store, loops: Sequence[For], memory: Collection[str]) -> bool:
+    """Does it read anything that a prefetch can ask for (see `ir.prefetch`)?"""
+    around = [lp for lp in loops if lp.note("prefetch") != NO_NOTE]
+    along = [lp for lp in loops if lp.note("lanes") != NO_NOTE]
+    if not around or not along:
+        return False
+    return any(fetchable(x, around[-1], along[-1], memory) for x in loads(store.value))
 
 
 def op_counts(store: Store) -> dict[str, int]:
@@ -289,7 +303,7 @@ def _loop_features(st: _Statement, ev: Batch, levels: Levels, target: Target) ->
             lanes = np.where(runs & lp.reduce, w, lanes)
         if lp.note("unroll") != NO_NOTE:
             unroll = np.where(runs, ev(lp.note("unroll")), unroll)
-        if lp.note("prefetch") != NO_NOTE:
+        if st.asks and lp.note("prefetch") != NO_NOTE:
             ahead = np.where(runs, ev(lp.note("prefetch")), ahead)
         if lp.note("stream") != NO_NOTE:
             stream = np.where(runs, ev(lp.note("stream")), stream)

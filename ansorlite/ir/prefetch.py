@@ -29,7 +29,8 @@ def prefetches(
         return []
     out: list[Prefetch] = []
     for x in dict.fromkeys(loads(store.value)):
-        if x.tensor in memory and _moves(x, around, along, tile):
+        alone = not any(lp is not along and lp.var in x.free for lp in tile)
+        if alone and fetchable(x, around, along, memory):
             step = LINE_BYTES // BYTES[x.dtype]
             for first in range(0, int(extent.value), step):
                 later: dict[str, Expr] = {lp.var: Const(0) for lp in tile}
@@ -38,8 +39,8 @@ def prefetches(
     return out
 
 
-def _moves(x: Load, around: For, along: For, tile: Sequence[For]) -> bool:
-    """Does it move with both loops, by one along the vectors, and with no other of the tile?"""
-    if not x.indices or any(lp is not along and lp.var in x.free for lp in tile):
+def fetchable(x: Load, around: For, along: For, memory: Collection[str]) -> bool:
+    """Does it lie in memory, and move with both loops, by one along the vectors?"""
+    if x.tensor not in memory or not x.indices or around.var not in x.free:
         return False
-    return around.var in x.free and coefficient(x.indices[-1], along.var) == Const(1)
+    return coefficient(x.indices[-1], along.var) == Const(1)

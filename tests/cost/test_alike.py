@@ -57,6 +57,31 @@ def test_tiles_and_vectors_make_another_program() -> None:
                     )
 
 
+def test_a_prefetch_that_has_nothing_to_ask_for_changes_nothing() -> None:
+    """Its operand is made in the same program."""
+    a, b, c = (te.placeholder((64, 64), name=name) for name in "ABC")
+    k, m = te.reduce_axis(64, name="k"), te.reduce_axis(64, name="m")
+    first = te.compute((64, 64), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), name="first")
+    last = te.compute((64, 64), lambda i, j: te.sum(c[i, m] * first[m, j], axis=m), name="last")
+    task = SearchTask([last])
+    history = History(sketches(task.dag, TARGET), TARGET)
+    rng, changed = np.random.default_rng(0), 0
+    for name, sketch in history.sketches.items():
+        holes = {h.name: k for k, h in enumerate(sketch.holes) if h.kind == "prefetch"}
+        for k in holes.values():
+            rows = history.sample(name, 2, 8, rng)
+            rows = np.repeat(rows, len(sketch.holes[k].options), axis=0)
+            rows[:, k] = np.arange(len(rows)) % len(sketch.holes[k].options)
+            for row, other in zip(rows[::3], rows[2::3], strict=False):
+                alike = history.signatures(name, [row])[0] == history.signatures(name, [other])[0]
+                code = [build_program(sketch.fill(r), TARGET).object_bytes for r in (row, other)]
+                assert not alike or code[0] == code[1]
+                if sketch.holes[k].name == "last.prefetch":
+                    assert alike
+                changed += not alike
+    assert changed  # where there is something to ask for
+
+
 def test_signatures_of_nothing() -> None:
     history = History(SPACE, TARGET)
     name = SPACE[0].name
