@@ -68,13 +68,13 @@ def _other_registers(options: tuple[tuple[int, ...], ...]) -> npt.NDArray[np.int
     values = np.asarray(options, dtype=np.int64).reshape(len(options), -1)
     last, outer = values[:, -1], np.log2(values[:, :-1])
     kinds, rank = np.unique(last, return_inverse=True)
-    beside = [np.where((m := rank + s) == np.clip(m, 0, len(kinds) - 1), m, -1) for s in BESIDE]
-    wanted = [np.where(m >= 0, kinds[m], -1) for m in beside] + [last + s for s in VECTORS]
+    wanted = [kinds[np.clip(rank + s, 0, len(kinds) - 1)] for s in BESIDE]  # at an end: its own
+    wanted += [last + s for s in VECTORS]
     out = np.full((len(options), len(wanted)), -1, dtype=np.int64)
     for kind in kinds:
         to = np.flatnonzero(last == kind)
-        for column, values_wanted in enumerate(wanted):
-            of = np.flatnonzero(values_wanted == kind)
+        for column, factor in enumerate(wanted):
+            of = np.flatnonzero((factor == kind) & (last != kind))
             distance = np.abs(outer[of, None] - outer[None, to]).sum(axis=2)
             out[of, column] = to[np.argmin(distance, axis=1)]
     return out
