@@ -29,6 +29,7 @@ from ansorlite.graph.passes import optimize
 from ansorlite.graph.types import integer, ints, pairs, text
 from ansorlite.measure.runner import LocalRunner
 from ansorlite.measure.timing import TimingPolicy
+from ansorlite.pipeline import network_tasks
 from ansorlite.search.policy import EvolutionaryPolicy
 from ansorlite.search.tune import Session
 from ansorlite.search.tuner import TaskTuner
@@ -155,10 +156,10 @@ def layer_graph(layer: Layer) -> Graph:
     return b.finish([b.emit("relu", [y])])
 
 
-def layer_task(layer: Layer, target: Target) -> SearchTask:
-    """The search task of a layer with bias and relu."""
-    (subgraph,) = partition(layer_graph(layer)).subgraphs
-    return SearchTask(subgraph.dag, target, f"{layer.kind} {layer.spatial} {layer.ci} {layer.co}")
+def layer_tasks(layer: Layer, target: Target) -> tuple[SearchTask, ...]:
+    """The search tasks of a layer with bias and relu: its plain form, then all others."""
+    (own,) = network_tasks(partition(layer_graph(layer)), target)
+    return own.forms
 
 
 def pretrain(
@@ -194,20 +195,21 @@ def pretrain(
     ):
         recent: list[TaskTuner] = []
         while session.left_s() > 0:
-            task = layer_task(prior.draw(rng), machine)
-            if task.flop > LARGEST_FLOP or task.workload_key in seen:
+            forms = layer_tasks(prior.draw(rng), machine)
+            if forms[0].flop > LARGEST_FLOP or forms[0].workload_key in seen:
                 continue
-            seen.add(task.workload_key)
-            tuner = session.tuner(task)
-            recent = [*recent[1 - RECENT :], tuner]
-            tuner.round(1)
-            for _ in range(ROUNDS):
-                if session.left_s() <= 0:
-                    break
-                session.train(recent)
-                tuner.round(ROUND)
-            if tuner.has_begun and isinstance(tuner.policy, EvolutionaryPolicy):
-                groups.append(tuner.policy.history.group(task.workload_key))
+            seen.add(forms[0].workload_key)
+            for task in forms:
+                tuner = session.tuner(task)
+                recent = [*recent[1 - RECENT :], tuner]
+                tuner.round(1)
+                for _ in range(ROUNDS):
+                    if session.left_s() <= 0:
+                        break
+                    session.train(recent)
+                    tuner.round(ROUND)
+                if tuner.has_begun and isinstance(tuner.policy, EvolutionaryPolicy):
+                    groups.append(tuner.policy.history.group(task.workload_key))
             spent = (time.perf_counter() - began) / 60
             programs = sum(len(g.latency_s) for g in groups)
             tell(f"{len(groups)} tasks, {programs} programs, {spent:.1f} min")

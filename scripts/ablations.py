@@ -5,9 +5,9 @@ is missing in results/ablations.jsonl, so it can be stopped and continued, then 
 was found and writes the table and the plot beside it. With `--trials 1000 --policies full` it
 shows sample efficiency. With `--avx2` programs have 16 registers of 32 bytes, and the analytic
 estimate the constants of such a CPU: what parts are worth where it does not fit the machine
-(results/ablations_avx2.jsonl).
+(results/ablations_avx2.jsonl). Runs of other machines count for nothing: give each a folder.
 Usage: python scripts/ablations.py [--policies full random ...] [--cases C2D:2 ...] [--seeds 3]
-       [--trials 200] [--table] [--race-seconds 15] [--no-race] [--avx2]
+       [--trials 200] [--table] [--race-seconds 15] [--no-race] [--avx2] [--results DIR]
 """
 
 import argparse
@@ -16,10 +16,10 @@ from pathlib import Path
 
 from ansorlite.bench import ablations
 from ansorlite.bench.programs import race_all
-from ansorlite.bench.runs import append_run, draw, read_runs
+from ansorlite.bench.runs import Run, append_run, draw, read_runs
 from ansorlite.target import Target
 
-RESULTS = Path(__file__).parents[1] / "results" / "ablations.jsonl"
+RESULTS = Path(__file__).parents[1] / "results"
 
 
 def main() -> int:
@@ -34,11 +34,15 @@ def main() -> int:
     parser.add_argument("--race-seconds", type=float, default=15.0, help="of every case (15)")
     parser.add_argument("--no-race", action="store_true", help="figures as each run measured them")
     parser.add_argument("--avx2", action="store_true", help="x86-64 only")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="folder (results)")
     args = parser.parse_args()
     target = Target.host_as("x86-avx2") if args.avx2 else Target.detect()
-    path = RESULTS.with_stem("ablations_avx2") if args.avx2 else RESULTS
-    runs = read_runs(path)
-    todo = ablations.missing(runs, args.policies, args.cases, args.seeds, args.trials)
+    path = args.results / ("ablations_avx2.jsonl" if args.avx2 else "ablations.jsonl")
+
+    def own() -> list[Run]:
+        return [r for r in read_runs(path) if r.target == target.fingerprint]
+
+    todo = ablations.missing(own(), args.policies, args.cases, args.seeds, args.trials)
     for policy, case, seed in [] if args.table else todo:
         done = ablations.run(policy, case, seed, args.trials, target)
         append_run(path, done)
@@ -47,7 +51,7 @@ def main() -> int:
             f"{done.wall_s:.0f} s",
             flush=True,
         )
-    runs, raced = read_runs(path), None
+    runs, raced = own(), None
     if not args.no_race:
         raced = race_all(runs, ablations.space_of, args.race_seconds, target)
     text = ablations.table(runs, raced)

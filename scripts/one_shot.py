@@ -45,7 +45,12 @@ def main() -> int:
     if args.network in LEARNED_FROM:
         parser.error(f"{args.network} is one of those that the model learns from")
     rows = [json.loads(s) for s in RESULTS.read_text().splitlines()] if RESULTS.exists() else []
-    done = {(r["network"], r["seed"], r["one_shot_trials"]) for r in rows}
+    here = Target.detect().fingerprint
+    done = {
+        (r["network"], r["seed"], r["one_shot_trials"])
+        for r in rows
+        if r["machine"]["fingerprint"] == here
+    }
     if not args.table and not args.model.exists():
         args.model.parent.mkdir(parents=True, exist_ok=True)
         made(args.model, args.minutes)
@@ -105,12 +110,13 @@ def compared(net: Graph, model: Path, seed: int, args: argparse.Namespace) -> di
 
 def table(rows: list[dict[str, Any]]) -> str:
     """A line a pair: what was reached of the fully tuned speed, in what share of its time."""
-    lines = ["network       seed  trials  tuned s       ms  trials  tuned s       ms  speed  time"]
+    one_way = "  trials  tuned s       ms"
+    lines = [f"network       seed{one_way}{one_way}  speed  time  machine"]
     lines += [
         f"{r['network']:12} {r['seed']:5} {r['one_shot_trials']:7} {r['one_shot_s']:8.0f} "
         f"{r['one_shot_latency_s'] * 1e3:8.3f} {r['full_trials']:7} {r['full_s']:8.0f} "
         f"{r['full_latency_s'] * 1e3:8.3f} {r['speed_share']:6.0%} "
-        f"{r['one_shot_s'] / r['full_s']:5.0%}"
+        f"{r['one_shot_s'] / r['full_s']:5.0%}  {r['machine']['cpu']}"
         for r in rows
     ]
     lines.append("left one-shot, right full tuning; both modules timed in turn in one process")
@@ -137,8 +143,8 @@ def draw(rows: list[dict[str, Any]]) -> None:
                 [[middle - low], [high - middle]],
                 fmt=mark,
                 capsize=4,
-                label=f"{r['network']}, seed {r['seed']}: {way.replace('_', '-')} "
-                f"({r[f'{way}_trials']} trials)",
+                label=f"{r['network']}, {r['machine']['cpu']}, seed {r['seed']}: "
+                f"{way.replace('_', '-')} ({r[f'{way}_trials']} trials)",
             )
     axes.set_xlabel("seconds of tuning")
     axes.set_ylabel("latency (ms)")

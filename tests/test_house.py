@@ -55,7 +55,7 @@ ALLOWED: dict[str, set[str]] = {
     "workloads": {"ir", "te", "target", "task", "graph"},
     "bench": {*_SEARCHING, "measure.limits", "records", "report", "search", "workloads"},
     "pipeline": {*_SEARCHING, "measure.limits", "report", "search", "graph"},
-    "pretrain": {*_SEARCHING, "graph", "search"},
+    "pretrain": {*_SEARCHING, "graph", "search", "pipeline"},
     "bench.compare": {*_SEARCHING, "bench", "graph", "pipeline", "report", "search", "workloads"},
     "bench.networks": {*_SEARCHING, "bench", "graph", "pipeline", "report", "search", "workloads"},
     "bench.ours_network": {"bench", "bench.networks", "graph", "pipeline"},

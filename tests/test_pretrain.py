@@ -12,7 +12,7 @@ from ansorlite.cost.saved import load_model
 from ansorlite.errors import AnsorliteError, MissingExtra
 from ansorlite.graph.build import GraphBuilder
 from ansorlite.graph.ir import Graph
-from ansorlite.pretrain import Layer, LayerPrior, layer_task, layers_of, pretrain
+from ansorlite.pretrain import Layer, LayerPrior, layer_tasks, layers_of, pretrain
 from ansorlite.records import read_log
 from ansorlite.space.plain import PLAIN
 from ansorlite.target import Target
@@ -44,7 +44,7 @@ def test_drawn_layers_are_computations() -> None:
     assert len(set(drawn)) > 40
     target = Target.detect()
     for layer in drawn:
-        assert layer_task(layer, target).flop > 0
+        assert layer_tasks(layer, target)[0].flop > 0
         assert layer.ci % layer.groups == 0 and layer.co % layer.groups == 0
     known = {layer.spatial for layer in prior.layers}
     assert {layer.spatial for layer in drawn} <= known
@@ -64,7 +64,7 @@ def test_one_shot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert lines and "programs" in lines[-1]
     assert len({r.task for r in read_log(log).records}) >= 1
     assert load_model(path).is_trained
-    task = layer_task(Layer("dense", (24,), 40, 64), Target.detect())
+    (task,) = layer_tasks(Layer("dense", (24,), 40, 64), Target.detect())
     result = al.tune(task, n_trials=6, policy="one-shot", pretrained=path, progress=False)
     assert result.best is not None and result.trials == 6
     x = np.ones((8, 32), np.float32)
@@ -83,7 +83,7 @@ def test_attention(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "ROUND", 8)
     path = tmp_path / "model.npz"
     pretrain([dense_net()], 0.12, path, kind="attention")
-    task = layer_task(Layer("dense", (24,), 40, 64), Target.detect())
+    (task,) = layer_tasks(Layer("dense", (24,), 40, 64), Target.detect())
     result = al.tune(task, n_trials=6, policy="one-shot", pretrained=path, progress=False)
     assert result.best is not None and result.trials == 6
     with pytest.raises(AnsorliteError, match="only one-shot search"):
@@ -99,6 +99,14 @@ def test_attention_without_torch_is_told_at_once(
 
 
 def test_one_shot_without_a_model_is_told() -> None:
-    task = layer_task(Layer("dense", (24,), 40, 64), Target.detect())
+    (task,) = layer_tasks(Layer("dense", (24,), 40, 64), Target.detect())
     with pytest.raises(AnsorliteError, match="needs a pretrained model: make one with"):
         al.tune(task, n_trials=6, policy="one-shot", progress=False)
+
+
+def test_other_forms_of_a_layer_are_learned_from_too() -> None:
+    """Winograd's: what one-shot search asks about is to be known to its model."""
+    layer = Layer("conv", (14, 14), 32, 32, (3, 3), (1, 1), ((1, 1), (1, 1)))
+    plain, *others = layer_tasks(layer, Target.detect())
+    assert plain.meaning is None and others
+    assert all(t.meaning is plain.dag or t.plain.dag is plain.dag for t in others)

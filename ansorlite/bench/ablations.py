@@ -82,13 +82,14 @@ def _blind(features: Features) -> Features:
 
 @dataclass(frozen=True)
 class Policy:
-    """A search with something left out; arguments of `search.tune.tune`."""
+    """A search with something left out of `base`; arguments of `search.tune.tune`."""
 
     what: str
     policy: str = "evolutionary"
     model: Callable[[int], CostModel] | None = None
     params: EvolutionParams | None = None
     space: SpaceOptions | None = None
+    base: str = "full"
 
 
 POLICIES: dict[str, Policy] = {
@@ -110,6 +111,19 @@ POLICIES: dict[str, Policy] = {
     ),
     "no-model": Policy("no learned model", model=lambda seed: NeverTrained(seed=seed)),
     "no-draft": Policy("no analytic score", model=lambda seed: WithoutEstimate(seed=seed)),
+    # What these are worth to a search that no estimate guides
+    "no-draft-no-crossover": Policy(
+        "no analytic score, mutation alone",
+        base="no-draft",
+        model=lambda seed: WithoutEstimate(seed=seed),
+        params=EvolutionParams(mutation=1.0),
+    ),
+    "no-draft-no-hops": Policy(
+        "no analytic score, no moves between sketches",
+        base="no-draft",
+        model=lambda seed: WithoutEstimate(seed=seed),
+        params=EvolutionParams(hop=0.0),
+    ),
     "paper-model": Policy(
         "the paper's model (sums over statements), no correction of the analytic score",
         model=lambda seed: GBDTModel(seed=seed),
@@ -150,16 +164,14 @@ def missing(
     return [key for key in wanted if key not in done]
 
 
-def gain(
-    curves: dict[tuple[str, str, int], Float], policy: str, base: str = "full"
-) -> tuple[float, float, float, int]:
-    """(mean, low, high, pairs): how much more area `base` has, of pairs of one case and seed.
+def gain(curves: dict[tuple[str, str, int], Float], policy: str) -> tuple[float, float, float, int]:
+    """(mean, low, high, pairs): how much more area its base has, of pairs of one case and seed.
 
     The interval holds 95 % of the means of resampled pairs.
     """
     pairs = []
     for (p, case, seed), curve in curves.items():
-        other = curves.get((base, case, seed))
+        other = curves.get((POLICIES[policy].base, case, seed))
         if p == policy and other is not None:
             n = min(len(curve), len(other), AREA)
             pairs.append(area(other[:n]) - area(curve[:n]))
@@ -184,7 +196,10 @@ def table(runs: Sequence[Run], raced: Raced | None = None) -> str:
     most = max(asked.values(), default=0)
     budgets = [b for b in BUDGETS if b <= most]
     head = " ".join(f"{f'at {b}':>7} {'least':>6}" for b in budgets)
-    lines = [f"{'policy':14} {'runs':>4} {head} {'area':>6}  full search's gain in area (95 %)"]
+    lines = [
+        f"{'policy':21} {'runs':>4} {head} {'area':>6}  "
+        "gain in area of the full search, or of the one in brackets (95 %)"
+    ]
     for name, p in POLICIES.items():
         own = {k: c for k, c in curves.items() if k[0] == name}
         if not own:
@@ -198,8 +213,9 @@ def table(runs: Sequence[Run], raced: Raced | None = None) -> str:
         against = (
             "" if name == "full" else f"{mean:+.3f} ({low:+.3f} to {high:+.3f}, {pairs} pairs)"
         )
+        against += "" if p.base == "full" else f" [{p.base}]"
         areas = geometric_mean(area(c[:AREA]) for c in own.values())
         lines.append(
-            f"{name:14} {len(own):4} {' '.join(cells)} {areas:6.3f}  {against}  {p.what}".rstrip()
+            f"{name:21} {len(own):4} {' '.join(cells)} {areas:6.3f}  {against}  {p.what}".rstrip()
         )
     return "\n".join(lines) + "\n"

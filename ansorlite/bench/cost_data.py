@@ -1,9 +1,11 @@
 """How good the cost model is on programs, and on tasks, that it was not trained on.
 
 In: tasks and a time to measure in, half of it for random programs, half for those that a search
-visits. Out: a `TrainingGroup` a task, random programs first; scores of every program from models
-that have not seen it (`folds` parts of the programs, or of the tasks, are left out in turn);
-`Accuracy` of them. Labels are best/this within a task, the metrics those of Ansor section 7.5.
+visits: a sample of all that its generations hold, which is what it asks the model about; or of
+those alone that it would measure, picked by the model as the best of them. Out: a `TrainingGroup` a
+task, random programs first; scores of every program from models that have not seen it (`folds`
+parts of the programs, or of the tasks, are left out in turn); `Accuracy` of them. Labels are
+best/this within a task, the metrics those of Ansor section 7.5.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,12 +22,18 @@ from ansorlite.cost.model import CostModel
 from ansorlite.measure.builder import Builder
 from ansorlite.measure.runner import Runner
 from ansorlite.search.history import History
+from ansorlite.search.policy import EvolutionParams
 from ansorlite.search.tune import Session
 from ansorlite.search.tuner import TaskTuner, record_candidate
 from ansorlite.task import SearchTask
 
 Floats = npt.NDArray[np.float64]
-KINDS = ("random", "evolutionary")
+# What programs are measured: a searcher, and of "visited" ones how it picks
+KINDS: dict[str, tuple[str, EvolutionParams | None]] = {
+    "random": ("random", None),
+    "visited": ("evolutionary", EvolutionParams(visited=1.0)),
+    "picked": ("evolutionary", None),
+}
 ROUND = 32
 TOP, AMONG = 30, 500
 ENOUGH = 300  # random programs of a task, for a recall of them alone
@@ -35,7 +43,7 @@ ENOUGH = 300  # random programs of a task, for a recall of them alone
 class Accuracy:
     """Means over tasks of the share of pairs in order (that differ by more than 5 %) and of the
     fastest `TOP` of `AMONG` programs that are among the `TOP` best scored; R2 over all labels, of
-    scores as shares of the best speed, which are at most 1. Of the programs that a search visits
+    scores as shares of the best speed, which are at most 1. Of the programs that a search picks
     hundreds lie within a few per cent of the best, less than two measurements of one of them
     differ by; `recall_random` is that of the random programs alone.
     """
@@ -54,8 +62,9 @@ def collect(
     runner: Runner,
     seed: int = 0,
     tell: Callable[[str], None] = lambda line: None,
+    kind: str = "visited",
 ) -> list[tuple[TrainingGroup, int]]:
-    """Measure rounds of all tasks in turn, of both kinds alike; the logs in `folder` count.
+    """Measure rounds of all tasks in turn, random programs and `kind`; the logs in `folder` count.
 
     Returns what was measured of every task, and how many programs, the first ones, are random.
     """
@@ -63,28 +72,31 @@ def collect(
     with ExitStack() as stack:
         tuners: dict[str, list[TaskTuner]] = {}
         sessions = {}
-        for kind in KINDS:
-            sessions[kind] = stack.enter_context(
+        both = ("random", kind)
+        for name in both:
+            policy, params = KINDS[name]
+            sessions[name] = stack.enter_context(
                 Session(
                     None,
                     seconds,
                     seed,
-                    folder / f"{kind}.jsonl",
-                    kind,
+                    folder / f"{name}.jsonl",
+                    policy,
                     builder=builder,
                     runner=runner,
                     progress=False,
+                    params=params,
                 )
             )
-            tuners[kind] = [sessions[kind].tuner(t) for t in tasks]
-        left = [(kind, k) for k in range(len(tasks)) for kind in KINDS]
-        while left and sessions[KINDS[0]].left_s() > 0:
-            sessions[KINDS[1]].train(tuners[KINDS[1]])
-            for kind, k in list(left):
-                if sessions[kind].left_s() <= 0:
+            tuners[name] = [sessions[name].tuner(t) for t in tasks]
+        left = [(name, k) for k in range(len(tasks)) for name in both]
+        while left and sessions["random"].left_s() > 0:
+            sessions[kind].train(tuners[kind])
+            for name, k in list(left):
+                if sessions[name].left_s() <= 0:
                     break
-                if tuners[kind][k].round(ROUND) == 0:
-                    left.remove((kind, k))  # its space is used up
+                if tuners[name][k].round(ROUND) == 0:
+                    left.remove((name, k))  # its space is used up
             tell(f"{sum(t.trials for found in tuners.values() for t in found)} programs")
         pairs = zip(*tuners.values(), strict=True)
         return [_merged([_measured(x) for x in pair]) for pair in pairs]

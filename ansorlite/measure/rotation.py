@@ -1,8 +1,8 @@
-"""Constants that are fresh in every call: copies of them, more than the caches hold, used in turn.
+"""Constants that are fresh in every call: copies of them, as many as a network has, used in turn.
 
 In: a loaded kernel with its prepared pointers. Out: `Rotation`, calls with other copies each, so
-that weights come from memory, as in a network whose weights exceed the caches, and activations from
-wherever the call before left them. Runs in the runner process only.
+that weights come from where those of a network lie, memory or a last cache that holds all of them,
+and activations from wherever the call before left them. Runs in the runner process only.
 """
 
 import ctypes
@@ -19,6 +19,8 @@ from ansorlite.target import Target
 ALIGN = 64
 MOST_COPIES = 512
 POOL_BYTES = 1 << 26  # at least, where the last cache is small or unknown
+# At most, about what networks weigh: larger caches hold theirs, too, and filling takes its time.
+MOST_BYTES = 1 << 27
 
 
 class Rotation:
@@ -38,7 +40,7 @@ class Rotation:
 
 
 def rotated(function: NativeFunction, args: Any, image: KernelImage) -> Rotation | None:
-    """The kernel with copies of its constants; None where it has none, or more than caches hold."""
+    """The kernel with copies of its constants; None where it has none, or more than fit twice."""
     sizes = {
         k: -(-p.nbytes // ALIGN) * ALIGN
         for k, p in enumerate(image.params)
@@ -62,7 +64,7 @@ def rotated(function: NativeFunction, args: Any, image: KernelImage) -> Rotation
 
 @cache
 def _pool() -> npt.NDArray[np.uint8]:
-    """Memory for copies, twice what the last cache holds."""
-    size = max(2 * Target.detect().l3_bytes, POOL_BYTES)
+    """Memory for copies, twice what the last cache holds if that is no more than networks weigh."""
+    size = min(max(2 * Target.detect().l3_bytes, POOL_BYTES), MOST_BYTES)
     out: npt.NDArray[np.uint8] = resident_empty((size,), "uint8")
     return out

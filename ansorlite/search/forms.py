@@ -38,6 +38,11 @@ class Forms:
     def best_latency_s(self) -> float | None:
         return self.fastest.best_latency_s
 
+    @property
+    def untried(self) -> bool:
+        """Is there a form that has not had a first round yet?"""
+        return any(t.rounds <= 1 for t in self.tuners if t not in self._exhausted)
+
     def next(self) -> TaskTuner:
         """The tuner whose share of rounds is the least used up; every form gets a first round."""
         left = [t for t in self.tuners if t not in self._exhausted] or list(self.tuners)

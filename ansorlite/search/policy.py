@@ -59,6 +59,7 @@ class EvolutionParams:
     seeds: float = 0.0  # share of the new rows that are the best drafts, one a register body
     descent: float = 0.0  # share of a round next to the best program, in one hole (endgame)
     descent_from: int = 64  # measurements after which that begins
+    visited: float = 0.0  # share of a round drawn from all rows it looks at, whatever their score
 
 
 def round_rng(seed: int, task_key: str, round_: int) -> np.random.Generator:
@@ -125,15 +126,17 @@ class EvolutionaryPolicy:
         effort = 2 if n <= FEW else 1
         generations = -(-self.params.generations // effort)
         pool = self._first(rng, self.params.alive // effort)
-        best = _Pool()
+        best, visited = _Pool(16 * n), _Pool(None)
+        pools = (best, visited) if self.params.visited else (best,)
         for generation in range(generations + 1):
             scored = {k: (rows, self.score(k, rows)) for k, rows in pool.items() if len(rows)}
             for name, (rows, scores) in scored.items():
                 new = ~rows_in(rows, self.history.measured_rows(name))
-                best.add(name, rows[new], scores[new], keep=16 * n)
+                for p in pools:
+                    p.add(name, rows[new], scores[new])
             if generation < generations:
                 pool = self._breed(scored, rng)
-        return self._pick(best, n, rng)
+        return self._pick(best, visited, n, rng)
 
     def score(self, name: str, rows: Rows) -> Scores:
         """Log2 of the speed, up to a constant: the analytic score until the model has learned."""
@@ -168,7 +171,7 @@ class EvolutionaryPolicy:
             return []
         scores = self.score(name, rows)
         return [
-            Candidate(self.history.sketches[name], tuple(int(v) for v in rows[i]), float(scores[i]))
+            self._candidate(name, rows[i], scores[i])
             for i in np.argsort(-scores, kind="stable")[:n]
         ]
 
@@ -293,7 +296,9 @@ class EvolutionaryPolicy:
         holes = self.history.sketches[name].holes
         return tuple(int(v) for h, v in zip(holes, row, strict=True) if h.kind == "tile")
 
-    def _pick(self, best: "_Pool", n: int, rng: np.random.Generator) -> list[Candidate]:
+    def _pick(
+        self, best: "_Pool", visited: "_Pool", n: int, rng: np.random.Generator
+    ) -> list[Candidate]:
         """The best predicted, with a share of random legal rows for diversity."""
         n_random = int(self.params.epsilon * n + rng.random()) if n > 4 else 0
         out: dict[tuple[str, tuple[int, ...]], Candidate] = {}
@@ -302,6 +307,12 @@ class EvolutionaryPolicy:
         if n_near and self.history.n_told >= self.params.descent_from:
             out = {c.key: c for c in self._near_best(n_near)}
         taken = {s for c in out.values() for s in self.history.signatures(c.sketch.name, [c.row])}
+        n_visited = round(self.params.visited * n)
+        entries = visited.ranked()
+        shuffled = [entries[int(k)] for k in rng.permutation(len(entries))] if n_visited else []
+        for entry in islice(self.history.distinct(shuffled, 4 * n, taken), n_visited):
+            c = self._candidate(*entry)
+            out[c.key] = c
         ranked = self.history.distinct(best.ranked(), 4 * n + 1, taken)
         left: list[Ranked] = []
         # The scores of two sketches differ by more than chance, but not by as much as they seem.
@@ -309,7 +320,7 @@ class EvolutionaryPolicy:
             for name, row, score in entries:
                 if len(out) >= n - n_random:
                     break
-                c = Candidate(self.history.sketches[name], tuple(int(v) for v in row), float(score))
+                c = self._candidate(name, row, score)
                 # Rows with equal tiles, or even with one register body, tell little of each other.
                 tile, body = self._tiles(name, row), self._bodies(name, row[None])[0]
                 full = picked[name, tile] >= self.params.same_tiles or c.key in out
@@ -323,6 +334,9 @@ class EvolutionaryPolicy:
                 picked[(name,)] += 1
                 out[c.key] = c
         return [*out.values(), *self._drawn(n - len(out), rng, taken)]
+
+    def _candidate(self, name: str, row: npt.NDArray[np.int32], score: float) -> Candidate:
+        return Candidate(self.history.sketches[name], tuple(int(v) for v in row), float(score))
 
     def _drawn(self, n: int, rng: np.random.Generator, taken: set[bytes]) -> list[Candidate]:
         """Up to n new legal rows at random."""
@@ -339,19 +353,20 @@ class EvolutionaryPolicy:
 
 
 class _Pool:
-    """The best rows seen in a round, by sketch."""
+    """The best rows seen in a round, so many a sketch; None: all of them."""
 
-    def __init__(self) -> None:
+    def __init__(self, keep: int | None) -> None:
+        self.keep = keep
         self.rows: dict[str, Rows] = {}
         self.scores: dict[str, Scores] = {}
 
-    def add(self, name: str, rows: Rows, scores: Scores, keep: int) -> None:
+    def add(self, name: str, rows: Rows, scores: Scores) -> None:
         if name in self.rows:
             rows = np.concatenate([self.rows[name], rows])
             scores = np.concatenate([self.scores[name], scores])
         first = unique_rows(rows)
         rows, scores = rows[first], scores[first]
-        order = np.argsort(-scores, kind="stable")[:keep]
+        order = np.argsort(-scores, kind="stable")[: self.keep]
         self.rows[name], self.scores[name] = rows[order], scores[order]
 
     def ranked(self) -> list[Ranked]:

@@ -76,14 +76,15 @@ def test_random_programs_are_the_first_of_a_group() -> None:
     assert accuracy([whole], [scores]).recall_random < 1.0
 
 
-def test_both_kinds_are_measured_and_kept(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["visited", "picked"])
+def test_both_kinds_are_measured_and_kept(tmp_path: Path, kind: str) -> None:
     both = Pretender()
     tasks = [vector(8), vector(12)]  # spaces that are soon used up
     told: list[str] = []
-    first = collect(tmp_path, tasks, 60.0, both, both, tell=told.append)
-    assert {p.name for p in tmp_path.iterdir()} == {"random.jsonl", "evolutionary.jsonl"}
+    first = collect(tmp_path, tasks, 60.0, both, both, tell=told.append, kind=kind)
+    assert {p.name for p in tmp_path.iterdir()} == {"random.jsonl", f"{kind}.jsonl"}
     assert told and all(len(g.latency_s) == len(g.features) > 1 for g, _ in first)
     assert all(0 < n < len(g.latency_s) for g, n in first)
-    again = collect(tmp_path, tasks, 0.0, both, both)
+    again = collect(tmp_path, tasks, 0.0, both, both, kind=kind)
     assert [(len(g.latency_s), n) for g, n in again] == [(len(g.latency_s), n) for g, n in first]
     assert sorted(again[0][0].latency_s) == pytest.approx(sorted(first[0][0].latency_s))

@@ -23,7 +23,9 @@ def test_every_form_gets_a_first_round() -> None:
     both = forms(plain, other)
     assert both.next() is plain
     plain.rounds = 2
-    assert both.next() is other
+    assert both.untried and both.next() is other
+    other.rounds = 2
+    assert not both.untried
 
 
 def test_rounds_go_to_the_faster_form() -> None:
@@ -56,4 +58,4 @@ def test_a_form_without_candidates_is_left() -> None:
     both = forms(a, b)
     assert both.next() is b
     both.told(b, 0)
-    assert both.next() is a
+    assert both.next() is a and not both.untried

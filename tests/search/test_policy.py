@@ -48,6 +48,12 @@ def venturing_policy(task: SearchTask, space: Sequence[Sketch], seed: int) -> Ev
     return EvolutionaryPolicy(space, task.target, seed, task.workload_key, model, params)
 
 
+def visiting_policy(task: SearchTask, space: Sequence[Sketch], seed: int) -> EvolutionaryPolicy:
+    params = EvolutionParams(population=128, generations=2, visited=1.0)
+    model = CorrectionModel(seed=seed)
+    return EvolutionaryPolicy(space, task.target, seed, task.workload_key, model, params)
+
+
 def annealing_policy(task: SearchTask, space: Sequence[Sketch], seed: int) -> SearchPolicy:
     params = AnnealingParams(chains=32, steps=20)
     make = annealing("loops", "rank", params)
@@ -77,6 +83,7 @@ POLICIES = {
     "random": random_policy,
     "evolutionary": evolutionary_policy,
     "venturing": venturing_policy,
+    "visiting": visiting_policy,
     "annealing": annealing_policy,
     "exploring": exploring_policy,
     "beam": beam_policy,
@@ -87,6 +94,7 @@ BY_ROUND = (
     "random",
     "evolutionary",
     "venturing",
+    "visiting",
     "annealing",
     "exploring",
     "beam",
@@ -227,3 +235,11 @@ def test_hinted_sketches_are_looked_at_and_few_others(monkeypatch: pytest.Monkey
         check_legal(policy.ask(8, 1))
         counts.append(looked_at)
     assert SPACE[-1].name in counts[1] and len(counts[1]) < len(counts[0])
+
+
+def test_what_is_visited_is_not_only_the_best() -> None:
+    """A sample of the generations lies far below what the same search would pick of them."""
+    picked = evolutionary_policy(TASK, SPACE, 0).ask(24, 1)
+    visited = visiting_policy(TASK, SPACE, 0).ask(24, 1)
+    best = np.sort([c.score for c in picked])[-20:]  # some are drawn at random, without a score
+    assert np.median([c.score for c in visited]) < best.min()
