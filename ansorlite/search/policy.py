@@ -308,11 +308,12 @@ class EvolutionaryPolicy:
             out = {c.key: c for c in self._near_best(n_near)}
         taken = {s for c in out.values() for s in self.history.signatures(c.sketch.name, [c.row])}
         n_visited = round(self.params.visited * n)
-        entries = visited.ranked()
-        shuffled = [entries[int(k)] for k in rng.permutation(len(entries))] if n_visited else []
-        for entry in islice(self.history.distinct(shuffled, 4 * n, taken), n_visited):
-            c = self._candidate(*entry)
-            out[c.key] = c
+        if n_visited:
+            rows = visited.ranked()
+            rows = [rows[int(k)] for k in rng.permutation(len(rows))]
+            for row_of in islice(self.history.distinct(rows, 4 * n, taken), n_visited):
+                c = self._candidate(*row_of)
+                out[c.key] = c
         ranked = self.history.distinct(best.ranked(), 4 * n + 1, taken)
         left: list[Ranked] = []
         # The scores of two sketches differ by more than chance, but not by as much as they seem.

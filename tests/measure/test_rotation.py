@@ -1,14 +1,17 @@
 """Constants from memory: each call has copies of its own, and results stay what they are."""
 
 import ctypes
+from dataclasses import replace
 
 import numpy as np
+import pytest
 
 from ansorlite import te
 from ansorlite.codegen.build import build_program
 from ansorlite.codegen.image import KernelImage
 from ansorlite.codegen.loader import NativeFunction, aligned_copy, aligned_empty, load_image
-from ansorlite.measure.rotation import MOST_COPIES, _pool, rotated
+from ansorlite.measure import rotation
+from ansorlite.measure.rotation import MOST_BYTES, MOST_COPIES, POOL_BYTES, _pool, rotated
 from ansorlite.schedule.lower import lower
 from ansorlite.space.plain import plain_state
 from ansorlite.target import Target
@@ -50,3 +53,17 @@ def test_nothing_to_rotate() -> None:
     function, image = kernel(constant=False)
     args = (ctypes.c_void_p * len(image.params))()
     assert rotated(function, args, image) is None
+
+
+@pytest.mark.parametrize(
+    ("l3_mib", "want"),
+    [(0, POOL_BYTES), (16, POOL_BYTES), (48, 96 << 20), (480, MOST_BYTES)],
+)
+def test_copies_are_twice_the_last_cache_but_no_more_than_networks_weigh(
+    monkeypatch: pytest.MonkeyPatch, l3_mib: int, want: int
+) -> None:
+    """To fill a gigabyte for each program took longer than all else on a CPU with such a cache."""
+    machine = replace(Target.detect(), l3_bytes=l3_mib << 20)
+    monkeypatch.setattr(rotation.Target, "detect", staticmethod(lambda: machine))
+    monkeypatch.setattr(rotation, "resident_empty", lambda shape, dtype: np.empty(shape, dtype))
+    assert _pool.__wrapped__().nbytes == want

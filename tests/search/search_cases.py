@@ -37,6 +37,17 @@ def matmul(n: int = 32, names: str = "ABCk", name: str = "") -> SearchTask:
     return SearchTask([te.relu(product)], name=name)
 
 
+def matmul_form(n: int, plain: SearchTask) -> SearchTask:
+    """Another form of a `matmul` with the default names, which doubles A first and halves C."""
+    a = te.placeholder((n, n), name="A")
+    b = te.placeholder((n, n), name="B", constant=True)
+    k = te.reduce_axis(n, name="k")
+    twice = te.compute((n, n), lambda i, j: a[i, j] * 2.0, name="twice")
+    product = te.compute((n, n), lambda i, j: te.sum(twice[i, k] * b[k, j], axis=k), name="D")
+    half = te.compute((n, n), lambda i, j: product[i, j] * 0.5, name="C")
+    return SearchTask([te.relu(half)], name=plain.name, meaning=plain.dag, rtol=1e-3)
+
+
 def vector(n: int = 8) -> SearchTask:
     """x + 1: a space of a few dozen candidates."""
     x = te.placeholder((n,), name="X")

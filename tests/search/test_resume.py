@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from search_cases import PEAK, Pretender, matmul
+from search_cases import PEAK, Pretender, matmul, matmul_form
 
 import ansorlite.search.tune as tuning
 from ansorlite.measure.result import Status
@@ -172,9 +172,10 @@ def test_a_round_of_another_size_is_finished(tmp_path: Path) -> None:
 
 
 def run_network(log: Path, policy: str) -> None:
+    small, large = matmul(16, name="small"), matmul(24, name="large")
     weighted = [
-        WeightedTask(matmul(16, name="small"), 3),
-        WeightedTask(matmul(24, name="large"), 1),
+        WeightedTask(small, 3, others=(matmul_form(16, small),)),
+        WeightedTask(large, 1, others=(matmul_form(24, large),)),
     ]
     both = Pretender()
     options: dict[str, Any] = {"builder": both, "runner": both, "policy": policy}
@@ -190,7 +191,11 @@ def test_a_network_is_continued_as_if_it_had_not_been_interrupted(
 ) -> None:
     run_network(tmp_path / "whole", policy)
     records = read_log(tmp_path / "whole").records
-    assert len(records) == 30 and len({r.task for r in records}) == 2
+    assert len(records) == 30 and len({r.task for r in records}) == 4
+    # Two plain schedules; then all forms of both have a round before any has a second.
+    assert {(r.task, r.round) for r in records[2 : 2 + 4 * ROUND]} == {
+        (task, 1) for task in {r.task for r in records}
+    }
     for cut in cuts:
         path = write(tmp_path / f"{cut}", records[:cut])
         run_network(path, policy)
