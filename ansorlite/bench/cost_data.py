@@ -2,15 +2,19 @@
 
 In: tasks and a time to measure in, half of it for random programs, half for those that a search
 visits: a sample of all that its generations hold, which is what it asks the model about; or of
-those alone that it would measure, picked by the model as the best of them. Out: a `TrainingGroup` a
-task, random programs first; scores of every program from models that have not seen it (`folds`
-parts of the programs, or of the tasks, are left out in turn); `Accuracy` of them. Labels are
-best/this within a task, the metrics those of Ansor section 7.5.
+those alone that it would measure, picked by the model as the best of them. One measurement of a
+fast program can be a tenth off, and twice as long while the machine is busy: more than there is
+between the fastest. Those near a task's best are measured again, rounds later; the lowest counts.
+Out: a `TrainingGroup` a task, random programs first; scores of every program from models that have
+not seen it (`folds` parts of the programs, or of the tasks, are left out in turn); `Accuracy` of
+them. Labels are best/this within a task, the metrics those of Ansor section 7.5.
 """
 
+import math
+import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -20,8 +24,10 @@ from ansorlite.cost.losses import Features, TrainingGroup, labels
 from ansorlite.cost.metrics import pairwise_accuracy, r_squared, recall_at_k
 from ansorlite.cost.model import CostModel
 from ansorlite.measure.builder import Builder
+from ansorlite.measure.result import MeasureResult
 from ansorlite.measure.runner import Runner
-from ansorlite.search.history import History
+from ansorlite.records import Record, RecordLog, for_task
+from ansorlite.search.history import Candidate, History
 from ansorlite.search.policy import EvolutionParams
 from ansorlite.search.tune import Session
 from ansorlite.search.tuner import TaskTuner, record_candidate
@@ -36,6 +42,9 @@ KINDS: dict[str, tuple[str, EvolutionParams | None]] = {
 }
 ROUND = 32
 TOP, AMONG = 30, 500
+AGAIN = "again"  # the log of what is measured again
+NEAR = 1.5  # times the best: programs that are measured again
+MOST = 3  # measurements of a program
 ENOUGH = 300  # random programs of a task, for a recall of them alone
 
 
@@ -54,6 +63,23 @@ class Accuracy:
     recall_random: float
 
 
+Key = tuple[str, str, str]
+
+
+@dataclass(frozen=True)
+class _Program:
+    """A record of a log, its candidate, and every latency that it had, of failures infinity."""
+
+    record: Record
+    candidate: Candidate
+    is_random: bool
+    measured_s: list[float]
+
+    @property
+    def latency_s(self) -> float:
+        return min(self.measured_s)
+
+
 def collect(
     folder: Path,
     tasks: Sequence[SearchTask],
@@ -63,8 +89,10 @@ def collect(
     seed: int = 0,
     tell: Callable[[str], None] = lambda line: None,
     kind: str = "visited",
+    again_s: float = 0.0,
 ) -> list[tuple[TrainingGroup, int]]:
-    """Measure rounds of all tasks in turn, random programs and `kind`; the logs in `folder` count.
+    """Measure rounds of all tasks in turn, random programs and `kind`; then, for `again_s` more
+    seconds, those within `NEAR` of the best once more, the fastest first. Logs in `folder` count.
 
     Returns what was measured of every task, and how many programs, the first ones, are random.
     """
@@ -89,6 +117,7 @@ def collect(
                 )
             )
             tuners[name] = [sessions[name].tuner(t) for t in tasks]
+        log = stack.enter_context(RecordLog(folder / f"{AGAIN}.jsonl"))
         left = [(name, k) for k in range(len(tasks)) for name in both]
         while left and sessions["random"].left_s() > 0:
             sessions[kind].train(tuners[kind])
@@ -98,33 +127,103 @@ def collect(
                 if tuners[name][k].round(ROUND) == 0:
                     left.remove((name, k))  # its space is used up
             tell(f"{sum(t.trials for found in tuners.values() for t in found)} programs")
-        pairs = zip(*tuners.values(), strict=True)
-        return [_merged([_measured(x) for x in pair]) for pair in pairs]
+        programs = [
+            _programs(pair, log.contents.records) for pair in zip(*tuners.values(), strict=True)
+        ]
+        _again(tuners[kind], programs, again_s, log, tell)
+        return [
+            (_group(tuner, own), sum(p.is_random for p in own))
+            for tuner, own in zip(tuners[kind], programs, strict=True)
+        ]
 
 
-def _measured(tuner: TaskTuner) -> TrainingGroup:
-    """All records of a task that are in its space, those of an open round included."""
-    space = {s.name: s for s in tuner.sketches}
-    rows: dict[str, list[tuple[int, ...]]] = {}
-    times: dict[str, list[float]] = {}
-    for r in tuner.records:
-        c = record_candidate(tuner.task, space, r)
-        if c is not None:
-            rows.setdefault(c.sketch.name, []).append(c.row)
-            latency_s = r.latency_s if r.ok and r.latency_s else float("inf")
-            times.setdefault(c.sketch.name, []).append(latency_s)
+def _programs(pair: Sequence[TaskTuner], again: Sequence[Record]) -> list[_Program]:
+    """All programs of a task that are in its space, those of an open round included, each once."""
+    found: dict[Key, _Program] = {}
+    for tuner in pair:
+        space = {s.name: s for s in tuner.sketches}
+        for r in tuner.records:
+            if _key(r) in found:
+                found[_key(r)].measured_s.append(_latency(r.latency_s))
+                continue
+            c = record_candidate(tuner.task, space, r)
+            if c is not None:
+                found[_key(r)] = _Program(r, c, tuner is pair[0], [_latency(r.latency_s)])
+    for r in for_task(again, pair[0].task.workload_key):
+        if _key(r) in found:
+            found[_key(r)].measured_s.append(_latency(r.latency_s))
+    return list(found.values())
+
+
+def _key(r: Record) -> Key:
+    return r.task, r.sketch, str(sorted(r.holes.items()))
+
+
+def _latency(latency_s: float | None) -> float:
+    return math.inf if latency_s is None else latency_s
+
+
+def _again(
+    tuners: Sequence[TaskTuner],
+    programs: Sequence[Sequence[_Program]],
+    seconds: float,
+    log: RecordLog,
+    tell: Callable[[str], None],
+) -> None:
+    """Rounds of all tasks in turn, until none has any left or the time is over."""
+    until = time.monotonic() + seconds
+    left = list(zip(tuners, programs, strict=True))
+    done = 0
+    while left and time.monotonic() < until:
+        for tuner, known in list(left):
+            asked = _nearest(known)
+            if time.monotonic() >= until:
+                break
+            if not asked:
+                left.remove((tuner, known))
+            for p, result in zip(asked, tuner.again([p.candidate for p in asked]), strict=True):
+                latency_s = result.latency_s if result.ok else None
+                p.measured_s.append(_latency(latency_s))
+                log.append(_measured(p.record, result, latency_s))
+            done += len(asked)
+        tell(f"{done} programs again")
+
+
+def _nearest(programs: Sequence[_Program]) -> list[_Program]:
+    """A round of those to be measured again, of the fewest measurements the fastest."""
+    least = min((p.latency_s for p in programs), default=math.inf)
+    near = [p for p in programs if len(p.measured_s) < MOST and p.latency_s <= NEAR * least]
+    ranked = sorted(near, key=lambda p: (len(p.measured_s), p.latency_s))
+    return [p for p in ranked[:ROUND] if math.isfinite(p.latency_s)]
+
+
+def _measured(first: Record, result: MeasureResult, latency_s: float | None) -> Record:
+    return replace(
+        first,
+        status=str(result.status),
+        latency_s=latency_s,
+        times_s=list(result.times_s),
+        error=result.error,
+        timestamp=time.time(),
+        build_s=result.build_s,
+        run_s=result.run_s,
+    )
+
+
+def _group(tuner: TaskTuner, programs: Sequence[_Program]) -> TrainingGroup:
     history = History(tuner.sketches, tuner.task.target)
-    features = [
-        f for name, own in rows.items() for f in history.features(name, np.asarray(own, np.int32))
-    ]
-    latency = np.asarray([t for own in times.values() for t in own], np.float64)
-    return TrainingGroup(tuner.task.workload_key, features, latency)
-
-
-def _merged(parts: Sequence[TrainingGroup]) -> tuple[TrainingGroup, int]:
-    features = [f for p in parts for f in p.features]
-    latency_s = np.concatenate([p.latency_s for p in parts])
-    return TrainingGroup(parts[0].task_key, features, latency_s), len(parts[0].latency_s)
+    features: dict[int, Features] = {}
+    of: dict[str, list[int]] = {}
+    for k, p in enumerate(programs):
+        of.setdefault(p.candidate.sketch.name, []).append(k)
+    for name, at in of.items():
+        rows = np.asarray([programs[k].candidate.row for k in at], np.int32)
+        for k, found in zip(at, history.features(name, rows), strict=True):
+            features[k] = found
+    latency_s = np.asarray([p.latency_s for p in programs], np.float64)
+    return TrainingGroup(
+        tuner.task.workload_key, [features[k] for k in range(len(programs))], latency_s
+    )
 
 
 def scores_by_program(

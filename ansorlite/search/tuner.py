@@ -330,6 +330,12 @@ class TaskTuner:
             )
         return out
 
+    def again(self, candidates: Sequence[Candidate]) -> list[MeasureResult]:
+        """Build and time candidates once more; no trial is made of it and nothing is recorded."""
+        self.prepare()
+        outcomes = self._build(candidates)
+        return [o.as_result() if o.image is None else self._run(o.image) for o in outcomes]
+
     def _build(self, candidates: Sequence[Candidate]) -> list[BuildOutcome]:
         requests = []
         for c in candidates:
