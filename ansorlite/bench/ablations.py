@@ -17,7 +17,7 @@ from ansorlite.bench.programs import Raced, Space, by_name, corrected, programs_
 from ansorlite.bench.runs import Float, Run, area, efficiency, geometric_mean, run_of, whole
 from ansorlite.cost.correction import CorrectionModel
 from ansorlite.cost.losses import Features, Floats, TrainingGroup
-from ansorlite.cost.model import CostModel, GBDTModel
+from ansorlite.cost.model import CostModel, GBDTModel, RandomModel
 from ansorlite.cost.names import AT
 from ansorlite.search.policy import EvolutionParams
 from ansorlite.search.searchers import searcher
@@ -111,7 +111,12 @@ POLICIES: dict[str, Policy] = {
     ),
     "no-model": Policy("no learned model", model=lambda seed: NeverTrained(seed=seed)),
     "no-draft": Policy("no analytic score", model=lambda seed: WithoutEstimate(seed=seed)),
-    # What these are worth to a search that no estimate guides
+    # What the rest is worth to a search that no estimate guides
+    "no-draft-no-model": Policy(
+        "no analytic score, no learned model: kin of the fastest, by chance",
+        base="no-draft",
+        model=lambda seed: RandomModel(np.random.default_rng(seed)),
+    ),
     "no-draft-no-crossover": Policy(
         "no analytic score, mutation alone",
         base="no-draft",
