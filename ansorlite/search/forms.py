@@ -43,6 +43,11 @@ class Forms:
         """Is there a form that has not had a first round yet?"""
         return any(t.rounds <= 1 for t in self.tuners if t not in self._exhausted)
 
+    @property
+    def exhausted(self) -> bool:
+        """Has every form had a round without a candidate?"""
+        return all(t in self._exhausted for t in self.tuners)
+
     def next(self) -> TaskTuner:
         """The tuner whose share of rounds is the least used up; every form gets a first round."""
         left = [t for t in self.tuners if t not in self._exhausted] or list(self.tuners)

@@ -196,7 +196,8 @@ def _rounds(
             start_from_others(tuner, everyone, session.history)
         used = tuner.round(n)
         found[k].told(tuner, used)
-        plan.tell(k, found[k].best_latency_s, used)
+        if used or found[k].exhausted:  # no trials: nothing is left of any form
+            plan.tell(k, found[k].best_latency_s, used)
         show.update(_network_snapshot(session, weighted, found, tuner))
         if on_round is not None:
             on_round(found)

@@ -59,3 +59,6 @@ def test_a_form_without_candidates_is_left() -> None:
     assert both.next() is b
     both.told(b, 0)
     assert both.next() is a and not both.untried
+    assert not both.exhausted
+    both.told(a, 0)
+    assert both.exhausted
