@@ -7,7 +7,8 @@ shows sample efficiency. With `--avx2` programs have 16 registers of 32 bytes, a
 estimate the constants of such a CPU: what parts are worth where it does not fit the machine
 (results/ablations_avx2.jsonl). Runs of other machines count for nothing: give each a folder.
 Usage: python scripts/ablations.py [--policies full random ...] [--cases C2D:2 ...] [--seeds 3]
-       [--trials 200] [--table] [--race-seconds 15] [--no-race] [--avx2] [--results DIR]
+       [--trials 200] [--table] [--race-seconds 15] [--races 3] [--no-race] [--avx2]
+       [--results DIR]
 """
 
 import argparse
@@ -15,7 +16,7 @@ import sys
 from pathlib import Path
 
 from ansorlite.bench import ablations
-from ansorlite.bench.programs import race_all
+from ansorlite.bench.programs import RACES, race_all
 from ansorlite.bench.runs import Run, append_run, draw, read_runs
 from ansorlite.target import Target
 
@@ -32,6 +33,7 @@ def main() -> int:
     parser.add_argument("--trials", type=int, default=200)
     parser.add_argument("--table", action="store_true", help="run nothing: only show what is there")
     parser.add_argument("--race-seconds", type=float, default=15.0, help="of every case (15)")
+    parser.add_argument("--races", type=int, default=RACES, help=f"processes of a race ({RACES})")
     parser.add_argument("--no-race", action="store_true", help="figures as each run measured them")
     parser.add_argument("--avx2", action="store_true", help="x86-64 only")
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder (results)")
@@ -53,7 +55,7 @@ def main() -> int:
         )
     runs, raced = own(), None
     if not args.no_race:
-        raced = race_all(runs, ablations.space_of, args.race_seconds, target)
+        raced = race_all(runs, ablations.space_of, args.race_seconds, target, args.races)
     text = ablations.table(runs, raced)
     path.with_suffix(".txt").write_text(text)
     print(text, end="")
