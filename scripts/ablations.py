@@ -5,17 +5,19 @@ is missing in results/ablations.jsonl, so it can be stopped and continued, then 
 was found and writes the table and the plot beside it. With `--trials 1000 --policies full` it
 shows sample efficiency. With `--avx2` programs have 16 registers of 32 bytes, and the analytic
 estimate the constants of such a CPU: what parts are worth where it does not fit the machine
-(results/ablations_avx2.jsonl). Runs of other machines count for nothing: give each a folder.
+(results/ablations_avx2.jsonl). With `--synthetic` latencies are those of machines that do not
+exist, whose constants the estimate does not know (results/ablations_synthetic.jsonl): no noise, and
+some 3 s a run. Runs of other machines count for nothing: give each a folder.
 Usage: python scripts/ablations.py [--policies full random ...] [--cases C2D:2 ...] [--seeds 3]
        [--trials 200] [--table] [--race-seconds 15] [--races 3] [--no-race] [--avx2]
-       [--results DIR]
+       [--synthetic] [--results DIR]
 """
 
 import argparse
 import sys
 from pathlib import Path
 
-from ansorlite.bench import ablations
+from ansorlite.bench import ablations, synthetic
 from ansorlite.bench.programs import RACES, race_all
 from ansorlite.bench.runs import Run, append_run, draw, read_runs
 from ansorlite.target import Target
@@ -36,17 +38,21 @@ def main() -> int:
     parser.add_argument("--races", type=int, default=RACES, help=f"processes of a race ({RACES})")
     parser.add_argument("--no-race", action="store_true", help="figures as each run measured them")
     parser.add_argument("--avx2", action="store_true", help="x86-64 only")
+    parser.add_argument("--synthetic", action="store_true", help="measure nothing")
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder (results)")
     args = parser.parse_args()
     target = Target.host_as("x86-avx2") if args.avx2 else Target.detect()
-    path = args.results / ("ablations_avx2.jsonl" if args.avx2 else "ablations.jsonl")
+    kind = "_synthetic" if args.synthetic else "_avx2" if args.avx2 else ""
+    path = args.results / f"ablations{kind}.jsonl"
+    machine = synthetic.machine_name(target) if args.synthetic else target.fingerprint
 
     def own() -> list[Run]:
-        return [r for r in read_runs(path) if r.target == target.fingerprint]
+        return [r for r in read_runs(path) if r.target == machine]
 
     todo = ablations.missing(own(), args.policies, args.cases, args.seeds, args.trials)
     for policy, case, seed in [] if args.table else todo:
-        done = ablations.run(policy, case, seed, args.trials, target)
+        search = synthetic.run if args.synthetic else ablations.run
+        done = search(policy, case, seed, args.trials, target)
         append_run(path, done)
         print(
             f"{policy:14} {case:7} seed {seed}: {done.best()[-1] * 1e3:.3f} ms in "
@@ -54,7 +60,7 @@ def main() -> int:
             flush=True,
         )
     runs, raced = own(), None
-    if not args.no_race:
+    if not (args.no_race or args.synthetic):
         raced = race_all(runs, ablations.space_of, args.race_seconds, target, args.races)
     text = ablations.table(runs, raced)
     path.with_suffix(".txt").write_text(text)

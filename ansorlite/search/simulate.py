@@ -4,12 +4,12 @@ In: the records of one task, a large random log at best, and a policy. Out: what
 have found, trial by trial. A candidate that was never measured is answered by the nearest record of
 the same sketch that was not given out yet, and the policy is told about that one: every latency is
 a real one of a real program, but a policy cannot find what the log does not hold. Use it to compare
-policies, not to tune.
+policies, not to tune. Anything else that tells latencies (`Oracle`) can stand in for the log.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,7 @@ from ansorlite.cost.model import CostModel
 from ansorlite.errors import LogError
 from ansorlite.records import Record
 from ansorlite.schedule.holes import Hole
+from ansorlite.search.beam import BeamPolicy
 from ansorlite.search.history import Candidate
 from ansorlite.search.policy import EvolutionaryPolicy, RandomPolicy, SearchPolicy
 from ansorlite.search.tune import ROUND_SIZE, grown
@@ -27,6 +28,18 @@ from ansorlite.space.sketch import Sketch
 from ansorlite.task import SearchTask
 
 MakePolicy = Callable[[Sequence[Sketch]], SearchPolicy]
+Answer = Callable[[Sequence[Candidate]], tuple[list[Candidate], list[float]]]
+
+
+class Oracle(Protocol):
+    """Tells latencies of a task's candidates without measuring any."""
+
+    task: SearchTask
+    sketches: tuple[Sketch, ...]
+
+    def answers(self) -> Answer:
+        """For one run: from what is asked to what is told of it, maybe of others; seconds."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -81,6 +94,21 @@ class RecordedTask:
         name, row = self._keys[k]
         return Candidate(next(s for s in self.sketches if s.name == name), row)
 
+    def answers(self) -> Answer:
+        """Of one run: the nearest records, each given out once."""
+        given = np.zeros(len(self), dtype=np.bool_)
+
+        def answer(asked: Sequence[Candidate]) -> tuple[list[Candidate], list[float]]:
+            places = []
+            for c in asked:
+                k = self.nearest(c, given)
+                if k is not None:
+                    given[k] = True
+                    places.append(k)
+            return [self.candidate(k) for k in places], self.latency_s[places].tolist()
+
+        return answer
+
     def nearest(self, c: Candidate, given: npt.NDArray[np.bool_]) -> int | None:
         """The place of the record nearest to a candidate among those that were not given out."""
         at = self._at.get(c.sketch.name)
@@ -101,35 +129,29 @@ def _places(holes: Sequence[Hole], rows: npt.NDArray[Any]) -> npt.NDArray[np.flo
 
 
 def simulate(
-    recorded: RecordedTask,
+    oracle: Oracle,
     make: MakePolicy,
     n_trials: int,
     model: CostModel | None = None,
     round_size: int = ROUND_SIZE,
 ) -> SimulatedRun:
-    """Let a policy search the records; ends early where it asks nothing, or all are given out.
+    """Let a policy search what is told; ends early where it asks nothing, or nothing is answered.
 
-    `make` gets the sketches that have records. `model` is the policy's, trained before each round.
+    `make` gets the sketches that are known. `model` is the policy's, trained before each round.
     Rounds grow to `round_size`, as when tuning.
     """
-    policy = make(recorded.sketches)
-    given = np.zeros(len(recorded), dtype=np.bool_)
+    policy = make(oracle.sketches)
+    answer = oracle.answers()
     told: list[Candidate] = []
     times: list[float] = []
     round_ = 1
-    while len(told) < n_trials and not given.all():
-        if model is not None and told and isinstance(policy, EvolutionaryPolicy):
-            model.update([policy.history.group(recorded.task.workload_key)])
-        answers: list[int] = []
-        for c in policy.ask(min(grown(round_size, len(told)), n_trials - len(told)), round_):
-            k = recorded.nearest(c, given)
-            if k is not None:
-                given[k] = True
-                answers.append(k)
-        if not answers:
+    while len(told) < n_trials:
+        if model is not None and told and isinstance(policy, EvolutionaryPolicy | BeamPolicy):
+            model.update([policy.history.group(oracle.task.workload_key)])
+        n = min(grown(round_size, len(told)), n_trials - len(told))
+        found, latency_s = answer(policy.ask(n, round_))
+        if not found:
             break
-        found = [recorded.candidate(k) for k in answers]
-        latency_s = [float(recorded.latency_s[k]) for k in answers]
         policy.tell(found, latency_s)
         told += found
         times += latency_s
