@@ -9,7 +9,7 @@ machine changes: what each had found at the `BUDGETS` is raced in turn in the en
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -48,6 +48,10 @@ AREA = 200  # trials that areas are of
 RESAMPLES = 2000
 
 
+# A model that nothing stands in for learns from the start
+EARLY = replace(CorrectionModel.PARAMS, min_programs=16)
+
+
 class NeverTrained(CorrectionModel):
     """A model that learns nothing: the analytic score alone decides."""
 
@@ -57,6 +61,8 @@ class NeverTrained(CorrectionModel):
 
 class WithoutEstimate(CorrectionModel):
     """Sees nothing of the analytic estimate, which does not serve in its stead before, either."""
+
+    PARAMS = EARLY
 
     @property
     def is_trained(self) -> bool:
@@ -100,8 +106,8 @@ POLICIES: dict[str, Policy] = {
         "the sketches of the paper: no packing, locations or folding",
         space=SpaceOptions(folding=False, packing=False, locations=False),
     ),
-    "no-crossover": Policy("mutation alone", params=EvolutionParams(mutation=1.0)),
-    "no-hops": Policy("no moves between sketches", params=EvolutionParams(hop=0.0)),
+    "crossover": Policy("with crossover by DAG node", params=EvolutionParams(mutation=0.85)),
+    "hops": Policy("with moves between sketches", params=EvolutionParams(hop=0.1)),
     "seeds": Policy(
         "half of the new rows are the best drafts, one a register body",
         params=EvolutionParams(seeds=0.5),
@@ -117,23 +123,44 @@ POLICIES: dict[str, Policy] = {
         base="no-draft",
         model=lambda seed: RandomModel(np.random.default_rng(seed)),
     ),
-    "no-draft-no-crossover": Policy(
-        "no analytic score, mutation alone",
-        base="no-draft",
-        model=lambda seed: WithoutEstimate(seed=seed),
-        params=EvolutionParams(mutation=1.0),
-    ),
-    "no-draft-no-hops": Policy(
-        "no analytic score, no moves between sketches",
-        base="no-draft",
-        model=lambda seed: WithoutEstimate(seed=seed),
-        params=EvolutionParams(hop=0.0),
-    ),
     "paper-model": Policy(
         "the paper's model (sums over statements), no correction of the analytic score",
         model=lambda seed: GBDTModel(seed=seed),
     ),
 }
+# The search as it was when crossover and moves between sketches were found to gain nothing
+FORMER = EvolutionParams(generations=4, mutation=0.85, hop=0.1)
+
+
+def _from_16(seed: int) -> CorrectionModel:
+    return CorrectionModel(seed=seed, params=EARLY)
+
+
+def _former(name: str, left_out: str = "") -> Policy:
+    """A policy of that search; without "crossover" or "hops"."""
+    p, params = POLICIES[name], FORMER
+    params = replace(params, mutation=1.0) if left_out == "crossover" else params
+    params = replace(params, hop=0.0) if left_out == "hops" else params
+    base = name if left_out else p.base
+    return replace(
+        p,
+        what=f"{p.what}, no {left_out}" if left_out else p.what,
+        params=params,
+        model=p.model or _from_16,
+        base="former" if base == "full" else f"former-{base}",
+    )
+
+
+PARTS = ("random", "beam", "limited", "no-model", "no-draft", "no-draft-no-model", "paper-model")
+POLICIES |= {f"former-{name}": _former(name) for name in PARTS}
+for part in ("crossover", "hops"):
+    POLICIES[f"former-no-{part}"] = _former("full", part)
+    POLICIES[f"former-no-draft-no-{part}"] = _former("no-draft", part)
+POLICIES["former"] = Policy(
+    "with crossover and hops, 4 generations, the model from 16 programs on",
+    params=FORMER,
+    model=_from_16,
+)
 
 
 def run(policy: str, case: str, seed: int, trials: int, target: Target | None = None) -> Run:
@@ -201,8 +228,9 @@ def table(runs: Sequence[Run], raced: Raced | None = None) -> str:
     most = max(asked.values(), default=0)
     budgets = [b for b in BUDGETS if b <= most]
     head = " ".join(f"{f'at {b}':>7} {'least':>6}" for b in budgets)
+    width = max(map(len, POLICIES))
     lines = [
-        f"{'policy':21} {'runs':>4} {head} {'area':>6}  "
+        f"{'policy':{width}} {'runs':>4} {head} {'area':>6}  "
         "gain in area of the full search, or of the one in brackets (95 %)"
     ]
     for name, p in POLICIES.items():
@@ -220,7 +248,17 @@ def table(runs: Sequence[Run], raced: Raced | None = None) -> str:
         )
         against += "" if p.base == "full" else f" [{p.base}]"
         areas = geometric_mean(area(c[:AREA]) for c in own.values())
-        lines.append(
-            f"{name:21} {len(own):4} {' '.join(cells)} {areas:6.3f}  {against}  {p.what}".rstrip()
-        )
+        line = f"{name:{width}} {len(own):4} {' '.join(cells)} {areas:6.3f}  {against}  {p.what}"
+        lines.append(line.rstrip())
+    for b in budgets:
+        full = {k: share(k, c, b) for k, c in curves.items() if k[0] == "full" and asked[k] >= b}
+        if full:
+            lines.append(f"full at {b}, by case: {_by_case(full)}")
     return "\n".join(lines) + "\n"
+
+
+def _by_case(reached: dict[tuple[str, str, int], float]) -> str:
+    """Geometric means over the seeds."""
+    cases = dict.fromkeys(case for _, case, _ in reached)
+    means = {c: geometric_mean(v for k, v in reached.items() if k[1] == c) for c in cases}
+    return ", ".join(f"{c} {v:.0%}" for c, v in means.items())

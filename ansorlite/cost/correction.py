@@ -44,6 +44,7 @@ class CorrectionModel(GBDTModel):
         feature_fraction=0.3,
         l2=1.0,
         min_hessian_in_leaf=1e-3,
+        min_programs=64,  # what fewer say of the estimate's errors is mostly their luck
     )
 
     def _packs(self, groups: Sequence[TrainingGroup]) -> Packs | None:

@@ -63,9 +63,10 @@ def test_shares_at_the_budgets_are_those_of_the_race() -> None:
 
 def test_budgets_that_a_policy_was_not_run_to_are_blank() -> None:
     lines = table([replace(FULL, latency_s=[8.0] * 64), replace(OTHER, latency_s=[8.0] * 16)])
-    short, full = sorted(lines.splitlines()[1:], key=lambda s: s.count("%"))
+    short, full = sorted(lines.splitlines()[1:3], key=lambda s: s.count("%"))
     assert short.startswith("random") and "nan" not in lines
     assert short.count("%") == 2 and full.count("%") == 4
+    assert lines.splitlines()[3:] == [f"full at {b}, by case: C2D:2 100%" for b in (16, 64)]
 
 
 def test_curves_are_corrected_by_the_race() -> None:
