@@ -108,6 +108,10 @@ POLICIES: dict[str, Policy] = {
     ),
     "crossover": Policy("with crossover by DAG node", params=EvolutionParams(mutation=0.85)),
     "hops": Policy("with moves between sketches", params=EvolutionParams(hop=0.1)),
+    "few-looked-at": Policy(
+        "the first round looks at 48 sketches at most (more of TBS:1 alone)",
+        params=EvolutionParams(looked_at_first=48),
+    ),
     "seeds": Policy(
         "half of the new rows are the best drafts, one a register body",
         params=EvolutionParams(seeds=0.5),
@@ -129,7 +133,7 @@ POLICIES: dict[str, Policy] = {
     ),
 }
 # The search as it was when crossover and moves between sketches were found to gain nothing
-FORMER = EvolutionParams(generations=4, mutation=0.85, hop=0.1)
+FORMER = EvolutionParams(generations=4, mutation=0.85, hop=0.1, looked_at_first=48)
 
 
 def _from_16(seed: int) -> CorrectionModel:

@@ -56,7 +56,7 @@ class EvolutionParams:
     measured_share: float = 0.25
     alive: int = 8  # sketches that breed in one round
     looked_at: int = 16  # unmeasured sketches that compete to be among them
-    looked_at_first: int = 48  # the same in the first round, where nothing hints at any
+    looked_at_first: int = 256  # the same in the first round, unless similar tasks tell of some
     same_tiles: int = 2  # picked rows of a round with equal tiles
     same_body: float = 0.2  # share of a round with one register body
     same_sketch: float = 0.34  # share of a round with one sketch, where others are left
