@@ -15,16 +15,17 @@ from ansorlite.cost.features import FeaturePlan
 from ansorlite.cost.names import AT
 from ansorlite.target import Target
 
-CHUNK = 8192  # rows scored together, at most
-FEW = 8192  # rows that are not worth a thread a core
+CHUNK = 8192  # rows scored together, by one thread: what it makes stays in the caches
+MANY = 32768  # rows that are worth a thread a core, in large parts: they wait for each other
 
 
 def draft_score(
     plan: FeaturePlan, columns: Mapping[str, Any], n: int, target: Target
 ) -> npt.NDArray[np.float64]:
     """float64[n] from hole columns (int64[n] each), as `analytic_score` of their features."""
-    count = max(1, target.cores * -(-n // (target.cores * CHUNK)))
-    size = max(1, -(-n // count))
+    beside = n >= MANY
+    count = target.cores * -(-n // (target.cores * MANY)) if beside else -(-n // CHUNK)
+    size = max(1, -(-n // max(1, count)))
 
     def of(first: int) -> Values:
         part = slice(first, min(first + size, n))
@@ -33,7 +34,7 @@ def draft_score(
         return score_of(cycles(lambda name: f[:, AT[name]], rates_of(target))[-1])
 
     starts = range(0, n, size)
-    if n < FEW:
+    if not beside:
         return np.concatenate([np.empty(0), *map(of, starts)])
     with ThreadPoolExecutor(target.cores) as pool:  # numpy's loops run beside each other
         return np.concatenate(list(pool.map(of, starts)))
