@@ -29,6 +29,7 @@ from ansorlite.target import Target
 LOOKED_AT_ROWS = 32  # of a sketch, to tell what it promises
 Body = tuple[tuple[str, ...], bytes]
 FEW = 8  # candidates of a round, for which half the effort is made
+ROWS_A_CANDIDATE = 16  # of a population, at least: rounds of very many look at more rows
 LEAST = 2.0**-8  # share of the best speed, and chance to run, below which predictions mean nothing
 
 
@@ -130,7 +131,8 @@ class EvolutionaryPolicy:
         # A few candidates are worth a short search among few sketches.
         effort = 2 if n <= FEW else 1
         generations = -(-self.params.generations // effort)
-        pool = self._first(rng, self.params.alive // effort)
+        population = max(self.params.population, ROWS_A_CANDIDATE * n)
+        pool = self._first(rng, self.params.alive // effort, population)
         best, visited = _Pool(16 * n), _Pool(None)
         pools = (best, visited) if self.params.visited else (best,)
         for generation in range(generations + 1):
@@ -140,7 +142,7 @@ class EvolutionaryPolicy:
                 for p in pools:
                     p.add(name, rows[new], scores[new])
             if generation < generations:
-                pool = self._breed(scored, rng)
+                pool = self._breed(scored, rng, population)
         return self._pick(best, visited, n, rng)
 
     def score(self, name: str, rows: Rows) -> Scores:
@@ -182,11 +184,11 @@ class EvolutionaryPolicy:
 
     # ---- populations ----------------------------------------------------------------------------
 
-    def _first(self, rng: np.random.Generator, alive: int) -> dict[str, Rows]:
+    def _first(self, rng: np.random.Generator, alive: int, population: int) -> dict[str, Rows]:
         """Random legal rows and the best measured ones, for the sketches alive this round."""
         p = self.params
         names = self._alive(rng, alive)
-        share = max(32, p.population // max(1, len(names)))
+        share = max(32, population // max(1, len(names)))
         pool: dict[str, Rows] = {}
         for name in names:
             rows = self._new(name, share, rng)
@@ -247,7 +249,7 @@ class EvolutionaryPolicy:
         return float(self._score(features).max()) if len(features) else -np.inf
 
     def _breed(
-        self, scored: dict[str, tuple[Rows, Scores]], rng: np.random.Generator
+        self, scored: dict[str, tuple[Rows, Scores]], rng: np.random.Generator, population: int
     ) -> dict[str, Rows]:
         """The next generation: parents by roulette over all sketches, then mutation or crossing."""
         names = list(scored)
@@ -256,7 +258,7 @@ class EvolutionaryPolicy:
         flat = np.concatenate([scored[s][1] for s in names])
         owner = np.concatenate([np.full(len(scored[s][0]), k) for k, s in enumerate(names)])
         offset = np.cumsum([0, *(len(scored[s][0]) for s in names)])
-        parents = roulette(_fitness(flat), self.params.population, rng)
+        parents = roulette(_fitness(flat), population, rng)
         out: dict[str, list[Rows]] = {s: [] for s in names}
         for k, name in enumerate(names):
             mine = parents[owner[parents] == k] - offset[k]
