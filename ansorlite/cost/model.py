@@ -10,6 +10,7 @@ must not live in processes that measure or that are forked. Saved models are JSO
 own text; loading one executes nothing.
 """
 
+import ctypes
 import json
 import os
 from collections.abc import Sequence
@@ -238,6 +239,7 @@ class GBDTModel:
         }
         booster = lgb.train(settings, data, num_boost_round=trees, **stopping)
         booster.free_dataset()
+        _give_back()
         return booster
 
     def _loss(self, packs: Packs, rng: np.random.Generator) -> Loss:
@@ -300,6 +302,13 @@ class GBDTModel:
             raise _broken(path, error) from error
         self._base, self._n_features, self._loaded = base, n_features, loaded
         self._booster = None
+
+
+def _give_back() -> None:
+    """Return what training freed to the system: glibc keeps it, and a long search would grow."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
 class FrozenModel:

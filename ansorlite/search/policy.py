@@ -29,7 +29,7 @@ from ansorlite.target import Target
 LOOKED_AT_ROWS = 32  # of a sketch, to tell what it promises
 Body = tuple[tuple[str, ...], bytes]
 FEW = 8  # candidates of a round, for which half the effort is made
-ROWS_A_CANDIDATE = 16  # of a population, at least: rounds of very many look at more rows
+THOROUGH = 4  # times the population, where nothing that is measured will correct the answer
 LEAST = 2.0**-8  # share of the best speed, and chance to run, below which predictions mean nothing
 
 
@@ -126,12 +126,12 @@ class EvolutionaryPolicy:
         """Sketches that did well for similar tasks: the first round looks at few others."""
         self._hints = tuple(dict.fromkeys(n for n in names if n in self.history.sketches))
 
-    def ask(self, n: int, round_: int) -> list[Candidate]:
+    def ask(self, n: int, round_: int, thorough: bool = False) -> list[Candidate]:
         rng = round_rng(self._seed, self._key, round_)
-        # A few candidates are worth a short search among few sketches.
-        effort = 2 if n <= FEW else 1
+        # A few candidates are worth a short search among few sketches, for others follow.
+        effort = 2 if n <= FEW and not thorough else 1
         generations = -(-self.params.generations // effort)
-        population = max(self.params.population, ROWS_A_CANDIDATE * n)
+        population = self.params.population * (THOROUGH if thorough else 1)
         pool = self._first(rng, self.params.alive // effort, population)
         best, visited = _Pool(16 * n), _Pool(None)
         pools = (best, visited) if self.params.visited else (best,)

@@ -41,7 +41,6 @@ from ansorlite.space.sketch import Sketch
 from ansorlite.task import SearchTask
 from ansorlite.te.dag import ComputeDAG
 
-PREDICTED = 256  # candidates asked for where the best predicted one is the answer
 CHECK_SEED = 20180
 RACE_S = 5.0  # the longest race; slower contenders are told apart well enough by one run
 RUN_S = 0.03  # what measuring a short kernel takes
@@ -413,12 +412,13 @@ class TaskTuner:
             self.images = {t: self.images[t] for t in ranked[:keep]}
 
     def predicted(self) -> Program:
-        """What the policy would measure first; the plain schedule if it proposes nothing.
-
-        It is asked for many: a program that nothing will correct is worth a long search.
-        """
+        """The best that the policy predicts; the plain schedule if it proposes nothing."""
+        policy, round_ = self.policy, max(1, self.rounds)
         with self.shared.clock.phase("search"):
-            candidates = self.policy.ask(PREDICTED, max(1, self.rounds))
+            if isinstance(policy, EvolutionaryPolicy):
+                candidates = policy.ask(1, round_, thorough=True)
+            else:
+                candidates = policy.ask(1, round_)
         if not candidates:
             return lower(self._plain)
         return candidates[0].sketch.fill(np.asarray(candidates[0].row, dtype=np.int32))

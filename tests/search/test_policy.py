@@ -243,3 +243,12 @@ def test_what_is_visited_is_not_only_the_best() -> None:
     visited = visiting_policy(TASK, SPACE, 0).ask(24, 1)
     best = np.sort([c.score for c in picked])[-20:]  # some are drawn at random, without a score
     assert np.median([c.score for c in visited]) < best.min()
+
+
+def test_a_thorough_search_predicts_faster_programs() -> None:
+    """It looks at more rows than a round of one candidate, and at those of all sketches."""
+    policy = evolutionary_policy(TASK, SPACE, 0)
+    short, thorough = policy.ask(1, 1), policy.ask(1, 1, thorough=True)
+    check_legal(thorough)
+    assert len(short) == len(thorough) == 1
+    assert thorough[0].score > short[0].score
