@@ -19,6 +19,7 @@ from ansorlite.space.sketch import Sketch
 from ansorlite.task import SearchTask
 
 AT_FIRST = 4  # candidates of the first round
+LATER = 2  # candidates of every other round
 
 
 def transferred(
@@ -51,11 +52,12 @@ def transferred(
 def start_from_others(
     tuner: TaskTuner, others: Sequence[TaskTuner], history: Sequence[Record]
 ) -> None:
-    """Before a task's first round: what is best so far for tasks of this run, then of a log.
+    """Before a round of a task: what is best so far for tasks of this run and, at first, of a log.
 
-    Those of nearly the same size come first.
+    Those of nearly the same size come first. What was measured before is not suggested again, so
+    later rounds have something of others only when those have found something new.
     """
-    if tuner.rounds > 1 or not tuner.sketches:
+    if not tuner.sketches:
         return
 
     def distance(t: TaskTuner) -> float:
@@ -65,8 +67,14 @@ def start_from_others(
     here = {t.task.workload_key for t in (*near, tuner)}
     target = tuner.task.target.fingerprint
     logged = [r for r in history if r.target == target and r.task not in here]
-    records = [r for t in near if (r := t.best) is not None] + list(distill(logged, 1))
-    tuner.suggest(transferred(tuner.task, tuner.sketches, records, AT_FIRST))
+    first = tuner.rounds <= 1
+    records = [r for t in near if (r := t.best) is not None]
+    if first:
+        records += distill(logged, 1)
+    most = AT_FIRST if first else len(records)
+    if records:
+        found = transferred(tuner.task, tuner.sketches, records, most)
+        tuner.suggest(found, AT_FIRST if first else LATER)
 
 
 def _structure(steps: Sequence[Mapping[str, Any]]) -> str:

@@ -68,7 +68,7 @@ def tune_tasks(
         flops = [min(f.dag.flop for f in w.forms) for w in weighted]
         plan = scheduler(
             weights=[w.weight for w in weighted],
-            flops=[w.task.flop for w in weighted],
+            flops=flops,
             similarity_keys=[w.similarity or w.task.workload_key for w in weighted],
             objective=objective,
             rng=np.random.default_rng(session.seed),

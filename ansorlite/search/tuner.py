@@ -244,10 +244,16 @@ class TaskTuner:
         self.shared.trace.round(self.task, number, [c.score for c in told], found)
         return len(told)
 
-    def suggest(self, found: Sequence[Candidate]) -> None:
-        """Measure first what is nearest to these, which may be of a task of other extents."""
+    def suggest(self, found: Sequence[Candidate], most: int | None = None) -> None:
+        """Measure first what is nearest to these, which may be of a task of other extents.
+
+        At most so many, the first that are not measured yet.
+        """
         known = {c.key for r in self.records if (c := self._candidate(r)) is not None}
+        known -= self._pending.keys()  # a torn round is to be asked as it was
         for c in found:
+            if most is not None and len(self._suggested) >= most:
+                break
             sketch = self._sketches.get(c.sketch.name)
             row = None if sketch is None else adapted(sketch, c.values)
             if sketch is None or row is None or not is_legal(sketch, row, self.task.target):

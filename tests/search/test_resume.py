@@ -13,6 +13,7 @@ import ansorlite.search.tune as tuning
 from ansorlite.measure.result import Status
 from ansorlite.records import Record, RecordLog, read_log
 from ansorlite.search.result import TuneResult
+from ansorlite.search.searchers import SEARCHERS
 from ansorlite.search.tune import Session, tune
 from ansorlite.search.tune_tasks import WeightedTask, tune_tasks
 from ansorlite.task import SearchTask
@@ -171,7 +172,7 @@ def test_a_round_of_another_size_is_finished(tmp_path: Path) -> None:
     assert [r.trial for r in result.records] == list(range(31))
 
 
-def run_network(log: Path, policy: str) -> None:
+def run_network(log: Path, policy: str, n_trials: int = 30) -> None:
     small, large = matmul(16, name="small"), matmul(24, name="large")
     weighted = [
         WeightedTask(small, 3, others=(matmul_form(16, small),)),
@@ -179,7 +180,7 @@ def run_network(log: Path, policy: str) -> None:
     ]
     both = Pretender()
     options: dict[str, Any] = {"builder": both, "runner": both, "policy": policy}
-    with Session(30, None, log=log, progress=False, round_size=ROUND, **options) as session:
+    with Session(n_trials, None, log=log, progress=False, round_size=ROUND, **options) as session:
         tune_tasks(session, weighted)
 
 
@@ -199,4 +200,17 @@ def test_a_network_is_continued_as_if_it_had_not_been_interrupted(
     for cut in cuts:
         path = write(tmp_path / f"{cut}", records[:cut])
         run_network(path, policy)
+        assert essence(read_log(path).records) == essence(records), cut
+
+
+def test_a_later_round_with_programs_of_other_tasks_is_continued(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alike = {"random": replace(SEARCHERS["random"], neighbours=True)}
+    monkeypatch.setattr("ansorlite.search.searchers.SEARCHERS", SEARCHERS | alike)
+    run_network(tmp_path / "whole", "random", 62)
+    records = read_log(tmp_path / "whole").records
+    for cut in range(31, 62, 3):
+        path = write(tmp_path / f"{cut}", records[:cut])
+        run_network(path, "random", 62)
         assert essence(read_log(path).records) == essence(records), cut

@@ -3,7 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from log_cases import record
 from search_cases import PEAK, Pretender, matmul, vector
@@ -15,8 +17,8 @@ from ansorlite.errors import AnsorliteError
 from ansorlite.records import Record
 from ansorlite.search.proxy import adapted
 from ansorlite.search.searchers import SEARCHERS, annealing
-from ansorlite.search.transfer import transferred
-from ansorlite.search.tune import tune
+from ansorlite.search.transfer import LATER, start_from_others, transferred
+from ansorlite.search.tune import Session, tune
 from ansorlite.space.sketch import sketches
 from ansorlite.task import SearchTask
 
@@ -124,6 +126,28 @@ def test_models_learn_what_a_log_has_of_other_tasks(
         records = _taught(policy, log, others)
         assert len(records) == 24 and {r.task for r in records} == {task.workload_key}
         assert any(source.workload_key in keys for keys in learned) is bool(others)
+
+
+def test_later_rounds_begin_with_what_others_have_found_since() -> None:
+    both = Pretender()
+    options: dict[str, Any] = {"builder": both, "runner": both, "policy": "random"}
+    with Session(200, None, progress=False, **options) as session:
+        source, near = session.tuner(matmul(32)), session.tuner(other())
+        for tuner in (source, near):
+            tuner.round(1)
+            start_from_others(tuner, [source, near], ())
+            tuner.round(8)
+        rng, found = np.random.default_rng(1), source.best
+        while found == source.best:  # until there is something to pass on
+            source.round(int(rng.integers(4, 9)))
+        begun = len(near.records)
+        for _ in range(2):
+            start_from_others(near, [source, near], ())
+            near.round(8)
+        assert source.best is not None
+        (expected,) = transferred(near.task, near.sketches, [source.best], LATER)
+        places = [k for k, r in enumerate(near.records) if near._candidate(r) == expected]
+        assert places == [begun]  # first in the next round, and never again
 
 
 def test_other_tasks_are_known_from_a_log_only() -> None:
