@@ -40,7 +40,8 @@ def _size_bytes(shape: tuple[Expr, ...], dtype: str) -> float:
 
 
 def task_roofs(task: SearchTask, limits: Calibration | Peak) -> list[Roof]:
-    """The limits of any program: its FLOP, and its operands once out of the level they fit into.
+    """The limits of any program: the FLOP of every run, and its operands once out of the level
+    they fit into.
 
     A `Peak` knows the speed of memory alone: operands that the caches hold then take no time.
     """
@@ -53,8 +54,9 @@ def task_roofs(task: SearchTask, limits: Calibration | Peak) -> list[Roof]:
         fits = size <= max(level_bytes(task.target).values())
         peak, level = limits, "caches" if fits else "memory"
         seconds = 0.0 if fits else size / limits.copy_bytes_per_s
+    flop = task.dag.run_flop
     return [
-        Roof("multiply-adds", task.dag.flop, task.dag.flop / peak.flops_all, is_flop=True),
+        Roof("multiply-adds", flop, flop / peak.flops_all, is_flop=True),
         Roof(f"operands once, {level}", size, seconds),
     ]
 

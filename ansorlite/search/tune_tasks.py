@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ansorlite.measure.limits import least_seconds
 from ansorlite.measure.peak import Peak
 from ansorlite.records import Record
 from ansorlite.search.forms import Forms
@@ -65,15 +66,14 @@ def tune_tasks(
     try:
         if weighted:
             peak = session.peak(weighted[0].task.target)
-        flops = [min(f.dag.flop for f in w.forms) for w in weighted]
         plan = scheduler(
             weights=[w.weight for w in weighted],
-            flops=flops,
+            flops=[min(f.dag.run_flop for f in w.forms) for w in weighted],
             similarity_keys=[w.similarity or w.task.workload_key for w in weighted],
             objective=objective,
             rng=np.random.default_rng(session.seed),
             early_stop_trials=early_stop_trials,
-            bounds_s=None if peak is None else [flop / peak.flops_all for flop in flops],
+            bounds_s=None if peak is None else [_least_s(w, peak) for w in weighted],
         )
         _replay(plan, found, session.history)
         with session.show(peak) as show:
@@ -131,6 +131,11 @@ def _settle_all(
             known = winners.get(int(k), (None, None))[1]
             if winner is not None and (known is None or winner[1] < known[1]):
                 winners[int(k)] = tuner, winner
+
+
+def _least_s(weighted: WeightedTask, peak: Peak) -> float:
+    """What no program of any form can beat."""
+    return min(least_seconds(form, peak) for form in weighted.forms)
 
 
 def _replay(plan: TaskScheduler, found: Sequence[Forms], history: Sequence[Record]) -> None:

@@ -77,6 +77,19 @@ class ComputeDAG:
         """Floating-point operations: arithmetic of each element, and one a reduction step."""
         return float(sum(_op_flop(op) for op in self.computes))
 
+    @property
+    def run_flop(self) -> float:
+        """Those of every run: what depends on constants alone is computed once, before the first.
+
+        Like `flop`, but for intermediate results such as the transformed weights of a convolution.
+        """
+        known = {p.name for p in self.inputs if p.constant}
+        for op in self.computes:
+            sources = {load.tensor for load in loads(op.body)}
+            if sources and sources <= known and op.name not in self.output_names:
+                known.add(op.name)
+        return float(sum(_op_flop(op) for op in self.computes if op.name not in known))
+
     @cached_property
     def workload_key(self) -> str:
         """Hash of the structure: equal up to the names of tensors and axes."""

@@ -5,6 +5,7 @@ import math
 import pytest
 
 import ansorlite as al
+from ansorlite import te
 from ansorlite.measure.calibrate import BodySpeed, Calibration, LevelSpeed
 from ansorlite.measure.limits import least_seconds, task_bytes, task_roofs
 from ansorlite.measure.peak import Peak
@@ -40,6 +41,22 @@ def test_without_a_calibration_caches_cost_nothing(monkeypatch: pytest.MonkeyPat
     assert small == pytest.approx(al.workload("NRM", 0).flop / 2e11)
     monkeypatch.setattr("ansorlite.measure.limits.level_bytes", lambda target: {"l1": 1024})
     assert least_seconds(pool, LIMITS.peak) == pytest.approx(sum(task_bytes(pool)) / 2e10)
+
+
+def test_what_is_computed_once_is_no_limit_of_a_run() -> None:
+    """Twice the weights is known before any run; twice the input is not."""
+    a, w = te.placeholder((64, 32), name="a"), te.placeholder((32, 16), name="w", constant=True)
+    twice = te.compute((32, 16), lambda i, j: w[i, j] * 2.0, name="twice")
+    double = te.compute((64, 32), lambda i, j: a[i, j] * 2.0, name="double")
+    k = te.reduce_axis(32, name="k")
+    out = te.compute((64, 16), lambda i, j: te.sum(double[i, k] * twice[k, j], axis=k), name="o")
+    task = al.SearchTask(out)
+    product = 2 * 64 * 32 * 16
+    assert task.dag.flop == product + 64 * 32 + 32 * 16
+    assert task.dag.run_flop == product + 64 * 32
+    assert task_roofs(task, LIMITS)[0].amount == task.dag.run_flop
+    only = al.SearchTask(te.compute((32, 16), lambda i, j: w[i, j] * 2.0, name="only"))
+    assert only.dag.run_flop == only.dag.flop == 32 * 16  # a result is computed in every run
 
 
 def test_the_roofline_of_a_program() -> None:

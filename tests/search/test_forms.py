@@ -41,6 +41,20 @@ def test_rounds_go_to_the_faster_form() -> None:
     assert {both.next() is fast for _ in range(1)} == {False}
 
 
+def test_a_first_round_is_not_the_last_word() -> None:
+    """The third form is 1.4 times slower after a round: it gets a second one, then no others."""
+    plain, fast, late = Stub(2, 3.0), Stub(5, 1.0), Stub(2, 1.4)
+    all_three = forms(plain, fast, late)
+    assert all_three.next() is late
+    late.rounds = 3
+    given = []
+    for _ in range(6):
+        chosen = all_three.next()
+        chosen.rounds += 1
+        given.append(chosen is fast)
+    assert all(given)
+
+
 def test_a_torn_round_is_finished_first() -> None:
     a, b = Stub(3, 1.0), Stub(3, 5.0, pending=4)
     assert forms(a, b).next() is b
