@@ -70,7 +70,10 @@ def table() -> str:
             f"{r.policy:12} {r.case:12} {r.seed:5} {len(r.latency_s):7} {r.best()[-1] * 1e3:7.3f}"
             f"  {n or '':>5} {share:>6}"
         )
-    lines += [f"{name}: {geometric_mean(s):.0%} of the trials" for name, s in shares.items()]
+    for name, reached in shares.items():
+        n = sum(r.policy == name and (r.case, r.seed) in goals for r in runs)
+        share = f"{geometric_mean(reached):.0%} of the trials"
+        lines.append(f"{name}: reached in {len(reached)} of {n} runs, after {share} there")
     return "\n".join(lines) + "\n"
 
 
