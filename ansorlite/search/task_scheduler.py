@@ -167,7 +167,8 @@ class GradientScheduler(TaskScheduler):
     paper, whose forward_i extrapolates to no latency at all (-g_i / t_i): it knows the machine's
     limit b_i and promises nothing below it. Over some 500 rounds of ResNet-50's tasks on each of
     two machines the share that a round gained went with the share of g_i above b_i, hardly with
-    what the rounds before had gained, and replayed rounds were shared out best so. df/dg_i is a
+    what the rounds before had gained; replayed, those of the second were shared out best so, by
+    little (roots of that share do nearly as well). df/dg_i is a
     relative finite difference, of the objective at max(g, ES), where ES_i is where task i stopped
     (objective f4 of table 2, for all objectives); a task without a valid program counts as no
     faster than any other, in proportion to its FLOP, until it has failed `max_failed_rounds` times.

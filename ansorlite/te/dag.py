@@ -79,9 +79,8 @@ class ComputeDAG:
 
     @property
     def run_flop(self) -> float:
-        """Those of every run: what depends on constants alone is computed once, before the first.
-
-        Like `flop`, but for intermediate results such as the transformed weights of a convolution.
+        """`flop` without intermediate results that depend on constants alone, such as transformed
+        weights: they are computed once, when a kernel is bound, not in every run.
         """
         known = {p.name for p in self.inputs if p.constant}
         for op in self.computes:

@@ -18,6 +18,15 @@ def forms(*stubs: Any) -> Forms:
     return Forms(cast("list[TaskTuner]", stubs))
 
 
+def given(found: Forms, n: int) -> list[TaskTuner]:
+    """The tuners that the next n rounds go to."""
+    out = []
+    for _ in range(n):
+        out.append(found.next())
+        out[-1].rounds += 1
+    return out
+
+
 def test_every_form_gets_a_first_round() -> None:
     plain, other = Stub(1, 1.0), Stub(0, None)
     both = forms(plain, other)
@@ -31,12 +40,7 @@ def test_every_form_gets_a_first_round() -> None:
 def test_rounds_go_to_the_faster_form() -> None:
     slow, fast = Stub(2, 2.0), Stub(2, 1.0)
     both = forms(slow, fast)
-    given = []
-    for _ in range(20):
-        chosen = both.next()
-        chosen.rounds += 1
-        given.append(chosen is fast)
-    assert all(given)
+    assert all(chosen is fast for chosen in given(both, 20))
     slow.best_latency_s = 1.05  # a close one keeps its share
     assert {both.next() is fast for _ in range(1)} == {False}
 
@@ -47,12 +51,7 @@ def test_a_first_round_is_not_the_last_word() -> None:
     all_three = forms(plain, fast, late)
     assert all_three.next() is late
     late.rounds = 3
-    given = []
-    for _ in range(6):
-        chosen = all_three.next()
-        chosen.rounds += 1
-        given.append(chosen is fast)
-    assert all(given)
+    assert all(chosen is fast for chosen in given(all_three, 6))
 
 
 def test_a_torn_round_is_finished_first() -> None:
