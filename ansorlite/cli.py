@@ -358,7 +358,7 @@ def _tune_options(p: argparse.ArgumentParser) -> None:
     _dim_option(p)
     p.add_argument(
         "--scheduler",
-        choices=("gradient", "ucb", "round-robin"),
+        choices=("gradient", "ucb", "round-robin", "round-robin-limits"),
         default="gradient",
         help="which task gets the next round (gradient)",
     )

@@ -103,10 +103,12 @@ def auto_schedule(
 
     `objective` is a function of float64[m], the networks' latencies in seconds, that is to be
     small, such as those of `search.objectives`; by default their sum. `scheduler` is "gradient"
-    (paper section 6), "ucb" or "round-robin"; a task without gain for `early_stop_trials` gets no
-    more. `form_rtol` bounds the relative error of other forms than the plain one, such as
-    Winograd's; with 0 there are none. More keyword arguments go to `search.tune.Session`. Returns
-    one module a network. Raises AnsorliteError for a scheduler that does not exist.
+    (paper section 6), "ucb", "round-robin" (equally many rounds for all tasks) or
+    "round-robin-limits" (but for those at the machine's limit); a task without gain for
+    `early_stop_trials` gets no more. `form_rtol` bounds the relative error of other forms than the
+    plain one, such as Winograd's; with 0 there are none. More keyword arguments go to
+    `search.tune.Session`. Returns one module a network. Raises AnsorliteError for a scheduler that
+    does not exist.
     """
     if scheduler not in SCHEDULERS:
         raise AnsorliteError(

@@ -162,7 +162,7 @@ def _dense(name: str, seed: int, *widths: int) -> Graph:
     return b.finish([y])
 
 
-@pytest.mark.parametrize("scheduler", ["gradient", "ucb", "round-robin"])
+@pytest.mark.parametrize("scheduler", ["gradient", "ucb", "round-robin", "round-robin-limits"])
 def test_networks_share_their_tasks(scheduler: str, tmp_path: Path) -> None:
     """The layers of 24 by 24 are tuned once, and count for both networks."""
     nets = [_dense("one", 0, 16, 24, 24), _dense("two", 1, 24, 24, 24, 8)]

@@ -9,10 +9,11 @@ from typing import ClassVar
 
 from ansorlite.errors import ScheduleError
 from ansorlite.ir.expr import Const, Expr, Load, Op, add, compare, sub
-from ansorlite.ir.logic import all_of, combiner_identity, conjuncts, select
+from ansorlite.ir.logic import all_of, combiner_identity, select
 from ansorlite.ir.traverse import loads, substitute, transform
 from ansorlite.schedule.stage import Schedule, Stage, axis_of, initial_stage
 from ansorlite.te.tensor import Axis, ComputeOp
+from ansorlite.te.zeros import pad_tests
 
 
 def inner_part(op: ComputeOp, axis: str) -> tuple[int, int] | None:
@@ -33,17 +34,6 @@ def inner_part(op: ComputeOp, axis: str) -> tuple[int, int] | None:
     lo = inside.index(True)
     hi = lo + sum(inside)
     return (lo, hi) if all(inside[lo:hi]) else None
-
-
-def pad_tests(op: ComputeOp) -> tuple[Expr, ...] | None:
-    """The tests of a pad, without which it has its value; None for any other operation."""
-    body = op.body
-    if op.combiner or not (isinstance(body, Op) and body.name == "select"):
-        return None
-    cond, x, fill = body.args
-    if not isinstance(x, Load) or not isinstance(fill, Const) or loads(cond):
-        return None
-    return conjuncts(cond)
 
 
 @dataclass(frozen=True)

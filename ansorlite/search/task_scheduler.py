@@ -146,7 +146,11 @@ class TaskScheduler(ABC):
 
 
 class RoundRobinScheduler(TaskScheduler):
-    """Every unfinished task in turn: the one with the fewest rounds, the first of several."""
+    """Every unfinished task in turn: the one with the fewest rounds, the first of several.
+
+    Without `bounds_s` all tasks get equally many rounds, as without a task scheduler (the paper's
+    baseline); with them, what tasks at the machine's limit do not need goes to the others.
+    """
 
     def _choose(self, live: list[int]) -> int | None:
         return min(live, key=lambda i: self._rounds[i])
@@ -354,10 +358,18 @@ def round_robin(
     return RoundRobinScheduler(len(weights), **limits)
 
 
+def equal_rounds(
+    *args: Any, bounds_s: Sequence[float] | None = None, **options: Any
+) -> RoundRobinScheduler:
+    """The same without a look at the machine's limits."""
+    return round_robin(*args, **options)
+
+
 SCHEDULERS: dict[str, Callable[..., TaskScheduler]] = {
     "gradient": GradientScheduler,
     "ucb": UCBScheduler,
-    "round-robin": round_robin,
+    "round-robin": equal_rounds,
+    "round-robin-limits": round_robin,
 }
 
 

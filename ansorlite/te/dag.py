@@ -17,6 +17,7 @@ from ansorlite.errors import ModelError
 from ansorlite.ir.expr import Const, Expr, Load, Op, Var, is_float
 from ansorlite.ir.traverse import loads, substitute, transform, walk
 from ansorlite.te.tensor import Axis, ComputeOp, Operation, Placeholder, Tensor
+from ansorlite.te.zeros import kept_share
 
 _FLOP_OPS = {"add", "sub", "mul", "div", "min", "max", "pow", "exp", "log", "sqrt", "tanh"}
 _FLOP_OPS |= {"erf", "sigmoid", "abs", "floor"}
@@ -77,17 +78,20 @@ class ComputeDAG:
         """Floating-point operations: arithmetic of each element, and one a reduction step."""
         return float(sum(_op_flop(op) for op in self.computes))
 
-    @property
+    @cached_property
     def run_flop(self) -> float:
-        """`flop` without intermediate results that depend on constants alone, such as transformed
-        weights: they are computed once, when a kernel is bound, not in every run.
+        """What of `flop` no program can leave out of a run.
+
+        Intermediate results that depend on constants alone, such as transformed weights, are
+        computed once, when a kernel is bound; products with the zeros of a pad need no computing.
         """
         known = {p.name for p in self.inputs if p.constant}
         for op in self.computes:
             sources = {load.tensor for load in loads(op.body)}
             if sources and sources <= known and op.name not in self.output_names:
                 known.add(op.name)
-        return float(sum(_op_flop(op) for op in self.computes if op.name not in known))
+        run = [op for op in self.computes if op.name not in known]
+        return float(sum(_op_flop(op) * kept_share(op, self.by_name) for op in run))
 
     @cached_property
     def workload_key(self) -> str:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ansorlite.search import task_scheduler
 from ansorlite.search.objectives import (
     Floats,
     LatencyRequirement,
@@ -256,6 +257,14 @@ def test_round_robin_skips_the_finished() -> None:
     assert run(scheduler, [lambda t: 1.0] * 3, 7) == [0, 1, 2, 0, 1, 2, 0]
     scheduler.tell(1, 1.0, 0)
     assert run(scheduler, [lambda t: 1.0] * 3, 4) == [2, 0, 2, 0]
+
+
+def test_equal_rounds_know_no_limits() -> None:
+    """Of two tasks, one at the limit: the paper's baseline goes on with it."""
+    for name, chosen in (("round-robin", [0, 1] * 3), ("round-robin-limits", [0, 1, 1, 1, 1, 1])):
+        make = task_scheduler.SCHEDULERS[name]
+        scheduler = make([1.0] * 2, [1e6] * 2, ["a", "b"], bounds_s=[1.0, 0.1], rng=None)
+        assert run(scheduler, [lambda t: 1.0] * 2, 6) == chosen
 
 
 def test_the_gradient_is_the_papers() -> None:

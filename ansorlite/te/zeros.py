@@ -1,0 +1,110 @@
+"""Sums over padded data: how many of their terms are zero wherever a pad put zeros.
+
+In: a `ComputeOp` that sums products, and the operations of its DAG by name. Out: the share of its
+terms that a program cannot leave out. A pad, or a tensor spread out with zeros between (transposed
+convolution), is `p[i, j] = select(test(i) and test(j) and .., x[i - a, ..], 0)`.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from ansorlite.ir.expr import Const, Expr, Load, Op
+from ansorlite.ir.logic import conjuncts
+from ansorlite.ir.ranges import Evaluator
+from ansorlite.ir.traverse import loads
+from ansorlite.te.tensor import Axis, ComputeOp, Operation
+
+Mask = npt.NDArray[np.bool_]
+
+
+def pad_tests(op: ComputeOp) -> tuple[Expr, ...] | None:
+    """The tests of a pad, without which it has its value; None for any other operation."""
+    body = op.body
+    if op.combiner or not (isinstance(body, Op) and body.name == "select"):
+        return None
+    cond, x, fill = body.args
+    if not isinstance(x, Load) or not isinstance(fill, Const) or loads(cond):
+        return None
+    return conjuncts(cond)
+
+
+def kept_share(op: ComputeOp, by_name: Mapping[str, Operation]) -> float:
+    """At least this share of the terms of a sum may be other than 0; 1 for anything but sums.
+
+    A product with a zero of a pad is zero. Exact for one padded factor whose dimensions are
+    indexed by axes of their own, as in every convolution.
+    """
+    if op.combiner != "sum":
+        return 1.0
+    lost = 0.0
+    for x in _factors(op.body):
+        if isinstance(x, Load):
+            lost += 1.0 - _inside(x, op, _masks(by_name[x.tensor], by_name))
+    return max(0.0, 1.0 - lost)
+
+
+def _factors(e: Expr) -> list[Expr]:
+    if isinstance(e, Op) and e.name == "mul":
+        return [f for a in e.args for f in _factors(a)]
+    return [e]
+
+
+def _masks(op: Operation, by_name: Mapping[str, Operation]) -> list[Mask]:
+    """Where a tensor may be other than 0, by dimension: bool[extent] each; all but pads: anywhere.
+
+    What a pad reads may be one itself, whose zeros are the pad's.
+    """
+    masks = [np.ones(_extent(n), np.bool_) for n in op.shape]
+    tests = pad_tests(op) if isinstance(op, ComputeOp) else None
+    if not isinstance(op, ComputeOp) or tests is None:
+        return masks
+    assert isinstance(op.body, Op)
+    _, x, fill = op.body.args
+    if not isinstance(x, Load) or not isinstance(fill, Const) or fill.value != 0:
+        return masks
+    source = _masks(by_name[x.tensor], by_name)
+    for a, mask in zip(op.axes, masks, strict=True):
+        value = Evaluator({a.name: np.arange(len(mask))})
+        for test in tests:
+            if test.free == {a.name}:
+                mask &= value(test)
+        for index, zeros in zip(x.indices, source, strict=True):
+            if index.free == {a.name}:  # what the tests leave out may lie outside of the source
+                mask &= zeros[np.clip(value(index), 0, len(zeros) - 1)]
+    return masks
+
+
+def _inside(x: Load, reader: ComputeOp, masks: Sequence[Mask]) -> float:
+    """At least this share of the points of a reader reads what may be other than 0."""
+    axes = {a.name: a for a in reader.axes + reader.reduce_axes}
+    shares: dict[frozenset[str], float] = {}
+    lost = 0.0
+    for index, mask in zip(x.indices, masks, strict=True):
+        if mask.all():
+            continue
+        names = frozenset(index.free)
+        share = _share(index, mask, [axes[n] for n in sorted(names)])
+        if any(names & others for others in shares):  # not independent of what was counted
+            lost += 1.0 - share
+        else:
+            shares[names] = share
+    return max(0.0, float(np.prod(list(shares.values()), initial=1.0)) - lost)
+
+
+def _share(index: Expr, mask: Mask, axes: Sequence[Axis]) -> float:
+    """The share of the values of an index, over all points of its axes, that lie in a mask."""
+    *few, longest = sorted(axes, key=lambda a: _extent(a.extent)) or [Axis("", Const(1))]
+    along = np.arange(_extent(longest.extent))
+    hits = points = 0
+    for at in np.ndindex(*(_extent(a.extent) for a in few)):
+        env = {a.name: v for a, v in zip(few, at, strict=True)} | {longest.name: along}
+        found = np.broadcast_to(mask[np.clip(Evaluator(env)(index), 0, len(mask) - 1)], along.shape)
+        hits, points = hits + int(found.sum()), points + len(along)
+    return hits / max(1, points)
+
+
+def _extent(e: Expr) -> int:
+    assert isinstance(e, Const), "a DAG's extents are numbers"
+    return int(e.value)
