@@ -13,7 +13,7 @@ from ansorlite.ir.logic import all_of, combiner_identity, select
 from ansorlite.ir.traverse import loads, substitute, transform
 from ansorlite.schedule.stage import Schedule, Stage, axis_of, initial_stage
 from ansorlite.te.tensor import Axis, ComputeOp
-from ansorlite.te.zeros import pad_tests
+from ansorlite.te.work import pad_tests
 
 
 def inner_part(op: ComputeOp, axis: str) -> tuple[int, int] | None:

@@ -44,7 +44,8 @@ from ansorlite.space.rules import fusible_consumer, node_of
 from ansorlite.space.sketch import constants_evaluated
 from ansorlite.target import Target
 from ansorlite.te.access import extent, has_data_reuse, is_strictly_inlineable
-from ansorlite.te.dag import ComputeDAG, body_flop
+from ansorlite.te.dag import ComputeDAG
+from ansorlite.te.work import body_flop
 
 SplitPolicy = Literal["factors", "power2", "inexact"]
 Annotation = Literal["vectorize", "unroll", "parallel", "register", "prefetch"]

@@ -10,17 +10,13 @@ from functools import cached_property
 from typing import Any
 
 import networkx as nx
-import numpy as np
 import numpy.typing as npt
 
 from ansorlite.errors import ModelError
-from ansorlite.ir.expr import Const, Expr, Load, Op, Var, is_float
-from ansorlite.ir.traverse import loads, substitute, transform, walk
+from ansorlite.ir.expr import Const, Expr, Load, Var
+from ansorlite.ir.traverse import loads, substitute, transform
 from ansorlite.te.tensor import Axis, ComputeOp, Operation, Placeholder, Tensor
-from ansorlite.te.zeros import kept_share
-
-_FLOP_OPS = {"add", "sub", "mul", "div", "min", "max", "pow", "exp", "log", "sqrt", "tanh"}
-_FLOP_OPS |= {"erf", "sigmoid", "abs", "floor"}
+from ansorlite.te.work import least_flop, op_flop
 
 
 class ComputeDAG:
@@ -76,14 +72,14 @@ class ComputeDAG:
     @cached_property
     def flop(self) -> float:
         """Floating-point operations: arithmetic of each element, and one a reduction step."""
-        return float(sum(_op_flop(op) for op in self.computes))
+        return float(sum(map(op_flop, self.computes)))
 
     @cached_property
     def run_flop(self) -> float:
-        """What of `flop` no program can leave out of a run.
+        """What of `flop` no program can leave out of a run (see `te.work`).
 
         Intermediate results that depend on constants alone, such as transformed weights, are
-        computed once, when a kernel is bound; products with the zeros of a pad need no computing.
+        computed once, when a kernel is bound.
         """
         known = {p.name for p in self.inputs if p.constant}
         for op in self.computes:
@@ -91,7 +87,7 @@ class ComputeDAG:
             if sources and sources <= known and op.name not in self.output_names:
                 known.add(op.name)
         run = [op for op in self.computes if op.name not in known]
-        return float(sum(_op_flop(op) * kept_share(op, self.by_name) for op in run))
+        return float(sum(least_flop(op, self.by_name) for op in run))
 
     @cached_property
     def workload_key(self) -> str:
@@ -197,25 +193,3 @@ def _canonical_attr(value: Any, axes: Mapping[str, str]) -> Any:
     if isinstance(value, (tuple, list)):
         return tuple(axes.get(v, v) for v in value)
     return value
-
-
-def body_flop(op: ComputeOp) -> int:
-    """Floating-point operations of one evaluation of the body, the combiner's included."""
-    count = sum(1 for e in _unshared(op.body) if _counts(e))
-    return count + (1 if op.combiner and is_float(op.body) else 0)
-
-
-def _counts(e: Expr) -> bool:
-    return isinstance(e, Op) and e.name in _FLOP_OPS and is_float(e)
-
-
-def _unshared(e: Expr) -> list[Expr]:
-    return [x for x in walk(e) if isinstance(x, Op)]
-
-
-def _op_flop(op: ComputeOp) -> float:
-    points = float(np.prod([float(n) for n in shape_of(op)], initial=1.0))
-    for a in op.reduce_axes:
-        assert isinstance(a.extent, Const)
-        points *= a.extent.value
-    return points * body_flop(op)

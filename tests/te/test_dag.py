@@ -12,7 +12,7 @@ import pytest
 
 from ansorlite import te
 from ansorlite.errors import ModelError
-from ansorlite.te.dag import body_flop, shape_of
+from ansorlite.te.dag import shape_of
 
 
 def matmul(
@@ -217,8 +217,3 @@ FLOP: dict[str, tuple[te.Tensor, float]] = {
 def test_flop(name: str) -> None:
     tensor, flop = FLOP[name]
     assert te.ComputeDAG([tensor]).flop == flop
-
-
-def test_body_flop_counts_the_combiner() -> None:
-    (op,) = te.ComputeDAG([matmul()]).computes
-    assert body_flop(op) == 2

@@ -1,4 +1,4 @@
-"""Products with the zeros of a pad are no work: their share, counted against the data itself."""
+"""How much arithmetic there is, and how much at least: counted against the data itself."""
 
 import numpy as np
 import pytest
@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 import ansorlite as al
 from ansorlite import te
 from ansorlite.graph.te_ops import pad
+from ansorlite.graph.winograd import winograd_conv_nhwc
 from ansorlite.ir.expr import Expr
 from ansorlite.te.tensor import Tensor
-from ansorlite.te.zeros import kept_share
+from ansorlite.te.work import body_flop, kept_share, least_flop, op_flop
 
 
 def _products(x: Tensor, kernel: int, stride: int, step: int, both: bool = False) -> al.SearchTask:
@@ -82,3 +83,37 @@ def test_one_axis_in_two_dimensions() -> None:
     task = al.SearchTask(te.compute((4,), lambda i: te.sum(x[k, k] * w[k], axis=k), name="conv"))
     share = kept_share(task.dag.by_name["conv"], task.dag.by_name)
     assert share <= _counted(task) and share == pytest.approx(0.6)
+
+
+def test_body_flop_counts_the_combiner() -> None:
+    (op,) = _products(te.placeholder((8, 5), name="x"), 3, 1, 1).dag.computes
+    assert body_flop(op) == 2
+
+
+def test_what_is_unrolled_is_computed_once() -> None:
+    """Of Winograd's transforms a point takes one of the cases, and equal terms of several once."""
+    x = te.placeholder((8, 4), name="x")
+
+    def case(a: Expr, i: Expr) -> Expr:
+        double = x[i, 0] * 2.0
+        last = double - x[i, 2]
+        return te.select(
+            te.equal(a, 0), double, te.select(te.equal(a, 1), double + x[i, 1], last * x[i, a])
+        )
+
+    names = {"simplify_const_indices": ("a",)}
+    op = al.SearchTask(te.compute((3, 8), case, name="cases", attrs=names)).dag.by_name["cases"]
+    assert op_flop(op) == 3 * 8 * 6  # every case of every point
+    assert least_flop(op, {}) == 8 * 4  # the double, the sum, the difference, the product
+
+
+def test_the_least_of_winograd_is_its_products() -> None:
+    x, w = te.placeholder((1, 12, 12, 64), name="x"), te.placeholder((3, 3, 64, 64), name="w")
+    task = al.SearchTask(winograd_conv_nhwc(x, w, [(1, 1), (1, 1)], 4))
+    by_name = task.dag.by_name
+    least = {op.name: least_flop(op, by_name) for op in task.dag.computes}
+    assert least["conv_products"] == 2 * 36 * 9 * 64 * 64
+    transforms = [least[f"conv_{k}"] for k in ("rows", "data", "inverse", "tiles")]
+    assert 0 < sum(transforms) < 0.1 * least["conv_products"]
+    written = [op_flop(by_name[f"conv_{k}"]) for k in ("rows", "data", "inverse", "tiles")]
+    assert all(3 * t < w for t, w in zip(transforms, written, strict=True))

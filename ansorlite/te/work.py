@@ -1,22 +1,68 @@
-"""Sums over padded data: how many of their terms are zero wherever a pad put zeros.
+"""How much arithmetic an operation takes, and how much of it no program can leave out.
 
-In: a `ComputeOp` that sums products, and the operations of its DAG by name. Out: the share of its
-terms that a program cannot leave out. A pad, or a tensor spread out with zeros between (transposed
-convolution), is `p[i, j] = select(test(i) and test(j) and .., x[i - a, ..], 0)`.
+In: a `ComputeOp`, with the operations of its DAG by name where it matters what it reads. Out:
+floating-point operations: as written (what GFLOP/s are quoted of), and at least. The least leaves
+out terms of sums that are zero wherever a pad put zeros, and computes once what is common to the
+values of axes that are always unrolled. A pad, or a tensor spread out with zeros between
+(transposed convolution), is `p[i, j] = select(test(i) and test(j) and .., x[i - a, ..], 0)`.
 """
 
+import itertools
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
-from ansorlite.ir.expr import Const, Expr, Load, Op
+from ansorlite.ir.expr import Const, Expr, Load, Op, is_float
 from ansorlite.ir.logic import conjuncts
 from ansorlite.ir.ranges import Evaluator
-from ansorlite.ir.traverse import loads
+from ansorlite.ir.traverse import loads, substitute, walk
 from ansorlite.te.tensor import Axis, ComputeOp, Operation
 
 Mask = npt.NDArray[np.bool_]
+
+_FLOP_OPS = {"add", "sub", "mul", "div", "min", "max", "pow", "exp", "log", "sqrt", "tanh"}
+_FLOP_OPS |= {"erf", "sigmoid", "abs", "floor"}
+
+
+def body_flop(op: ComputeOp) -> int:
+    """Floating-point operations of one evaluation of the body, the combiner's included."""
+    return sum(map(_counts, walk(op.body))) + _combines(op)
+
+
+def op_flop(op: ComputeOp) -> float:
+    """Floating-point operations as written: of every element and reduction step."""
+    return _points(op) * body_flop(op)
+
+
+def least_flop(op: ComputeOp, by_name: Mapping[str, Operation]) -> float:
+    """What of them no program can leave out."""
+    unrolled = set(op.attr("simplify_const_indices", ()))
+    if not unrolled:
+        return op_flop(op) * kept_share(op, by_name)
+    axes = [a for a in op.axes + op.reduce_axes if a.name in unrolled]
+    values = list(itertools.product(*(range(_extent(a.extent)) for a in axes)))
+    names = [a.name for a in axes]
+    distinct = {
+        e
+        for at in values
+        for e in walk(substitute(op.body, dict(zip(names, map(Const, at), strict=True))))
+        if _counts(e)
+    }
+    return _points(op) * (len(distinct) / len(values) + _combines(op))
+
+
+def _counts(e: Expr) -> bool:
+    return isinstance(e, Op) and e.name in _FLOP_OPS and is_float(e)
+
+
+def _combines(op: ComputeOp) -> int:
+    return 1 if op.combiner and is_float(op.body) else 0
+
+
+def _points(op: ComputeOp) -> float:
+    return float(math.prod(_extent(a.extent) for a in op.axes + op.reduce_axes))
 
 
 def pad_tests(op: ComputeOp) -> tuple[Expr, ...] | None:
