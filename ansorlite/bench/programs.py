@@ -177,7 +177,7 @@ def structure(program: Program) -> Structure:
     nests = set()
     for store, loops in stores_under(program.body):
         if store.combiner:
-            around = [(lp.axis[1], lp.note("register") != NO_NOTE) for lp in loops]
+            around = [(lp.axis[1], lp.note("register") is not NO_NOTE) for lp in loops]
             nests.add((store.stage.removesuffix(".cache"), tuple(k for k, _ in groupby(around))))
     packed = tuple(sorted(b.name for b in all_buffers(program) if b.layout is not None))
     return frozenset(nests), packed

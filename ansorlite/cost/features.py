@@ -120,8 +120,8 @@ class _Moved:
 
 def _asked(store: Store, loops: Sequence[For], memory: Collection[str]) -> bool:
     """Does it read anything that a prefetch can ask for (see `ir.prefetch`)?"""
-    around = [lp for lp in loops if lp.note("prefetch") != NO_NOTE]
-    along = [lp for lp in loops if lp.note("lanes") != NO_NOTE]
+    around = [lp for lp in loops if lp.note("prefetch") is not NO_NOTE]
+    along = [lp for lp in loops if lp.note("lanes") is not NO_NOTE]
     if not around or not along:
         return False
     return any(fetchable(x, around[-1], along[-1], memory) for x in loads(store.value))
@@ -190,9 +190,9 @@ def _tested(st: _Statement, levels: Levels, ev: Batch) -> Values:
         for k in range(levels.depth - 1, -1, -1):
             lp, e = st.loops[k], levels.extents[k]
             if lp.var in test.free:
-                if lp.note("lanes") != NO_NOTE:  # all lanes at once
+                if lp.note("lanes") is not NO_NOTE:  # all lanes at once
                     share = share / np.maximum(ev(lp.note("lanes")), 1.0)
-                if lp.note("register") == NO_NOTE:
+                if lp.note("register") is NO_NOTE:
                     inside = inside & ~levels.runs[k]
             else:
                 share = share / np.where(inside, np.maximum(e, 1.0), 1.0)
@@ -209,7 +209,7 @@ def _guards(value: Expr) -> tuple[tuple[Expr, int], ...]:
 
 def _vector_loop(st: _Statement) -> int | None:
     """The place of the loop that runs in vectors."""
-    return next((k for k, lp in enumerate(st.loops) if lp.note("lanes") != NO_NOTE), None)
+    return next((k for k, lp in enumerate(st.loops) if lp.note("lanes") is not NO_NOTE), None)
 
 
 TRANSPOSED = 0.25  # of a gathered element, where squares are transposed in registers
@@ -232,7 +232,8 @@ def _gathered(m: _Moved, ev: Batch) -> Values:
             continue
         times = m.executions
         for k, lp in enumerate(st.loops):
-            if lp.note("register") != NO_NOTE and k != at:  # loaded once for all rows that share it
+            # loaded once for all rows that share it
+            if k != at and lp.note("register") is not NO_NOTE:
                 times = times / np.where(t.moves[k], 1.0, np.maximum(extents[k], 1.0))
         square = np.zeros(ev.n, dtype=bool)
         if copies:
@@ -254,7 +255,7 @@ def _register_loads(m: _Moved, ev: Batch, target: Target) -> Values:
     tile = [
         (k, lp)
         for k, lp in enumerate(m.st.loops)
-        if lp.note("register") != NO_NOTE and not lp.reduce
+        if lp.note("register") is not NO_NOTE and not lp.reduce
     ]
     total = np.zeros(ev.n)
     for t in m.touched:
@@ -264,7 +265,7 @@ def _register_loads(m: _Moved, ev: Batch, target: Target) -> Values:
         for k, lp in tile:
             e = np.maximum(m.levels.extents[k], 1.0)
             width = lp.note("lanes")
-            times = e if width == NO_NOTE else np.ceil(e / np.maximum(1.0, ev(width)))
+            times = e if width is NO_NOTE else np.ceil(e / np.maximum(1.0, ev(width)))
             share = share / np.where(t.moves[k], 1.0, times)
         total = total + share * (1.0 + _split(m, t, ev, target))
     return total
@@ -297,23 +298,23 @@ def _loop_features(st: _Statement, ev: Batch, levels: Levels, target: Target) ->
     for k in range(levels.depth - 1, -1, -1):
         lp, e, runs = st.loops[k], levels.extents[k], levels.runs[k]
         width = lp.note("lanes")
-        if width != NO_NOTE:
+        if width is not NO_NOTE:
             w = np.maximum(1.0, ev(width))
             fill = np.where(runs, e / (w * _vector_operations(e, w)), fill)
             lanes = np.where(runs & lp.reduce, w, lanes)
-        if lp.note("unroll") != NO_NOTE:
+        if lp.note("unroll") is not NO_NOTE:
             unroll = np.where(runs, ev(lp.note("unroll")), unroll)
-        if st.asks and lp.note("prefetch") != NO_NOTE:
+        if st.asks and lp.note("prefetch") is not NO_NOTE:
             ahead = np.where(runs, ev(lp.note("prefetch")), ahead)
-        if lp.note("stream") != NO_NOTE:
+        if lp.note("stream") is not NO_NOTE:
             stream = np.where(runs, ev(lp.note("stream")), stream)
-        if lp.note("parallel") != NO_NOTE:
+        if lp.note("parallel") is not NO_NOTE:
             grains = grains * np.where(ev(lp.note("parallel")) > 0, e, 1.0)
         if lp.reduce:
             inner_k = np.where(open_run, inner_k * e, inner_k)
             outer_k = np.where(open_run, outer_k, outer_k * e)
             seen = seen | runs
-        elif lp.note("register") != NO_NOTE or width != NO_NOTE:
+        elif lp.note("register") is not NO_NOTE or width is not NO_NOTE:
             open_run = open_run & ~(seen & runs)
         else:
             open_run = open_run & ~runs

@@ -34,7 +34,7 @@ def left_out(store: Store, loops: Sequence[For]) -> tuple[LeftOut, ...]:
     reduces = [k for k, lp in enumerate(loops) if lp.reduce]
     out: list[LeftOut] = []
     for test in dict.fromkeys(needed(store.value, store.combiner)):
-        inside = [k for k, lp in enumerate(loops) if lp.note("register") != NO_NOTE]
+        inside = [k for k, lp in enumerate(loops) if lp.note("register") is not NO_NOTE]
         moving = (k for k in [*inside, *reduces[-1:]] if loops[k].var in test.free)
         share = _share(test, loops)
         if share < 1.0:

@@ -62,7 +62,7 @@ def _loops(sketch: Sketch, rows: npt.NDArray[np.int32]) -> Values:
         f[0], f[1] = levels.extents[k], float(lp.reduce)
         f[2], f[3] = levels.outside[k], levels.inside[k]
         for d, note in enumerate(NOTES):
-            if lp.note(note) != NO_NOTE:
+            if lp.note(note) is not NO_NOTE:
                 f[4 + d] = np.maximum(ev(lp.note(note)), 0.0)
         for b, t in enumerate(touched):
             at = OF_LOOP + OF_BUFFER * b

@@ -15,9 +15,10 @@ def is_transposed(store: Store, across: For, along: For, lanes: int) -> bool:
     if store.combiner or not isinstance(value, Load) or lanes < 2 or lanes & (lanes - 1):
         return False
     n = across.extent
-    if not isinstance(n, Const) or n.value < lanes or across.note("parallel") != NO_NOTE:
+    if not isinstance(n, Const) or n.value < lanes or across.note("parallel") is not NO_NOTE:
         return False
-    if across.reduce or across.note("lanes") != NO_NOTE or across.note("register") != NO_NOTE:
+    noted = [across.note(key) for key in ("lanes", "register")]
+    if across.reduce or any(v is not NO_NOTE for v in noted):
         return False
     return _contiguous(store.indices, along.var) and _contiguous(value.indices, across.var)
 

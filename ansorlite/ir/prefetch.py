@@ -20,7 +20,7 @@ def prefetches(
     store: Store, reduces: Sequence[For], tile: Sequence[For], memory: Collection[str]
 ) -> list[Prefetch]:
     """What one iteration of the innermost reduction (the last of `reduces`) asks for."""
-    vectors = [lp for lp in tile if lp.note("lanes") != NO_NOTE]
+    vectors = [lp for lp in tile if lp.note("lanes") is not NO_NOTE]
     if not reduces or not vectors:
         return []
     around, along = reduces[-1], vectors[-1]

@@ -115,8 +115,11 @@ class For:
     axis: tuple[str, str, int] = ("", "", 0)
 
     def note(self, key: str) -> Expr:
-        """The value of an annotation, NO_NOTE where there is none."""
-        return next((value for name, value in self.notes if name == key), NO_NOTE)
+        """The value of an annotation, NO_NOTE itself where there is none or it is 0."""
+        for name, value in self.notes:
+            if name == key:
+                return NO_NOTE if value == NO_NOTE else value
+        return NO_NOTE
 
 
 @dataclass(frozen=True)
@@ -170,7 +173,7 @@ class Program:
         found: dict[tuple[Expr, tuple[tuple[Expr, ...], ...]], None] = {}
         for store, loops in stores_under(self.body):
             for lp in loops if store.combiner else ():
-                if lp.note("register") != NO_NOTE and not isinstance(lp.extent, Const):
+                if lp.note("register") is not NO_NOTE and not isinstance(lp.extent, Const):
                     e = lp.extent
                     args = e.args if isinstance(e, Op) and e.name == "min" else (e,)
                     rests = tuple(coefficients(a) for a in args if a != lp.nominal)
@@ -333,9 +336,9 @@ def _verify(s: Stmt, names: set[str], ranks: dict[str, int], outer: bool, root: 
             if s.var in names:
                 raise ScheduleError(f"loop {s.var} is nested in a loop of the same name")
             par = s.note("parallel")
-            if par != Const(0) and (s.reduce or not outer):
+            if par is not NO_NOTE and (s.reduce or not outer):
                 raise ScheduleError(f"loop {s.var} is parallel but is a reduction or not outermost")
-            still = outer and par != Const(0)
+            still = outer and par is not NO_NOTE
             _verify(s.body, names | {s.var}, ranks, still, False)
         case Alloc():
             if s.buffer.name in ranks:

@@ -150,7 +150,7 @@ class _Specializer:
         return self._plain(s)
 
     def _plain(self, s: For) -> Stmt:
-        mark: Mark = "parallel" if s.note("parallel") != NO_NOTE else "serial"
+        mark: Mark = "parallel" if s.note("parallel") is not NO_NOTE else "serial"
         return replace(s, body=self.visit(s.body), mark=mark, notes=())
 
     def _nest(self, chain: _Chain, top: int, first: int, start: Const | None) -> Stmt:
@@ -171,7 +171,7 @@ class _Specializer:
             if start is not None:
                 body = block([replace(store, value=start, combiner=None), body])
         for lp in reversed(loops[:top]):
-            mark: Mark = "parallel" if lp.note("parallel") != NO_NOTE else "serial"
+            mark: Mark = "parallel" if lp.note("parallel") is not NO_NOTE else "serial"
             body = replace(lp, body=body, mark=mark, notes=())
         return body
 
@@ -247,7 +247,7 @@ class _Specializer:
         vectors = math.prod(
             -(-n // max(1, lanes_of(lp))) for n, lp in zip(sizes, tile, strict=True)
         )
-        registers = all(lp.note("register") != NO_NOTE for lp in tile)
+        registers = all(lp.note("register") is not NO_NOTE for lp in tile)
         if not store.combiner and len(tile) == 1 and reduces and not reduces[-1].reduce:
             return self._transposed(reduces[-1], tile[0], store)
         if not store.combiner or not reduces:
@@ -274,7 +274,7 @@ class _Specializer:
         index = add(add(mul(group, width) if count > 1 else Const(0), vec), first)
         size, n = Const(width), Const(count)
         put = _put(store, lp, index)
-        kind: Mark = "stream" if lp.note("stream") != NO_NOTE else "vector"
+        kind: Mark = "stream" if lp.note("stream") is not NO_NOTE else "vector"
         body: Stmt = For(vec.name, size, size, lp.reduce, put, mark=kind, axis=lp.axis)
         for outer in reversed(around):
             body = replace(outer, body=body)

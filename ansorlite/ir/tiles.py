@@ -32,7 +32,9 @@ def pieces_of(n: int, lanes: int) -> list[tuple[int, int, int]]:
 
 def region_of(loops: list[For]) -> tuple[int, int] | None:
     """(top, first): the reductions from `top` on, the tile inside them; None if not annotated."""
-    tagged = [k for k, lp in enumerate(loops) if lanes_of(lp) > 1 or lp.note("register") != NO_NOTE]
+    tagged = [
+        k for k, lp in enumerate(loops) if lanes_of(lp) > 1 or lp.note("register") is not NO_NOTE
+    ]
     if not tagged:
         return None
     if any(loops[k].reduce for k in tagged):

@@ -39,9 +39,9 @@ def tile_shape(loops: tuple[For, ...], value: Evaluator) -> tuple[Any, Any, Any]
     vectors: Any = 1
     lanes: Any = 1
     for lp in loops:
-        tagged = lp.note("register") != NO_NOTE
+        tagged = lp.note("register") is not NO_NOTE
         width = lp.note("lanes")
-        if width != NO_NOTE and not lp.reduce:
+        if width is not NO_NOTE and not lp.reduce:
             n = value(lp.nominal)
             lanes = np.where(n > 1, np.maximum(1, value(width)), 1)
             vectors = -(-n // lanes) if tagged else 1
@@ -93,7 +93,7 @@ def _enough_grains(program: Program, value: Evaluator, target: Target) -> Any:
             work = work + math.prod(value(c) for c in store.count)
         grains: Any = 1
         for s in walk(nest):
-            if isinstance(s, For) and s.note("parallel") != NO_NOTE:
+            if isinstance(s, For) and s.note("parallel") is not NO_NOTE:
                 grains = grains * np.where(value(s.note("parallel")) > 0, value(s.nominal), 1)
         ok = ok & ((grains >= target.cores) | (work <= SMALL_WORK))
     return ok

@@ -12,6 +12,7 @@ from ansorlite.ir.expr import Const, Expr, Load, Op, Var, ceildiv, maximum, mini
 from ansorlite.ir.interpret import concrete_shape, interpret
 from ansorlite.ir.layout import Layout
 from ansorlite.ir.program import (
+    NO_NOTE,
     Alloc,
     Block,
     Buffer,
@@ -221,3 +222,13 @@ def test_packing() -> None:
     assert packed.shape == layout.shape == (2, 2, 2, 3)
     assert packed[0, 0].tolist() == [[0, 1, 2], [5, 6, 7]]
     assert packed[1, 1].tolist() == [[13, 14, 0], [0, 0, 0]]
+
+
+def test_a_note_of_nothing_is_none() -> None:
+    """Also where a hole was filled with 0, or came from another process."""
+    notes = (("unroll", Const(0)), ("parallel", Const(2)))
+    lp = pickle.loads(
+        pickle.dumps(loop(R, 6, Store("Y", (R,), Const(0.0), None, "Y"), notes=notes))
+    )
+    assert lp.note("unroll") is NO_NOTE and lp.note("stream") is NO_NOTE
+    assert lp.note("parallel") == Const(2)
