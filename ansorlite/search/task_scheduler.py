@@ -38,7 +38,7 @@ class TaskScheduler(ABC):
         early_stop_trials: int | None = None,
         min_gain: float = 0.005,
         bounds_s: Sequence[float] | None = None,
-        bound_tolerance: float = 0.03,
+        bound_tolerance: float = 0.01,
         max_failed_rounds: int = 5,
     ) -> None:
         """`bounds_s[i]`: no program of task i can be faster (a roofline; 0 where unknown).
@@ -196,7 +196,7 @@ class GradientScheduler(TaskScheduler):
         early_stop_trials: int | None = None,
         min_gain: float = 0.005,
         bounds_s: Sequence[float] | None = None,
-        bound_tolerance: float = 0.03,
+        bound_tolerance: float = 0.01,
         max_failed_rounds: int = 5,
     ) -> None:
         """`weights[i]`: how often task i occurs; `flops[i]`: FLOP of one run of it.

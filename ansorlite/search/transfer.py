@@ -18,7 +18,7 @@ from ansorlite.search.tuner import TaskTuner
 from ansorlite.space.sketch import Sketch
 from ansorlite.task import SearchTask
 
-AT_FIRST = 4  # candidates of the first round
+AT_FIRST = 0.5  # share of the first round
 LATER = 2  # candidates of every other round
 
 
@@ -50,9 +50,9 @@ def transferred(
 
 
 def start_from_others(
-    tuner: TaskTuner, others: Sequence[TaskTuner], history: Sequence[Record]
+    tuner: TaskTuner, others: Sequence[TaskTuner], history: Sequence[Record], n: int
 ) -> None:
-    """Before a round of a task: what is best so far for tasks of this run and, at first, of a log.
+    """Before a round of n: what is best so far for tasks of this run and, at first, of a log.
 
     Those of nearly the same size come first. What was measured before is not suggested again, so
     later rounds have something of others only when those have found something new.
@@ -71,10 +71,10 @@ def start_from_others(
     records = [r for t in near if (r := t.best) is not None]
     if first:
         records += distill(logged, 1)
-    most = AT_FIRST if first else len(records)
+    wanted = max(1, int(AT_FIRST * n)) if first else LATER
     if records:
-        found = transferred(tuner.task, tuner.sketches, records, most)
-        tuner.suggest(found, AT_FIRST if first else LATER)
+        most = wanted if first else len(records)
+        tuner.suggest(transferred(tuner.task, tuner.sketches, records, most), wanted)
 
 
 def _structure(steps: Sequence[Mapping[str, Any]]) -> str:

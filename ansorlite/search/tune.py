@@ -365,7 +365,7 @@ def _search(
                 break
             session.train([*all_tuners, *known])
             if t is tuner and small is None and session.searcher.neighbours:
-                start_from_others(t, (), session.history)
+                start_from_others(t, (), session.history, n)
             if t.round(n) == 0:
                 if session.left_s() > 0:
                     show.note(f"{t.task.name}: no candidate is left to measure")

@@ -135,14 +135,14 @@ def test_later_rounds_begin_with_what_others_have_found_since() -> None:
         source, near = session.tuner(matmul(32)), session.tuner(other())
         for tuner in (source, near):
             tuner.round(1)
-            start_from_others(tuner, [source, near], ())
+            start_from_others(tuner, [source, near], (), 8)
             tuner.round(8)
         rng, found = np.random.default_rng(1), source.best
         while found == source.best:  # until there is something to pass on
             source.round(int(rng.integers(4, 9)))
         begun = len(near.records)
         for _ in range(2):
-            start_from_others(near, [source, near], ())
+            start_from_others(near, [source, near], (), 8)
             near.round(8)
         assert source.best is not None
         (expected,) = transferred(near.task, near.sketches, [source.best], LATER)
