@@ -101,14 +101,16 @@ def _moves(indices: list[tuple[Expr, ...]], var: str) -> tuple[tuple[int, tuple[
 class Levels:
     """The loops around a statement, outermost first, for a population of n.
 
-    `extents`, `runs` (more than one iteration) and `innermost` (runs, and none inside of it does)
-    are [loops, n]; `inside[l]` and `outside[l]`, [loops + 1, n], are the iterations of loops l and
-    deeper, and of the loops before l.
+    `extents`, `steps` (iterations but for the first), `runs` (more than one iteration) and
+    `innermost` (runs, and none inside of it does) are [loops, n]; `inside[l]` and `outside[l]`,
+    [loops + 1, n], are the iterations of loops l and deeper, and of the loops before l.
     """
 
     def __init__(self, extents: list[Values], n: int) -> None:
         self.n, self.depth = n, len(extents)
+        self._column = np.arange(n)
         self.extents = np.array(extents, dtype=np.float64).reshape(self.depth, n)
+        self.steps = self.extents - 1
         self.runs = self.extents > 1
         # Level by level: numpy's accumulations along the first axis are several times slower.
         self.inside, self.outside = np.ones((2, self.depth + 1, n))
@@ -121,9 +123,11 @@ class Levels:
             self.innermost[k] &= ~deeper
             deeper |= self.runs[k]
 
-    def at(self, values: npt.NDArray[T], level: npt.NDArray[np.intp]) -> npt.NDArray[T]:
+    def at(self, values: npt.NDArray[T], level: npt.NDArray[np.integer]) -> npt.NDArray[T]:
         """values[level[..., n], n] of [levels, n]."""
-        picked: npt.NDArray[T] = values[level, np.arange(self.n)]
+        place = np.multiply(level, self.n, dtype=np.intp)
+        place += self._column
+        picked: npt.NDArray[T] = values.reshape(-1).take(place)
         return picked
 
 
@@ -146,7 +150,7 @@ class Touched:
     reads: bool
     inner: Values
     moves: npt.NDArray[np.bool_]
-    around: npt.NDArray[np.intp]
+    around: npt.NDArray[np.int8]
     steps: Values
     stride: Values
     run: Values
@@ -173,11 +177,12 @@ def touch(
     inner = np.empty((depth + 1, n))
     inner[depth] = 1.0
     moves, steps = np.zeros((depth, n), dtype=bool), np.zeros((depth, n))
+    stride = np.zeros(n)
     for level in range(depth - 1, -1, -1):
         if not access.moves[level]:
             inner[level], at[level] = inner[level + 1], at[level + 1]
             continue
-        runs, extent = levels.runs[level], levels.extents[level]
+        runs, trips = levels.runs[level], levels.steps[level]
         step: Any = 0.0
         for d, coefs in access.moves[level]:
             if not coefs:
@@ -185,24 +190,23 @@ def touch(
                 step = np.where(runs, strides[d], step)
                 moves[level] |= runs
                 continue
-            size = np.abs(ev(coefs[0]))
-            for c in coefs[1:]:
-                size = np.maximum(size, np.abs(ev(c)))
-            spread[d] = np.minimum(spread[d] + size * (extent - 1), np.maximum(shape[d], 1.0))
+            size = _size(coefs, ev)
+            spread[d] = np.minimum(spread[d] + size * trips, np.maximum(shape[d], 1.0))
             step = step + size * strides[d]
             moves[level] |= runs & (size > 0)
         steps[level] = np.where(runs, step, 0.0)
-        inner[level] = spread[0]
+        stride += np.where(levels.innermost[level], steps[level], 0.0)
+        np.copyto(inner[level], spread[0])
         for s in spread[1:]:
             inner[level] *= s
         at[level] = len(spreads)
         spreads.append(list(spread))
-    stride = np.where(levels.innermost, steps, 0.0).sum(axis=0)
     run = spread[-1] if rank else ones
-    around = np.zeros((depth + 1, n), dtype=np.intp)
+    around = np.zeros((depth + 1, n), dtype=np.int8)
     for k in range(depth):
         np.copyto(around[k + 1], around[k])
-        around[k + 1][moves[k]] = k + 1
+        if access.moves[k]:
+            np.copyto(around[k + 1], k + 1, where=moves[k])
     extents = np.array(spreads).reshape(len(spreads), rank, n)
     lines, crowded = _lines(extents, strides, size_bytes, line, caches)
     return Touched(
@@ -219,6 +223,16 @@ def touch(
         lines[at],
         tuple(c[at] for c in crowded),
     )
+
+
+def _size(coefficients: tuple[Expr, ...], ev: Batch) -> Values | float:
+    """The largest of some coefficients' sizes; a number where they are."""
+    first, *others = (
+        abs(float(c.value)) if isinstance(c, Const) else np.abs(ev(c)) for c in coefficients
+    )
+    for size in others:
+        first = np.maximum(first, size)
+    return first
 
 
 def _lines(
@@ -254,7 +268,10 @@ def _places(stride: Values | float, way: int) -> Values | float:
     """How many places of a way of a cache multiples of a stride (both in bytes) fall on."""
     if isinstance(stride, float):
         return way / math.gcd(int(stride), way)
-    return _places_by_rest(way)[stride.astype(np.int64) % way]
+    size = stride.astype(np.int64)
+    # a remainder is a division; caches whose ways are powers of two need none
+    rest = size & (way - 1) if way & (way - 1) == 0 else size % way
+    return _places_by_rest(way).take(rest)
 
 
 @lru_cache(maxsize=16)
