@@ -2,8 +2,9 @@
 
 Claim: with `n_trials=0` the program that the analytic score predicts to be the fastest reaches 70 %
 of the speed of the best program known, for dense operators (geometric mean). What is known comes
-from the searches kept in results/. Writes results/untuned.jsonl and a table.
-Usage: python scripts/untuned.py [--cases C2D:2 ...] [--seeds 3]
+from the searches of this machine that results/, or another folder, keeps. Writes untuned.jsonl and
+a table there.
+Usage: python scripts/untuned.py [--cases C2D:2 ...] [--seeds 3] [--results DIR]
 """
 
 import argparse
@@ -29,10 +30,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--cases", nargs="+", default=list(DENSE))
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--results", type=Path, default=RESULTS, help="folder (results)")
     args = parser.parse_args()
     target = Target.detect()
-    runs = [*read_runs(RESULTS / "ablations.jsonl"), *read_runs(RESULTS / "searchers.jsonl")]
-    runs = [r for r in runs if r.target == target.fingerprint]
+    kept = [args.results / f"{name}.jsonl" for name in ("ablations", "searchers")]
+    runs = [r for path in kept for r in read_runs(path) if r.target == target.fingerprint]
     rows, lines, shares = [], [f"{'case':6} {'seed':>4} {'untuned':>10} {'best':>10} share"], []
     for case in args.cases:
         known = min((float(r.best()[-1]) for r in runs if r.case == case), default=float("nan"))
@@ -59,7 +61,7 @@ def main() -> int:
             )
     lines.append(f"geometric mean {geometric_mean(shares):.1%}")
     print(lines[-1])
-    write_results(RESULTS / "untuned.jsonl", rows, lines)
+    write_results(args.results / "untuned.jsonl", rows, lines)
     return 0
 
 
