@@ -2,13 +2,16 @@
 
 Claim: shared out by gradient, trials bring ResNet-50's tasks to what round-robin, which is no task
 scheduler at all, reaches in the end in at most 60 % of its trials. The latency is the weighted sum
-over the tasks, as of every round. Two runs that differ by their seeds alone differ by a percent or
-two, which is a third of the trials late in a run: the last lines are of means over the seeds.
+over the tasks: as of every round, and of what the search would have settled on after every
+twentieth of the trials, the programs of all runs of a seed raced in turn in the end. The first is
+the least of many measurements, a little of which is luck, more of it where there were more; the
+second counts. Two runs that differ by their seeds alone differ by a percent or two, which is a
+third of the trials late in a run: the last lines are of means over the seeds.
 Runs what is missing in results/task_schedulers.jsonl, those of a seed in step, so that a machine
 that slows down does so to all alike, then writes table and plots beside it. Runs of other machines
 count for nothing: give each a folder.
 Usage: python scripts/task_schedulers.py [--network resnet50] [--schedulers gradient ucb ...]
-       [--trials 2000] [--seeds 3] [--table] [--results DIR]
+       [--trials 2000] [--seeds 3] [--race-seconds 4] [--table] [--results DIR] [--logs DIR]
 """
 
 import argparse
@@ -20,16 +23,23 @@ from pathlib import Path
 
 import numpy as np
 
-from ansorlite.bench.compare import CompareOptions, run_network
+from ansorlite.bench.compare import CompareOptions, log_name, run_network
 from ansorlite.bench.in_step import Turn, in_step
-from ansorlite.bench.runs import Float, Run, append_run, draw, read_runs
+from ansorlite.bench.runs import Run, append_run, draw, geometric_mean, read_runs
+from ansorlite.bench.settled import settled
 from ansorlite.graph.ir import Graph
+from ansorlite.graph.partition import partition
+from ansorlite.graph.passes import optimize
+from ansorlite.measure.kept import kept_file
+from ansorlite.pipeline import network_tasks
 from ansorlite.search.task_scheduler import SCHEDULERS
 from ansorlite.target import Target
 from ansorlite.workloads import network
 
 RESULTS = Path(__file__).parents[1] / "results"
 GOAL = "round-robin"
+SEARCHER = "ansor"
+CHECKPOINTS = 20
 
 
 def main() -> int:
@@ -40,6 +50,8 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--table", action="store_true", help="run nothing: only show what is there")
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder (results)")
+    parser.add_argument("--race-seconds", type=float, default=4.0, help="of every task (4)")
+    parser.add_argument("--logs", type=Path, default=kept_file("task_schedulers").with_suffix(""))
     args = parser.parse_args()
     graph, machine = network(args.network), Target.detect().fingerprint
     path = args.results / "task_schedulers.jsonl"
@@ -50,7 +62,14 @@ def main() -> int:
     done = {r.key for r in own() if r.budget >= args.trials}
     for seed in [] if args.table else range(args.seeds):
         left = [s for s in args.schedulers if (s, graph.name, seed) not in done]
-        for run in in_step([partial(once, graph, s, seed, args.trials) for s in left]):
+        logs = [args.logs / s for s in left]
+        runs = in_step(
+            [
+                partial(once, graph, s, seed, args.trials, log)
+                for s, log in zip(left, logs, strict=True)
+            ]
+        )
+        for run in raced(graph, runs, logs, args.race_seconds):
             append_run(path, run)
             best = f"{run.best()[-1] * 1e3:.3f} ms"
             print(f"{run.policy:12} seed {seed}: {best} in {run.wall_s:.0f} s", flush=True)
@@ -61,52 +80,75 @@ def main() -> int:
     return 0
 
 
-def once(graph: Graph, scheduler: str, seed: int, trials: int, turn: Turn) -> Run:
+def once(graph: Graph, scheduler: str, seed: int, trials: int, logs: Path, turn: Turn) -> Run:
     """One search of a network, which lets others have their turns."""
-    options = CompareOptions(trials=trials, scheduler=scheduler, turn=turn)
-    return replace(run_network(graph, "ansor", seed, options), policy=scheduler)
+    (logs / log_name(graph.name, SEARCHER, seed)).unlink(missing_ok=True)
+    options = CompareOptions(trials=trials, scheduler=scheduler, turn=turn, logs=logs)
+    return replace(run_network(graph, SEARCHER, seed, options), policy=scheduler)
+
+
+def raced(graph: Graph, runs: Sequence[Run], logs: Sequence[Path], seconds: float) -> list[Run]:
+    """The runs of one seed, with what they would have settled on."""
+    if not runs:
+        return []
+    weighted = network_tasks(partition(optimize(graph)), Target.detect())
+    most = max(len(r.latency_s) for r in runs)
+    checkpoints = sorted({round(most * k / CHECKPOINTS) for k in range(1, CHECKPOINTS + 1)})
+    names = [
+        folder / log_name(r.case, SEARCHER, r.seed) for r, folder in zip(runs, logs, strict=True)
+    ]
+    found = settled(names, weighted, checkpoints, seconds)
+    return [
+        replace(r, settled={str(n): t for n, t in at.items()})
+        for r, at in zip(runs, found, strict=True)
+    ]
 
 
 def table(runs: Sequence[Run]) -> str:
-    """The last latency of every run, and after how many of round-robin's trials it was there."""
-    goals = {(r.case, r.seed): r for r in runs if r.policy == GOAL}
-    lines = [f"{'scheduler':18} network       seed  trials      ms  trials to {GOAL}'s last, share"]
+    """What every run, and the means over the seeds, settled on, and when they were as fast as
+    round-robin in the end.
+    """
+    lines = [
+        f"{'scheduler':18} {'network':12} {'seed':>5} {'trials':>7} {'least ms':>9} {'share':>6} "
+        f"{'settled':>9} {'share':>6} of {GOAL}'s trials"
+    ]
+    seeds = {(r.case, r.seed): r for r in runs if r.policy == GOAL}
     for r in runs:
-        goal = goals.get((r.case, r.seed))
-        n = None if goal is None else r.trials_to(float(goal.best()[-1]))
-        share = "not reached" if n is None or goal is None else f"{n / len(goal.latency_s):.0%}"
-        lines.append(
-            f"{r.policy:18} {r.case:12} {r.seed:5} {len(r.latency_s):7} {r.best()[-1] * 1e3:7.3f}"
-            f"  {n or '':>5} {share:>6}"
-        )
+        goal = seeds.get((r.case, r.seed))
+        lines.append(_line(r.policy, r.case, str(r.seed), [r], [goal] if goal else []))
     for case in dict.fromkeys(r.case for r in runs):
-        lines += means(runs, case)
+        for name in dict.fromkeys(r.policy for r in runs):
+            own = [r for r in runs if (r.policy, r.case) == (name, case)]
+            goals = [g for r in own if (g := seeds.get((case, r.seed))) is not None]
+            if len(own) > 1 and len(own) == len(goals):
+                lines.append(_line(name, case, "mean", own, goals))
     return "\n".join(lines) + "\n"
 
 
-def means(runs: Sequence[Run], case: str) -> list[str]:
-    """The same of the geometric means over the seeds, a line a scheduler."""
-    lines = []
-    for name in dict.fromkeys(r.policy for r in runs):
-        own = {r.seed: r for r in runs if (r.policy, r.case) == (name, case)}
-        goals = {r.seed: r for r in runs if (r.policy, r.case) == (GOAL, case)}
-        seeds = sorted(own.keys() & goals.keys())
-        if not seeds:
-            continue
-        mine, goal = (_mean([found[k] for k in seeds]) for found in (own, goals))
-        there = np.flatnonzero(mine <= goal[-1])
-        share = f"after {(there[0] + 1) / len(goal):.0%} of the trials" if there.size else "never"
-        lines.append(
-            f"{name:18} {case:12} mean of {len(seeds)} seeds: {mine[-1] * 1e3:.3f} ms, as fast as "
-            f"{GOAL}'s {goal[-1] * 1e3:.3f} ms {share}"
-        )
-    return lines
-
-
-def _mean(runs: Sequence[Run]) -> Float:
+def _line(name: str, case: str, seed: str, runs: Sequence[Run], goals: Sequence[Run]) -> str:
     n = min(len(r.latency_s) for r in runs)
-    logs: Float = np.log([r.best()[:n] for r in runs]).mean(axis=0)
-    return np.exp(logs)
+    text = f"{name:18} {case:12} {seed:>5} {n:7}"
+    for curve in (_measured, _settled):
+        found = curve(runs)
+        aim = curve(goals) if goals else {}
+        text += f" {list(found.values())[-1] * 1e3 if found else float('nan'):9.3f}"
+        there = [n for n, t in found.items() if aim and t <= list(aim.values())[-1]]
+        share = f"{there[0] / max(aim):.0%}" if there else "never" if aim and found else "-"
+        text += f" {share:>6}"
+    return text
+
+
+def _measured(runs: Sequence[Run]) -> dict[int, float]:
+    """Trials -> the least sum of measured latencies (geometric means over the runs)."""
+    n = min(len(r.latency_s) for r in runs)
+    means = np.exp(np.log([r.best()[:n] for r in runs]).mean(axis=0))
+    return dict(enumerate(means.tolist(), 1))
+
+
+def _settled(runs: Sequence[Run]) -> dict[int, float]:
+    """The same of what they would have settled on."""
+    at = sorted(set.intersection(*({int(n) for n in r.settled} for r in runs)))
+    return {n: geometric_mean(r.settled[str(n)] for r in runs) for n in at}
 
 
 if __name__ == "__main__":

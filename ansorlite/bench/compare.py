@@ -163,7 +163,12 @@ def _log(options: CompareOptions, name: str, what: str, seed: int) -> Path | Non
     if options.logs is None:
         return None
     options.logs.mkdir(parents=True, exist_ok=True)
-    return options.logs / f"{what.replace(':', '')}-{name}-{seed}.jsonl"
+    return options.logs / log_name(what, name, seed)
+
+
+def log_name(what: str, name: str, seed: int) -> str:
+    """The file, in `CompareOptions.logs`, of a searcher's run."""
+    return f"{what.replace(':', '')}-{name}-{seed}.jsonl"
 
 
 def _model(options: CompareOptions, name: str) -> Path | None:

@@ -32,6 +32,8 @@ class Run:
 
     `at_s` tells when each trial was done, from the start on. `programs` has the best program after
     some numbers of trials: (sketch, values of its holes). `asked` is the number of trials wanted.
+    `settled` has what a network's search would have settled on after some numbers of trials, in
+    seconds, raced in the end (see `bench.settled`).
     """
 
     policy: str
@@ -45,6 +47,7 @@ class Run:
     at_s: list[float] = field(default_factory=list)
     programs: dict[str, Any] = field(default_factory=dict)
     asked: int = 0
+    settled: dict[str, float] = field(default_factory=dict)
 
     @property
     def budget(self) -> int:
