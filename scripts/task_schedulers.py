@@ -40,13 +40,14 @@ RESULTS = Path(__file__).parents[1] / "results"
 GOAL = "round-robin"
 SEARCHER = "ansor"
 CHECKPOINTS = 20
+TRIALS = 2000  # some 64 a task of ResNet-50; results of other budgets have files of their own
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--network", default="resnet50")
     parser.add_argument("--schedulers", nargs="+", choices=SCHEDULERS, default=list(SCHEDULERS))
-    parser.add_argument("--trials", type=int, default=2000)
+    parser.add_argument("--trials", type=int, default=TRIALS)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--table", action="store_true", help="run nothing: only show what is there")
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder (results)")
@@ -54,7 +55,8 @@ def main() -> int:
     parser.add_argument("--logs", type=Path, default=kept_file("task_schedulers").with_suffix(""))
     args = parser.parse_args()
     graph, machine = network(args.network), Target.detect().fingerprint
-    path = args.results / "task_schedulers.jsonl"
+    kind = "" if args.trials == TRIALS else f"_{args.trials}"
+    path = args.results / f"task_schedulers{kind}.jsonl"
 
     def own() -> list[Run]:
         return [r for r in read_runs(path) if r.target == machine]

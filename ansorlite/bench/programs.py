@@ -17,6 +17,8 @@ from ansorlite.bench.runs import Float, Key, Run
 from ansorlite.codegen.build import build_program
 from ansorlite.ir.program import NO_NOTE, Program, all_buffers, stores_under
 from ansorlite.measure.race import race
+from ansorlite.measure.runner import LocalRunner
+from ansorlite.measure.timing import TimingPolicy
 from ansorlite.search.result import TuneResult
 from ansorlite.search.tune import SETTLE_ALONE, Session
 from ansorlite.search.tuner import record_candidate
@@ -99,15 +101,19 @@ def race_all(
         if not programs:
             continue
         for text, latency in zip(
-            programs, _raced(task, list(programs.values()), seconds, races), strict=True
+            programs, raced(task, list(programs.values()), seconds, races), strict=True
         ):
             if latency is not None:
                 out |= dict.fromkeys(distinct[text], latency)
     return out
 
 
-def _raced(
-    task: SearchTask, programs: Sequence[Program], seconds: float, races: int
+def raced(
+    task: SearchTask,
+    programs: Sequence[Program],
+    seconds: float,
+    races: int,
+    timing: TimingPolicy | None = None,
 ) -> list[float | None]:
     """Medians of several races, each in a process of its own: where memory lies is luck.
 
@@ -117,9 +123,12 @@ def _raced(
     relative: list[list[float]] = [[] for _ in images]
     middles = []
     for _ in range(races):
-        with Session(1, None, progress=False) as session:
+        with (
+            LocalRunner(policy=timing) as runner,
+            Session(1, None, progress=False, runner=runner) as session,
+        ):
             session.tuner(task).prepare()
-            found = race(session.shared.runner, task.workload_key, images, seconds / races)
+            found = race(runner, task.workload_key, images, seconds / races)
         times = [r.latency_s if r.ok else None for r in found]
         ran = [t for t in times if t]
         if ran:

@@ -9,18 +9,15 @@ all searches together, so neither the luck of the least of many measurements cou
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ansorlite.codegen.build import build_program
+from ansorlite.bench.programs import RACES, raced
 from ansorlite.ir.program import Program
-from ansorlite.measure.race import race
-from ansorlite.measure.runner import LocalRunner
 from ansorlite.measure.timing import TimingPolicy
 from ansorlite.records import Record, read_log
-from ansorlite.search.tune import Session
 from ansorlite.search.tune_tasks import SETTLE, WeightedTask
 from ansorlite.search.tuner import record_program
-from ansorlite.task import SearchTask
 
 CONTENDERS = SETTLE
+AS_IN_A_NETWORK = TimingPolicy(fresh_constants=True)  # weights come from memory
 Key = tuple[str, str]  # workload key of a form, text of a program
 
 
@@ -36,18 +33,17 @@ def settled(
     """
     out: list[dict[int, float]] = [{n: 0.0 for n in checkpoints} for _ in logs]
     records = [read_log(path).records for path in logs]
-    with LocalRunner(policy=TimingPolicy(fresh_constants=True)) as runner:
-        for w in weighted:
-            programs: dict[Key, Program] = {}
-            found = [_contenders(own, w, checkpoints, programs) for own in records]
-            latency = _raced(w, programs, seconds, runner)
-            for sums, at in zip(out, found, strict=True):
-                for n in list(sums):
-                    times = [t for key in at.get(n, ()) if (t := latency.get(key)) is not None]
-                    if times:
-                        sums[n] += w.weight * min(times)
-                    else:
-                        del sums[n]
+    for w in weighted:
+        programs: dict[Key, Program] = {}
+        found = [_contenders(own, w, checkpoints, programs) for own in records]
+        latency = _latencies(w, programs, seconds)
+        for sums, at in zip(out, found, strict=True):
+            for n in list(sums):
+                times = [t for key in at.get(n, ()) if (t := latency.get(key)) is not None]
+                if times:
+                    sums[n] += w.weight * min(times)
+                else:
+                    del sums[n]
     return out
 
 
@@ -74,11 +70,8 @@ def _contenders(
     return out
 
 
-def _raced(
-    weighted: WeightedTask,
-    programs: Mapping[Key, Program],
-    seconds: float,
-    runner: LocalRunner,
+def _latencies(
+    weighted: WeightedTask, programs: Mapping[Key, Program], seconds: float
 ) -> dict[Key, float]:
     """(form, text) -> seconds; forms run one after the other, each for its share of the time."""
     out: dict[Key, float | None] = {}
@@ -86,15 +79,6 @@ def _raced(
         own = {key: p for key, p in programs.items() if key[0] == form.workload_key}
         if own:
             share = seconds * len(own) / len(programs)
-            out |= zip(own, _race(form, list(own.values()), share, runner), strict=True)
+            times = raced(form, list(own.values()), share, RACES, AS_IN_A_NETWORK)
+            out |= zip(own, times, strict=True)
     return {key: t for key, t in out.items() if t is not None}
-
-
-def _race(
-    form: SearchTask, programs: Sequence[Program], seconds: float, runner: LocalRunner
-) -> list[float | None]:
-    images = [build_program(p, form.target) for p in programs]
-    with Session(1, None, progress=False, runner=runner) as session:
-        session.tuner(form).prepare()
-        found = race(runner, form.workload_key, images, seconds)
-    return [r.latency_s if r.ok else None for r in found]
