@@ -199,6 +199,15 @@ def test_a_small_budget_is_shared_by_all_tasks(tmp_path: Path) -> None:
     assert list(Counter(r.task for r in again).values()) == [3] * 9
 
 
+def test_many_tasks_have_small_rounds(tmp_path: Path) -> None:
+    """Each has the plain schedule and four more, then one of them eight."""
+    net = _dense("nine", 0, *range(8, 17), 24)
+    al.auto_schedule(net, n_trials=9 * (1 + 4) + 8, log=tmp_path / "log", progress=False)
+    sizes = Counter((r.round, r.task) for r in read_log(tmp_path / "log").records)
+    by_round = sorted((number, n) for (number, _), n in sizes.items())
+    assert by_round == [(0, 1)] * 9 + [(1, 4)] * 9 + [(2, 8)]
+
+
 def test_a_convolution_is_tuned_in_every_form(tmp_path: Path) -> None:
     """Direct and Winograd's: the log has both, and compiles to what was found."""
     b = GraphBuilder("forms")
