@@ -77,10 +77,10 @@ def pad_tests(op: ComputeOp) -> tuple[Expr, ...] | None:
 
 
 def kept_share(op: ComputeOp, by_name: Mapping[str, Operation]) -> float:
-    """At least this share of the terms of a sum may be other than 0; 1 for anything but sums.
+    """This share of the terms of a sum may be other than 0; 1 for anything but sums.
 
     A product with a zero of a pad is zero. Exact for one padded factor whose dimensions are
-    indexed by axes of their own, as in every convolution.
+    indexed by axes of their own, as in every convolution, else rather too little.
     """
     if op.combiner != "sum":
         return 1.0
@@ -100,7 +100,8 @@ def _factors(e: Expr) -> list[Expr]:
 def _masks(op: Operation, by_name: Mapping[str, Operation]) -> list[Mask]:
     """Where a tensor may be other than 0, by dimension: bool[extent] each; all but pads: anywhere.
 
-    What a pad reads may be one itself, whose zeros are the pad's.
+    What a pad reads may be one itself, whose zeros are the pad's. Tests of several axes at once,
+    such as that of a triangle, are taken to hold: what they leave out counts as work.
     """
     masks = [np.ones(_extent(n), np.bool_) for n in op.shape]
     tests = pad_tests(op) if isinstance(op, ComputeOp) else None
