@@ -5,8 +5,9 @@ of unseen programs of the same tasks that differ by more than 5 %, explains 95 %
 the speeds (R2), and finds 70 % of the 30 fastest of 500. Reported are the same of tasks that it has
 not seen. Visited programs are drawn from all that a search's generations hold; with `--kind picked`
 they are those alone that it would measure, most of which are as fast as each other. The last third
-of the hour goes to second and third measurements of the fastest. Measuring continues what lies in
-the folder of logs; adds to results/cost_model.jsonl a line a model, in the stead of those of the
+of the hour goes to second and third measurements of the fastest; in the row "measured" the first
+measurement stands in for a model of what the later ones found. Measuring continues what lies in the
+folder of logs; adds to results/cost_model.jsonl a line a model, in the stead of those of the
 same machine and kind, and writes a table.
 Usage: python scripts/cost_model.py [--minutes 40] [--again-minutes 20] [--logs DIR]
        [--network resnet50] [--seed 0] [--kind visited] [--models default ...]
@@ -14,6 +15,7 @@ Usage: python scripts/cost_model.py [--minutes 40] [--again-minutes 20] [--logs 
 
 import argparse
 import json
+import math
 import sys
 import time
 from collections.abc import Callable
@@ -21,7 +23,14 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from ansorlite.bench.cost_data import accuracy, collect, scores_by_program, scores_by_task
+from ansorlite.bench.cost_data import (
+    Accuracy,
+    accuracy,
+    collect,
+    repeatability,
+    scores_by_program,
+    scores_by_task,
+)
 from ansorlite.cost.correction import CorrectionModel
 from ansorlite.cost.model import CostModel, GBDTModel
 from ansorlite.graph.partition import partition
@@ -45,7 +54,7 @@ MODELS: dict[str, Callable[[], CostModel]] = {
 
 HEAD = (
     f"{'machine':24} {'programs':8} {'search':8} {'model':8} {'left out':8} {'pairs':>6} "
-    f"{'recall@30':>9} {'random':>6} {'R2':>6} {'seconds':>7}"
+    f"{'recall@30':>9} {'random':>6} {'close':>6} {'R2':>6} {'seconds':>7}"
 )
 
 
@@ -74,26 +83,31 @@ def main() -> int:
             args.kind,
             60 * args.again_minutes,
         )
-    found = [(g, n) for g, n in found if len(g.latency_s) > 1]
-    groups, drawn = [g for g, _ in found], [n for _, n in found]
+    found = [m for m in found if len(m.first_s) > 1]
+    groups, drawn = [m.group for m in found], [m.n_random for m in found]
     programs = sum(len(g.latency_s) for g in groups)
     if not groups:
         print("nothing was measured yet: give it minutes", file=sys.stderr)
         return 1
     rows: list[dict[str, Any]] = []
+
+    def tell(model: str, left_out: str, known: Accuracy, seconds: float) -> None:
+        rows.append(
+            {"kind": args.kind, "model": model, "left_out": left_out, **asdict(known)}
+            | {"programs": programs, "tasks": len(groups), "network": args.network}
+            | {"target": target.fingerprint, "date": time.strftime("%Y-%m-%d")}
+            | {"seconds": seconds}
+        )
+        print(line(rows[-1]), flush=True)
+
+    tell("measured", "-", repeatability(found, args.seed), 0.0)
     for name in args.models:
         make = MODELS[name]
         for left_out, predict in (("programs", scores_by_program), ("tasks", scores_by_task)):
             began = time.perf_counter()
             scores = predict(groups, make, seed=args.seed)
             known = accuracy(groups, scores, args.seed, drawn)
-            rows.append(
-                {"kind": args.kind, "model": name, "left_out": left_out, **asdict(known)}
-                | {"programs": programs, "tasks": len(groups), "network": args.network}
-                | {"target": target.fingerprint, "date": time.strftime("%Y-%m-%d")}
-                | {"seconds": time.perf_counter() - began}
-            )
-            print(line(rows[-1]), flush=True)
+            tell(name, left_out, known, time.perf_counter() - began)
     before = [json.loads(s) for s in RESULTS.read_text().splitlines()] if RESULTS.exists() else []
     ours = (args.kind, target.fingerprint)
     rows = [r for r in before if (r["kind"], r["target"]) != ours] + rows
@@ -107,7 +121,8 @@ def line(row: dict[str, Any]) -> str:
     return (
         f"{row['target']:24} {row['programs']:8} {row['kind']:8} {row['model']:8} "
         f"{row['left_out']:8} {row['pairwise']:6.3f} {row['recall']:9.3f} "
-        f"{row['recall_random']:6.3f} {row['r_squared']:6.3f} {row['seconds']:7.1f}"
+        f"{row['recall_random']:6.3f} {row.get('close', math.nan):6.3f} {row['r_squared']:6.3f} "
+        f"{row['seconds']:7.1f}"
     )
 
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -42,6 +43,7 @@ KINDS: dict[str, tuple[str, EvolutionParams | None]] = {
 }
 ROUND = 32
 TOP, AMONG = 30, 500
+TIE = 1.05
 AGAIN = "again"  # the log of what is measured again
 NEAR = 1.5  # times the best: programs that are measured again
 MOST = 3  # measurements of a program
@@ -54,13 +56,28 @@ class Accuracy:
     fastest `TOP` of `AMONG` programs that are among the `TOP` best scored; R2 over all labels, of
     scores as shares of the best speed, which are at most 1. Of the programs that a search picks
     hundreds lie within a few per cent of the best, less than two measurements of one of them
-    differ by; `recall_random` is that of the random programs alone.
+    differ by; `recall_random` is that of the random programs alone, `close` the share of the
+    `TOP` best scored that are at most `TIE` times as slow as the `TOP`th fastest.
     """
 
     pairwise: float
     recall: float
     r_squared: float
     recall_random: float
+    close: float
+
+
+class Measured(NamedTuple):
+    """What was measured of a task: random programs, the first `n_random` ones, and others.
+
+    Latencies in `group` are the lowest of each program. `first_s` and `later_s` are float[P], the
+    first one and the lowest of the later ones, which of programs measured once is the same.
+    """
+
+    group: TrainingGroup
+    n_random: int
+    first_s: Floats
+    later_s: Floats
 
 
 Key = tuple[str, str, str]
@@ -90,11 +107,9 @@ def collect(
     tell: Callable[[str], None] = lambda line: None,
     kind: str = "visited",
     again_s: float = 0.0,
-) -> list[tuple[TrainingGroup, int]]:
+) -> list[Measured]:
     """Measure rounds of all tasks in turn, random programs and `kind`; then, for `again_s` more
     seconds, those within `NEAR` of the best once more, the fastest first. Logs in `folder` count.
-
-    Returns what was measured of every task, and how many programs, the first ones, are random.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
@@ -131,10 +146,7 @@ def collect(
             _programs(pair, log.contents.records) for pair in zip(*tuners.values(), strict=True)
         ]
         _again(tuners[kind], programs, again_s, log, tell)
-        return [
-            (_group(tuner, own), sum(p.is_random for p in own))
-            for tuner, own in zip(tuners[kind], programs, strict=True)
-        ]
+        return [_measured(tuner, own) for tuner, own in zip(tuners[kind], programs, strict=True)]
 
 
 def _programs(pair: Sequence[TaskTuner], again: Sequence[Record]) -> list[_Program]:
@@ -184,7 +196,7 @@ def _again(
             for p, result in zip(asked, tuner.again([p.candidate for p in asked]), strict=True):
                 latency_s = result.latency_s if result.ok else None
                 p.measured_s.append(_latency(latency_s))
-                log.append(_measured(p.record, result, latency_s))
+                log.append(_record(p.record, result, latency_s))
             done += len(asked)
         tell(f"{done} programs again")
 
@@ -197,7 +209,7 @@ def _nearest(programs: Sequence[_Program]) -> list[_Program]:
     return [p for p in ranked[:ROUND] if math.isfinite(p.latency_s)]
 
 
-def _measured(first: Record, result: MeasureResult, latency_s: float | None) -> Record:
+def _record(first: Record, result: MeasureResult, latency_s: float | None) -> Record:
     return replace(
         first,
         status=str(result.status),
@@ -223,6 +235,15 @@ def _group(tuner: TaskTuner, programs: Sequence[_Program]) -> TrainingGroup:
     latency_s = np.asarray([p.latency_s for p in programs], np.float64)
     return TrainingGroup(
         tuner.task.workload_key, [features[k] for k in range(len(programs))], latency_s
+    )
+
+
+def _measured(tuner: TaskTuner, programs: Sequence[_Program]) -> Measured:
+    return Measured(
+        _group(tuner, programs),
+        sum(p.is_random for p in programs),
+        np.array([p.measured_s[0] for p in programs], np.float64),
+        np.array([min(p.measured_s[1:] or p.measured_s) for p in programs], np.float64),
     )
 
 
@@ -284,23 +305,41 @@ def accuracy(
     them where it is not given.
     """
     rng = np.random.default_rng(seed)
-    pairs, recalls, among_random = [], [], []
+    pairs, recalls, among_random, close = [], [], [], []
     drawn = n_random or [len(s) for s in scores]
     for g, s, n in zip(groups, scores, drawn, strict=True):
         pairs.append(pairwise_accuracy(s, g.latency_s))
         if len(s) >= AMONG:
-            recalls.append(_recall(s, g.latency_s, rng))
+            some = rng.permutation(len(s))[:AMONG]
+            recalls.append(recall_at_k(s[some], g.latency_s[some], TOP))
+            close.append(_close(s[some], g.latency_s[some]))
         if n >= ENOUGH:
-            among_random.append(_recall(s[:n], g.latency_s[:n], rng))
+            some = rng.permutation(n)[:AMONG]
+            among_random.append(recall_at_k(s[some], g.latency_s[some], TOP))
     label = np.concatenate([labels(g.latency_s) for g in groups])
     return Accuracy(
         float(np.nanmean(pairs)),
-        float(np.mean(recalls)) if recalls else float("nan"),
+        _mean(recalls),
         r_squared(np.clip(np.concatenate(scores), 0.0, 1.0), label),
-        float(np.mean(among_random)) if among_random else float("nan"),
+        _mean(among_random),
+        _mean(close),
     )
 
 
-def _recall(scores: Floats, latency_s: Floats, rng: np.random.Generator) -> float:
-    some = rng.permutation(len(scores))[:AMONG]
-    return recall_at_k(scores[some], latency_s[some], TOP)
+def repeatability(measured: Sequence[Measured], seed: int = 0) -> Accuracy:
+    """The accuracy of one measurement, where later ones tell what is true.
+
+    It is the scale for a model's: no search that measures once can tell programs better apart.
+    """
+    later = [TrainingGroup(m.group.task_key, m.group.features, m.later_s) for m in measured]
+    scores = [labels(m.first_s) for m in measured]
+    return accuracy(later, scores, seed, [m.n_random for m in measured])
+
+
+def _close(scores: Floats, latency_s: Floats) -> float:
+    best_scored = np.argsort(-scores, kind="stable")[:TOP]
+    return float(np.mean(latency_s[best_scored] <= TIE * np.sort(latency_s)[TOP - 1]))
+
+
+def _mean(values: Sequence[float]) -> float:
+    return float(np.mean(values)) if values else math.nan

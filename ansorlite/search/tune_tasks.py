@@ -19,17 +19,14 @@ from ansorlite.search.progress import Progress, Snapshot
 from ansorlite.search.result import Rival, TuneResult
 from ansorlite.search.task_scheduler import GradientScheduler, TaskScheduler
 from ansorlite.search.transfer import start_from_others
-from ansorlite.search.tune import MIN_ROUND, Session, round_size, snapshot, task_result
+from ansorlite.search.tune import MANY, Session, round_size, snapshot, task_result
 from ansorlite.search.tuner import TaskTuner
 from ansorlite.task import SearchTask
 
 SETTLE = 3  # contenders of a task raced at the end
 SETTLE_S, SETTLE_TRIAL_S = 0.15, 0.01  # seconds of the race, at most and for every trial
-# Tasks of which each has small rounds: in rounds of 8 ResNet-50's were after 1,000 trials where
-# rounds of 13 had them after 2,000, in half the time
-MANY = 8
-# Half of it are similar tasks' best; the next four gained less (1.5 %) than rounds where most is
-# at stake
+# Candidates of a task's first round where there are `MANY`. Half of it are similar tasks' best;
+# the next four gained less (1.5 %) than rounds where most is at stake
 FIRST_ROUND = 4
 RIVALS = 2  # programs of a task that go with the best one into the race inside the network
 CLOSE = 1.15  # another form is settled too if its best is within this factor
@@ -181,9 +178,7 @@ def _rounds(
     on_round: Callable[[Sequence[Forms]], None] | None,
 ) -> None:
     everyone = [t for f in found for t in f.tuners]
-    size = round_size(session, len(everyone))
-    if len(found) >= MANY and session.round_size is None:
-        size = min(size, MIN_ROUND)
+    size = round_size(session, len(found), len(everyone))
     # Every task first gets its valid answer, the plain schedule, so that any end has a network.
     for f in found if session.searcher.plain else ():
         if f.tuners[0].rounds == 0:

@@ -12,8 +12,10 @@ from ansorlite.bench.cost_data import (
     ENOUGH,
     MOST,
     NEAR,
+    Measured,
     accuracy,
     collect,
+    repeatability,
     scores_by_program,
     scores_by_task,
 )
@@ -66,8 +68,22 @@ def test_perfect_and_empty_scores() -> None:
     groups = [group("a", AMONG, np.random.default_rng(2))]
     found = accuracy(groups, [labels(groups[0].latency_s)])
     assert (found.pairwise, found.recall, found.r_squared) == (1.0, 1.0, 1.0)
+    assert found.close == 1.0
     found = accuracy(groups, [np.zeros(AMONG)])
     assert found.pairwise == 0.5
+    found = accuracy(groups, [-labels(groups[0].latency_s)])
+    assert found.pairwise == found.recall == found.close == 0.0
+
+
+def test_one_measurement_is_as_good_as_it_repeats() -> None:
+    """What is measured once counts as certain; noise within a few per cent leaves only ties."""
+    rng = np.random.default_rng(4)
+    whole = group("a", AMONG, rng)
+    latency_s = whole.latency_s
+    assert repeatability([Measured(whole, AMONG, latency_s, latency_s)]).recall == 1.0
+    noisy = latency_s * rng.uniform(1.0, 1.04, AMONG)
+    found = repeatability([Measured(whole, AMONG, noisy, latency_s)])
+    assert found.recall < 1.0 == found.close and found.pairwise > 0.95
 
 
 def test_random_programs_are_the_first_of_a_group() -> None:
@@ -89,11 +105,12 @@ def test_both_kinds_are_measured_and_kept(tmp_path: Path, kind: str) -> None:
     told: list[str] = []
     first = collect(tmp_path, tasks, 60.0, both, both, tell=told.append, kind=kind)
     assert {p.name for p in tmp_path.iterdir()} == {"random.jsonl", f"{kind}.jsonl", "again.jsonl"}
-    assert told and all(len(g.latency_s) == len(g.features) > 1 for g, _ in first)
-    assert all(0 < n <= len(g.latency_s) for g, n in first)
+    assert told and all(len(g.latency_s) == len(g.features) > 1 for g, *_ in first)
+    assert all(0 < n <= len(g.latency_s) for g, n, *_ in first)
     again = collect(tmp_path, tasks, 0.0, both, both, kind=kind)
-    assert [(len(g.latency_s), n) for g, n in again] == [(len(g.latency_s), n) for g, n in first]
-    assert sorted(again[0][0].latency_s) == pytest.approx(sorted(first[0][0].latency_s))
+    sizes = [[(len(m.first_s), m.n_random) for m in found] for found in (first, again)]
+    assert sizes[0] == sizes[1]
+    assert sorted(again[0].group.latency_s) == pytest.approx(sorted(first[0].group.latency_s))
 
 
 SLOWEST = 1.2
@@ -115,21 +132,24 @@ def test_what_is_near_the_best_is_measured_again_and_the_lowest_counts(tmp_path:
     slow, tasks = Slowing(), [vector(8), vector(12)]
     found = collect(tmp_path, tasks, 60.0, slow, slow, again_s=60.0)
     again = read_log(tmp_path / "again.jsonl").records
-    for group, _ in found:
+    for group, _, first_s, later_s in found:
+        assert (np.minimum(first_s, later_s) == group.latency_s).all()
+        assert (first_s != later_s).any()
         own = [r for r in again if r.task == group.task_key]
         near = sorted(group.latency_s)[: len({str(r.holes) + r.sketch for r in own})]
         assert len(own) >= (MOST - 2) * len(near) > 0
         assert max(near) <= NEAR * SLOWEST * min(near)  # the best itself looked slower at first
         assert min(r.latency_s or 1.0 for r in own) >= min(near)
     resumed = collect(tmp_path, tasks, 0.0, slow, slow)
-    assert [sorted(g.latency_s) for g, _ in resumed] == [sorted(g.latency_s) for g, _ in found]
-    for group, _ in collect(tmp_path, tasks, 0.0, Pretender(), Pretender()):
-        assert len(group.features) == len(group.latency_s)
+    sorted_s = [[sorted(m.group.latency_s) for m in some] for some in (found, resumed)]
+    assert sorted_s[0] == sorted_s[1]
+    for m in collect(tmp_path, tasks, 0.0, Pretender(), Pretender()):
+        assert len(m.group.features) == len(m.group.latency_s)
 
 
 def test_programs_of_both_kinds_count_once(tmp_path: Path) -> None:
     both, task = Pretender(), vector(48)
-    ((group, n),) = collect(tmp_path, [task], 60.0, both, both)
+    ((group, n, *_),) = collect(tmp_path, [task], 60.0, both, both)
     logs = [read_log(tmp_path / f"{name}.jsonl").records for name in ("random", "visited")]
     keys = [{(r.sketch, str(r.holes)) for r in log if r.sketch != "plain"} for log in logs]
     assert keys[0] & keys[1]
