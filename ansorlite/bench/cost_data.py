@@ -329,7 +329,7 @@ def accuracy(
 def repeatability(measured: Sequence[Measured], seed: int = 0) -> Accuracy:
     """The accuracy of one measurement, where later ones tell what is true.
 
-    It is the scale for a model's: no search that measures once can tell programs better apart.
+    It is the scale for a model's, which can exceed it only by averaging over like programs.
     """
     later = [TrainingGroup(m.group.task_key, m.group.features, m.later_s) for m in measured]
     scores = [labels(m.first_s) for m in measured]
