@@ -4,7 +4,8 @@ In: tasks and a time to measure in, half of it for random programs, half for tho
 visits: a sample of all that its generations hold, which is what it asks the model about; or of
 those alone that it would measure, picked by the model as the best of them. One measurement of a
 fast program can be a tenth off, and twice as long while the machine is busy: more than there is
-between the fastest. Those near a task's best are measured again, rounds later; the lowest counts.
+between the fastest. Those near a task's fastest are measured again, rounds later, several times a
+build; the lowest of all repeats counts, as disturbances only ever make a run slower.
 Out: a `TrainingGroup` a task, random programs first; scores of every program from models that have
 not seen it (`folds` parts of the programs, or of the tasks, are left out in turn); `Accuracy` of
 them. Labels are best/this within a task, the metrics those of Ansor section 7.5.
@@ -45,8 +46,9 @@ ROUND = 32
 TOP, AMONG = 30, 500
 TIE = 1.05
 AGAIN = "again"  # the log of what is measured again
-NEAR = 1.5  # times the best: programs that are measured again
-MOST = 3  # measurements of a program
+NEAR = 1.08  # times the `TOP`th fastest: programs that are measured again
+PASSES = 4  # of a round of these, once built
+MOST = 6  # records of a program
 ENOUGH = 300  # random programs of a task, for a recall of them alone
 
 
@@ -109,7 +111,8 @@ def collect(
     again_s: float = 0.0,
 ) -> list[Measured]:
     """Measure rounds of all tasks in turn, random programs and `kind`; then, for `again_s` more
-    seconds, those within `NEAR` of the best once more, the fastest first. Logs in `folder` count.
+    seconds, those within `NEAR` of the `TOP`th fastest again, the least known and of these the
+    fastest first. Logs in `folder` count.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
@@ -156,14 +159,14 @@ def _programs(pair: Sequence[TaskTuner], again: Sequence[Record]) -> list[_Progr
         space = {s.name: s for s in tuner.sketches}
         for r in tuner.records:
             if _key(r) in found:
-                found[_key(r)].measured_s.append(_latency(r.latency_s))
+                found[_key(r)].measured_s.append(_lowest(r))
                 continue
             c = record_candidate(tuner.task, space, r)
             if c is not None:
-                found[_key(r)] = _Program(r, c, tuner is pair[0], [_latency(r.latency_s)])
+                found[_key(r)] = _Program(r, c, tuner is pair[0], [_lowest(r)])
     for r in for_task(again, pair[0].task.workload_key):
         if _key(r) in found:
-            found[_key(r)].measured_s.append(_latency(r.latency_s))
+            found[_key(r)].measured_s.append(_lowest(r))
     return list(found.values())
 
 
@@ -171,8 +174,8 @@ def _key(r: Record) -> Key:
     return r.task, r.sketch, str(sorted(r.holes.items()))
 
 
-def _latency(latency_s: float | None) -> float:
-    return math.inf if latency_s is None else latency_s
+def _lowest(r: Record) -> float:
+    return math.inf if r.latency_s is None else min(r.times_s)
 
 
 def _again(
@@ -193,32 +196,36 @@ def _again(
                 break
             if not asked:
                 left.remove((tuner, known))
-            for p, result in zip(asked, tuner.again([p.candidate for p in asked]), strict=True):
-                latency_s = result.latency_s if result.ok else None
-                p.measured_s.append(_latency(latency_s))
-                log.append(_record(p.record, result, latency_s))
+            found = tuner.again([p.candidate for p in asked], PASSES)
+            for p, results in zip(asked, found, strict=True):
+                r = _record(p.record, results)
+                p.measured_s.append(_lowest(r))
+                log.append(r)
             done += len(asked)
         tell(f"{done} programs again")
 
 
 def _nearest(programs: Sequence[_Program]) -> list[_Program]:
-    """A round of those to be measured again, of the fewest measurements the fastest."""
-    least = min((p.latency_s for p in programs), default=math.inf)
-    near = [p for p in programs if len(p.measured_s) < MOST and p.latency_s <= NEAR * least]
+    """A round of those to be measured again, of the fewest records the fastest."""
+    top = sorted(p.latency_s for p in programs)[:TOP]
+    limit = NEAR * max((t for t in top if math.isfinite(t)), default=0.0)
+    near = [p for p in programs if len(p.measured_s) < MOST and p.latency_s <= limit]
     ranked = sorted(near, key=lambda p: (len(p.measured_s), p.latency_s))
-    return [p for p in ranked[:ROUND] if math.isfinite(p.latency_s)]
+    return ranked[:ROUND]
 
 
-def _record(first: Record, result: MeasureResult, latency_s: float | None) -> Record:
+def _record(first: Record, results: Sequence[MeasureResult]) -> Record:
+    """Of measurements in several passes; one that failed leaves what the others say."""
+    fine = [r for r in results if r.ok] or results[:1]
     return replace(
         first,
-        status=str(result.status),
-        latency_s=latency_s,
-        times_s=list(result.times_s),
-        error=result.error,
+        status=str(fine[0].status),
+        latency_s=min((r.latency_s for r in fine if r.latency_s is not None), default=None),
+        times_s=[t for r in fine for t in r.times_s],
+        error=fine[0].error,
         timestamp=time.time(),
-        build_s=result.build_s,
-        run_s=result.run_s,
+        build_s=fine[0].build_s,
+        run_s=sum(r.run_s for r in results),
     )
 
 

@@ -138,14 +138,16 @@ class Loss:
     value: Callable[[Floats], float]
 
 
-def squared_loss(packs: Packs, wanted: Floats | None = None) -> Loss:
+def squared_loss(packs: Packs, wanted: Floats | None = None, weight: Floats | None = None) -> Loss:
     """Weighted squared error of the sums: w (sum - y)^2 / 2; y is what is wanted, else the label.
+    Weights are those of the packs where none are given.
 
     gradient = w (sum - y) on every row of the pack, hessian = w n with n rows in the pack. With
     w alone all n rows may land in one leaf and the Newton step overshoots n times; w n bounds
     the curvature of the sum from above (Jensen).
     """
-    weight, y = packs.weight, packs.label if wanted is None else wanted
+    y = packs.label if wanted is None else wanted
+    weight = packs.weight if weight is None else weight
     hessian = (weight * packs.n_rows)[packs.pack]
 
     def derivatives(row_scores: Floats) -> tuple[Floats, Floats]:

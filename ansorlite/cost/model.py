@@ -13,10 +13,10 @@ own text; loading one executes nothing.
 import ctypes
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
@@ -124,6 +124,13 @@ class GBDTParams:
         return trees, min(self.n_leaves, max(7, rows // self.rows_per_leaf))
 
 
+class Stage(NamedTuple):
+    """Trees that add to the scores of those before; `of_fast` ones to those of fast programs."""
+
+    booster: "lgb.Booster"
+    of_fast: bool = False
+
+
 class GBDTModel:
     """Boosted trees (LightGBM) with the pack-sum loss: score = sum over the statements.
 
@@ -153,17 +160,17 @@ class GBDTModel:
         self._seed = seed
         self._num_threads = num_threads
         self._base = 0.0
-        self._loaded: list[lgb.Booster] = []
-        self._booster: lgb.Booster | None = None
+        self._loaded: list[Stage] = []
+        self._trained: list[Stage] = []
         self._n_features = 0
 
     @property
     def is_trained(self) -> bool:
-        return bool(self._boosters)
+        return bool(self._stages)
 
     @property
-    def _boosters(self) -> list["lgb.Booster"]:
-        return self._loaded + ([self._booster] if self._booster else [])
+    def _stages(self) -> list[Stage]:
+        return self._loaded + self._trained
 
     def update(self, groups: Sequence[TrainingGroup]) -> None:
         """Train anew on all groups. Raises ValueError for features that do not fit together."""
@@ -176,11 +183,11 @@ class GBDTModel:
             return
         if not self._loaded:
             self._base = self._constant(packs) if self.objective == "regression" else 0.0
-        self._booster = self._train(packs)
+        self._trained = self._learned(packs)
         self._n_features = packs.features.shape[1]
 
     # What `cost.correction` does in another way: the rows and labels of programs, where the scores
-    # of rows start, and what a sum of scores says.
+    # of rows start, what is learned, what it adds to them, and what a sum of scores says.
 
     def _packs(self, groups: Sequence[TrainingGroup]) -> Packs | None:
         return pack_groups(groups)
@@ -198,30 +205,43 @@ class GBDTModel:
     def _regression(self, packs: Packs) -> Loss:
         return squared_loss(packs)
 
+    def _learned(self, packs: Packs) -> list[Stage]:
+        return [Stage(self._train(packs, self.params, self._loss, self._loaded))]
+
+    def _added(self, stage: Stage, rows: Features, scores: Floats) -> Floats:
+        """What trees add to the scores that rows have without them."""
+        return self._sum_of_trees(stage.booster, rows)
+
     def _shares(self, scores: Floats) -> Floats:
         return scores if self.objective == "regression" else logistic(scores)
 
     def start_from(self, other: "GBDTModel") -> None:
         """Keep another model's trees: updates train trees for what they leave to explain."""
         self._base, self._n_features = other._base, other._n_features
-        self._loaded, self._booster = other._boosters, None
+        self._loaded, self._trained = other._stages, []
 
-    def _train(self, packs: Packs) -> "lgb.Booster":
+    def _train(
+        self,
+        packs: Packs,
+        p: GBDTParams,
+        make_loss: Callable[[Packs, np.random.Generator], Loss],
+        before: Sequence[Stage],
+    ) -> "lgb.Booster":
+        """Trees for what the stages before leave to explain."""
         import lightgbm as lgb
 
         rng = np.random.default_rng(self._seed)
-        p = self.params
         train, check = packs, None
-        if len(packs) >= p.holdout_from:
+        if p.holdout > 0.0 and len(packs) >= p.holdout_from:
             held_out = rng.random(len(packs)) < p.holdout
             train, check = packs.take(~held_out), packs.take(held_out)
-        loss = self._loss(train, rng)
-        data = self._dataset(train)
+        loss = make_loss(train, rng)
+        data = self._dataset(train, p, before)
         stopping: dict[str, Any] = {}
         if check is not None:
-            check_loss = self._loss(check, rng)
+            check_loss = make_loss(check, rng)
             stopping = {
-                "valid_sets": [self._dataset(check, reference=data)],
+                "valid_sets": [self._dataset(check, p, before, reference=data)],
                 "feval": lambda scores, _: ("loss", check_loss.value(scores), False),
                 "callbacks": [lgb.early_stopping(p.patience, verbose=False)],
             }
@@ -245,7 +265,13 @@ class GBDTModel:
     def _loss(self, packs: Packs, rng: np.random.Generator) -> Loss:
         return self._regression(packs) if self.objective == "regression" else rank_loss(packs, rng)
 
-    def _dataset(self, packs: Packs, reference: "lgb.Dataset | None" = None) -> "lgb.Dataset":
+    def _dataset(
+        self,
+        packs: Packs,
+        p: GBDTParams,
+        before: Sequence[Stage],
+        reference: "lgb.Dataset | None" = None,
+    ) -> "lgb.Dataset":
         import lightgbm as lgb
 
         # boost_from_average does nothing for a custom loss, so the start is given per row. It is
@@ -253,30 +279,34 @@ class GBDTModel:
         return lgb.Dataset(
             packs.features,
             label=np.zeros(len(packs.features)),
-            init_score=self._base + self._rows(self._loaded, packs.features),
+            init_score=self._base + self._rows(before, packs.features),
             reference=reference,
             params={
                 **_common_params(self._seed, self._num_threads),
-                "max_bin": self.params.max_bins,
-                "min_data_in_leaf": self.params.min_rows_in_leaf,
+                "max_bin": p.max_bins,
+                "min_data_in_leaf": p.min_rows_in_leaf,
             },
         )
 
     def predict(self, features: Features) -> Floats:
         """float64[P], about best/this; zeros while untrained."""
-        if not self._boosters or len(features) == 0:
+        if not self._stages or len(features) == 0:
             return np.zeros(len(features))
         seen = self._view(features)
         n, count, width = seen.shape
         _check_width(width, self._n_features)
-        rows = self._rows(self._boosters, seen.reshape(n * count, width))
+        rows = self._rows(self._stages, seen.reshape(n * count, width))
         return self._shares((rows.reshape(n, count) + self._base).sum(axis=1))
 
-    def _rows(self, boosters: Sequence["lgb.Booster"], rows: Features) -> Floats:
+    def _rows(self, stages: Sequence[Stage], rows: Features) -> Floats:
         scores = self._start(rows)
-        for booster in boosters:
-            scores += booster.predict(rows, raw_score=True, num_threads=self._num_threads)
+        for stage in stages:
+            scores += self._added(stage, rows, scores)
         return scores
+
+    def _sum_of_trees(self, booster: "lgb.Booster", rows: Features) -> Floats:
+        found = booster.predict(rows, raw_score=True, num_threads=self._num_threads)
+        return np.asarray(found, np.float64)
 
     def save(self, path: PathLike) -> None:
         content = {
@@ -284,7 +314,8 @@ class GBDTModel:
             "objective": self.objective,
             "n_features": self._n_features,
             "base": self._base,
-            "boosters": [b.model_to_string() for b in self._boosters],
+            "boosters": [s.booster.model_to_string() for s in self._stages],
+            "of_fast": [s.of_fast for s in self._stages],
         }
         _save(path, content)
 
@@ -297,11 +328,15 @@ class GBDTModel:
             )
         try:
             base, n_features = float(content["base"]), int(content["n_features"])
-            loaded = [_parse_booster(text) for text in content["boosters"]]
+            of_fast = content.get("of_fast") or [False] * len(content["boosters"])
+            loaded = [
+                Stage(_parse_booster(text), bool(fast))
+                for text, fast in zip(content["boosters"], of_fast, strict=True)
+            ]
         except (KeyError, TypeError, ValueError) as error:
             raise _broken(path, error) from error
         self._base, self._n_features, self._loaded = base, n_features, loaded
-        self._booster = None
+        self._trained = []
 
 
 def _give_back() -> None:

@@ -336,11 +336,19 @@ class TaskTuner:
             )
         return out
 
-    def again(self, candidates: Sequence[Candidate]) -> list[MeasureResult]:
-        """Build and time candidates once more; no trial is made of it and nothing is recorded."""
+    def again(self, candidates: Sequence[Candidate], times: int = 1) -> list[list[MeasureResult]]:
+        """Build candidates and time all of them in turn, so many times; nothing is recorded.
+
+        Results of each candidate; of one that does not build there is only that.
+        """
         self.prepare()
         outcomes = self._build(candidates)
-        return [o.as_result() if o.image is None else self._run(o.image) for o in outcomes]
+        found: list[list[MeasureResult]] = [[] for _ in outcomes]
+        for _ in range(times):
+            for o, results in zip(outcomes, found, strict=True):
+                if o.image is not None:
+                    results.append(self._run(o.image))
+        return [r or [o.as_result()] for o, r in zip(outcomes, found, strict=True)]
 
     def _build(self, candidates: Sequence[Candidate]) -> list[BuildOutcome]:
         requests = []

@@ -1,5 +1,6 @@
 """A model that corrects the analytic score: no worse with few programs, better with many."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -109,6 +110,54 @@ def test_a_loaded_model_is_kept_and_adapted(tmp_path: Path) -> None:
     assert found > new
     with pytest.raises(AnsorliteError, match="'correction', not 'gbdt'"):
         GBDTModel().load(path)
+
+
+class EarlyFast(CorrectionModel):
+    """Has trees of fast programs from a few hundred programs on."""
+
+    FAST_PARAMS = replace(CorrectionModel.FAST_PARAMS, min_programs=500)
+
+
+def crowded(n: int, seed: int) -> tuple[Features, Floats]:
+    """Programs that differ by far more than the fast ones among themselves, which four features
+    tell apart by up to one per cent each."""
+    x, latency = programs(n, seed)
+    rng = np.random.default_rng(seed)
+    names = ("rows", "inner_reduction", "alloc_outer", "loops")
+    x[..., [AT[k] for k in names]] = rng.integers(0, 4, (n, 1, len(names)))
+    little = x[:, 0, [AT[k] for k in names]].sum(axis=1) / 300.0
+    return x, np.maximum(latency, np.quantile(latency, 0.3)) * (1.0 + little)
+
+
+def test_trees_of_fast_programs_tell_these_apart_and_leave_the_slow_ones(tmp_path: Path) -> None:
+    train, (x, latency) = crowded(800, 1), crowded(500, 2)
+    known = TrainingGroup("a", list(train[0]), train[1])
+    plain, fast = CorrectionModel(), EarlyFast()
+    for model in (plain, fast):
+        model.update([known])
+    before, after = plain.predict(x), fast.predict(x)
+    slow = before < 0.5
+    assert slow.any() and np.array_equal(before[slow], after[slow])
+    best = latency < 1.05 * latency.min()
+    order = [np.corrcoef(s[best], -latency[best])[0, 1] for s in (before, after)]
+    assert order[1] > order[0] + 0.03
+    fast.save(tmp_path / "model.json")
+    again = CorrectionModel()
+    again.load(tmp_path / "model.json")
+    assert again.predict(x) == pytest.approx(after, abs=1e-12)
+    again.update([group(64, 5)])  # trees for what both kinds leave to explain
+    again.save(tmp_path / "model.json")
+    once_more = CorrectionModel()
+    once_more.load(tmp_path / "model.json")
+    assert once_more.predict(x) == pytest.approx(again.predict(x), abs=1e-12)
+
+
+def test_trees_of_fast_programs_need_thousands_and_shares_to_learn() -> None:
+    known = [group(600, 1)]
+    models = (CorrectionModel(), EarlyFast(), EarlyFast(objective="rank"))
+    for model, stages in zip(models, (1, 2, 1), strict=True):
+        model.update(known)
+        assert len(model._trained) == stages
 
 
 def test_untrained_it_says_nothing() -> None:

@@ -219,8 +219,8 @@ def test_early_stopping_on_held_out_programs() -> None:
     for holdout_from in (400, 401):
         model = GBDTModel(params=GBDTParams(holdout_from=holdout_from))
         model.update([noise])
-        assert model._booster is not None
-        n_trees.append(model._booster.current_iteration())
+        (stage,) = model._trained
+        n_trees.append(stage.booster.current_iteration())
     assert n_trees[0] < 60 and n_trees[1] == 100
 
 
