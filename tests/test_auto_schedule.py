@@ -201,7 +201,7 @@ def test_a_small_budget_is_shared_by_all_tasks(tmp_path: Path) -> None:
 
 def test_many_tasks_have_small_rounds(tmp_path: Path) -> None:
     """Each has the plain schedule and four more, then one of them eight."""
-    net = _dense("nine", 0, *range(8, 17), 24)
+    net = _dense("nine", 0, *range(48, 120, 8), 144)
     al.auto_schedule(net, n_trials=9 * (1 + 4) + 8, log=tmp_path / "log", progress=False)
     sizes = Counter((r.round, r.task) for r in read_log(tmp_path / "log").records)
     by_round = sorted((number, n) for (number, _), n in sizes.items())
