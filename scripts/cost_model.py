@@ -47,6 +47,7 @@ CORES = Target.detect().cores
 LARGE = replace(CorrectionModel.PARAMS, n_trees=600, n_leaves=63)
 MODELS: dict[str, Callable[[], CostModel]] = {
     "default": lambda: CorrectionModel(num_threads=CORES),
+    "fast": lambda: CorrectionModel(num_threads=CORES, fast=CorrectionModel.FAST_PARAMS),
     "rank": lambda: CorrectionModel(num_threads=CORES, objective="rank"),
     "large": lambda: CorrectionModel(num_threads=CORES, params=LARGE),
     "paper": lambda: GBDTModel(num_threads=CORES),

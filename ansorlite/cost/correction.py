@@ -6,11 +6,13 @@ operation. Log2 of the speed starts at the analytic estimate's and trees learn w
 explain. A few dozen programs then refine the order of the estimate where they have something to
 say, and leave it as it is elsewhere; trees that must learn everything from them order what they
 have not seen at random. Of thousands, most of the error is of slow ones, while a search asks which
-of the fast are fastest: then further trees learn from these alone, and add to their scores alone.
+of the fast are fastest: then further trees may learn from these alone, and add to their scores
+alone. They take longer to train than a round of a search to measure, so no search retrains them.
 """
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -38,6 +40,8 @@ class CorrectionModel(GBDTModel):
     """A `GBDTModel` of whole programs; log2 of best/this is the analytic one plus a sum of trees.
 
     Objective "regression" fits log2 of best/this, weighted as there, "rank" the order in a task.
+    With `fast`, such as `FAST_PARAMS`, regression on `fast.min_programs` or more programs has trees
+    of the fast ones, too: for models that are trained once.
     """
 
     KIND = "correction"
@@ -60,6 +64,17 @@ class CorrectionModel(GBDTModel):
         holdout=0.0,  # a few per cent are less than what two measurements differ by
     )
 
+    def __init__(
+        self,
+        seed: int = 0,
+        num_threads: int = 1,
+        objective: Literal["regression", "rank"] = "regression",
+        params: GBDTParams | None = None,
+        fast: GBDTParams | None = None,
+    ) -> None:
+        super().__init__(seed, num_threads, objective, params)
+        self._fast = fast if objective == "regression" else None
+
     def _packs(self, groups: Sequence[TrainingGroup]) -> Packs | None:
         return pack_groups([_whole(g) for g in groups])
 
@@ -78,10 +93,9 @@ class CorrectionModel(GBDTModel):
 
     def _learned(self, packs: Packs) -> list[Stage]:
         found = super()._learned(packs)
-        if self.objective == "regression" and len(packs) >= self.FAST_PARAMS.min_programs:
+        if self._fast is not None and len(packs) >= self._fast.min_programs:
             fast = packs.take(packs.label >= FAST[0])
-            before = self._loaded + found
-            trees = self._train(fast, self.FAST_PARAMS, _loss_of_fast, before)
+            trees = self._train(fast, self._fast, _loss_of_fast, self._loaded + found)
             found.append(Stage(trees, of_fast=True))
         return found
 

@@ -112,10 +112,7 @@ def test_a_loaded_model_is_kept_and_adapted(tmp_path: Path) -> None:
         GBDTModel().load(path)
 
 
-class EarlyFast(CorrectionModel):
-    """Has trees of fast programs from a few hundred programs on."""
-
-    FAST_PARAMS = replace(CorrectionModel.FAST_PARAMS, min_programs=500)
+EARLY = replace(CorrectionModel.FAST_PARAMS, min_programs=500)
 
 
 def crowded(n: int, seed: int) -> tuple[Features, Floats]:
@@ -132,7 +129,7 @@ def crowded(n: int, seed: int) -> tuple[Features, Floats]:
 def test_trees_of_fast_programs_tell_these_apart_and_leave_the_slow_ones(tmp_path: Path) -> None:
     train, (x, latency) = crowded(800, 1), crowded(500, 2)
     known = TrainingGroup("a", list(train[0]), train[1])
-    plain, fast = CorrectionModel(), EarlyFast()
+    plain, fast = CorrectionModel(), CorrectionModel(fast=EARLY)
     for model in (plain, fast):
         model.update([known])
     before, after = plain.predict(x), fast.predict(x)
@@ -152,10 +149,15 @@ def test_trees_of_fast_programs_tell_these_apart_and_leave_the_slow_ones(tmp_pat
     assert once_more.predict(x) == pytest.approx(again.predict(x), abs=1e-12)
 
 
-def test_trees_of_fast_programs_need_thousands_and_shares_to_learn() -> None:
+def test_trees_of_fast_programs_are_asked_for_and_need_many_and_shares_to_learn() -> None:
     known = [group(600, 1)]
-    models = (CorrectionModel(), EarlyFast(), EarlyFast(objective="rank"))
-    for model, stages in zip(models, (1, 2, 1), strict=True):
+    models = {
+        CorrectionModel(): 1,
+        CorrectionModel(fast=CorrectionModel.FAST_PARAMS): 1,
+        CorrectionModel(fast=EARLY): 2,
+        CorrectionModel(fast=EARLY, objective="rank"): 1,
+    }
+    for model, stages in models.items():
         model.update(known)
         assert len(model._trained) == stages
 
