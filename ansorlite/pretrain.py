@@ -182,7 +182,7 @@ def pretrain(
     model: CostModel = (
         NeuralModel("attention", seed)
         if kind == "attention"
-        else CorrectionModel(seed, num_threads=machine.cores, params=PARAMS)
+        else CorrectionModel(seed, machine.cores, params=PARAMS, fast=CorrectionModel.FAST_PARAMS)
     )
     prior = LayerPrior([layer for g in networks for layer in layers_of(g)])
     rng = np.random.default_rng(seed)
