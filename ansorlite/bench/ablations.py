@@ -73,8 +73,8 @@ class WithoutEstimate(CorrectionModel):
         blind = [TrainingGroup(g.task_key, [*map(_blind, g.features)], g.latency_s) for g in groups]
         super().update(blind)
 
-    def predict(self, features: Features) -> Floats:
-        return super().predict(_blind(features))
+    def predict(self, features: Features, task_key: str = "") -> Floats:
+        return super().predict(_blind(features), task_key)
 
     def _start(self, rows: Features) -> Floats:
         return np.zeros(len(rows))

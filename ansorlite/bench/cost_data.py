@@ -267,7 +267,7 @@ def scores_by_program(
         model.update([g for g in kept if len(g.latency_s)])
         for g, part, scores in zip(groups, parts, out, strict=True):
             asked = part == fold
-            scores[asked] = predicted(model, _take(g, asked).features)
+            scores[asked] = predicted(model, _take(g, asked))
     return out
 
 
@@ -281,7 +281,7 @@ def scores_by_task(
         model = make()
         model.update([g for g, p in zip(groups, part, strict=True) if p != fold])
         for k in np.flatnonzero(part == fold):
-            out[int(k)] = predicted(model, groups[int(k)].features)
+            out[int(k)] = predicted(model, groups[int(k)])
     return [out[k] for k in range(len(groups))]
 
 
@@ -290,13 +290,14 @@ def _take(group: TrainingGroup, keep: npt.NDArray[np.bool_]) -> TrainingGroup:
     return TrainingGroup(group.task_key, features, group.latency_s[keep])
 
 
-def predicted(model: CostModel, features: Sequence[Features]) -> Floats:
-    """Scores of programs with different numbers of statements."""
+def predicted(model: CostModel, group: TrainingGroup) -> Floats:
+    """Scores of a task's programs, with different numbers of statements."""
+    features = group.features
     out = np.zeros(len(features))
     sizes = np.array([len(f) for f in features], dtype=np.int64)
     for size in np.unique(sizes):
         at = np.flatnonzero(sizes == size)
-        out[at] = model.predict(np.stack([features[int(k)] for k in at]))
+        out[at] = model.predict(np.stack([features[int(k)] for k in at]), group.task_key)
     return out
 
 

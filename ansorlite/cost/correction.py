@@ -5,9 +5,11 @@ row: its costliest statement, sums and maxima over all of them, and cycles of ea
 operation. Log2 of the speed starts at the analytic estimate's and trees learn what that leaves to
 explain. A few dozen programs then refine the order of the estimate where they have something to
 say, and leave it as it is elsewhere; trees that must learn everything from them order what they
-have not seen at random. Of thousands, most of the error is of slow ones, while a search asks which
-of the fast are fastest: then further trees may learn from these alone, and add to their scores
-alone. They take longer to train than a round of a search to measure, so no search retrains them.
+have not seen at random. Most of the error is of slow ones, while a search asks which of the fast
+are fastest: `cost.own` tells, where programs of the task have been measured. For tasks of which
+nothing is known, further trees may learn from fast programs alone, and add to their scores alone.
+They need thousands, and take longer to train than a round of a search to measure, so no search
+retrains them.
 """
 
 from collections.abc import Sequence
@@ -27,8 +29,10 @@ from ansorlite.cost.losses import (
     pack_groups,
     squared_loss,
 )
-from ansorlite.cost.model import GBDTModel, GBDTParams, Stage
+from ansorlite.cost.model import GBDTModel, PathLike, Stage
 from ansorlite.cost.names import ARITHMETIC, AT, CYCLES, LOGGED, PLAIN
+from ansorlite.cost.own import OwnPrograms
+from ansorlite.cost.trees import GBDTParams, sum_of_trees
 
 LEAST_PART = 2.0**-10  # cycles an operation, which make no difference
 LEAST_SHARE = 2.0**-6  # of the best speed; failures count as that
@@ -53,6 +57,7 @@ class CorrectionModel(GBDTModel):
         l2=1.0,
         min_hessian_in_leaf=1e-3,
         min_programs=64,  # what fewer say of the estimate's errors is mostly their luck
+        holdout=0.0,
     )
     FAST_PARAMS = replace(
         PARAMS,
@@ -61,7 +66,6 @@ class CorrectionModel(GBDTModel):
         l2=0.1,
         min_hessian_in_leaf=1e-4,
         min_programs=8000,
-        holdout=0.0,  # a few per cent are less than what two measurements differ by
     )
 
     def __init__(
@@ -74,6 +78,12 @@ class CorrectionModel(GBDTModel):
     ) -> None:
         super().__init__(seed, num_threads, objective, params)
         self._fast = fast if objective == "regression" else None
+        self._own = OwnPrograms(seed, num_threads)
+
+    def load(self, path: PathLike) -> None:
+        """As ever; programs of single tasks are no part of what is saved, and are forgotten."""
+        super().load(path)
+        self._own = OwnPrograms(self._seed, self._num_threads)
 
     def _packs(self, groups: Sequence[TrainingGroup]) -> Packs | None:
         return pack_groups([_whole(g) for g in groups])
@@ -97,7 +107,12 @@ class CorrectionModel(GBDTModel):
             fast = packs.take(packs.label >= FAST[0])
             trees = self._train(fast, self._fast, _loss_of_fast, self._loaded + found)
             found.append(Stage(trees, of_fast=True))
+        if self.objective == "regression":
+            self._own.update(packs)
         return found
+
+    def _refined(self, shares: Floats, seen: Features, task_key: str) -> Floats:
+        return self._own.refined(task_key, seen[:, 0], shares)
 
     def _added(self, stage: Stage, rows: Features, scores: Floats) -> Floats:
         if not stage.of_fast:
@@ -107,7 +122,7 @@ class CorrectionModel(GBDTModel):
         out = np.zeros(len(rows))
         at = np.flatnonzero(share)
         if len(at):
-            out[at] = share[at] * self._sum_of_trees(stage.booster, rows[at])
+            out[at] = share[at] * sum_of_trees(stage.booster, rows[at], self._num_threads)
         return out
 
     def _shares(self, scores: Floats) -> Floats:

@@ -38,7 +38,7 @@ class Packs:
     """Training data laid end to end: R rows of P programs of several groups.
 
     `features` float32[R, F]; `pack` int64[R], the program of a row; `n_rows` int64[P];
-    `label` float64[P] in [0, 1]; `group` int64[P], the task of a program.
+    `label` float64[P] in [0, 1]; `group` int64[P], the task of a program, whose key is in `keys`.
     """
 
     features: Features
@@ -46,6 +46,7 @@ class Packs:
     n_rows: Ints
     label: Floats
     group: Ints
+    keys: tuple[str, ...]
 
     def __len__(self) -> int:
         return len(self.label)
@@ -69,6 +70,7 @@ class Packs:
             self.n_rows[keep],
             self.label[keep],
             self.group[keep],
+            self.keys,
         )
 
 
@@ -112,7 +114,8 @@ def pack_groups(groups: Sequence[TrainingGroup]) -> Packs | None:
     features = np.concatenate(arrays).astype(np.float32, copy=False)
     n_rows = np.array([len(f) for f in arrays], np.int64)
     pack = np.repeat(np.arange(len(n_rows)), n_rows)
-    packs = Packs(features, pack, n_rows, np.concatenate(label), np.concatenate(group))
+    keys = tuple(g.task_key for g in groups)
+    packs = Packs(features, pack, n_rows, np.concatenate(label), np.concatenate(group), keys)
     if not np.isfinite(features).all():
         row, column = np.argwhere(~np.isfinite(features))[0]
         task = groups[int(packs.group[pack[row]])].task_key

@@ -10,11 +10,9 @@ must not live in processes that measure or that are forked. Saved models are JSO
 own text; loading one executes nothing.
 """
 
-import ctypes
 import json
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
@@ -31,6 +29,14 @@ from ansorlite.cost.losses import (
     pack_groups,
     rank_loss,
     squared_loss,
+)
+from ansorlite.cost.trees import (
+    GBDTParams,
+    MakeLoss,
+    common_params,
+    parse_booster,
+    sum_of_trees,
+    train_trees,
 )
 from ansorlite.errors import AnsorliteError
 
@@ -53,8 +59,11 @@ class CostModel(Protocol):
         """Learn from all that was measured so far (not only from what is new)."""
         ...
 
-    def predict(self, features: Features) -> Floats:
-        """float64[P] from float32[P, S, F], higher is better; one constant while untrained."""
+    def predict(self, features: Features, task_key: str = "") -> Floats:
+        """float64[P] from float32[P, S, F], higher is better; one constant while untrained.
+
+        `task_key` says of which task the programs are: what was measured of it may count for more.
+        """
         ...
 
     def save(self, path: PathLike) -> None:
@@ -79,7 +88,7 @@ class RandomModel:
     def update(self, groups: Sequence[TrainingGroup]) -> None:
         """Learn nothing."""
 
-    def predict(self, features: Features) -> Floats:
+    def predict(self, features: Features, task_key: str = "") -> Floats:
         return self._rng.random(len(features))
 
     def save(self, path: PathLike) -> None:
@@ -87,41 +96,6 @@ class RandomModel:
 
     def load(self, path: PathLike) -> None:
         _load(path, "random")
-
-
-@dataclass(frozen=True)
-class GBDTParams:
-    """Sizes of a `GBDTModel`. Prediction costs more than features, so trees are small and few.
-
-    Trees have a leaf for every `rows_per_leaf` rows of training data, at least 7 and at most
-    `n_leaves`; with `rows_per_tree` there is a tree for so many rows, at least 60 and at most
-    `n_trees`. Below `min_programs` the model stays untrained. From `holdout_from` programs on,
-    a share `holdout` of them decides when to stop: after `patience` trees without a better loss.
-    With fewer the held-out loss is so noisy that it stops far too early.
-    """
-
-    n_trees: int = 100
-    n_leaves: int = 31
-    rows_per_leaf: int = 100
-    rows_per_tree: float = 0.0
-    learning_rate: float = 0.2
-    min_rows_in_leaf: int = 5
-    feature_fraction: float = 0.8
-    l2: float = 0.1
-    # Hessians of ranking are weights far below 1; LightGBM's own limit is for counts.
-    min_hessian_in_leaf: float = 0.0
-    max_bins: int = 63
-    min_programs: int = 16
-    holdout_from: int = 2000
-    holdout: float = 0.1
-    patience: int = 20
-
-    def sizes(self, rows: int) -> tuple[int, int]:
-        """(trees, leaves of each) for so many rows of training data."""
-        trees = self.n_trees
-        if self.rows_per_tree:
-            trees = min(trees, max(60, round(rows / self.rows_per_tree)))
-        return trees, min(self.n_leaves, max(7, rows // self.rows_per_leaf))
 
 
 class Stage(NamedTuple):
@@ -187,7 +161,8 @@ class GBDTModel:
         self._n_features = packs.features.shape[1]
 
     # What `cost.correction` does in another way: the rows and labels of programs, where the scores
-    # of rows start, what is learned, what it adds to them, and what a sum of scores says.
+    # of rows start, what is learned, what it adds to them, what a sum of scores says, and what a
+    # task's own programs say.
 
     def _packs(self, groups: Sequence[TrainingGroup]) -> Packs | None:
         return pack_groups(groups)
@@ -210,7 +185,11 @@ class GBDTModel:
 
     def _added(self, stage: Stage, rows: Features, scores: Floats) -> Floats:
         """What trees add to the scores that rows have without them."""
-        return self._sum_of_trees(stage.booster, rows)
+        return sum_of_trees(stage.booster, rows, self._num_threads)
+
+    def _refined(self, shares: Floats, seen: Features, task_key: str) -> Floats:
+        """What is known of the task of these programs in particular."""
+        return shares
 
     def _shares(self, scores: Floats) -> Floats:
         return scores if self.objective == "regression" else logistic(scores)
@@ -221,74 +200,16 @@ class GBDTModel:
         self._loaded, self._trained = other._stages, []
 
     def _train(
-        self,
-        packs: Packs,
-        p: GBDTParams,
-        make_loss: Callable[[Packs, np.random.Generator], Loss],
-        before: Sequence[Stage],
+        self, packs: Packs, p: GBDTParams, make_loss: MakeLoss, before: Sequence[Stage]
     ) -> "lgb.Booster":
         """Trees for what the stages before leave to explain."""
-        import lightgbm as lgb
-
-        rng = np.random.default_rng(self._seed)
-        train, check = packs, None
-        if p.holdout > 0.0 and len(packs) >= p.holdout_from:
-            held_out = rng.random(len(packs)) < p.holdout
-            train, check = packs.take(~held_out), packs.take(held_out)
-        loss = make_loss(train, rng)
-        data = self._dataset(train, p, before)
-        stopping: dict[str, Any] = {}
-        if check is not None:
-            check_loss = make_loss(check, rng)
-            stopping = {
-                "valid_sets": [self._dataset(check, p, before, reference=data)],
-                "feval": lambda scores, _: ("loss", check_loss.value(scores), False),
-                "callbacks": [lgb.early_stopping(p.patience, verbose=False)],
-            }
-        trees, leaves = p.sizes(len(train.features))
-        settings = {
-            **_common_params(self._seed, self._num_threads),
-            "objective": lambda scores, _: loss.derivatives(scores),
-            "metric": "None",
-            "learning_rate": p.learning_rate,
-            "num_leaves": leaves,
-            "min_data_in_leaf": p.min_rows_in_leaf,
-            "min_sum_hessian_in_leaf": p.min_hessian_in_leaf,
-            "lambda_l2": p.l2,
-            "feature_fraction": p.feature_fraction,
-        }
-        booster = lgb.train(settings, data, num_boost_round=trees, **stopping)
-        booster.free_dataset()
-        _give_back()
-        return booster
+        start = self._base + self._rows(before, packs.features)
+        return train_trees(packs, p, make_loss, start, self._seed, self._num_threads)
 
     def _loss(self, packs: Packs, rng: np.random.Generator) -> Loss:
         return self._regression(packs) if self.objective == "regression" else rank_loss(packs, rng)
 
-    def _dataset(
-        self,
-        packs: Packs,
-        p: GBDTParams,
-        before: Sequence[Stage],
-        reference: "lgb.Dataset | None" = None,
-    ) -> "lgb.Dataset":
-        import lightgbm as lgb
-
-        # boost_from_average does nothing for a custom loss, so the start is given per row. It is
-        # part of the scores in training, but not of what Booster.predict returns.
-        return lgb.Dataset(
-            packs.features,
-            label=np.zeros(len(packs.features)),
-            init_score=self._base + self._rows(before, packs.features),
-            reference=reference,
-            params={
-                **_common_params(self._seed, self._num_threads),
-                "max_bin": p.max_bins,
-                "min_data_in_leaf": p.min_rows_in_leaf,
-            },
-        )
-
-    def predict(self, features: Features) -> Floats:
+    def predict(self, features: Features, task_key: str = "") -> Floats:
         """float64[P], about best/this; zeros while untrained."""
         if not self._stages or len(features) == 0:
             return np.zeros(len(features))
@@ -296,17 +217,14 @@ class GBDTModel:
         n, count, width = seen.shape
         _check_width(width, self._n_features)
         rows = self._rows(self._stages, seen.reshape(n * count, width))
-        return self._shares((rows.reshape(n, count) + self._base).sum(axis=1))
+        shares = self._shares((rows.reshape(n, count) + self._base).sum(axis=1))
+        return self._refined(shares, seen, task_key)
 
     def _rows(self, stages: Sequence[Stage], rows: Features) -> Floats:
         scores = self._start(rows)
         for stage in stages:
             scores += self._added(stage, rows, scores)
         return scores
-
-    def _sum_of_trees(self, booster: "lgb.Booster", rows: Features) -> Floats:
-        found = booster.predict(rows, raw_score=True, num_threads=self._num_threads)
-        return np.asarray(found, np.float64)
 
     def save(self, path: PathLike) -> None:
         content = {
@@ -330,20 +248,13 @@ class GBDTModel:
             base, n_features = float(content["base"]), int(content["n_features"])
             of_fast = content.get("of_fast") or [False] * len(content["boosters"])
             loaded = [
-                Stage(_parse_booster(text), bool(fast))
+                Stage(parse_booster(text), bool(fast))
                 for text, fast in zip(content["boosters"], of_fast, strict=True)
             ]
         except (KeyError, TypeError, ValueError) as error:
             raise _broken(path, error) from error
         self._base, self._n_features, self._loaded = base, n_features, loaded
         self._trained = []
-
-
-def _give_back() -> None:
-    """Return what training freed to the system: glibc keeps it, and a long search would grow."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
 
 
 class FrozenModel:
@@ -359,8 +270,8 @@ class FrozenModel:
     def update(self, groups: Sequence[TrainingGroup]) -> None:
         """Keep what was loaded."""
 
-    def predict(self, features: Features) -> Floats:
-        return self._model.predict(features)
+    def predict(self, features: Features, task_key: str = "") -> Floats:
+        return self._model.predict(features, task_key)
 
     def save(self, path: PathLike) -> None:
         self._model.save(path)
@@ -403,7 +314,7 @@ class ValidityModel:
         summed = np.add.reduceat(packs.features, first, axis=0)
         largest = np.maximum.reduceat(packs.features, first, axis=0)
         settings = {
-            **_common_params(self._seed, self._num_threads),
+            **common_params(self._seed, self._num_threads),
             "objective": "binary",
             "learning_rate": 0.1,
             "num_leaves": 8,
@@ -430,35 +341,14 @@ class ValidityModel:
     def load(self, path: PathLike) -> None:
         text = _load(path, "validity").get("booster")
         try:
-            self._booster = None if text is None else _parse_booster(text)
+            self._booster = None if text is None else parse_booster(text)
         except (TypeError, ValueError) as error:
             raise _broken(path, error) from error
-
-
-def _common_params(seed: int, num_threads: int) -> dict[str, Any]:
-    return {
-        "seed": seed,
-        "num_threads": num_threads,
-        "deterministic": True,
-        "force_row_wise": True,
-        "verbosity": -1,
-    }
 
 
 def _check_width(width: int, expected: int) -> None:
     if width != expected:
         raise ValueError(f"the model was trained on {expected} features, these rows have {width}")
-
-
-def _parse_booster(text: str) -> "lgb.Booster":
-    import lightgbm as lgb
-
-    if not isinstance(text, str):
-        raise TypeError(f"trees are {type(text).__name__}, not text")
-    try:
-        return lgb.Booster(model_str=text)
-    except lgb.basic.LightGBMError as error:
-        raise ValueError(str(error)) from error
 
 
 def _save(path: PathLike, content: dict[str, Any]) -> None:

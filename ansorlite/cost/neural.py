@@ -107,7 +107,7 @@ class NeuralModel:
         weight = ahead[pairs]
         return (torch.nn.functional.softplus(-margin[pairs]) * weight).sum() / weight.sum()
 
-    def predict(self, features: Features) -> Floats:
+    def predict(self, features: Features, task_key: str = "") -> Floats:
         """float64[P] in (0, 1); zeros while untrained."""
         if self._net is None or not len(features):
             return np.zeros(len(features))

@@ -154,7 +154,7 @@ class EvolutionaryPolicy:
     def _score(self, features: Features) -> Scores:
         if not self._model.is_trained:
             return analytic_score(features)
-        score = np.log2(np.maximum(self._model.predict(features), LEAST))
+        score = np.log2(np.maximum(self._model.predict(features, self._key), LEAST))
         if self._validity.is_trained:  # what is likely to fail is worth as much less
             score = score + np.log2(np.maximum(self._validity.predict(features), LEAST))
         return np.asarray(score, dtype=np.float64)

@@ -40,7 +40,7 @@ class Memory(GBDTModel):
             found = labels(g.latency_s)
             self.known |= {float(f[0, 0]): y for f, y in zip(g.features, found, strict=True)}
 
-    def predict(self, features: np.ndarray) -> np.ndarray:
+    def predict(self, features: np.ndarray, task_key: str = "") -> np.ndarray:
         return np.array([self.known.get(float(f[0, 0]), 0.0) for f in features])
 
 
