@@ -29,6 +29,7 @@ from ansorlite.target import Target
 LOOKED_AT_ROWS = 32  # of a sketch, to tell what it promises
 Body = tuple[tuple[str, ...], bytes]
 FEW = 8  # candidates of a round, for which half the effort is made
+POOL = 16  # rows of a sketch that are kept in a round for every candidate asked for
 THOROUGH = 4  # times the population, where nothing that is measured will correct the answer
 LEAST = 2.0**-8  # share of the best speed, and chance to run, below which predictions mean nothing
 
@@ -133,7 +134,7 @@ class EvolutionaryPolicy:
         generations = -(-self.params.generations // effort)
         population = self.params.population * (THOROUGH if thorough else 1)
         pool = self._first(rng, self.params.alive // effort, population)
-        best, visited = _Pool(16 * n), _Pool(None)
+        best, visited = _Pool(POOL * n), _Pool(None)
         pools = (best, visited) if self.params.visited else (best,)
         for generation in range(generations + 1):
             scored = {k: (rows, self.score(k, rows)) for k, rows in pool.items() if len(rows)}
@@ -231,22 +232,33 @@ class EvolutionaryPolicy:
             tried = tried[: p.looked_at]
         drawn = (others[int(k)] for k in sorted(tried))
         names = list(dict.fromkeys([*known, *hinted, *drawn]))
-        merit = {name: self._promise(name) for name in names}
+        merit = self._promises(names)
         ranked = sorted(names, key=lambda s: -merit[s])
         measured = sorted(known, key=lambda s: min(self.history.told[s].latency_s))
         keep = list(dict.fromkeys([*measured[: most // 2], *ranked]))[: most - 1]
         rest = [s for s in names if s not in keep]
         return [*keep, rest[int(rng.integers(len(rest)))]] if rest else keep
 
-    def _promise(self, name: str) -> float:
-        """The best score of a few of a sketch's rows, always the same: drawn and looked at once."""
+    def _promises(self, names: Sequence[str]) -> dict[str, float]:
+        """The best score of a few rows of each sketch, those with as many statements at once."""
+        looks = {name: self._look(name) for name in names}
+        out = {name: -np.inf for name in names}
+        for statements in sorted({f.shape[1] for f in looks.values() if len(f)}):
+            alike = [n for n, f in looks.items() if len(f) and f.shape[1] == statements]
+            scores = self._score(np.concatenate([looks[n] for n in alike]))
+            ends = np.cumsum([len(looks[n]) for n in alike])
+            for name, own in zip(alike, np.split(scores, ends[:-1]), strict=True):
+                out[name] = float(own.max())
+        return out
+
+    def _look(self, name: str) -> Features:
+        """A few of a sketch's rows, always the same: drawn and looked at once."""
         if name not in self._looks:
             place = list(self.history.sketches).index(name)  # names may hold those of tensors
             rng = np.random.default_rng([self._seed, zlib.crc32(self._key.encode()), 0, place])
             rows = self.history.sample(name, LOOKED_AT_ROWS, self.params.draws, rng)
             self._looks[name] = self.history.features(name, rows)
-        features = self._looks[name]
-        return float(self._score(features).max()) if len(features) else -np.inf
+        return self._looks[name]
 
     def _breed(
         self, scored: dict[str, tuple[Rows, Scores]], rng: np.random.Generator, population: int
@@ -321,7 +333,7 @@ class EvolutionaryPolicy:
             for row_of in islice(self.history.distinct(rows, 4 * n, taken), n_visited):
                 c = self._candidate(*row_of)
                 out[c.key] = c
-        ranked = self.history.distinct(best.ranked(), 4 * n + 1, taken)
+        ranked = self.history.distinct(best.ranked(), POOL * n, taken)
         left: list[Ranked] = []
         # The scores of two sketches differ by more than chance, but not by as much as they seem.
         for share, entries in ((self.params.same_sketch, ranked), (1.0, iter(left))):
