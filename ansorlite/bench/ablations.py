@@ -59,6 +59,13 @@ class NeverTrained(CorrectionModel):
         """Forget them."""
 
 
+class WithoutProcess(CorrectionModel):
+    """Trees of all tasks' programs alone, no Gaussian process of those of one."""
+
+    def _refined(self, shares: Floats, seen: Features, task_key: str) -> Floats:
+        return shares
+
+
 class WithoutEstimate(CorrectionModel):
     """Sees nothing of the analytic estimate, which does not serve in its stead before, either."""
 
@@ -70,7 +77,7 @@ class WithoutEstimate(CorrectionModel):
 
     def update(self, groups: Sequence[TrainingGroup]) -> None:
         """As ever, of features without the estimate."""
-        blind = [TrainingGroup(g.task_key, [*map(_blind, g.features)], g.latency_s) for g in groups]
+        blind = [replace(g, features=[*map(_blind, g.features)]) for g in groups]
         super().update(blind)
 
     def predict(self, features: Features, task_key: str = "") -> Floats:
@@ -120,6 +127,10 @@ POLICIES: dict[str, Policy] = {
         "a quarter of each round next to the best program", params=EvolutionParams(descent=0.25)
     ),
     "no-model": Policy("no learned model", model=lambda seed: NeverTrained(seed=seed)),
+    "no-process": Policy(
+        "the learned model without the task's Gaussian process",
+        model=lambda seed: WithoutProcess(seed=seed),
+    ),
     "no-draft": Policy("no analytic score", model=lambda seed: WithoutEstimate(seed=seed)),
     # What the rest is worth to a search that no estimate guides
     "no-draft-no-model": Policy(

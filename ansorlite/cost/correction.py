@@ -50,7 +50,7 @@ class CorrectionModel(GBDTModel):
 
     KIND = "correction"
     PARAMS = GBDTParams(
-        n_trees=300,
+        n_trees=450,
         rows_per_tree=10.0,
         learning_rate=0.1,
         feature_fraction=0.3,
@@ -80,6 +80,12 @@ class CorrectionModel(GBDTModel):
         self._fast = fast if objective == "regression" else None
         self._own = OwnPrograms(seed, num_threads)
 
+    def update(self, groups: Sequence[TrainingGroup]) -> None:
+        """As ever; what a task's own programs say is that of all of them, the last ones, too."""
+        super().update(groups)
+        if self.objective == "regression" and self.is_trained:
+            self._own.know(groups, _whole)
+
     def load(self, path: PathLike) -> None:
         """As ever; programs of single tasks are no part of what is saved, and are forgotten."""
         super().load(path)
@@ -108,7 +114,7 @@ class CorrectionModel(GBDTModel):
             trees = self._train(fast, self._fast, _loss_of_fast, self._loaded + found)
             found.append(Stage(trees, of_fast=True))
         if self.objective == "regression":
-            self._own.update(packs)
+            self._own.learn(packs)
         return found
 
     def _refined(self, shares: Floats, seen: Features, task_key: str) -> Floats:
@@ -147,7 +153,7 @@ def _whole(group: TrainingGroup) -> TrainingGroup:
         at = np.flatnonzero(sizes == size)
         for k, row in zip(at, program_rows(np.stack([rows[i] for i in at])), strict=True):
             rows[k] = row[None]
-    return TrainingGroup(group.task_key, rows, group.latency_s)
+    return replace(group, features=rows)
 
 
 def program_rows(features: Features) -> Features:

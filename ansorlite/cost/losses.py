@@ -25,12 +25,14 @@ PAIRS_PER_PROGRAM = 32
 class TrainingGroup:
     """What was measured of one task: `features[i]` is float32[S_i, F], one row a statement.
 
-    `latency_s` is float[P] in seconds; inf (or NaN) means that the program failed.
+    `latency_s` is float[P] in seconds; inf (or NaN) means that the program failed. `told` is int[P]
+    where it matters when a program became known: the number of the round, counted over all tasks.
     """
 
     task_key: str
     features: Sequence[Features]
     latency_s: Floats
+    told: Ints | None = None
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,7 @@ from ansorlite.cost.losses import (
     rank_loss,
     squared_loss,
 )
+from ansorlite.cost.settled import Contents, contents, settled
 from ansorlite.cost.trees import (
     GBDTParams,
     MakeLoss,
@@ -137,6 +138,7 @@ class GBDTModel:
         self._loaded: list[Stage] = []
         self._trained: list[Stage] = []
         self._n_features = 0
+        self._learned_from: Contents = []
 
     @property
     def is_trained(self) -> bool:
@@ -147,7 +149,13 @@ class GBDTModel:
         return self._loaded + self._trained
 
     def update(self, groups: Sequence[TrainingGroup]) -> None:
-        """Train anew on all groups. Raises ValueError for features that do not fit together."""
+        """Train anew on what is settled (`cost.settled`) and was not learned from the last time.
+
+        Raises ValueError for features that do not fit together.
+        """
+        groups = settled(groups)
+        if self._trained and contents(groups) == self._learned_from:
+            return
         packs = self._packs(groups)
         if packs is None:
             return
@@ -157,7 +165,7 @@ class GBDTModel:
             return
         if not self._loaded:
             self._base = self._constant(packs) if self.objective == "regression" else 0.0
-        self._trained = self._learned(packs)
+        self._trained, self._learned_from = self._learned(packs), contents(groups)
         self._n_features = packs.features.shape[1]
 
     # What `cost.correction` does in another way: the rows and labels of programs, where the scores
@@ -295,13 +303,18 @@ class ValidityModel:
         self._num_threads = num_threads
         self._n_trees = n_trees
         self._booster: lgb.Booster | None = None
+        self._learned_from: Contents = []
 
     @property
     def is_trained(self) -> bool:
         return self._booster is not None
 
     def update(self, groups: Sequence[TrainingGroup]) -> None:
-        """Train anew on which programs failed (latency inf); raises as `GBDTModel.update`."""
+        """Train anew on which programs failed (latency inf), when and as `GBDTModel.update`."""
+        groups = settled(groups)
+        if contents(groups) == self._learned_from:
+            return
+        self._learned_from = contents(groups)
         packs = pack_groups(groups)
         if packs is None:
             return

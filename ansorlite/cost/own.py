@@ -1,25 +1,36 @@
 """What the fast programs of a task itself say, after a model of all tasks has told which are fast.
 
-In: packs of whole programs, a row each, with the keys of their tasks; then shares of the best speed
-that another model expects of some. Out: these shares, those of fast programs moved to what the
-task's own Gaussian process expects, plus trees that all tasks share, which learn what the processes
-leave to explain. They learn from what each would have said of a program without knowing it.
+In: programs with the keys of their tasks, those that trees learn from as packs of one row each;
+then shares of the best speed that another model expects of some. Out: these shares, those of fast
+programs moved to what the task's own Gaussian process expects, plus trees that all tasks share,
+which learn what the processes leave to explain: from what each would have said of a program without
+knowing it, and the program's features.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from ansorlite.cost.gaussian import GaussianProcess, Rows
-from ansorlite.cost.losses import Floats, Loss, Packs, squared_loss
+from ansorlite.cost.losses import (
+    Floats,
+    Loss,
+    Packs,
+    TrainingGroup,
+    labels,
+    squared_loss,
+)
 from ansorlite.cost.trees import GBDTParams, sum_of_trees, train_trees
 
 if TYPE_CHECKING:
     import lightgbm as lgb
 
 PARAMS = GBDTParams(
-    n_trees=150,
+    n_trees=300,
     rows_per_tree=10.0,
     learning_rate=0.1,
     feature_fraction=0.3,
@@ -28,14 +39,14 @@ PARAMS = GBDTParams(
     min_programs=32,
     holdout=0.0,  # a few per cent are less than what two measurements differ by
 )
+Whole = Callable[[TrainingGroup], TrainingGroup]
 POWER = 30.0  # of the label, by which programs count
 FAST = (0.65, 0.9)  # shares of the best speed: not yet fast, and fast for certain
 
 
 class _Known(NamedTuple):
-    """A process and what it was made of."""
+    """A process and the labels of all programs of its task."""
 
-    rows: Rows
     label: Floats
     process: GaussianProcess
 
@@ -48,26 +59,39 @@ class OwnPrograms:
         self._of: dict[str, _Known] = {}
         self._trees: lgb.Booster | None = None
 
-    def update(self, packs: Packs) -> None:
-        """Learn anew from all programs; processes of tasks without a new one stay as they are."""
-        before, self._of, self._trees = self._of, {}, None
+    def learn(self, packs: Packs) -> None:
+        """Trees anew, from what the process of each task would have said of its programs."""
+        self._trees = None
         said = np.full(len(packs), np.nan)
         for k, key in enumerate(packs.keys):
             at = np.flatnonzero(packs.group == k)
-            rows, label = packs.features[at], packs.label[at]
-            if not GaussianProcess.enough(label):
-                continue
-            known = before.get(key)
-            if known is None or not _same(known, rows, label):
-                known = _Known(rows, label, GaussianProcess(rows, label))
-            self._of[key] = known
-            said[at[known.process.at]] = known.process.left_out
+            known = self._known(key, packs.label[at], partial(_taken, packs.features, at))
+            if known is not None:
+                said[at[known.process.at]] = known.process.left_out
         fast = np.isfinite(said)
         if fast.sum() < PARAMS.min_programs:
             return
         packs, said = packs.take(fast), said[fast]
         packs = replace(packs, features=_with(packs.features, said))
         self._trees = train_trees(packs, PARAMS, _loss, said, self._seed, self._num_threads)
+
+    def know(self, groups: Sequence[TrainingGroup], whole: Whole) -> None:
+        """Processes of all programs; `whole` makes groups whose programs have one row each."""
+        for g in groups:
+            has_rows = np.array([len(f) > 0 for f in g.features], np.bool_)
+            self._known(g.task_key, labels(g.latency_s)[has_rows], partial(_rows, g, whole))
+        keys = {g.task_key for g in groups}
+        self._of = {key: known for key, known in self._of.items() if key in keys}
+
+    def _known(self, key: str, label: Floats, rows: Callable[[], Rows]) -> _Known | None:
+        """The process of a task, which stays as it is if there is no new program."""
+        known = self._of.pop(key, None)
+        if known is None or not np.array_equal(known.label, label):
+            if not GaussianProcess.enough(label):
+                return None
+            known = _Known(label, GaussianProcess(rows(), label))
+        self._of[key] = known
+        return known
 
     def refined(self, key: str, rows: Rows, shares: Floats) -> Floats:
         """float64[P], about best/this, of `rows` float32[P, F] for which `shares` are expected."""
@@ -92,5 +116,9 @@ def _with(rows: Rows, said: Floats) -> Rows:
     return np.hstack([rows, said[:, None].astype(np.float32)])
 
 
-def _same(known: _Known, rows: Rows, label: Floats) -> bool:
-    return np.array_equal(known.label, label) and np.array_equal(known.rows, rows)
+def _rows(group: TrainingGroup, whole: Whole) -> Rows:
+    return np.concatenate([f for f in whole(group).features if len(f)])
+
+
+def _taken(rows: Rows, at: npt.NDArray[np.int64]) -> Rows:
+    return rows[at]

@@ -54,6 +54,7 @@ class _Measured:
     rows: list[tuple[int, ...]] = field(default_factory=list)
     latency_s: list[float] = field(default_factory=list)
     features: list[npt.NDArray[np.float32]] = field(default_factory=list)
+    place: list[int] = field(default_factory=list)  # among all that was told of the task
 
 
 class History:
@@ -67,17 +68,17 @@ class History:
         self._alike: set[bytes] = set()  # signatures of what was told
 
     def tell(self, candidates: Sequence[Candidate], latency_s: Sequence[float]) -> None:
+        before, times = self.n_told, list(latency_s)
         for name in dict.fromkeys(c.sketch.name for c in candidates):
-            pairs = [
-                (c, t) for c, t in zip(candidates, latency_s, strict=True) if c.sketch.name == name
-            ]
+            at = [k for k, c in enumerate(candidates) if c.sketch.name == name]
             m = self.told[name]
-            rows = np.asarray([c.row for c, _ in pairs], dtype=np.int32)
+            rows = np.asarray([candidates[k].row for k in at], dtype=np.int32)
             found = self.features(name, rows)
             m.features.extend(found)
             self._alike.update(signatures(found))
-            m.rows.extend(c.row for c, _ in pairs)
-            m.latency_s.extend(t for _, t in pairs)
+            m.rows.extend(candidates[k].row for k in at)
+            m.latency_s.extend(times[k] for k in at)
+            m.place.extend(before + k for k in at)
 
     def features(self, name: str, rows: Rows) -> npt.NDArray[np.float32]:
         """float32[P, S, F] of rows."""
@@ -164,10 +165,11 @@ class History:
         return sum(len(m.latency_s) for m in self.told.values())
 
     def group(self, task_key: str) -> TrainingGroup:
-        """Everything told so far, as the cost model learns it."""
+        """Everything told so far, in that order, as the cost model learns it."""
         feats = [f for m in self.told.values() for f in m.features]
-        times = [t for m in self.told.values() for t in m.latency_s]
-        return TrainingGroup(task_key, feats, np.asarray(times, dtype=np.float64))
+        times = np.array([t for m in self.told.values() for t in m.latency_s], np.float64)
+        order = np.argsort([p for m in self.told.values() for p in m.place], kind="stable")
+        return TrainingGroup(task_key, [feats[k] for k in order], times[order])
 
     @property
     def best_latency_s(self) -> float:

@@ -333,7 +333,7 @@ class EvolutionaryPolicy:
             for row_of in islice(self.history.distinct(rows, 4 * n, taken), n_visited):
                 c = self._candidate(*row_of)
                 out[c.key] = c
-        ranked = self.history.distinct(best.ranked(), POOL * n, taken)
+        ranked = self.history.distinct(best.ranked(), POOL * n + 1, taken)
         left: list[Ranked] = []
         # The scores of two sketches differ by more than chance, but not by as much as they seem.
         for share, entries in ((self.params.same_sketch, ranked), (1.0, iter(left))):

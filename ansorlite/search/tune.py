@@ -24,10 +24,9 @@ from ansorlite.measure.peak import Peak, measure_peak
 from ansorlite.measure.runner import LocalRunner, Runner
 from ansorlite.records import LogContents, Record, RecordLog, choice, chosen, for_task
 from ansorlite.search.annealing import AnnealingPolicy
-from ansorlite.search.beam import BeamPolicy
 from ansorlite.search.clock import PhaseClock
 from ansorlite.search.debug import trace_of
-from ansorlite.search.policy import EvolutionaryPolicy, EvolutionParams, SearchPolicy
+from ansorlite.search.policy import EvolutionParams, SearchPolicy
 from ansorlite.search.progress import Progress, Snapshot
 from ansorlite.search.proxy import shrunk
 from ansorlite.search.result import BestProgram, TuneResult
@@ -244,12 +243,7 @@ class Session:
 
     def train(self, tuners: Sequence[TaskTuner]) -> None:
         """Retrain the cost model on everything told so far, if something is new."""
-        groups = [
-            t.policy.history.group(t.task.workload_key)
-            for t in tuners
-            if t.has_begun and isinstance(t.policy, EvolutionaryPolicy | BeamPolicy)
-        ]
-        groups = [g for g in groups if len(g.latency_s)]
+        groups = [g for t in tuners if (g := t.learned()) is not None and len(g.latency_s)]
         known = sum(len(g.latency_s) for g in groups)
         if known == self._trained_on:
             return

@@ -19,6 +19,7 @@ import numpy as np
 import ansorlite
 from ansorlite.codegen.build import BuildRequest, build_program
 from ansorlite.codegen.image import KernelImage
+from ansorlite.cost.losses import TrainingGroup
 from ansorlite.errors import AnsorliteError, ScheduleError
 from ansorlite.ir.expr import Const
 from ansorlite.ir.program import Program
@@ -30,6 +31,7 @@ from ansorlite.records import Record, for_task
 from ansorlite.schedule.lower import lower
 from ansorlite.schedule.naming import canonical_names
 from ansorlite.schedule.state import State, complete_state
+from ansorlite.search.beam import BeamPolicy
 from ansorlite.search.clock import PhaseClock
 from ansorlite.search.debug import Trace
 from ansorlite.search.history import Candidate
@@ -58,6 +60,7 @@ class Shared:
     deadline_s: Callable[[], float]  # seconds left; inf without a budget
     seed: int = 0
     counts: Counter[str] = field(default_factory=Counter)
+    rounds: int = 0  # of all tasks that ended in this run
     trace: Trace = field(default_factory=Trace)
 
 
@@ -134,6 +137,8 @@ class TaskTuner:
         self._fits: dict[int, bool] = {}  # by trial
         self._suggested: list[Candidate] = []
         self._by_code: dict[Hashable, MeasureResult] = {}
+        self._before = len(history)
+        self._told: list[tuple[int, int]] = []  # number over all tasks, candidates told
         self._resume(history)
         self.resumed = len(self.records)  # trials that the log held
 
@@ -196,7 +201,9 @@ class TaskTuner:
         """
         key, target = self.task.workload_key, self.task.target.fingerprint
         rounds: dict[int, list[Record]] = {}
-        for r in for_task(history, key, target):
+        own = for_task(history, key, target)
+        place = {id(r): n for n, r in enumerate(history)} if own else {}
+        for r in own:
             rounds.setdefault(r.round, []).append(r)
             self.records.append(r)
             self.shared.counts[r.status] += 1
@@ -208,7 +215,8 @@ class TaskTuner:
                 self._pending = {c.key: (c, r) for c, r in found}
                 self.rounds = number
             elif found:
-                self._tell([c for c, _ in found], [r for _, r in found])
+                last = max(place[id(r)] for r in rounds[number])
+                self._tell([c for c, _ in found], [r for _, r in found], last)
 
     def _candidate(self, r: Record) -> Candidate | None:
         return record_candidate(self.task, self._sketches, r)
@@ -238,7 +246,8 @@ class TaskTuner:
         everyone = {key: c for key, (c, _) in known.items() if key not in asked} | asked
         told = [c for key, c in everyone.items() if key in records]
         if told:
-            self._tell(told, [records[c.key] for c in told])
+            self._tell(told, [records[c.key] for c in told], self._before + self.shared.rounds)
+            self.shared.rounds += 1
             self.rounds += 1
         found = [records[c.key] for c in told]
         self.shared.trace.round(self.task, number, [c.score for c in told], found)
@@ -270,9 +279,21 @@ class TaskTuner:
         first = self._suggested[:1]
         return first[0].sketch.fill(np.asarray(first[0].row, dtype=np.int32)) if first else None
 
-    def _tell(self, candidates: Sequence[Candidate], records: Sequence[Record]) -> None:
+    def _tell(
+        self, candidates: Sequence[Candidate], records: Sequence[Record], number: int
+    ) -> None:
+        """`number` of the round grows from one to the next, whatever their tasks."""
         latency = [r.latency_s if r.ok and r.latency_s else float("inf") for r in records]
         self.policy.tell(list(candidates), latency)
+        self._told.append((number, len(candidates)))
+
+    def learned(self) -> TrainingGroup | None:
+        """What a cost model learns of the task, if its policy has such a model."""
+        if not self.has_begun or not isinstance(self.policy, EvolutionaryPolicy | BeamPolicy):
+            return None
+        group = self.policy.history.group(self.task.workload_key)
+        numbers, counts = np.array(self._told, np.int64).reshape(-1, 2).T
+        return replace(group, told=np.repeat(numbers, counts))
 
     def prepare(self) -> None:
         """Make inputs and the checked reference; AnsorliteError if the plain schedule fails."""

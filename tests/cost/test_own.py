@@ -1,5 +1,6 @@
 """What a task's own programs say is learned per task, and asked of fast programs alone."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from ansorlite.cost.losses import Packs, TrainingGroup, pack_groups
 from ansorlite.cost.metrics import recall_at_k
 from ansorlite.cost.names import AT, N_FEATURES
 from ansorlite.cost.own import FAST, OwnPrograms
+from ansorlite.cost.settled import settled
 
 Rows = npt.NDArray[np.float32]
 Floats = npt.NDArray[np.float64]
@@ -44,7 +46,7 @@ def packs(*groups: TrainingGroup) -> Packs:
 
 def test_each_task_has_its_own() -> None:
     own = OwnPrograms(0, 1)
-    own.update(packs(group(250, 1, "a"), group(250, 2, "b")))
+    own.learn(packs(group(250, 1, "a"), group(250, 2, "b")))
     for key in BEST:
         x, latency_s = programs(600, 3, key)
         shares = np.full(600, 0.95)
@@ -54,7 +56,7 @@ def test_each_task_has_its_own() -> None:
 
 def test_others_keep_what_was_expected_of_them() -> None:
     own = OwnPrograms(0, 1)
-    own.update(packs(group(150, 1, "a")))
+    own.learn(packs(group(150, 1, "a")))
     x, _ = programs(40, 4, "a")
     shares = np.linspace(0.1, 1.0, 40)
     assert np.array_equal(own.refined("c", x[:, 0], shares), shares)
@@ -68,7 +70,7 @@ def test_failures_and_few_programs() -> None:
     g = group(60, 1, "a")
     g.latency_s[5:] = np.inf
     own = OwnPrograms(0, 1)
-    own.update(packs(g))
+    own.learn(packs(g))
     x, _ = programs(10, 4, "a")
     assert np.array_equal(own.refined("a", x[:, 0], np.ones(10)), np.ones(10))
 
@@ -78,15 +80,15 @@ def test_it_learns_anew_what_has_changed() -> None:
     first, second = group(100, 1, "a"), group(160, 1, "a")
     other = group(90, 2, "b")
     long, short = OwnPrograms(0, 1), OwnPrograms(0, 1)
-    long.update(packs(first, other))
-    long.update(packs(second, other))
-    short.update(packs(second, other))
+    long.learn(packs(first, other))
+    long.learn(packs(second, other))
+    short.learn(packs(second, other))
     for key in BEST:
         x, _ = programs(50, 5, key)
         shares = np.full(50, 0.9)
         said = long.refined(key, x[:, 0], shares)
         assert np.array_equal(said, short.refined(key, x[:, 0], shares))
-    long.update(packs(other))  # nothing is said of a task that is not among them any more
+    long.know([other], lambda g: g)  # nothing is said of a task that is not among them any more
     x, _ = programs(50, 5, "a")
     assert np.array_equal(long.refined("a", x[:, 0], shares), shares)
 
@@ -98,6 +100,22 @@ def test_the_model_asks_them_where_it_is_told_the_task() -> None:
     recall = {k: recall_at_k(model.predict(x, k), latency_s, 30) for k in ("", "a", "c")}
     assert recall["a"] > recall[""] + 0.1
     assert recall["c"] == recall[""]
+
+
+def test_the_last_programs_are_known_before_trees_learn_from_them() -> None:
+    """The same whether they came one round after the other or all at once."""
+    whole = replace(group(1032, 1, "a"), told=np.arange(1032) // 8)
+    assert sum(len(g.latency_s) for g in settled([whole])) < 1032
+    once, twice, before = CorrectionModel(), CorrectionModel(), CorrectionModel()
+    first = settled([whole])
+    for model in (twice, before):
+        model.update(first)
+    for model in (once, twice):
+        model.update([whole])
+    x, _ = programs(100, 6, "a")
+    assert np.array_equal(once.predict(x, "a"), twice.predict(x, "a"))
+    assert not np.array_equal(once.predict(x, "a"), before.predict(x, "a"))
+    assert np.array_equal(once.predict(x), before.predict(x))  # trees are those of before
 
 
 def test_ranks_are_left_as_they_are() -> None:
