@@ -33,8 +33,8 @@ def settled(groups: Sequence[TrainingGroup]) -> list[TrainingGroup]:
 
 def contents(groups: Sequence[TrainingGroup]) -> Contents:
     """What tells two lists of groups apart."""
-    width = [f.shape[-1] for g in groups for f in g.features[:1]]
-    return [(g.task_key, g.latency_s.tobytes(), sum(width)) for g in groups]
+    width = [next((f.shape[-1] for f in g.features), 0) for g in groups]
+    return [(g.task_key, g.latency_s.tobytes(), w) for g, w in zip(groups, width, strict=True)]
 
 
 def _until(g: TrainingGroup, last: int) -> TrainingGroup:
