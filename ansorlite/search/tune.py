@@ -24,9 +24,10 @@ from ansorlite.measure.peak import Peak, measure_peak
 from ansorlite.measure.runner import LocalRunner, Runner
 from ansorlite.records import LogContents, Record, RecordLog, choice, chosen, for_task
 from ansorlite.search.annealing import AnnealingPolicy
+from ansorlite.search.beam import BeamPolicy
 from ansorlite.search.clock import PhaseClock
 from ansorlite.search.debug import trace_of
-from ansorlite.search.policy import EvolutionParams, SearchPolicy
+from ansorlite.search.policy import EvolutionaryPolicy, EvolutionParams, SearchPolicy
 from ansorlite.search.progress import Progress, Snapshot
 from ansorlite.search.proxy import shrunk
 from ansorlite.search.result import BestProgram, TuneResult
@@ -243,7 +244,7 @@ class Session:
 
     def train(self, tuners: Sequence[TaskTuner]) -> None:
         """Retrain the cost model on everything told so far, if something is new."""
-        groups = [g for t in tuners if (g := t.learned()) is not None and len(g.latency_s)]
+        groups = [g for t in tuners if (g := _learned(t)) is not None and len(g.latency_s)]
         known = sum(len(g.latency_s) for g in groups)
         if known == self._trained_on:
             return
@@ -252,6 +253,15 @@ class Session:
                 self.cost_model.update(groups)
                 self.validity.update(groups)
         self._trained_on = known
+
+
+def _learned(tuner: TaskTuner) -> TrainingGroup | None:
+    """What a cost model learns of a task, if its policy has such a model."""
+    if not tuner.has_begun or not isinstance(tuner.policy, EvolutionaryPolicy | BeamPolicy):
+        return None
+    numbers, counts = np.array(tuner.told, np.int64).reshape(-1, 2).T
+    group = tuner.policy.history.group(tuner.task.workload_key)
+    return replace(group, told=np.repeat(numbers, counts))
 
 
 def tune(

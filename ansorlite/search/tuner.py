@@ -19,7 +19,6 @@ import numpy as np
 import ansorlite
 from ansorlite.codegen.build import BuildRequest, build_program
 from ansorlite.codegen.image import KernelImage
-from ansorlite.cost.losses import TrainingGroup
 from ansorlite.errors import AnsorliteError, ScheduleError
 from ansorlite.ir.expr import Const
 from ansorlite.ir.program import Program
@@ -31,7 +30,6 @@ from ansorlite.records import Record, for_task
 from ansorlite.schedule.lower import lower
 from ansorlite.schedule.naming import canonical_names
 from ansorlite.schedule.state import State, complete_state
-from ansorlite.search.beam import BeamPolicy
 from ansorlite.search.clock import PhaseClock
 from ansorlite.search.debug import Trace
 from ansorlite.search.history import Candidate
@@ -138,7 +136,7 @@ class TaskTuner:
         self._suggested: list[Candidate] = []
         self._by_code: dict[Hashable, MeasureResult] = {}
         self._before = len(history)
-        self._told: list[tuple[int, int]] = []  # number over all tasks, candidates told
+        self.told: list[tuple[int, int]] = []  # number over all tasks, candidates told
         self._resume(history)
         self.resumed = len(self.records)  # trials that the log held
 
@@ -201,9 +199,8 @@ class TaskTuner:
         """
         key, target = self.task.workload_key, self.task.target.fingerprint
         rounds: dict[int, list[Record]] = {}
-        own = for_task(history, key, target)
-        place = {id(r): n for n, r in enumerate(history)} if own else {}
-        for r in own:
+        place = {id(r): n for n, r in enumerate(history)}
+        for r in for_task(history, key, target):
             rounds.setdefault(r.round, []).append(r)
             self.records.append(r)
             self.shared.counts[r.status] += 1
@@ -276,24 +273,14 @@ class TaskTuner:
 
     def suggested(self) -> Program | None:
         """The program of what is to be measured first, if something was suggested."""
-        first = self._suggested[:1]
-        return first[0].sketch.fill(np.asarray(first[0].row, dtype=np.int32)) if first else None
+        first = next(iter(self._suggested), None)
+        return first and first.sketch.fill(np.asarray(first.row, dtype=np.int32))
 
-    def _tell(
-        self, candidates: Sequence[Candidate], records: Sequence[Record], number: int
-    ) -> None:
-        """`number` of the round grows from one to the next, whatever their tasks."""
+    def _tell(self, candidates: Sequence[Candidate], records: Sequence[Record], n: int) -> None:
+        """The number of the round grows from one to the next, whatever their tasks."""
         latency = [r.latency_s if r.ok and r.latency_s else float("inf") for r in records]
         self.policy.tell(list(candidates), latency)
-        self._told.append((number, len(candidates)))
-
-    def learned(self) -> TrainingGroup | None:
-        """What a cost model learns of the task, if its policy has such a model."""
-        if not self.has_begun or not isinstance(self.policy, EvolutionaryPolicy | BeamPolicy):
-            return None
-        group = self.policy.history.group(self.task.workload_key)
-        numbers, counts = np.array(self._told, np.int64).reshape(-1, 2).T
-        return replace(group, told=np.repeat(numbers, counts))
+        self.told.append((n, len(candidates)))
 
     def prepare(self) -> None:
         """Make inputs and the checked reference; AnsorliteError if the plain schedule fails."""
