@@ -274,7 +274,7 @@ class TaskTuner:
     def suggested(self) -> Program | None:
         """The program of what is to be measured first, if something was suggested."""
         first = next(iter(self._suggested), None)
-        return first and first.sketch.fill(np.asarray(first.row, dtype=np.int32))
+        return None if first is None else first.sketch.fill(np.asarray(first.row, np.int32))
 
     def _tell(self, candidates: Sequence[Candidate], records: Sequence[Record], n: int) -> None:
         """The number of the round grows from one to the next, whatever their tasks."""
