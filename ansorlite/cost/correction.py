@@ -32,6 +32,7 @@ from ansorlite.cost.losses import (
 from ansorlite.cost.model import GBDTModel, PathLike, Stage
 from ansorlite.cost.names import ARITHMETIC, AT, CYCLES, LOGGED, PLAIN
 from ansorlite.cost.own import OwnPrograms
+from ansorlite.cost.settled import is_history
 from ansorlite.cost.trees import GBDTParams, sum_of_trees
 
 LEAST_PART = 2.0**-10  # cycles an operation, which make no difference
@@ -82,6 +83,8 @@ class CorrectionModel(GBDTModel):
 
     def update(self, groups: Sequence[TrainingGroup]) -> None:
         """As ever; what a task's own programs say is that of all of them, the last ones, too."""
+        if not is_history(groups):
+            self._own = OwnPrograms(self._seed, self._num_threads)
         super().update(groups)
         if self.objective == "regression" and self.is_trained:
             self._own.know(groups, _whole)

@@ -30,7 +30,7 @@ from ansorlite.cost.losses import (
     rank_loss,
     squared_loss,
 )
-from ansorlite.cost.settled import Contents, contents, settled
+from ansorlite.cost.settled import Contents, contents, is_history, settled
 from ansorlite.cost.trees import (
     GBDTParams,
     MakeLoss,
@@ -149,12 +149,12 @@ class GBDTModel:
         return self._loaded + self._trained
 
     def update(self, groups: Sequence[TrainingGroup]) -> None:
-        """Train anew on what is settled (`cost.settled`) and was not learned from the last time.
+        """Train anew on what is settled (`cost.settled`), unless that is what it was trained on.
 
         Raises ValueError for features that do not fit together.
         """
         groups = settled(groups)
-        if self._trained and contents(groups) == self._learned_from:
+        if self._trained and is_history(groups) and contents(groups) == self._learned_from:
             return
         packs = self._packs(groups)
         if packs is None:
@@ -312,7 +312,7 @@ class ValidityModel:
     def update(self, groups: Sequence[TrainingGroup]) -> None:
         """Train anew on which programs failed (latency inf), when and as `GBDTModel.update`."""
         groups = settled(groups)
-        if contents(groups) == self._learned_from:
+        if is_history(groups) and contents(groups) == self._learned_from:
             return
         self._learned_from = contents(groups)
         packs = pack_groups(groups)

@@ -15,13 +15,13 @@ import numpy as np
 from ansorlite.cost.losses import TrainingGroup
 
 NEW = 1 / 32  # of what trees were trained on: with so much more they are trained anew
-Contents = list[tuple[str, bytes, int]]
+Contents = list[tuple[str, bytes]]
 
 
 def settled(groups: Sequence[TrainingGroup]) -> list[TrainingGroup]:
     """All groups, without the last programs; whole ones if any group's are not numbered."""
     told = [g.told for g in groups if g.told is not None]
-    if len(told) < len(groups) or not told:
+    if not told or not is_history(groups):
         return list(groups)
     rounds, counts = np.unique(np.concatenate(told), return_counts=True)
     trained, last = 0, -1
@@ -31,10 +31,14 @@ def settled(groups: Sequence[TrainingGroup]) -> list[TrainingGroup]:
     return [part for g in groups if len((part := _until(g, last)).latency_s)]
 
 
+def is_history(groups: Sequence[TrainingGroup]) -> bool:
+    """Whether all programs are numbered: then those of a task are as before but for new ones."""
+    return all(g.told is not None for g in groups)
+
+
 def contents(groups: Sequence[TrainingGroup]) -> Contents:
-    """What tells two lists of groups apart."""
-    width = [next((f.shape[-1] for f in g.features), 0) for g in groups]
-    return [(g.task_key, g.latency_s.tobytes(), w) for g, w in zip(groups, width, strict=True)]
+    """What tells two states of a history apart."""
+    return [(g.task_key, g.latency_s.tobytes()) for g in groups]
 
 
 def _until(g: TrainingGroup, last: int) -> TrainingGroup:

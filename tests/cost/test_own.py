@@ -136,3 +136,15 @@ def test_a_loaded_model_knows_no_task(tmp_path: Path, seed: int) -> None:
     assert np.array_equal(found, model.predict(x))
     model.update([group(150, 1, "a")])
     assert not np.array_equal(model.predict(x, "a"), model.predict(x))
+
+
+def test_groups_that_are_no_history_are_learned_anew() -> None:
+    """The same latencies of other programs, without numbers of rounds: nothing stays."""
+    a, b = group(150, 1, "a"), group(150, 7, "a")
+    other = replace(b, latency_s=a.latency_s)
+    long, short = CorrectionModel(), CorrectionModel()
+    long.update([a])
+    for model in (long, short):
+        model.update([other])
+    x, _ = programs(100, 6, "a")
+    assert np.array_equal(long.predict(x, "a"), short.predict(x, "a"))

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 from search_cases import PEAK, Pretender, matmul, matmul_form
 
+import ansorlite.cost.settled as settled_module
 import ansorlite.search.tune as tuning
+from ansorlite.cost.correction import CorrectionModel
 from ansorlite.measure.result import Status
 from ansorlite.records import Record, RecordLog, read_log
 from ansorlite.search.result import TuneResult
@@ -213,4 +215,30 @@ def test_a_later_round_with_programs_of_other_tasks_is_continued(
     for cut in range(31, 62, 3):
         path = write(tmp_path / f"{cut}", records[:cut])
         run_network(path, "random", 62)
+        assert essence(read_log(path).records) == essence(records), cut
+
+
+def test_a_network_is_continued_with_the_trees_of_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Most rounds leave the trees as they are: a resumed run finds out which ones they were."""
+    monkeypatch.setattr(settled_module, "NEW", 0.3)
+    small = replace(CorrectionModel.PARAMS, min_programs=24, n_trees=20)
+    monkeypatch.setattr(CorrectionModel, "PARAMS", small)
+    trained: list[int] = []
+    learned = CorrectionModel._learned
+    monkeypatch.setattr(
+        CorrectionModel,
+        "_learned",
+        lambda m, packs: trained.append(len(packs)) or learned(m, packs),
+    )
+    run_network(tmp_path / "whole", "evolutionary", 80)
+    records = read_log(tmp_path / "whole").records
+    assert 3 <= len(trained) <= 6 and trained == sorted(set(trained))
+    for cut in (50, 61, 70, 77):
+        before, trained[:] = set(trained), []
+        path = write(tmp_path / f"{cut}", records[:cut])
+        run_network(path, "evolutionary", 80)
+        assert trained and set(trained) <= before, cut
+        trained[:] = sorted(before)
         assert essence(read_log(path).records) == essence(records), cut
