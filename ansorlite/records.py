@@ -84,6 +84,16 @@ class Record:
         """True if the program ran and its output was right."""
         return self.status == OK and self.latency_s is not None
 
+    @property
+    def lowest_s(self) -> float:
+        """The lowest of the repeats, infinity where there is none: what programs are ranked by.
+
+        Disturbances only ever make a run slower; two measurements of a program agree best on it.
+        """
+        if not self.ok or self.latency_s is None:
+            return math.inf
+        return min(self.times_s, default=self.latency_s)
+
     def to_json(self) -> str:
         """One line without its newline. Raises LogError where a value has no place in JSON."""
         data = {f.name: getattr(self, f.name) for f in fields(self)}

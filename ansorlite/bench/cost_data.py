@@ -159,23 +159,19 @@ def _programs(pair: Sequence[TaskTuner], again: Sequence[Record]) -> list[_Progr
         space = {s.name: s for s in tuner.sketches}
         for r in tuner.records:
             if _key(r) in found:
-                found[_key(r)].measured_s.append(_lowest(r))
+                found[_key(r)].measured_s.append(r.lowest_s)
                 continue
             c = record_candidate(tuner.task, space, r)
             if c is not None:
-                found[_key(r)] = _Program(r, c, tuner is pair[0], [_lowest(r)])
+                found[_key(r)] = _Program(r, c, tuner is pair[0], [r.lowest_s])
     for r in for_task(again, pair[0].task.workload_key):
         if _key(r) in found:
-            found[_key(r)].measured_s.append(_lowest(r))
+            found[_key(r)].measured_s.append(r.lowest_s)
     return list(found.values())
 
 
 def _key(r: Record) -> Key:
     return r.task, r.sketch, str(sorted(r.holes.items()))
-
-
-def _lowest(r: Record) -> float:
-    return math.inf if r.latency_s is None else min(r.times_s)
 
 
 def _again(
@@ -199,7 +195,7 @@ def _again(
             found = tuner.again([p.candidate for p in asked], PASSES)
             for p, results in zip(asked, found, strict=True):
                 r = _record(p.record, results)
-                p.measured_s.append(_lowest(r))
+                p.measured_s.append(r.lowest_s)
                 log.append(r)
             done += len(asked)
         tell(f"{done} programs again")

@@ -40,6 +40,7 @@ Answer = tuple[PrepareResult, Reference] | MeasureResult | list[MeasureResult] |
 SAMPLES = 1000
 MAX_PACKED = 8  # packed constants kept a task: most candidates of a round share a layout
 AGAIN = 3  # times at most that a turn of a race is taken where the machine is disturbed
+TURN_S = 0.005  # of a race: its median counts, not the lowest
 FLUSH_BYTES = 1 << 26  # at least, where the last cache is small or unknown
 
 
@@ -192,7 +193,7 @@ def _race(
     flush: Callable[[], None] | None,
     disturbed: Callable[[], bool],
 ) -> list[MeasureResult]:
-    """Turns of about `policy.repeat_s` each; the outputs are checked before and after them."""
+    """Turns of about `TURN_S` each; the outputs are checked before and after them."""
     results, contenders, again = [], [], []
     for image in images:
         start = time.perf_counter()
@@ -205,7 +206,7 @@ def _race(
             MeasureResult(status, first_s, (first_s,), error, 0.0, 0.0, check_s, max_error)
         )
         contenders.append(
-            _turn(_repeat(function, args, image, policy), first_s, policy, flush, disturbed)
+            _turn(_repeat(function, args, image, policy), first_s, flush, disturbed)
             if not error
             else _out
         )
@@ -227,18 +228,17 @@ def _out() -> None:
 def _turn(
     repeat: Callable[[int], float],
     first_s: float,
-    policy: TimingPolicy,
     flush: Callable[[], None] | None,
     disturbed: Callable[[], bool],
 ) -> Callable[[], float | None]:
-    """Seconds a call of some calls that take about `policy.repeat_s`, of one after a flush.
+    """Seconds a call of some calls that take about `TURN_S`, of one after a flush.
 
     After a disturbance it is that contender's turn again, since it may have been hit alone.
     """
     inner = 1
-    if flush is None and first_s < policy.repeat_s:
+    if flush is None and first_s < TURN_S:
         once_s = min(repeat(1) for _ in range(AGAIN))  # one that was disturbed says nothing
-        inner = max(1, round(policy.repeat_s / max(once_s, 1e-7)))
+        inner = max(1, round(TURN_S / max(once_s, 1e-7)))
 
     def turn() -> float | None:
         for _ in range(AGAIN):

@@ -1,9 +1,10 @@
 """How long a kernel takes: repeats until the figure is steady, or until it has clearly lost.
 
 In: `repeat(n)`, which runs the kernel n times and returns the seconds that took. Out: `Timing`, the
-seconds a call of each repeat, and their median. Short kernels are run many times a repeat, so that
-a repeat lasts about `repeat_s`. Disturbances only ever make a run slower, so the lower half of
-the repeats tells how steady the kernel is: its width, (median - minimum) / minimum, is the spread.
+seconds a call of each repeat, their median and the lowest. Short kernels are run many times a
+repeat, so that a repeat lasts about `repeat_s`: a few long repeats are all disturbed where, of as
+many milliseconds in short ones, some are not. Disturbances only ever make a run slower, so the
+lowest says what a kernel can do, and the measurement lasts until some more are as low.
 """
 
 import math
@@ -20,8 +21,9 @@ GROWTH = 10  # calls of a microsecond are overhead for the most part: do not tru
 class TimingPolicy:
     """When to stop. An ordinary kernel takes 15-100 ms.
 
-    From `min_repeats` on, the measurement ends when it is steady or has lasted `budget_s`; a slow
-    kernel's ends after `limit_s` even before that. `losing` holds (repeats, factor): after that
+    The measurement ends when `min_repeats` are within `spread` of the lowest and all have taken
+    `least_s`, or when it has lasted `budget_s`; a slow kernel's ends after `limit_s` even before
+    that. `losing` holds (repeats, factor): after that
     many repeats, a minimum above factor times the best latency known ends it. The run that warms a
     kernel up counts as a repeat if it takes `trusted_s` or more, and is enough if it is `hopeless`
     times slower than the best. `cold` runs once a repeat, after a flush of the caches;
@@ -29,13 +31,14 @@ class TimingPolicy:
     has more weights than the caches hold, while activations stay where they are.
     """
 
-    repeat_s: float = 0.005
+    repeat_s: float = 0.002
+    least_s: float = 0.015
     min_repeats: int = 3
-    max_repeats: int = 20
+    max_repeats: int = 50
     budget_s: float = 0.1
     limit_s: float = 1.0
     spread: float = 0.03
-    losing: tuple[tuple[int, float], ...] = ((2, 2.0), (3, 1.5))
+    losing: tuple[tuple[int, float], ...] = ((2, 2.0), (4, 1.5))
     losing_long: tuple[tuple[int, float], ...] = ((2, 1.3),)  # of kernels that take `trusted_s`
     trusted_s: float = 0.02
     hopeless: float = 1.8
@@ -53,11 +56,6 @@ class Timing:
     @property
     def latency_s(self) -> float:
         return median(self.times_s)
-
-    @property
-    def spread(self) -> float:
-        low = min(self.times_s)
-        return (self.latency_s - low) / low if low > 0 else 0.0
 
 
 def time_kernel(
@@ -82,7 +80,7 @@ def time_kernel(
         # a short kernel that takes long once was disturbed
         if known >= policy.trusted_s / 2 and warm_up_s > policy.hopeless * known:
             return Timing((warm_up_s,), 1)
-    while not _enough(times, spent_s, policy, best_latency_s):
+    while not _enough(times, inner, spent_s, policy, best_latency_s):
         if flush is not None:
             flush()
         seconds = repeat(inner)
@@ -113,7 +111,11 @@ def _longer(inner: int, seconds: float, repeat_s: float) -> int:
 
 
 def _enough(
-    times: list[float], spent_s: float, policy: TimingPolicy, best_latency_s: float | None
+    times: list[float],
+    inner: int,
+    spent_s: float,
+    policy: TimingPolicy,
+    best_latency_s: float | None,
 ) -> bool:
     done = len(times)
     if done == 0:
@@ -126,5 +128,8 @@ def _enough(
         done >= n and low > factor * best_latency_s for n, factor in losing
     ):
         return True
-    steady = Timing(tuple(times), 1).spread <= policy.spread
-    return done >= policy.min_repeats and (steady or spent_s >= policy.budget_s)
+    if spent_s >= policy.budget_s:
+        return done >= policy.min_repeats
+    confirmed = sum(t <= low * (1.0 + policy.spread) for t in times)
+    long_enough = policy.cold or sum(times) * inner >= policy.least_s
+    return confirmed >= policy.min_repeats and long_enough

@@ -82,7 +82,7 @@ class Trace:
         """A round is complete."""
         if self.level < 1:
             return
-        latency = np.asarray([r.latency_s if r.ok and r.latency_s else np.inf for r in records])
+        latency = np.asarray([r.lowest_s for r in records])
         statuses = Counter(r.status for r in records)
         best = float(latency.min(initial=np.inf))
         right = pairwise_accuracy(np.asarray(scores), latency)

@@ -67,8 +67,7 @@ class RecordedTask:
         for r in records:
             c = record_candidate(task, by_name, r)
             if c is not None:
-                latency_s = r.latency_s if r.ok and r.latency_s else float("inf")
-                found[c.key] = min(latency_s, found.get(c.key, float("inf")))
+                found[c.key] = min(r.lowest_s, found.get(c.key, float("inf")))
         self.latency_s = np.asarray(list(found.values()), dtype=np.float64)
         if not np.isfinite(self.latency_s).any():
             raise LogError(f"no valid record of {task.name} is in the space: record some first")

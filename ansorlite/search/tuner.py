@@ -278,8 +278,7 @@ class TaskTuner:
 
     def _tell(self, candidates: Sequence[Candidate], records: Sequence[Record], n: int) -> None:
         """The number of the round grows from one to the next, whatever their tasks."""
-        latency = [r.latency_s if r.ok and r.latency_s else float("inf") for r in records]
-        self.policy.tell(list(candidates), latency)
+        self.policy.tell(list(candidates), [r.lowest_s for r in records])
         self.told.append((n, len(candidates)))
 
     def prepare(self) -> None:
@@ -429,8 +428,8 @@ class TaskTuner:
     def _drop_images(self, keep: int = 8) -> None:
         """Keep the object code of the best few only."""
         if len(self.images) > 4 * keep:
-            latency = {r.trial: r.latency_s or 0.0 for r in self.records}
-            ranked = sorted(self.images, key=lambda t: latency[t])
+            lowest_s = {r.trial: r.lowest_s for r in self.records}
+            ranked = sorted(self.images, key=lambda t: lowest_s[t])
             self.images = {t: self.images[t] for t in ranked[:keep]}
 
     def predicted(self) -> Program:
@@ -449,14 +448,14 @@ class TaskTuner:
 
     def contenders(self, n: int) -> list[Record]:
         """The n best records that still fit the task, best first; equal code only once."""
-        ok = sorted((r for r in self.records if r.ok), key=lambda r: r.latency_s or 0.0)
+        ok = sorted((r for r in self.records if r.ok), key=lambda r: r.lowest_s)
         # Equal code is measured once: its records share their times.
         distinct = {(r.latency_s, *r.times_s): r for r in reversed(ok)}
         return list(islice(filter(self.fits, reversed(distinct.values())), n))
 
     def fastest(self, n: int) -> list[Candidate]:
         """The n best measured candidates that are in the space, best first."""
-        ok = sorted((r for r in self.records if r.ok), key=lambda r: r.latency_s or 0.0)
+        ok = sorted((r for r in self.records if r.ok), key=lambda r: r.lowest_s)
         return list(islice((c for r in ok if (c := self._candidate(r)) is not None), n))
 
     def fits(self, record: Record) -> bool:

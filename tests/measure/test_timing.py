@@ -36,22 +36,23 @@ def test_a_steady_kernel_takes_three_repeats() -> None:
     timing = time_kernel(kernel, POLICY)
     assert kernel.calls == [1, 1, 1]
     assert timing == Timing((0.02, 0.02, 0.02), 1)
-    assert (timing.latency_s, timing.spread) == (0.02, 0.0)
+    assert timing.latency_s == 0.02
 
 
 @pytest.mark.parametrize("latency_s", [3e-8, 1e-6, 2e-5, 1e-4, 1.2e-3, 4.9e-3])
 def test_a_short_kernel_is_run_until_a_repeat_is_long_enough(latency_s: float) -> None:
     kernel = FakeKernel(latency_s)
     timing = time_kernel(kernel, POLICY)
-    assert 0.5 * POLICY.repeat_s <= timing.inner * latency_s <= 2 * POLICY.repeat_s
+    assert 0.5 * POLICY.repeat_s <= timing.inner * latency_s
+    assert timing.inner == 1 or timing.inner * latency_s <= 2 * POLICY.repeat_s
     assert timing.latency_s == pytest.approx(latency_s)
-    assert len(timing.times_s) == POLICY.min_repeats
-    assert kernel.spent_s < 8 * POLICY.repeat_s
+    assert len(timing.times_s) >= POLICY.min_repeats
+    assert POLICY.least_s <= kernel.spent_s < 2 * POLICY.least_s
 
 
 def test_the_overhead_of_a_call_does_not_spoil_the_figure() -> None:
     timing = time_kernel(FakeKernel(1e-6, overhead_s=2e-5), POLICY)
-    assert timing.latency_s == pytest.approx(1e-6, rel=0.01)
+    assert timing.latency_s == pytest.approx(1e-6, rel=0.03)
 
 
 def test_a_disturbance_at_the_start_does_not_fix_the_number_of_calls() -> None:
@@ -67,19 +68,23 @@ def test_a_kernel_without_a_measurable_time_ends() -> None:
     assert max(kernel.calls) == MAX_INNER
 
 
-def test_noise_is_repeated_until_the_lower_half_agrees() -> None:
-    kernel = FakeKernel(0.006, noise=(1.5, 1.4, 1.0, 1.3, 1.01, 1.0, 1.02, 1.9))
+def test_noise_is_repeated_until_the_lowest_is_confirmed() -> None:
+    kernel = FakeKernel(0.006, noise=(1.5, 1.4, 1.0, 1.3, 1.02, 1.2, 1.01, 1.9))
     timing = time_kernel(kernel, POLICY)
-    assert len(timing.times_s) == 7  # with the sixth the median is still (1.01 + 1.3) / 2
-    assert timing.latency_s == pytest.approx(0.006 * 1.02)
-    assert timing.spread <= POLICY.spread
+    assert len(timing.times_s) == 7
+    assert timing.latency_s == pytest.approx(0.006 * 1.2)
+    assert min(timing.times_s) == pytest.approx(0.006)
+
+
+def test_repeats_that_agree_at_once_go_on_for_the_least_time() -> None:
+    timing = time_kernel(FakeKernel(0.002), POLICY)
+    assert len(timing.times_s) == math.ceil(POLICY.least_s / 0.002)
 
 
 def test_endless_noise_ends_with_the_budget() -> None:
     drift = tuple(1.0 + 0.1 * k for k in range(100))
     kernel = FakeKernel(0.005, noise=drift)
     timing = time_kernel(kernel, POLICY)
-    assert timing.spread > POLICY.spread
     assert sum(timing.times_s[:-1]) < POLICY.budget_s <= sum(timing.times_s)
 
 
@@ -95,7 +100,7 @@ def test_a_slow_kernel_gets_fewer_repeats(latency_s: float, repeats: int) -> Non
 
 
 @pytest.mark.parametrize(
-    ("ratio", "repeats"), [(0.5, 20), (1.0, 20), (1.45, 20), (1.55, 3), (2.05, 2), (9.0, 2)]
+    ("ratio", "repeats"), [(0.5, 50), (1.0, 50), (1.45, 50), (1.55, 4), (2.05, 2), (9.0, 2)]
 )
 def test_a_loser_stops_early_and_a_contender_does_not(ratio: float, repeats: int) -> None:
     policy = TimingPolicy(budget_s=math.inf, limit_s=math.inf)
@@ -125,7 +130,8 @@ def test_a_long_loser_stops_after_its_warm_up(ratio: float, repeats: int) -> Non
 
 def test_a_disturbed_warm_up_of_a_short_kernel_is_forgotten() -> None:
     timing = time_kernel(FakeKernel(1e-4), POLICY, best_latency_s=1e-4, warm_up_s=0.03)
-    assert timing.times_s == pytest.approx([1e-4] * 3)
+    assert timing.times_s == pytest.approx([1e-4] * len(timing.times_s))
+    assert len(timing.times_s) >= POLICY.min_repeats
 
 
 def test_a_cold_kernel_runs_once_after_each_flush() -> None:
