@@ -97,16 +97,16 @@ class PoolBuilder:
         self._shared.pop(key, None)
 
     def build(self, requests: Sequence[Any]) -> list[BuildOutcome]:
-        """Build all requests.
+        """Build all requests; afterwards no worker is busy, not even with its start.
 
-        Raises AnsorliteError if a worker cannot start; whatever a request does is an outcome.
+        What is measured next has the machine for itself. Raises AnsorliteError if a worker cannot start; whatever a request does is an outcome.
         """
         self.warm_up()
         outcomes: dict[int, BuildOutcome] = {}
         waiting = deque(range(len(requests)))
         busy: dict[Worker, int] = {}
         try:
-            while waiting or busy:
+            while waiting or busy or any(w.starting for w in self._workers):
                 for worker in self._workers:
                     if (reply := worker.poll()) is not None:
                         outcomes[busy.pop(worker)] = _outcome(reply)
@@ -115,7 +115,7 @@ class PoolBuilder:
                         # packed by itself: a request that cannot be unpacked costs no news
                         packed = pickle.dumps(requests[busy[worker]], protocol=5)
                         worker.submit((packed, *self._news(worker)), self._timeout_s)
-                self._wait_for_news(busy, starting=bool(waiting))
+                self._wait_for_news()
         except BaseException:
             for worker in busy:  # nobody will ask for their answers
                 worker.close()
@@ -148,8 +148,8 @@ class PoolBuilder:
         new = {k: packed for k, (n, packed) in self._shared.items() if known.get(k) != n}
         return new, tuple(known.keys() - serials.keys())
 
-    def _wait_for_news(self, busy: Mapping[Worker, int], *, starting: bool) -> None:
-        watched = [w for w in self._workers if w in busy or (starting and not w.idle)]
+    def _wait_for_news(self) -> None:
+        watched = [w for w in self._workers if w.deadline is not None]
         if watched:
             left = [s for w in watched if (s := w.remaining_s()) is not None]
             wait([w.fileno() for w in watched], min(left, default=None))

@@ -74,8 +74,8 @@ def _serve(channel: socket.socket) -> int:
         send(channel, pickle.dumps(("failed", describe(error))))
         return 1
     send(channel, pickle.dumps(("ready", None)))
-    # What is loaded now stays; cycles are looked for between requests only, so that the collector
-    # takes no tenth of every build and never runs while something is timed.
+    # What is loaded now stays; cycles are looked for before an answer only, so that the collector
+    # takes no tenth of every build and never runs while anything is timed, here or elsewhere.
     gc.freeze()
     gc.disable()
     for served in itertools.count(1):
@@ -86,10 +86,10 @@ def _serve(channel: socket.socket) -> int:
             answer = pickle.dumps(("value", handler(pickle.loads(message))), protocol=5)
         except BaseException as error:
             answer = pickle.dumps(("error", describe(error)))
-        sys.stdout.flush()
-        send(channel, answer)
         if served % COLLECT_EVERY == 0:
             gc.collect()
+        sys.stdout.flush()
+        send(channel, answer)
     return 0
 
 

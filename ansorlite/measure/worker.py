@@ -124,6 +124,11 @@ class Worker:
         """The child is up and waits for a request."""
         return self._state == "idle"
 
+    @property
+    def starting(self) -> bool:
+        """The child is on its way up, which keeps a processor busy for half a second."""
+        return self._state == "starting"
+
     def submit(self, request: Any, timeout_s: float) -> None:
         """Send a request to an idle worker; its answer comes from `poll`."""
         assert self._state == "idle", f"{self.name} is {self._state}"

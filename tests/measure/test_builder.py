@@ -104,6 +104,13 @@ def test_shared_objects_survive_crashes_and_recycling() -> None:
         assert not out[0].image and not out[1].image and values(out[2:]) == ["too", "here"]
 
 
+def test_no_worker_starts_while_others_measure() -> None:
+    with PoolBuilder(2, max_tasks=2, entry=ENTRY) as pool:
+        for n in (0, 1, 3, 5):
+            pool.build([("echo", 1)] * n)
+            assert all(w.idle for w in pool._workers)
+
+
 def test_an_unknown_key_is_a_build_error(pool: PoolBuilder) -> None:
     (outcome,) = pool.build([("shared", "nothing")])
     assert outcome.status is Status.BUILD_ERROR and "KeyError: 'nothing'" in outcome.error
