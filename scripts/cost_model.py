@@ -4,12 +4,12 @@ Claim: trained on half random and half search-visited programs, it orders at lea
 of unseen programs of the same tasks that differ by more than 5 %, explains 95 % of the variance of
 the speeds (R2), and finds 70 % of the 30 fastest of 500. Reported are the same of tasks that it has
 not seen. Visited programs are drawn from all that a search's generations hold; with `--kind picked`
-they are those alone that it would measure, most of which are as fast as each other. A third of the
+they are those alone that it would measure, most of which are as fast as each other. Half of the
 hour goes to further measurements of the fastest; in the row "measured" the first measurement
 stands in for a model of what the later ones found. Measuring continues what lies in the
 folder of logs; adds to results/cost_model.jsonl a line a model, in the stead of those of the
 same machine and kind, and writes a table.
-Usage: python scripts/cost_model.py [--minutes 40] [--again-minutes 20] [--logs DIR]
+Usage: python scripts/cost_model.py [--minutes 30] [--again-minutes 30] [--logs DIR]
        [--network resnet50] [--seed 0] [--kind visited] [--models default ...]
 """
 
@@ -61,8 +61,8 @@ HEAD = (
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--minutes", type=float, default=40.0, help="of new programs; 0: none")
-    parser.add_argument("--again-minutes", type=float, default=20.0, help="of the fastest")
+    parser.add_argument("--minutes", type=float, default=30.0, help="of new programs; 0: none")
+    parser.add_argument("--again-minutes", type=float, default=30.0, help="of the fastest")
     parser.add_argument("--logs", type=Path, default=kept_file("cost_model").with_suffix(""))
     parser.add_argument("--network", default="resnet50")
     parser.add_argument("--seed", type=int, default=0)
