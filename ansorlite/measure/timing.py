@@ -1,10 +1,10 @@
-"""How long a kernel takes: repeats until the figure is steady, or until it has clearly lost.
+"""How long a kernel takes: repeats until the lowest is confirmed, or until it has clearly lost.
 
 In: `repeat(n)`, which runs the kernel n times and returns the seconds that took. Out: `Timing`, the
-seconds a call of each repeat, their median and the lowest. Short kernels are run many times a
-repeat, so that a repeat lasts about `repeat_s`: a few long repeats are all disturbed where, of as
-many milliseconds in short ones, some are not. Disturbances only ever make a run slower, so the
-lowest says what a kernel can do, and the measurement lasts until some more are as low.
+seconds a call of each repeat, and their median. Disturbances only ever make a run slower, so the
+lowest says what a kernel can do, and the measurement lasts until some more are as low. Short
+kernels are run many times a repeat, so that a repeat lasts about `repeat_s`; not longer, for of the
+same milliseconds in a few long repeats all are disturbed where some short ones are not.
 """
 
 import math
@@ -23,12 +23,12 @@ class TimingPolicy:
 
     The measurement ends when `min_repeats` are within `spread` of the lowest and all have taken
     `least_s`, or when it has lasted `budget_s`; a slow kernel's ends after `limit_s` even before
-    that. `losing` holds (repeats, factor): after that
-    many repeats, a minimum above factor times the best latency known ends it. The run that warms a
-    kernel up counts as a repeat if it takes `trusted_s` or more, and is enough if it is `hopeless`
-    times slower than the best. `cold` runs once a repeat, after a flush of the caches;
-    `fresh_constants` reads constants from memory in every call, as the kernels of a network do that
-    has more weights than the caches hold, while activations stay where they are.
+    that. `losing` holds (repeats, factor): after that many repeats, a minimum above factor times
+    the best latency known ends it. The run that warms a kernel up counts as a repeat if it takes
+    `trusted_s` or more, and is enough if it is `hopeless` times slower than the best. `cold` runs
+    once a repeat, after a flush of the caches, and for no least time; `fresh_constants` reads
+    constants from memory in every call, as the kernels of a network do that has more weights than
+    the caches hold, while activations stay where they are.
     """
 
     repeat_s: float = 0.002
