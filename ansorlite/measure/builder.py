@@ -99,7 +99,8 @@ class PoolBuilder:
     def build(self, requests: Sequence[Any]) -> list[BuildOutcome]:
         """Build all requests; afterwards no worker is busy, not even with its start.
 
-        What is measured next has the machine for itself. Raises AnsorliteError if a worker cannot start; whatever a request does is an outcome.
+        What is measured next has the machine for itself. Raises AnsorliteError if a worker cannot
+        start; whatever a request does is an outcome.
         """
         self.warm_up()
         outcomes: dict[int, BuildOutcome] = {}

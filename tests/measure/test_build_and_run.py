@@ -22,7 +22,10 @@ def product(scale: float) -> te.ComputeDAG:
 
 def test_a_program_is_built_checked_and_timed_and_another_one_is_found_wrong() -> None:
     target = Target.detect()
-    with PoolBuilder(2) as builder, LocalRunner(policy=TimingPolicy(repeat_s=1e-4, least_s=0.0)) as runner:
+    with (
+        PoolBuilder(2) as builder,
+        LocalRunner(policy=TimingPolicy(repeat_s=1e-4, least_s=0.0)) as runner,
+    ):
         for key, scale in (("right", 2.0), ("wrong", 2.5)):
             builder.share(key, lower(State(product(scale), ())))
         requests = [BuildRequest(key, {}, target) for key in ("right", "wrong", "unknown")]
