@@ -132,6 +132,12 @@ def test_golden_line() -> None:
     )
 
 
+def test_programs_are_ranked_by_the_lowest_repeat_and_failures_last() -> None:
+    assert record(times_s=[0.003, 0.001, 0.002], latency_s=0.002).lowest_s == 0.001
+    assert record(times_s=[], latency_s=0.002).lowest_s == 0.002
+    assert record(status="RUN_ERROR", times_s=[], latency_s=None).lowest_s == float("inf")
+
+
 def test_every_field_is_checked() -> None:
     assert set(records._FIELDS) == {f.name for f in fields(Record)}
 
