@@ -8,7 +8,6 @@ the structures of programs, to tell what another space does not hold.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
-from statistics import median
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ import numpy as np
 from ansorlite.bench.runs import Float, Key, Run
 from ansorlite.codegen.build import build_program
 from ansorlite.ir.program import NO_NOTE, Program, all_buffers, stores_under
-from ansorlite.measure.race import race
+from ansorlite.measure.race import pooled, race
 from ansorlite.measure.runner import LocalRunner
 from ansorlite.measure.timing import TimingPolicy
 from ansorlite.search.result import TuneResult
@@ -120,23 +119,15 @@ def raced(
     Races count by how their contenders stand to the middle one, as the machine drifts.
     """
     images = [build_program(p, task.target) for p in programs]
-    relative: list[list[float]] = [[] for _ in images]
-    middles = []
+    heats = []
     for _ in range(races):
         with (
             LocalRunner(policy=timing) as runner,
             Session(1, None, progress=False, runner=runner) as session,
         ):
             session.tuner(task).prepare()
-            found = race(runner, task.workload_key, images, seconds / races)
-        times = [r.latency_s if r.ok else None for r in found]
-        ran = [t for t in times if t]
-        if ran:
-            middles.append(median(ran))
-        for own, t in zip(relative, times, strict=True):
-            if t:
-                own.append(t / middles[-1])
-    return [median(own) * median(middles) if own else None for own in relative]
+            heats.append(race(runner, task.workload_key, images, seconds / races))
+    return [r.latency_s if r.ok else None for r in pooled(heats)]
 
 
 def shares(raced: Raced | None) -> Callable[[Key, Float, int], float]:

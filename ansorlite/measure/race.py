@@ -11,11 +11,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from statistics import median
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from ansorlite.codegen.image import KernelImage
 from ansorlite.measure.result import MeasureResult
-from ansorlite.measure.runner import Runner
+
+if TYPE_CHECKING:
+    from ansorlite.measure.runner import Runner
 
 MIN_TURNS = 2
 MAX_TURNS = 60
@@ -41,7 +43,7 @@ class Standing:
 
 
 def race(
-    runner: Runner,
+    runner: "Runner",
     task_key: str,
     images: Sequence[KernelImage],
     budget_s: float,
@@ -110,6 +112,32 @@ def ranked(
         else r
         for r, s in zip(results, standings, strict=True)
     ]
+
+
+def pooled(heats: Sequence[Sequence[MeasureResult]]) -> list[MeasureResult]:
+    """Of several races of the same contenders: medians, relative to the middle one of each heat.
+
+    The machine drifts from heat to heat, and each may have a process of its own. Who failed in one
+    of them has that result.
+    """
+    if len(heats) == 1:
+        return list(heats[0])
+    middles = []
+    relative: list[list[float]] = [[] for _ in heats[0]]
+    for heat in heats:
+        good = [r.latency_s for r in heat if r.ok and r.latency_s]
+        middles.append(median(good) if good else float("nan"))
+        for own, r in zip(relative, heat, strict=True):
+            own.append((r.latency_s or 0.0) / middles[-1])
+    out = []
+    for found, own in zip(zip(*heats, strict=True), relative, strict=True):
+        failed = [r for r in found if not r.ok]
+        summary = failed[0] if failed else _summary(found)
+        if not failed:
+            times = tuple(t for r in found for t in r.times_s)
+            summary = replace(summary, latency_s=median(own) * median(middles), times_s=times)
+        out.append(summary)
+    return out
 
 
 def _relative(times: Sequence[Sequence[float]]) -> list[float]:

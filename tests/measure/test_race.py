@@ -1,7 +1,7 @@
 """race: contenders run in turn, losers and failures drop out, ratios within turns decide."""
 
 from ansorlite.codegen.image import KernelImage
-from ansorlite.measure.race import MAX_TURNS, race, run_turns
+from ansorlite.measure.race import MAX_TURNS, pooled, race, run_turns
 from ansorlite.measure.result import MeasureResult, Status
 from ansorlite.measure.runner import PrepareResult
 
@@ -82,3 +82,20 @@ def test_all_may_fail() -> None:
 def test_turns_end_with_their_number() -> None:
     (found, _) = run_turns([lambda: 1e-6, lambda: 1e-6], 1.0)
     assert found is not None and len(found.times_s) == MAX_TURNS
+
+
+def test_heats_are_pooled_relative_to_the_middle_of_each() -> None:
+    """B is the fastest but for one process in which memory lies badly; the machine slows down."""
+    times = [(1.0, 0.98, 1.1), (2.0, 3.0, 2.2), (1.0, 0.98, 1.1)]
+    heats = [[MeasureResult(Status.OK, t, (t,)) for t in heat] for heat in times]
+    a, b, c = pooled(heats)
+    assert b.latency_s is not None and a.latency_s is not None and c.latency_s is not None
+    assert b.latency_s < a.latency_s < c.latency_s < 1.2
+    assert b.times_s == (0.98, 3.0, 0.98)
+
+
+def test_who_fails_in_one_heat_has_failed() -> None:
+    ok, crash = MeasureResult(Status.OK, 1.0, (1.0,)), MeasureResult(Status.RUN_ERROR, error="x")
+    a, b = pooled([[ok, ok], [ok, crash], [ok, ok]])
+    assert a.ok and a.latency_s == 1.0 and b is crash
+    assert pooled([[crash], [crash]]) == [crash]

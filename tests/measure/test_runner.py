@@ -243,6 +243,18 @@ def test_contenders_race(runner: LocalRunner) -> None:
     assert b.status is Status.WRONG_OUTPUT
 
 
+def test_a_long_race_has_heats_in_processes_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ansorlite.measure.runner.HEAT_S", 0.02)
+    with LocalRunner(policy=QUICK) as r:
+        assert r.prepare("t", mk.check_spec()).ok
+        first = pid_of(r)
+        assert all(x.ok for x in r.race("t", [mk.kernel(), mk.kernel()], 0.03))
+        assert pid_of(r) == first
+        assert all(x.ok and len(x.times_s) >= 6 for x in r.race("t", [mk.kernel()] * 2, 0.06))
+        assert pid_of(r) != first
+        assert r.run("t", mk.kernel()).ok
+
+
 def test_a_hang_in_a_race_fails_it_and_not_the_runner() -> None:
     with LocalRunner(timeout_s=2.0) as r:  # for each of two
         assert r.prepare("t", mk.check_spec()).ok
