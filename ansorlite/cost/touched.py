@@ -8,7 +8,7 @@ are taken from the program once (`Access`), their values evaluated per populatio
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, TypeVar
 
 import numpy as np
@@ -58,6 +58,22 @@ class Access:
     writes: bool
     reads: bool
     moves: tuple[tuple[tuple[int, tuple[Expr, ...]], ...], ...]
+
+    @cached_property
+    def moving(self) -> list[int]:
+        """The levels whose loops change the address, innermost first."""
+        return [k for k in reversed(range(len(self.moves))) if self.moves[k]]
+
+    @cached_property
+    def moving_inside(self) -> npt.NDArray[np.intp]:
+        """How many of these there are inside of each level, which [levels + 1] are."""
+        each = [bool(found) for found in self.moves]
+        return np.array([sum(each[k:]) for k in range(len(each) + 1)], dtype=np.intp)
+
+    @cached_property
+    def dims(self) -> list[int]:
+        """The dimensions in which it changes."""
+        return sorted({d for found in self.moves for d, _ in found})
 
 
 def accesses(
@@ -163,65 +179,64 @@ def touch(
     access: Access, ev: Batch, levels: Levels, line: int = 64, caches: tuple[int, ...] = ()
 ) -> Touched:
     """`line`: bytes of a cache line; `caches`: bytes of those whose sets may be crowded."""
-    buffer, n, depth = access.buffer, ev.n, levels.depth
+    buffer, n = access.buffer, ev.n
     shape = [float(e.value) if isinstance(e, Const) else ev(e) for e in buffer.shape]
     rank = len(shape)
-    ones = np.ones(n)
     strides: list[Values | float] = [1.0] * rank
     for d in range(rank - 2, -1, -1):
         strides[d] = strides[d + 1] * shape[d + 1]
+    most = [np.maximum(shape[d], 1.0) for d in range(rank)]
     size_bytes = np.dtype(buffer.dtype).itemsize
-    spread = [ones] * rank  # extent touched per dimension
-    spreads = [list(spread)]  # the same inside of each level that changes it, innermost first
-    at = np.zeros(depth + 1, dtype=np.intp)  # which of them a level has
-    inner = np.empty((depth + 1, n))
-    inner[depth] = 1.0
-    moves, steps = np.zeros((depth, n), dtype=bool), np.zeros((depth, n))
-    stride = np.zeros(n)
-    for level in range(depth - 1, -1, -1):
-        if not access.moves[level]:
-            inner[level], at[level] = inner[level + 1], at[level + 1]
-            continue
-        runs, trips = levels.runs[level], levels.steps[level]
-        step: Any = 0.0
+    # What follows has a place a loop that changes the address, and is spread over the levels last.
+    moving, inside = access.moving, access.moving_inside
+    runs, trips, moved = levels.runs[moving], levels.steps[moving], levels.runs[moving]
+    spreads = np.ones((len(moving) + 1, rank, n))  # extents touched, by dimension
+    step = np.zeros((len(moving), n))
+    for j, level in enumerate(moving):
+        np.copyto(spreads[j + 1], spreads[j])
+        known, may = False, np.zeros(n, dtype=bool)  # is it certain to move the address?
         for d, coefs in access.moves[level]:
+            own = spreads[j + 1, d]
             if not coefs:
-                spread[d] = np.where(runs, shape[d], spread[d])
-                step = np.where(runs, strides[d], step)
-                moves[level] |= runs
+                np.copyto(own, shape[d], where=runs[j])
+                np.copyto(step[j], strides[d], where=runs[j])
+                known = True
                 continue
             size = _size(coefs, ev)
-            spread[d] = np.minimum(spread[d] + size * trips, np.maximum(shape[d], 1.0))
-            step = step + size * strides[d]
-            moves[level] |= runs & (size > 0)
-        steps[level] = np.where(runs, step, 0.0)
-        stride += np.where(levels.innermost[level], steps[level], 0.0)
-        np.copyto(inner[level], spread[0])
-        for s in spread[1:]:
-            inner[level] *= s
-        at[level] = len(spreads)
-        spreads.append(list(spread))
-    run = spread[-1] if rank else ones
-    around = np.zeros((depth + 1, n), dtype=np.int8)
-    for k in range(depth):
+            own += size * trips[j]
+            np.minimum(own, most[d], out=own)
+            step[j] += size * strides[d]
+            if isinstance(size, float):
+                known = known or size > 0
+            else:
+                may |= size > 0
+        if not known:
+            moved[j] &= may
+    step *= runs
+    stride = np.einsum("ln,ln->n", step, levels.innermost[moving])
+    moves, steps = np.zeros(levels.runs.shape, dtype=bool), np.zeros(levels.runs.shape)
+    moves[moving], steps[moving] = moved, step
+    inner = np.ones((len(spreads), n))
+    for d in access.dims:
+        inner *= spreads[:, d]
+    around = np.zeros((len(moving) + 1, n), dtype=np.int8)  # outermost first
+    for k, level in enumerate(reversed(moving)):
         np.copyto(around[k + 1], around[k])
-        if access.moves[k]:
-            np.copyto(around[k + 1], k + 1, where=moves[k])
-    extents = np.array(spreads).reshape(len(spreads), rank, n)
-    lines, crowded = _lines(extents, strides, size_bytes, line, caches)
+        np.copyto(around[k + 1], level + 1, where=moves[level])
+    lines, crowded = _lines(spreads, strides, size_bytes, line, caches)
     return Touched(
         buffer,
         access.writes,
         access.reads,
-        inner,
+        inner[inside],
         moves,
-        around,
+        around[len(moving) - inside],
         steps,
         stride,
-        run,
+        spreads[-1, -1] if rank else np.ones(n),
         size_bytes,
-        lines[at],
-        tuple(c[at] for c in crowded),
+        lines[inside],
+        tuple(c[inside] for c in crowded),
     )
 
 

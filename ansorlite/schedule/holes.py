@@ -34,7 +34,7 @@ class Hole:
     def width(self) -> int:
         return len(self.options[0])
 
-    @property
+    @cached_property
     def columns(self) -> tuple[str, ...]:
         return tuple(column(self.name, c) for c in range(1, self.width + 1))
 

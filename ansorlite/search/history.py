@@ -23,6 +23,7 @@ from ansorlite.space.legality import legal
 from ansorlite.space.sketch import Sketch
 from ansorlite.target import Target
 
+Features = npt.NDArray[np.float32]
 Scores = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 Row = npt.NDArray[np.int32]
@@ -53,8 +54,36 @@ class _Measured:
 
     rows: list[tuple[int, ...]] = field(default_factory=list)
     latency_s: list[float] = field(default_factory=list)
-    features: list[npt.NDArray[np.float32]] = field(default_factory=list)
+    features: list[Features] = field(default_factory=list)
     place: list[int] = field(default_factory=list)  # among all that was told of the task
+
+
+class _LookedAt:
+    """Features of rows of one sketch."""
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, Features] = {}
+        self._new: list[tuple[Rows, Features]] = []  # not among those yet: most are never asked for
+
+    def add(self, rows: Rows, found: Features) -> None:
+        self._new.append((rows, found))
+
+    def __getitem__(self, row: Row) -> Features | None:
+        """float32[S, F]; None of a row that was not looked at."""
+        for rows, found in self._new:
+            self._known |= {own.tobytes(): f for own, f in zip(rows, found, strict=True)}
+        self._new.clear()
+        return self._known.get(row.tobytes())
+
+    def of(self, rows: Sequence[tuple[int, ...]]) -> "_LookedAt":
+        """Only what is known of these."""
+        out = _LookedAt()
+        for row in rows:
+            own = np.asarray(row, np.int32)
+            found = self[own]
+            if found is not None:
+                out._known[own.tobytes()] = found.copy()  # not all that were found with it
+        return out
 
 
 class History:
@@ -66,6 +95,7 @@ class History:
         self.told: dict[str, _Measured] = {s.name: _Measured() for s in sketches}
         self._plans: dict[str, FeaturePlan] = {}
         self._alike: set[bytes] = set()  # signatures of what was told
+        self._looked_at: dict[str, _LookedAt] = {}  # since something was told
 
     def tell(self, candidates: Sequence[Candidate], latency_s: Sequence[float]) -> None:
         before, times = self.n_told, list(latency_s)
@@ -73,14 +103,37 @@ class History:
             at = [k for k, c in enumerate(candidates) if c.sketch.name == name]
             m = self.told[name]
             rows = np.asarray([candidates[k].row for k in at], dtype=np.int32)
-            found = self.features(name, rows)
+            found = self._recalled(name, rows)
             m.features.extend(found)
             self._alike.update(signatures(found))
             m.rows.extend(candidates[k].row for k in at)
             m.latency_s.extend(times[k] for k in at)
             m.place.extend(before + k for k in at)
+        self._looked_at.clear()
 
-    def features(self, name: str, rows: Rows) -> npt.NDArray[np.float32]:
+    def look(self, name: str, rows: Rows) -> Features:
+        """`features` of rows, some of which will be asked for again before results are told."""
+        found = self.features(name, rows)
+        self._looked_at.setdefault(name, _LookedAt()).add(rows, found)
+        return found
+
+    def keep(self, candidates: Sequence[Candidate]) -> None:
+        """Forget what was looked at but for these."""
+        for name, looked_at in list(self._looked_at.items()):
+            rows = [c.row for c in candidates if c.sketch.name == name]
+            self._looked_at[name] = looked_at.of(rows)
+
+    def _recalled(self, name: str, rows: Rows) -> Features:
+        """`features` of rows; those that were looked at are not made again."""
+        looked_at = self._looked_at.get(name, _LookedAt())
+        known = [looked_at[row] for row in rows]
+        missing = [k for k, f in enumerate(known) if f is None]
+        if missing:
+            for k, f in zip(missing, self.look(name, rows[missing]), strict=True):
+                known[k] = f
+        return np.stack([f for f in known if f is not None])
+
+    def features(self, name: str, rows: Rows) -> Features:
         """float32[P, S, F] of rows."""
         columns = population_columns(self.sketches[name].holes, rows)
         return self._plan(name)(columns, len(rows), self.target)
@@ -108,7 +161,7 @@ class History:
     def signatures(self, name: str, rows: npt.ArrayLike) -> list[bytes]:
         """Of rows, see `cost.alike`."""
         rows = np.asarray(rows, np.int32)
-        return signatures(self.features(name, rows)) if len(rows) else []
+        return signatures(self._recalled(name, rows)) if len(rows) else []
 
     def holds(self, signature: bytes) -> bool:
         """Was a program like this told?"""

@@ -144,13 +144,15 @@ class EvolutionaryPolicy:
                     p.add(name, rows[new], scores[new])
             if generation < generations:
                 pool = self._breed(scored, rng, population)
-        return self._pick(best, visited, n, rng)
+        picked = self._pick(best, visited, n, rng)
+        self.history.keep(picked)
+        return picked
 
     def score(self, name: str, rows: Rows) -> Scores:
         """Log2 of the speed, up to a constant: the analytic score until the model has learned."""
         if not self._model.is_trained:
             return self.history.draft(name, rows)
-        return self._score(self.history.features(name, rows))
+        return self._score(self.history.look(name, rows))
 
     def _score(self, features: Features) -> Scores:
         if not self._model.is_trained:

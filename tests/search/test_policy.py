@@ -16,7 +16,8 @@ from ansorlite.cost.model import GBDTModel
 from ansorlite.schedule.holes import population_columns
 from ansorlite.search.annealing import AnnealingParams
 from ansorlite.search.classic import GeneticParams, GeneticPolicy, GridPolicy
-from ansorlite.search.history import Candidate
+from ansorlite.search.evolve import Rows
+from ansorlite.search.history import Candidate, Features, History
 from ansorlite.search.policy import (
     EvolutionaryPolicy,
     EvolutionParams,
@@ -235,6 +236,32 @@ def test_hinted_sketches_are_looked_at_and_few_others(monkeypatch: pytest.Monkey
         check_legal(policy.ask(8, 1))
         counts.append(looked_at)
     assert SPACE[-1].name in counts[1] and len(counts[1]) < len(counts[0])
+
+
+def test_features_of_what_was_asked_are_not_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[np.ndarray] = []
+
+    class Counted(History):
+        def features(self, name: str, rows: Rows) -> Features:
+            made.extend(rows)
+            return super().features(name, rows)
+
+    monkeypatch.setattr("ansorlite.search.policy.History", Counted)
+    model = CorrectionModel(seed=1)
+    policy = EvolutionaryPolicy(SPACE, TASK.target, 1, TASK.workload_key, model)
+    for round_ in range(1, 4):  # the first is scored by the estimate alone
+        asked = policy.ask(48, round_)
+        made.clear()
+        policy.tell(asked, [1e-3 + k * 1e-5 for k in range(len(asked))])
+        assert not made
+        model.update([policy.history.group(TASK.workload_key)])
+    assert model.is_trained
+    told = policy.history.told
+    for s in SPACE:
+        again = History(SPACE, TASK.target).features(s.name, policy.history.measured_rows(s.name))
+        assert len(again) == len(told[s.name].features)
+        for found, own in zip(told[s.name].features, again, strict=True):
+            np.testing.assert_array_equal(found, own)
 
 
 def test_what_is_visited_is_not_only_the_best() -> None:
