@@ -15,7 +15,7 @@ import numpy.typing as npt
 from ansorlite.cost.alike import signatures
 from ansorlite.cost.draft import draft_score
 from ansorlite.cost.features import FeaturePlan
-from ansorlite.cost.losses import TrainingGroup
+from ansorlite.cost.losses import Features, TrainingGroup
 from ansorlite.schedule.holes import population_columns
 from ansorlite.search.evolve import Rows
 from ansorlite.search.select import unique_rows
@@ -23,7 +23,6 @@ from ansorlite.space.legality import legal
 from ansorlite.space.sketch import Sketch
 from ansorlite.target import Target
 
-Features = npt.NDArray[np.float32]
 Scores = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 Row = npt.NDArray[np.int32]

@@ -12,12 +12,13 @@ import pytest
 from search_cases import matmul, vector
 
 from ansorlite.cost.correction import CorrectionModel
+from ansorlite.cost.losses import Features
 from ansorlite.cost.model import GBDTModel
 from ansorlite.schedule.holes import population_columns
 from ansorlite.search.annealing import AnnealingParams
 from ansorlite.search.classic import GeneticParams, GeneticPolicy, GridPolicy
 from ansorlite.search.evolve import Rows
-from ansorlite.search.history import Candidate, Features, History
+from ansorlite.search.history import Candidate, History
 from ansorlite.search.policy import (
     EvolutionaryPolicy,
     EvolutionParams,
