@@ -1,12 +1,13 @@
 """A saved network, loaded with numpy alone: no compiler, no search, no source network.
 
 In: a folder that `CompiledModule.save` wrote. Out: `DeployedModule`, callable like the module that
-was saved. Raises ModelError for a folder that is no such network, lacks its library, or needs a
-CPU feature that this machine does not have.
+was saved. Every file is compared with the manifest before it is used, and what the library tells of
+itself with the manifest's tables. Raises ModelError for a folder that is no such network, is not as
+it was saved, lacks its library, or needs a CPU feature that this machine does not have.
 """
 
 import ctypes
-import json
+import os
 import platform
 import threading
 import warnings
@@ -18,10 +19,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ansorlite.errors import ModelError
+from ansorlite.manifest import LIBRARY, VALUE, WEIGHTS, Metadata, check_files, read_metadata
+from ansorlite.names import shown
 
 Array = npt.NDArray[Any]
-FORMAT = 1
-LIBRARY, METADATA, WEIGHTS = "libnetwork.so", "network.json", "weights.bin"
 ARCHITECTURES = {"AMD64": "x86_64", "arm64": "aarch64"}  # other words for the same
 
 
@@ -41,27 +42,18 @@ class DeployedModule:
     """Callable network; calls are serialised, they share one arena."""
 
     def __init__(self, folder: str | Path) -> None:
-        path = Path(folder)
-        self.metadata = _metadata(path)
-        _check_machine(self.metadata, path)
-        library = path / LIBRARY
-        if not library.is_file():
-            raise ModelError(
-                f"{path} has no {LIBRARY}: link it there, by: {self.metadata.get('link')}"
-            )
         try:
-            self._library = ctypes.CDLL(str(library.resolve()))
-        except OSError as error:
-            raise ModelError(f"{library} cannot be loaded: {error}") from None
-        self._library.network_open.restype = ctypes.c_void_p
-        self._library.network_open.argtypes = (ctypes.c_char_p, ctypes.POINTER(ctypes.c_char_p))
-        self._library.network_run.argtypes = (ctypes.c_void_p,) * 3
-        self._library.network_run.restype = None
-        self._library.network_close.argtypes = (ctypes.c_void_p,)
+            path = Path(folder)
+        except TypeError:
+            raise ModelError(f"a {type(folder).__name__} names no folder: give a path") from None
+        self.metadata = read_metadata(path)
+        _check_machine(self.metadata, path)
+        check_files(path, self.metadata)
+        self._library = _library(path / LIBRARY, self.metadata)
         self._lock = threading.Lock()
         self._net: int | None = None
         why = ctypes.c_char_p()
-        weights = str((path / WEIGHTS).resolve()).encode()
+        weights = os.fsencode((path / WEIGHTS).resolve())
         self._net = self._library.network_open(weights, ctypes.byref(why))
         if not self._net:
             raise ModelError(f"{path} cannot be opened: {(why.value or b'?').decode()}")
@@ -84,7 +76,9 @@ class DeployedModule:
     def outputs(self) -> tuple[str, ...]:
         return tuple(v["name"] for v in self.metadata["outputs"])
 
-    def __call__(self, *args: npt.ArrayLike, **named: npt.ArrayLike) -> Array | tuple[Array, ...]:
+    def __call__(
+        self, /, *args: npt.ArrayLike, **named: npt.ArrayLike
+    ) -> Array | tuple[Array, ...]:
         """Run on arrays in input order, or by input name; one array, or a tuple in output order.
 
         Raises ModelError for a wrong number, shape or dtype of inputs.
@@ -102,19 +96,18 @@ class DeployedModule:
         self, args: Sequence[npt.ArrayLike], named: Mapping[str, npt.ArrayLike]
     ) -> list[npt.ArrayLike]:
         names = self.inputs
+        listed = ", ".join(shown(n, 80) for n in names)
         if args and named:
             raise ModelError("give the network's inputs in order or by name, not both")
         wrong = [n for n in named if n not in names]
         if wrong:
-            raise ModelError(f"the network has no input {wrong[0]} (it has: {', '.join(names)})")
+            raise ModelError(f"the network has no input {shown(wrong[0], 80)} (it has: {listed})")
         missing = [n for n in names if n not in named] if named else []
         if missing:
-            raise ModelError(f"no value is given for input {missing[0]}")
+            raise ModelError(f"no value is given for input {shown(missing[0], 80)}")
         found = [named[n] for n in names] if named else list(args)
         if len(found) != len(names):
-            raise ModelError(
-                f"the network takes {len(names)} inputs ({', '.join(names)}), got {len(found)}"
-            )
+            raise ModelError(f"the network takes {len(names)} inputs ({listed}), got {len(found)}")
         return found
 
 
@@ -123,23 +116,66 @@ def load_module(folder: str | Path) -> DeployedModule:
     return DeployedModule(folder)
 
 
-def _metadata(path: Path) -> dict[str, Any]:
-    file = path / METADATA
-    if not file.is_file():
-        raise ModelError(f"{path} holds no saved network: it has no {METADATA}")
+class _Value(ctypes.Structure):
+    """`network_value` of network.h."""
+
+    _fields_ = (
+        ("name", ctypes.c_void_p),
+        ("name_bytes", ctypes.c_longlong),
+        ("dtype", ctypes.c_char_p),
+        ("rank", ctypes.c_int),
+        ("shape", ctypes.POINTER(ctypes.c_longlong)),
+        ("bytes", ctypes.c_longlong),
+    )
+
+
+def _library(file: Path, metadata: Metadata) -> ctypes.CDLL:
+    """The library, with the signatures of its functions, proven to be that of the manifest."""
     try:
-        found = json.loads(file.read_text())
-    except ValueError as error:
-        raise ModelError(f"{file} is damaged: {error}") from None
-    if not isinstance(found, dict) or found.get("format") != FORMAT:
-        version = found.get("format") if isinstance(found, dict) else None
-        raise ModelError(f"{file} has format {version}; this version reads {FORMAT}: save it anew")
-    return found
+        library = ctypes.CDLL(os.fsdecode(file.resolve()))
+    except OSError as error:
+        raise ModelError(f"{file} cannot be loaded: {error}") from None
+    try:
+        library.network_identity.restype = ctypes.c_char_p
+        library.network_open.restype = ctypes.c_void_p
+        library.network_open.argtypes = (ctypes.c_char_p, ctypes.POINTER(ctypes.c_char_p))
+        library.network_run.argtypes = (ctypes.c_void_p,) * 3
+        library.network_run.restype = None
+        library.network_close.argtypes = (ctypes.c_void_p,)
+        known_as = library.network_identity()
+        tables = {
+            "inputs": _told(library.network_inputs),
+            "outputs": _told(library.network_outputs),
+        }
+    except AttributeError as error:
+        raise ModelError(f"{file} is no library of a saved network: {error}") from None
+    if known_as != metadata["identity"].encode():
+        raise ModelError(f"{file} is another network's: copy all files of one network, or link it")
+    for kind, told in tables.items():
+        if told != [{key: v[key] for key in VALUE} for v in metadata[kind]]:
+            raise ModelError(f"{file} has other {kind} than the manifest: save the network anew")
+    return library
+
+
+def _told(function: Any) -> list[dict[str, Any]]:
+    """The library's own table of inputs or outputs."""
+    table = ctypes.POINTER(_Value)()
+    function.argtypes = (ctypes.POINTER(ctypes.POINTER(_Value)),)
+    n = function(ctypes.byref(table))
+    return [
+        {
+            "name": ctypes.string_at(v.name, v.name_bytes).decode("utf-8", "surrogatepass"),
+            "shape": v.shape[: v.rank],
+            "dtype": v.dtype.decode(),
+            "bytes": v.bytes,
+        }
+        for v in table[:n]
+    ]
 
 
 def _check_machine(metadata: Mapping[str, Any], path: Path) -> None:
     here = ARCHITECTURES.get(platform.machine(), platform.machine())
-    made_for = str(metadata["triple"]).split("-")[0]
+    made_for = metadata["triple"].split("-")[0]
     if made_for != here:
         raise ModelError(f"{path} is {made_for} code, and this machine is {here}")
     flags = cpu_flags()
@@ -155,7 +191,7 @@ def _checked(v: Mapping[str, Any], x: npt.ArrayLike) -> Array:
     array = np.asarray(x)
     if list(array.shape) != v["shape"] or str(array.dtype) != v["dtype"]:
         raise ModelError(
-            f"input {v['name']} is {array.dtype}{list(array.shape)}, expected "
+            f"input {shown(v['name'], 80)} is {array.dtype}{list(array.shape)}, expected "
             f"{v['dtype']}{v['shape']}"
         )
     return np.ascontiguousarray(array)

@@ -4,9 +4,15 @@ Every message names the thing, the number and the place, and says what to do. Fa
 candidates are no exceptions: they travel as `MeasureResult.status`.
 """
 
+from ansorlite.names import shown
+
 
 class AnsorliteError(Exception):
     """Base class; the command line prints it as one line and exits with a non-zero status."""
+
+    def __str__(self) -> str:
+        """The message on one line; control characters, as names may hold them, are escaped."""
+        return shown(" ".join(line.strip() for line in super().__str__().splitlines()))
 
 
 class ScheduleError(AnsorliteError):

@@ -6,57 +6,105 @@ when it is loaded), `kernel*.o`, `weights.bin` in the kernels' own layouts, `net
 reads the folder by `ansorlite.deployed`, which needs numpy alone; C by `network.h`.
 """
 
+import hashlib
 import json
+import os
+import re
 import shutil
+import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 import ansorlite
-from ansorlite.deployed import FORMAT, LIBRARY, METADATA, WEIGHTS, cpu_flags
-from ansorlite.errors import AnsorliteError
+from ansorlite.deployed import cpu_flags
+from ansorlite.errors import AnsorliteError, BuildError
+from ansorlite.graph.whole_folder import whole_folder
+from ansorlite.manifest import (
+    HEADER,
+    LIBRARY,
+    METADATA,
+    SOURCE,
+    WEIGHTS,
+    file_entry,
+    identity,
+    kernel_file,
+    link_command,
+    sealed,
+)
+from ansorlite.names import c_comment, c_string
 from ansorlite.target import Target
 
 if TYPE_CHECKING:
     from ansorlite.graph.module import CompiledModule
 
 ALIGN = 64
+CHUNK = 1 << 20  # bytes of weights that are written at a time
 SYMBOL = "ansorlite_kernel"
-SOURCE = Path(__file__).with_name("network.c.in")
-HEADER = Path(__file__).with_name("network.h.in")
-FLAGS = ("-O2", "-shared", "-fPIC", "-fvisibility=hidden")
-LIBRARIES = ("-ldl", "-lm", "-lpthread")
+SOURCE_FORM = Path(__file__).with_name("network.c.in")
+HEADER_FORM = Path(__file__).with_name("network.h.in")
 
 
 def save(module: "CompiledModule", folder: str | Path) -> Path:
     """Write the network into a new or empty folder and return the folder.
 
-    Raises AnsorliteError where the folder holds anything, or the C compiler refuses.
+    The folder is there whole or not at all. Raises AnsorliteError where the folder holds anything
+    or cannot be written, BuildError where the C compiler refuses.
     """
-    path = Path(folder)
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise AnsorliteError(f"{path} is there already: name a new folder, so that nothing is lost")
-    path.mkdir(parents=True, exist_ok=True)
+    try:
+        path = Path(folder)
+    except TypeError:
+        raise AnsorliteError(f"a {type(folder).__name__} names no folder: give a path") from None
     layout = _Layout(module)
-    objects = _write_objects(module, path)
-    weights = np.zeros(max(layout.weights_bytes, ALIGN), np.uint8)
-    for at, array in layout.weights:
-        flat = array.reshape(-1).view(np.uint8)
-        weights[at : at + flat.size] = flat
-    weights.tofile(path / WEIGHTS)
-    (path / "network.c").write_text(_source(module, layout))
-    (path / "network.h").write_text(_header(module))
-    command = ["cc", *FLAGS, "-o", LIBRARY, "network.c", *objects, *LIBRARIES]
-    metadata = _metadata(module, layout, command)
-    (path / METADATA).write_text(json.dumps(metadata, indent=1) + "\n")
-    if shutil.which("cc"):
-        done = subprocess.run(command, cwd=path, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise AnsorliteError(f"cc cannot link the network: {done.stderr.strip()[:500]}")
+    with whole_folder(path, last=METADATA) as made:
+        _fill(module, layout, made)
     return path
+
+
+def _fill(module: "CompiledModule", layout: "_Layout", path: Path) -> None:
+    files = {WEIGHTS: _write_weights(layout, path), **_write_objects(module, path)}
+    described = _described(module, layout)
+    source = _source(module, layout, identity(described, files))
+    (path / SOURCE).write_text(source, encoding="ascii")
+    (path / HEADER).write_text(_header(module), encoding="ascii")
+    if shutil.which("cc"):
+        _link(path, link_command(len(module.images)))
+        files[LIBRARY] = file_entry(path / LIBRARY)
+    files |= {name: file_entry(path / name) for name in (SOURCE, HEADER)}
+    metadata = json.dumps(sealed(described, files), indent=1) + "\n"
+    (path / METADATA).write_text(metadata, encoding="ascii")
+
+
+def _link(path: Path, command: Sequence[str]) -> None:
+    """Run the compiler in the folder, where its temporary files lie, too."""
+    before = {f.name for f in path.iterdir()}
+    try:
+        process = subprocess.Popen(
+            command,
+            cwd=path,
+            env={**os.environ, "TMPDIR": str(path)},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise BuildError(f"cc cannot be run: {error.strerror}: mend it or take it away") from None
+    try:
+        said, _ = process.communicate()
+    except BaseException:
+        os.killpg(process.pid, signal.SIGKILL)  # the compiler's own children, too
+        process.communicate()
+        raise
+    if process.returncode or not (path / LIBRARY).is_file():
+        text = " ".join(said.decode("utf-8", "replace").split())[:500]
+        raise BuildError(f"cc cannot link the network (status {process.returncode}): {text}")
+    for file in path.iterdir():
+        if file.name not in (*before, LIBRARY):
+            file.unlink()
 
 
 class _Layout:
@@ -79,8 +127,18 @@ class _Layout:
             self.weights.append((at, array))
             self._offsets[int(array.ctypes.data)] = at
             at += -(-array.nbytes // ALIGN) * ALIGN
-        self.weights_bytes = at
+        self.weights_bytes = max(at, ALIGN)
+        self.checksum = 0  # of the weights, when they are written
         self.slots = [[self.place(int(p or 0)) for p in args] for _, args in memory.calls]
+
+    def blocks(self) -> Iterator[Any]:
+        """All weights in order, in blocks of bytes that are multiples of `ALIGN`."""
+        for _, array in self.weights:
+            flat = array.reshape(-1).view(np.uint8)
+            for at in range(0, flat.size, CHUNK):
+                yield _padded(flat[at : at + CHUNK])
+        if not any(array.nbytes for _, array in self.weights):
+            yield np.zeros(ALIGN, np.uint8)
 
     def place(self, address: int) -> tuple[str, int]:
         if address in self._offsets:
@@ -91,16 +149,52 @@ class _Layout:
         raise AnsorliteError("a kernel reads memory that is not the network's own")
 
 
-def _write_objects(module: "CompiledModule", path: Path) -> list[str]:
+def _padded(block: Any) -> Any:
+    short = -block.size % ALIGN
+    return np.concatenate([block, np.zeros(short, np.uint8)]) if short else block
+
+
+def _write_objects(module: "CompiledModule", path: Path) -> dict[str, Any]:
     """The objects of all kernels, each with its entry point under a name of its own."""
-    names = []
+    files = {}
     for k, image in enumerate(module.images):
         if image.symbol != SYMBOL or SYMBOL.encode() not in image.object_bytes:
             raise AnsorliteError(f"kernel {k} has the entry point {image.symbol}, not {SYMBOL}")
         code = image.object_bytes.replace(SYMBOL.encode(), entry(k).encode())
-        (path / f"kernel{k}.o").write_bytes(code)
-        names.append(f"kernel{k}.o")
-    return names
+        (path / kernel_file(k)).write_bytes(code)
+        files[kernel_file(k)] = file_entry(path / kernel_file(k))
+    return files
+
+
+def _write_weights(layout: "_Layout", path: Path) -> dict[str, Any]:
+    """The file of all weights, without another copy of them in memory; sets `layout.checksum`."""
+    known, size, sums = hashlib.sha256(), 0, 0
+    with (path / WEIGHTS).open("wb") as file:
+        for block in layout.blocks():
+            file.write(block.data)
+            known.update(block.data)
+            sums += checksum(block, size // 8)
+            size += block.size
+    layout.checksum = sums % (1 << 64)
+    return {"bytes": size, "sha256": known.hexdigest()}
+
+
+def checksum(block: Any, at: int) -> int:
+    """What a block of bytes, a multiple of 8, adds to the sum that network.c checks.
+
+    Every 64-bit word is mixed with its position (Steele et al., SplittableRandom, OOPSLA'14, the
+    generator's output function); the mixed words are added modulo 2^64. `at` is the position of
+    the first word.
+    """
+    words = block.view(np.uint64)
+    x = words + np.arange(at + 1, at + 1 + words.size, dtype=np.uint64) * np.uint64(GOLDEN)
+    for shift, factor in MIX:
+        x = (x ^ (x >> np.uint64(shift))) * np.uint64(factor)
+    return int((x ^ (x >> np.uint64(31))).sum(dtype=np.uint64))
+
+
+GOLDEN = 0x9E3779B97F4A7C15
+MIX = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
 
 
 def entry(k: int) -> str:
@@ -108,7 +202,7 @@ def entry(k: int) -> str:
     return f"ansorlite_{k:06x}"[: len(SYMBOL)].ljust(len(SYMBOL), "_")
 
 
-def _source(module: "CompiledModule", layout: _Layout) -> str:
+def _source(module: "CompiledModule", layout: _Layout, known_as: str) -> str:
     """The C source: tables, then the code that is the same for every network."""
     used = range(len(module.images))
     calls = module.memory.calls
@@ -124,24 +218,50 @@ def _source(module: "CompiledModule", layout: _Layout) -> str:
 #define N_CALLS {len(calls)}
 #define N_INPUTS {len(module.graph_inputs)}
 #define N_OUTPUTS {len(module.graph_outputs)}
-#define MOST_SLOTS {widest}
+#define MOST_SLOTS {max(widest, 1)}
 #define ARENA_BYTES {layout.arena_bytes}ll
 #define WORKSPACE_BYTES {layout.workspace_bytes}ll
-#define WEIGHTS_BYTES {max(layout.weights_bytes, ALIGN)}ll
+#define WEIGHTS_BYTES {layout.weights_bytes}ll
+#define WEIGHTS_CHECKSUM {layout.checksum:#018x}ull
+#define IDENTITY {c_string(known_as)}
 """
-    rest = SOURCE.read_text()
-    rest = rest.replace("/* CALLS */", "\n".join(rows) or "  {0},")
-    rest = rest.replace("/* INPUTS */", _table(inputs)).replace("/* OUTPUTS */", _table(outputs))
     flags = [f for f in _required() if f in C_FLAGS]
     checks = "\n".join(f'  if (!__builtin_cpu_supports("{f}")) return "{f}";' for f in flags)
-    return rest.replace("/* TABLES */", tables).replace("/* CPU */", checks)
+    filled = {
+        "TABLES": tables,
+        "CALLS": "\n".join(rows) or "  {0},",
+        "INPUTS": _places(inputs),
+        "OUTPUTS": _places(outputs),
+        "TOLD": f"{_told('inputs', inputs)}\n{_told('outputs', outputs)}",
+        "CPU": checks,
+    }
+    return _filled(SOURCE_FORM, filled)
 
 
-def _table(values: Sequence[Mapping[str, Any]]) -> str:
-    rows = [
-        f"  {{\"{v['name']}\", {{'{v['kind']}', {v['offset']}ll}}, {v['bytes']}ll}}" for v in values
+def _filled(form: Path, parts: Mapping[str, str]) -> str:
+    """The form with each mark replaced once: nothing is looked for in what was filled in."""
+    marks = re.compile(rf"/\* ({'|'.join(parts)}) \*/")
+    return marks.sub(lambda found: parts[found[1]], form.read_text(encoding="ascii"))
+
+
+def _places(values: Sequence[Mapping[str, Any]]) -> str:
+    rows = [f"  {{{{'{v['kind']}', {v['offset']}ll}}, {v['bytes']}ll}}" for v in values]
+    return ",\n".join(rows) or "  {{0}}"
+
+
+def _told(kind: str, values: Sequence[Mapping[str, Any]]) -> str:
+    """What the library says of its inputs or outputs: names and dtypes as literals, shapes."""
+    shapes = [
+        f"static const long long {kind}_{k}_shape[] = {{{', '.join(map(str, v['shape'])) or 0}}};"
+        for k, v in enumerate(values)
     ]
-    return ",\n".join(rows)
+    rows = [
+        f"  {{{c_string(v['name'])}, {len(v['name'].encode('utf-8', 'surrogatepass'))}ll,"
+        f" {c_string(v['dtype'])}, {len(v['shape'])}, {kind}_{k}_shape, {v['bytes']}ll}},"
+        for k, v in enumerate(values)
+    ]
+    table = "\n".join(rows) or "  {0},"
+    return "\n".join([*shapes, f"static const network_value {kind}_told[] = {{", table, "};"])
 
 
 # Names that C compilers' __builtin_cpu_supports knows.
@@ -157,9 +277,13 @@ def _required() -> list[str]:
 
 def _header(module: "CompiledModule") -> str:
     graph = module.partition.graph
-    lines = [f" *   input {k}: {v}, {graph.types[v]}" for k, v in enumerate(module.graph_inputs)]
-    lines += [f" *   output {k}: {v}, {graph.types[v]}" for k, v in enumerate(module.graph_outputs)]
-    return HEADER.read_text().replace("/* VALUES */", "\n".join(lines))
+    ends = {"input": module.graph_inputs, "output": module.graph_outputs}
+    lines = [
+        f" *   {kind} {k}: {c_comment(v)}, {graph.types[v]}"
+        for kind, values in ends.items()
+        for k, v in enumerate(values)
+    ]
+    return _filled(HEADER_FORM, {"VALUES": "\n".join(lines)})
 
 
 def _value(module: "CompiledModule", name: str, kind: str, at: int) -> dict[str, Any]:
@@ -182,12 +306,10 @@ def _outputs(module: "CompiledModule", layout: _Layout) -> list[dict[str, Any]]:
     return [_value(module, v, *layout.place(module.address(v))) for v in module.graph_outputs]
 
 
-def _metadata(
-    module: "CompiledModule", layout: _Layout, command: Sequence[str]
-) -> Mapping[str, Any]:
+def _described(module: "CompiledModule", layout: _Layout) -> dict[str, Any]:
+    """The description of the network in network.json: `manifest.DESCRIBED`."""
     target = Target.detect()
     return {
-        "format": FORMAT,
         "network": module.partition.graph.name,
         "version": ansorlite.__version__,
         "triple": target.triple,
@@ -198,5 +320,4 @@ def _metadata(
         "arena_bytes": layout.arena_bytes,
         "weights_bytes": layout.weights_bytes,
         "kernels": len(module.images),
-        "link": " ".join(command),
     }

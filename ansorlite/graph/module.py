@@ -259,7 +259,9 @@ class CompiledModule:
 
     # ---- calls ----------------------------------------------------------------------------------
 
-    def __call__(self, *args: npt.ArrayLike, **named: npt.ArrayLike) -> Array | tuple[Array, ...]:
+    def __call__(
+        self, /, *args: npt.ArrayLike, **named: npt.ArrayLike
+    ) -> Array | tuple[Array, ...]:
         """Run on arrays in input order, or by input name; one array, or a tuple in output order.
 
         Raises ModelError for a wrong number, shape or dtype of inputs.
