@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ansorlite.errors import ModelError
+from ansorlite.names import shown
 
 Array = npt.NDArray[Any]
 ALIGNMENT = 64
@@ -50,10 +51,11 @@ address = _address if _IS_FIRST else _slow_address
 class Operand:
     """An array that native code reads or writes: C-contiguous, whole elements, any alignment."""
 
-    __slots__ = ("dtype", "name", "nbytes", "shape")
+    __slots__ = ("dtype", "label", "name", "nbytes", "shape")
 
     def __init__(self, name: str, shape: Sequence[int], dtype: npt.DTypeLike) -> None:
         self.name, self.shape, self.dtype = name, tuple(shape), np.dtype(dtype)
+        self.label = shown(name, 80)
         self.nbytes = math.prod(self.shape) * self.dtype.itemsize
 
     def fits(self, x: object) -> bool:
@@ -71,21 +73,21 @@ class Operand:
         try:
             x = np.asarray(value)
         except (ValueError, TypeError) as error:
-            raise ModelError(f"{shown(self.name)} is no array: {error}") from None
+            raise ModelError(f"{self.label} is no array: {error}") from None
         if x.shape != self.shape:
-            raise ModelError(f"{shown(self.name)} has shape {x.shape}, expected {self.shape}")
+            raise ModelError(f"{self.label} has shape {x.shape}, expected {self.shape}")
         if x.dtype != self.dtype:
-            raise ModelError(f"{shown(self.name)} has dtype {x.dtype}, expected {self.dtype}")
+            raise ModelError(f"{self.label} has dtype {x.dtype}, expected {self.dtype}")
         return x
 
     def check_result(self, x: object) -> None:
         """Raise ModelError where a caller's array cannot take a result; strides do not matter."""
         if not isinstance(x, np.ndarray):
             kind = type(x).__name__
-            raise ModelError(f"out for {shown(self.name)} is of type {kind}, give a numpy array")
+            raise ModelError(f"out for {self.label} is of type {kind}, give a numpy array")
         self.checked(x)
         if not x.flags.writeable:
-            raise ModelError(f"out for {shown(self.name)} is read-only: give a writable array")
+            raise ModelError(f"out for {self.label} is read-only: give a writable array")
 
     def read(self, value: npt.ArrayLike) -> Array:
         """The value as native code can read it, copied only where it has to be; else ModelError."""
@@ -93,12 +95,6 @@ class Operand:
         if not (x.flags.c_contiguous and x.flags.aligned):
             x = aligned_copy(x)
         return x
-
-
-def shown(name: str) -> str:
-    """A name from a file as text of one line and of bounded length."""
-    text = name if name.isprintable() else name.encode("unicode_escape").decode("ascii")
-    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 class Results:

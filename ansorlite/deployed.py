@@ -9,20 +9,17 @@ it was saved, lacks its library, or needs a CPU feature that this machine does n
 import ctypes
 import os
 import platform
-import threading
-import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
+from ansorlite.calls import Array, Operand, Results, address, new_lock
 from ansorlite.errors import ModelError
 from ansorlite.manifest import LIBRARY, VALUE, WEIGHTS, Metadata, check_files, read_metadata
 from ansorlite.names import shown
 
-Array = npt.NDArray[Any]
 ARCHITECTURES = {"AMD64": "x86_64", "arm64": "aarch64"}  # other words for the same
 
 
@@ -50,23 +47,31 @@ class DeployedModule:
         _check_machine(self.metadata, path)
         check_files(path, self.metadata)
         self._library = _library(path / LIBRARY, self.metadata)
-        self._lock = threading.Lock()
+        self._folder = path.resolve()
+        self._lock = new_lock(self)
+        self._operands, self._results = (
+            [Operand(v["name"], v["shape"], v["dtype"]) for v in self.metadata[kind]]
+            for kind in ("inputs", "outputs")
+        )
+        self._fresh = tuple(map(Results, self._results))
+        self._read = (ctypes.c_void_p * max(1, len(self._operands)))()
+        self._written = (ctypes.c_void_p * max(1, len(self._results)))()
+        self._places = ctypes.addressof(self._read), ctypes.addressof(self._written)
         self._net: int | None = None
         why = ctypes.c_char_p()
         weights = os.fsencode((path / WEIGHTS).resolve())
         self._net = self._library.network_open(weights, ctypes.byref(why))
         if not self._net:
             raise ModelError(f"{path} cannot be opened: {(why.value or b'?').decode()}")
-        if not self._library.network_is_parallel():
-            warnings.warn(
-                "no OpenMP runtime found, the network runs on one thread: install libgomp",
-                UserWarning,
-                stacklevel=3,
-            )
+        self._run = self._library.network_run
 
     def __del__(self) -> None:
         if getattr(self, "_net", None):
             self._library.network_close(self._net)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy, or what a pickle becomes, is loaded from the same folder."""
+        return DeployedModule, (self._folder,)
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -83,13 +88,19 @@ class DeployedModule:
 
         Raises ModelError for a wrong number, shape or dtype of inputs.
         """
-        given = [
-            _checked(v, x)
-            for v, x in zip(self.metadata["inputs"], self._ordered(args, named), strict=True)
-        ]
-        results = [np.empty(v["shape"], v["dtype"]) for v in self.metadata["outputs"]]
+        if named or len(args) != len(self._operands):
+            args = tuple(self._ordered(args, named))
+        given: list[Any] = []
+        for w, x in zip(self._operands, args):  # noqa: B905 (a call takes microseconds)
+            given.append(x if w.fits(x) else w.read(x))
         with self._lock:
-            self._library.network_run(self._net, _pointers(given), _pointers(results))
+            for k, x in enumerate(given):
+                self._read[k] = address(x)
+            results = [r.take() for r in self._fresh]
+            for k, y in enumerate(results):
+                self._written[k] = address(y)
+            if self._run(self._net, *self._places):
+                raise ModelError("the network cannot run: out of memory")
         return results[0] if len(results) == 1 else tuple(results)
 
     def _ordered(
@@ -140,7 +151,7 @@ def _library(file: Path, metadata: Metadata) -> ctypes.CDLL:
         library.network_open.restype = ctypes.c_void_p
         library.network_open.argtypes = (ctypes.c_char_p, ctypes.POINTER(ctypes.c_char_p))
         library.network_run.argtypes = (ctypes.c_void_p,) * 3
-        library.network_run.restype = None
+        library.network_run.restype = ctypes.c_int
         library.network_close.argtypes = (ctypes.c_void_p,)
         known_as = library.network_identity()
         tables = {
@@ -185,17 +196,3 @@ def _check_machine(metadata: Mapping[str, Any], path: Path) -> None:
             f"{path} was compiled for {metadata['cpu']}; this CPU lacks {', '.join(missing)}: "
             "compile the network on a machine like this one"
         )
-
-
-def _checked(v: Mapping[str, Any], x: npt.ArrayLike) -> Array:
-    array = np.asarray(x)
-    if list(array.shape) != v["shape"] or str(array.dtype) != v["dtype"]:
-        raise ModelError(
-            f"input {shown(v['name'], 80)} is {array.dtype}{list(array.shape)}, expected "
-            f"{v['dtype']}{v['shape']}"
-        )
-    return np.ascontiguousarray(array)
-
-
-def _pointers(arrays: Sequence[Array]) -> Any:
-    return (ctypes.c_void_p * max(1, len(arrays)))(*(a.ctypes.data for a in arrays))

@@ -25,9 +25,9 @@ from ansorlite.names import shown
 
 FORMAT = 2
 LIBRARY, METADATA, WEIGHTS = "libnetwork.so", "network.json", "weights.bin"
-SOURCE, HEADER = "network.c", "network.h"
+SOURCE, HEADER, THREADS = "network.c", "network.h", "threads.o"
 FLAGS = ("-O2", "-shared", "-fPIC", "-fvisibility=hidden")
-LIBRARIES = ("-ldl", "-lm", "-lpthread")
+LIBRARIES = ("-lm", "-lpthread")
 MOST_BYTES = 64 << 20  # of network.json
 # What network.json says beside the format, and the type of each.
 DESCRIBED: dict[str, type] = {
@@ -45,6 +45,7 @@ DESCRIBED: dict[str, type] = {
 SEALED: dict[str, type] = {"link": str, "identity": str, "files": dict, "sha256": str}
 VALUE: dict[str, type] = {"name": str, "shape": list, "dtype": str, "bytes": int}
 HEX = re.compile("[0-9a-f]{64}")
+SIZES = range(1 << 63)
 
 Metadata = dict[str, Any]
 
@@ -57,7 +58,7 @@ def kernel_file(k: int) -> str:
 def link_command(kernels: int) -> list[str]:
     """What makes the library of the other files, in their folder."""
     objects = [kernel_file(k) for k in range(kernels)]
-    return ["cc", *FLAGS, "-o", LIBRARY, SOURCE, *objects, *LIBRARIES]
+    return ["cc", *FLAGS, "-o", LIBRARY, SOURCE, *objects, THREADS, *LIBRARIES]
 
 
 # ---- writing ------------------------------------------------------------------------------------
@@ -83,7 +84,7 @@ def identity(described: Mapping[str, Any], parts: Mapping[str, Any]) -> str:
 
 def parts(kernels: int) -> tuple[str, ...]:
     """The files that the identity covers."""
-    return (WEIGHTS, *map(kernel_file, range(kernels)))
+    return (WEIGHTS, THREADS, *map(kernel_file, range(kernels)))
 
 
 def sealed(described: Mapping[str, Any], files: Mapping[str, Any]) -> Metadata:
@@ -199,7 +200,7 @@ def _check_types(file: Path, found: Mapping[str, Any]) -> None:
 def _check_keys(file: Path, at: str, found: Any, types: Mapping[str, type]) -> None:
     for key, kind in types.items():
         value: Any = found.get(key) if isinstance(found, dict) else None
-        right = type(value) is kind and (kind is not int or 0 <= int(value) < 1 << 63)
+        right = type(value) is kind and (kind is not int or value in SIZES)
         if not right or (key in ("sha256", "identity") and not HEX.fullmatch(value)):
             raise _damaged(file, f"{at}{key} is no {kind.__name__} that can be right")
 

@@ -23,7 +23,6 @@ from ansorlite.calls import (
     new_lock,
     resident_copy,
     resident_empty,
-    shown,
 )
 from ansorlite.codegen.build import build_program, kernel_assembly, llvm_ir
 from ansorlite.codegen.image import KernelImage, Param
@@ -169,7 +168,7 @@ class Kernel:
             raise self._wrong_count(args)
         for w, x in zip(wanted, args, strict=True):
             if w.direct and not w.fits(w.checked(x)):
-                raise ModelError(f"cannot prepare a call: {shown(w.name)} is no contiguous array")
+                raise ModelError(f"cannot prepare a call: {w.label} is no contiguous array")
         arrays: list[Any] = [
             x if w.direct and w.fits(x) else w.read(x) for w, x in zip(wanted, args, strict=True)
         ]
@@ -196,7 +195,7 @@ class Kernel:
         return run
 
     def _wrong_count(self, args: Sequence[npt.ArrayLike]) -> ModelError:
-        names = ", ".join(shown(w.name) for w in self._wanted)
+        names = ", ".join(w.label for w in self._wanted)
         return ModelError(f"the kernel takes {len(self._wanted)} arrays ({names}), got {len(args)}")
 
     def _derived_from(self, arrays: Sequence[Any]) -> list[Array]:
@@ -223,7 +222,7 @@ class Kernel:
             if not (w.fits(x) and x.flags.writeable):
                 w.check_result(x)
             if k and any(np.shares_memory(x, y) for y in given[:k]):
-                raise ModelError(f"out for {shown(w.name)} shares memory with another result")
+                raise ModelError(f"out for {w.label} shares memory with another result")
             start = address(x)
             end, free = start + w.nbytes, w.fits(x)
             for y in read:

@@ -262,7 +262,9 @@ end:
 
 define void @ansorlite_parallel(ptr %body, ptr %data, i64 %asked, i64 %all) {
 entry:
-  %most = load i64, ptr @threads
+  %usual = load i64, ptr @threads
+  %exactly = icmp ne i64 %all, 0
+  %most = select i1 %exactly, i64 MAX_THREADS, i64 %usual
   %more = icmp ult i64 %asked, %most
   %wanted = select i1 %more, i64 %asked, i64 %most
   %alone = icmp ule i64 %wanted, 1
@@ -305,8 +307,7 @@ rouse:
   br label %run
 run:
   call void %body(ptr %data, i64 0, i64 %size)
-  %together = icmp ne i64 %all, 0
-  br i1 %together, label %gather, label %close
+  br i1 %exactly, label %gather, label %close
 gather:
   %looks = phi i32 [ 0, %run ], [ %again, %absent ]
   %seen = load atomic i64, ptr @gate acquire, align 8

@@ -1,9 +1,9 @@
 """Step after `compile`: a compiled network -> a folder that runs without this package's tools.
 
 In: a `CompiledModule` and a folder. Out, in it: `libnetwork.so` where a C compiler links one,
-else what it is linked from; `network.h`, `network.c` (all kernels in order, memory, OpenMP found
-when it is loaded), `kernel*.o`, `weights.bin` in the kernels' own layouts, `network.json`. Python
-reads the folder by `ansorlite.deployed`, which needs numpy alone; C by `network.h`.
+else what it is linked from; `network.h`, `network.c` (all kernels in order, memory), `kernel*.o`,
+`threads.o`, `weights.bin` in the kernels' own layouts, `network.json`. Python reads the folder by
+`ansorlite.deployed`, which needs numpy alone; C by `network.h`.
 """
 
 import hashlib
@@ -13,13 +13,16 @@ import re
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 import ansorlite
+from ansorlite.codegen.compile import compile_module
+from ansorlite.codegen.openmp import pool_object
+from ansorlite.codegen.threads import SERIAL_IR
 from ansorlite.deployed import cpu_flags
 from ansorlite.errors import AnsorliteError, BuildError
 from ansorlite.graph.whole_folder import whole_folder
@@ -28,6 +31,7 @@ from ansorlite.manifest import (
     LIBRARY,
     METADATA,
     SOURCE,
+    THREADS,
     WEIGHTS,
     file_entry,
     identity,
@@ -110,7 +114,7 @@ def _link(path: Path, command: Sequence[str]) -> None:
 class _Layout:
     """Where each pointer of each kernel points to: (kind, byte offset), by the module's addresses.
 
-    Kinds are "A" for the arena, "W" for weights, "S" for the workspace.
+    Kinds are "A" for the arena, "W" for weights, "S" for the workspace, "C" for the caller's.
     """
 
     def __init__(self, module: "CompiledModule") -> None:
@@ -129,7 +133,12 @@ class _Layout:
             at += -(-array.nbytes // ALIGN) * ALIGN
         self.weights_bytes = max(at, ALIGN)
         self.checksum = 0  # of the weights, when they are written
-        self.slots = [[self.place(int(p or 0)) for p in args] for _, args in memory.calls]
+        self.links, self.results = memory.links, memory.results
+        given = {(link.call, link.slot) for link in memory.links}
+        self.slots = [
+            [("C", 0) if (k, s) in given else self.place(int(p or 0)) for s, p in enumerate(args)]
+            for k, (_, args) in enumerate(memory.calls)
+        ]
 
     def blocks(self) -> Iterator[Any]:
         """All weights in order, in blocks of bytes that are multiples of `ALIGN`."""
@@ -163,6 +172,13 @@ def _write_objects(module: "CompiledModule", path: Path) -> dict[str, Any]:
         code = image.object_bytes.replace(SYMBOL.encode(), entry(k).encode())
         (path / kernel_file(k)).write_bytes(code)
         files[kernel_file(k)] = file_entry(path / kernel_file(k))
+    target = Target.detect()
+    try:
+        threads = pool_object(target)
+    except ValueError:  # a system that the pool does not know
+        threads = compile_module(SERIAL_IR, target)
+    (path / THREADS).write_bytes(threads)
+    files[THREADS] = file_entry(path / THREADS)
     return files
 
 
@@ -212,10 +228,12 @@ def _source(module: "CompiledModule", layout: _Layout, known_as: str) -> str:
         places = ", ".join(f"{{'{kind}', {at}ll}}" for kind, at in slots)
         rows.append(f"  {{{entry(k)}, {len(slots)}, {{{places}}}}},")
     kernels = "\n".join(f"extern void {entry(k)}(void **);" for k in used)
-    inputs, outputs = _inputs(module, layout), _outputs(module, layout)
+    inputs = [_value(module, v) for v in module.graph_inputs]
+    outputs = [_value(module, v) for v in module.graph_outputs]
     tables = f"""{kernels}
 
 #define N_CALLS {len(calls)}
+#define N_LINKS {len(layout.links)}
 #define N_INPUTS {len(module.graph_inputs)}
 #define N_OUTPUTS {len(module.graph_outputs)}
 #define MOST_SLOTS {max(widest, 1)}
@@ -230,8 +248,9 @@ def _source(module: "CompiledModule", layout: _Layout, known_as: str) -> str:
     filled = {
         "TABLES": tables,
         "CALLS": "\n".join(rows) or "  {0},",
-        "INPUTS": _places(inputs),
-        "OUTPUTS": _places(outputs),
+        "LINKS": _rows((n.call, n.slot, n.index, int(n.written)) for n in layout.links),
+        "INPUTS": ", ".join(f"{v['bytes']}ll" for v in inputs) or "0",
+        "OUTPUTS": _rows(_origins(module, layout, outputs)),
         "TOLD": f"{_told('inputs', inputs)}\n{_told('outputs', outputs)}",
         "CPU": checks,
     }
@@ -244,9 +263,20 @@ def _filled(form: Path, parts: Mapping[str, str]) -> str:
     return marks.sub(lambda found: parts[found[1]], form.read_text(encoding="ascii"))
 
 
-def _places(values: Sequence[Mapping[str, Any]]) -> str:
-    rows = [f"  {{{{'{v['kind']}', {v['offset']}ll}}, {v['bytes']}ll}}" for v in values]
-    return ",\n".join(rows) or "  {{0}}"
+def _rows(rows: Iterable[Sequence[Any]]) -> str:
+    return ",\n".join(f"  {{{', '.join(map(str, row))}}}" for row in rows) or "  {0}"
+
+
+def _origins(
+    module: "CompiledModule", layout: _Layout, outputs: Sequence[Mapping[str, Any]]
+) -> Iterator[tuple[str, str, str]]:
+    """Of each output where its values come from, as network.c writes it."""
+    for v, origin in zip(outputs, layout.results, strict=True):
+        kind = {"written": "K", "constant": "W", "input": "I", "output": "O"}[origin.kind]
+        at = origin.index
+        if kind == "W":
+            _, at = layout.place(module.constant_address(v["name"]))
+        yield f"'{kind}'", f"{at}ll", f"{v['bytes']}ll"
 
 
 def _told(kind: str, values: Sequence[Mapping[str, Any]]) -> str:
@@ -286,24 +316,14 @@ def _header(module: "CompiledModule") -> str:
     return _filled(HEADER_FORM, {"VALUES": "\n".join(lines)})
 
 
-def _value(module: "CompiledModule", name: str, kind: str, at: int) -> dict[str, Any]:
+def _value(module: "CompiledModule", name: str) -> dict[str, Any]:
     known = module.partition.graph.types[name]
     return {
         "name": name,
         "shape": list(known.shape),
         "dtype": known.dtype,
         "bytes": known.size * np.dtype(known.dtype).itemsize,
-        "kind": kind,
-        "offset": at,
     }
-
-
-def _inputs(module: "CompiledModule", layout: _Layout) -> list[dict[str, Any]]:
-    return [_value(module, v, *layout.place(module.address(v))) for v in module.graph_inputs]
-
-
-def _outputs(module: "CompiledModule", layout: _Layout) -> list[dict[str, Any]]:
-    return [_value(module, v, *layout.place(module.address(v))) for v in module.graph_outputs]
 
 
 def _described(module: "CompiledModule", layout: _Layout) -> dict[str, Any]:
@@ -315,8 +335,8 @@ def _described(module: "CompiledModule", layout: _Layout) -> dict[str, Any]:
         "triple": target.triple,
         "cpu": target.cpu,
         "requires": _required(),
-        "inputs": _inputs(module, layout),
-        "outputs": _outputs(module, layout),
+        "inputs": [_value(module, v) for v in module.graph_inputs],
+        "outputs": [_value(module, v) for v in module.graph_outputs],
         "arena_bytes": layout.arena_bytes,
         "weights_bytes": layout.weights_bytes,
         "kernels": len(module.images),

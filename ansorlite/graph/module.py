@@ -22,7 +22,6 @@ from ansorlite.calls import (
     new_lock,
     resident_copy,
     resident_empty,
-    shown,
 )
 from ansorlite.codegen.image import KernelImage, Param
 from ansorlite.codegen.kernel import derive
@@ -277,7 +276,7 @@ class CompiledModule:
     def _bind(self, args: Sequence[npt.ArrayLike]) -> tuple[list[Any], list[Array]]:
         """Let the kernels read these arrays: (they, as read; arrays that results go to)."""
         if len(args) != len(self._operands):
-            names = ", ".join(shown(v) for v in self.partition.graph.inputs)
+            names = ", ".join(w.label for w in self._operands)
             raise ModelError(
                 f"the network takes {len(self._operands)} inputs ({names}), got {len(args)}"
             )

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ansorlite.codegen.loader import HUGE_PAGE, HUGE_PAGES_FROM
+from ansorlite.calls import HUGE_PAGE, HUGE_PAGES_FROM
 from ansorlite.errors import AnsorliteError
 
 Array = npt.NDArray[Any]

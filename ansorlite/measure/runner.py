@@ -6,8 +6,7 @@ holds the task's data (see `measure.session`); when a candidate hangs or crashes
 killed, replaced and prepared again. One kernel runs at a time. Times are in seconds.
 """
 
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Protocol, Self
@@ -29,7 +28,6 @@ SESSION_ENTRY = "ansorlite.measure.session:serve"
 MEMORY_BYTES = 4 << 30
 HEATS = 3
 HEAT_S = 0.8  # least seconds of a heat, where there are several
-AFFINITY_VARIABLES = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
 CRASH_HINT = (
     " (every buffer lies between guard pages and inputs are read-only: an access outside"
     " a buffer, or a write to an input)"
@@ -119,7 +117,7 @@ class LocalRunner:
         self._prepare_timeout_s = prepare_timeout_s
         # with the reference, so that a process that replaces another need not compute it again
         self._tasks: dict[str, tuple[CheckSpec, Reference]] = {}
-        env = thread_variables(self.n_threads, Target.detect().cores, os.environ)
+        env = thread_variables(self.n_threads)
         initargs = (policy or TimingPolicy(), memory_bytes)
         self._worker = Worker(SESSION_ENTRY, initargs, name="runner", env=env, max_tasks=max_tasks)
         self._worker.start()
@@ -211,20 +209,11 @@ class LocalRunner:
         return PrepareResult(False, error, reply.seconds)
 
 
-def thread_variables(n_threads: int, cores: int, user: Mapping[str, str]) -> dict[str, str]:
-    """Environment of the runner: the number of threads, and where they may run.
-
-    The OpenMP runtime's threads spin while they wait. Where there are as many of them as cores and
-    anything else runs, the system may put two on one core, and then each waits for the other's
-    time slice to end: 8 ms a call, steadily, for a kernel of 60 us (seen on two cores with a load
-    of 1.8). So each gets a core of its own, unless the user has arranged that otherwise. With
-    fewer threads than cores there is room to move, and binding would stack up parallel tuners.
-    """
-    # numpy's own threads would spin beside the kernel's
-    env = {"OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OMP_NUM_THREADS": str(n_threads)}
-    if 1 < n_threads >= cores and not any(name in user for name in AFFINITY_VARIABLES):
-        env |= {"OMP_PROC_BIND": "close", "OMP_PLACES": "threads"}
-    return env
+def thread_variables(n_threads: int) -> dict[str, str]:
+    """Environment of the runner: the threads of kernels, and none of numpy's own beside them."""
+    n = str(n_threads)
+    numpy = {"OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    return {**numpy, "ANSORLITE_NUM_THREADS": n, "OMP_NUM_THREADS": n}
 
 
 def _result(reply: Reply) -> MeasureResult:

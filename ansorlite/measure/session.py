@@ -8,7 +8,6 @@ the same for several kernels, which then run in turn. Out: `PrepareResult`, `Mea
 in seconds.
 """
 
-import os
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -21,6 +20,7 @@ import numpy.typing as npt
 
 from ansorlite.codegen.image import KernelImage, Param
 from ansorlite.codegen.loader import NativeFunction, load_image
+from ansorlite.codegen.openmp import max_threads
 from ansorlite.errors import AnsorliteError
 from ansorlite.measure.canary import local_canary
 from ansorlite.measure.compare import Expected, describe
@@ -64,7 +64,7 @@ def serve(policy: TimingPolicy, memory_bytes: int) -> Callable[[Any], Any]:
     """The handler of the runner's requests; a run of an unknown task is answered with None."""
     tasks: OrderedDict[str, TaskData] = OrderedDict()
     flush = _make_flush() if policy.cold else None
-    canary = local_canary(int(os.environ.get("OMP_NUM_THREADS", 0)) or Target.detect().cores)
+    canary = local_canary(max_threads())
 
     def handle(request: tuple[Any, ...]) -> Answer:
         match request:

@@ -148,7 +148,7 @@ def test_a_stage_of_constants_is_computed_ahead(runner: LocalRunner) -> None:
 
 def test_kernels_use_the_threads_that_were_asked_for(runner: LocalRunner) -> None:
     def spec(n: int) -> CheckSpec:
-        out = te.compute((1,), lambda i: te.const(n, "int32"), name="threads")
+        out = te.compute((1,), lambda i: te.const(n, "int64"), name="threads")
         return CheckSpec(te.ComputeDAG([out]), 0, mk.threads_kernel())
 
     assert runner.n_threads == 3
@@ -157,12 +157,9 @@ def test_kernels_use_the_threads_that_were_asked_for(runner: LocalRunner) -> Non
     assert not wrong.ok and "threads[0] is 3, expected 4; 1 of 1" in wrong.error
 
 
-def test_threads_are_bound_where_they_fill_the_machine() -> None:
-    bound = {"OMP_PROC_BIND": "close", "OMP_PLACES": "threads"}
-    assert thread_variables(4, 4, {}).items() >= bound.items()
-    assert thread_variables(4, 4, {})["OMP_NUM_THREADS"] == "4"
-    for n_threads, cores, user in ((2, 4, {}), (1, 1, {}), (4, 4, {"OMP_PLACES": "cores"})):
-        assert not bound.keys() & thread_variables(n_threads, cores, user).keys()
+def test_the_process_is_told_its_threads() -> None:
+    told = thread_variables(4)
+    assert told["ANSORLITE_NUM_THREADS"] == told["OMP_NUM_THREADS"] == "4"
 
 
 @pytest.mark.parametrize(
@@ -288,9 +285,9 @@ def test_a_killed_tuner_leaves_no_process() -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs /proc")
-def test_the_process_has_one_openmp_runtime_and_no_learner(runner: LocalRunner) -> None:
+def test_the_process_has_no_openmp_runtime_and_no_learner(runner: LocalRunner) -> None:
     assert runner.run("t", mk.kernel()).ok
     lines = Path(f"/proc/{pid_of(runner)}/maps").read_text().splitlines()
     libraries = {Path(line.split()[-1]).name for line in lines if ".so" in line}
-    assert len([x for x in libraries if re.match(r"lib(g|i)?omp", x)]) <= 1, libraries
+    assert not [x for x in libraries if re.match(r"lib(g|i)?omp", x)], libraries
     assert not [x for x in libraries if re.search("lightgbm|torch|onnx", x)]
