@@ -44,8 +44,8 @@ DESCRIBED: dict[str, type] = {
 }
 SEALED: dict[str, type] = {"link": str, "identity": str, "files": dict, "sha256": str}
 VALUE: dict[str, type] = {"name": str, "shape": list, "dtype": str, "bytes": int}
+MACH_O = (b"\xcf\xfa\xed\xfe", b"\xca\xfe\xba\xbe")
 HEX = re.compile("[0-9a-f]{64}")
-SIZES = range(1 << 63)
 
 Metadata = dict[str, Any]
 
@@ -200,7 +200,8 @@ def _check_types(file: Path, found: Mapping[str, Any]) -> None:
 def _check_keys(file: Path, at: str, found: Any, types: Mapping[str, type]) -> None:
     for key, kind in types.items():
         value: Any = found.get(key) if isinstance(found, dict) else None
-        right = type(value) is kind and (kind is not int or value in SIZES)
+        number = value if type(value) is int else 0
+        right = type(value) is kind and 0 <= number < 1 << 63
         if not right or (key in ("sha256", "identity") and not HEX.fullmatch(value)):
             raise _damaged(file, f"{at}{key} is no {kind.__name__} that can be right")
 
@@ -222,13 +223,13 @@ def _check_value(file: Path, at: str, value: Mapping[str, Any]) -> None:
 def _is_whole(library: Path) -> bool:
     """Whether all that the head of an ELF file names lies inside of the file.
 
-    Files of other kinds are left to the dynamic loader, which reads their head first.
+    Libraries of macOS are left to its own loader.
     """
     size = library.stat().st_size
     with library.open("rb") as file:
         head = file.read(64)
         if head[:4] != b"\x7fELF":
-            return True
+            return head[:4] in MACH_O
         if len(head) < 64 or head[4] != 2 or head[5] not in (1, 2):
             return False
         order = "<" if head[5] == 1 else ">"

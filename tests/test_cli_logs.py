@@ -44,6 +44,16 @@ def test_stats_count_what_there_is(run: Run, tmp_path: Path, task: SearchTask) -
     assert "failures: RUN_ERROR 1" in out and "damaged: line 4" in out
 
 
+def test_names_in_a_log_are_no_commands_to_a_terminal(
+    run: Run, tmp_path: Path, task: SearchTask
+) -> None:
+    odd = replace(record(task), task_name="a\nb\x1b[2J", timestamp=1e300)
+    log = write(tmp_path / "log", [odd])
+    status, out, _ = run("log", "stats", log)
+    assert status == 0 and "a\\nb\\x1b[2J" in out
+    assert out.replace("\n", "").isprintable() and out.count("\n") == 6
+
+
 def test_merge_keeps_everything_once(run: Run, tmp_path: Path, task: SearchTask) -> None:
     a = write(tmp_path / "a", [record(task), record(task, 1)])
     b = write(tmp_path / "b", [record(task, 1), record(task, 2)])

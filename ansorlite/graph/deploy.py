@@ -74,8 +74,8 @@ def _fill(module: "CompiledModule", layout: "_Layout", path: Path) -> None:
     source = _source(module, layout, identity(described, files))
     (path / SOURCE).write_text(source, encoding="ascii")
     (path / HEADER).write_text(_header(module), encoding="ascii")
-    if shutil.which("cc"):
-        _link(path, link_command(len(module.images)))
+    if compiler := shutil.which("cc"):
+        _link(path, [compiler, *link_command(len(module.images))[1:]])
         files[LIBRARY] = file_entry(path / LIBRARY)
     files |= {name: file_entry(path / name) for name in (SOURCE, HEADER)}
     metadata = json.dumps(sealed(described, files), indent=1) + "\n"
@@ -104,7 +104,7 @@ def _link(path: Path, command: Sequence[str]) -> None:
         process.communicate()
         raise
     if process.returncode or not (path / LIBRARY).is_file():
-        text = " ".join(said.decode("utf-8", "replace").split())[:500]
+        text = " ".join(said.decode("utf-8", "replace").split())[:500] or "it said nothing"
         raise BuildError(f"cc cannot link the network (status {process.returncode}): {text}")
     for file in path.iterdir():
         if file.name not in (*before, LIBRARY):

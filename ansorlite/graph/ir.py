@@ -13,6 +13,7 @@ import numpy.typing as npt
 from ansorlite.errors import ModelError
 from ansorlite.graph.operators import OPERATORS, Operator
 from ansorlite.graph.types import Array, Attr, Attrs, TensorType, type_of
+from ansorlite.names import shown
 
 
 @dataclass(frozen=True)
@@ -34,8 +35,8 @@ class Node:
         return OPERATORS[self.op]
 
     def __str__(self) -> str:
-        args = [*self.inputs, *(f"{k}={_show(v)}" for k, v in self.attrs.items())]
-        return f"{', '.join(self.outputs)} = {self.op}({', '.join(args)})"
+        args = [*map(shown, self.inputs), *(f"{k}={_show(v)}" for k, v in self.attrs.items())]
+        return f"{', '.join(map(shown, self.outputs))} = {self.op}({', '.join(args)})"
 
 
 def _show(value: Attr) -> str:
@@ -54,11 +55,11 @@ class Graph:
     constants: Mapping[str, Array]
 
     def __str__(self) -> str:
-        head = ", ".join(f"{v}: {self.types[v]}" for v in self.inputs)
-        lines = [f"graph {self.name}({head}):"]
-        lines += [f"    {v} = constant {self.types[v]}" for v in self.constants]
+        head = ", ".join(f"{shown(v)}: {self.types[v]}" for v in self.inputs)
+        lines = [f"graph {shown(self.name)}({head}):"]
+        lines += [f"    {shown(v)} = constant {self.types[v]}" for v in self.constants]
         lines += [f"    {n}  # {self.types[n.output]}" for n in self.nodes]
-        return "\n".join([*lines, f"    return {', '.join(self.outputs)}", ""])
+        return "\n".join([*lines, f"    return {', '.join(map(shown, self.outputs))}", ""])
 
     @property
     def producers(self) -> dict[str, Node]:

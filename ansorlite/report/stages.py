@@ -14,6 +14,7 @@ from ansorlite.cost.features import FeaturePlan
 from ansorlite.cost.names import FEATURE_NAMES
 from ansorlite.errors import AnsorliteError
 from ansorlite.ir.program import Program
+from ansorlite.names import shown
 from ansorlite.report.units import format_gflops, format_latency, rate
 from ansorlite.space.sketch import Sketch
 from ansorlite.target import Target
@@ -85,4 +86,4 @@ def trial_line(
         f"sketch {sketch}",
         values_text(values),
     ]
-    return ", ".join(p for p in parts if p)
+    return shown(", ".join(p for p in parts if p))

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self, TextIO
 
+from ansorlite.names import shown
 from ansorlite.report.units import (
     format_flop_rate,
     format_latency,
@@ -77,7 +78,7 @@ def format_snapshot(
         "" if now.round is None else f"round {now.round}",
         f"{format_seconds(now.elapsed_s)} used",
     ]
-    return ", ".join(part for part in parts if part)
+    return shown(", ".join(part for part in parts if part))
 
 
 def format_failures(failures: Mapping[str, int]) -> str:
@@ -139,6 +140,7 @@ class Progress:
         """A line that stays: a warning, the first error, the end of a task."""
         if self._quiet:
             return
+        text = shown(text)
         if self._bar is None:
             self._print(text)
         else:

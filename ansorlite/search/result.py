@@ -13,6 +13,7 @@ from ansorlite.errors import AnsorliteError
 from ansorlite.ir.program import Program
 from ansorlite.measure.limits import least_seconds
 from ansorlite.measure.peak import Peak
+from ansorlite.names import shown
 from ansorlite.records import Record
 from ansorlite.report.tables import time_table
 from ansorlite.report.units import format_gflops, format_latency, format_share
@@ -64,7 +65,7 @@ class BestProgram:
             f"{format_gflops(self.gflops * 1e9)} GFLOP/s{of_peak} "
             f"(trial {self.record.trial}, sketch {record_sketch(self.task, self.record)})"
         )
-        return f"{head}\n{self.program}"
+        return f"{shown(head)}\n{self.program}"
 
 
 class Rival(NamedTuple):
