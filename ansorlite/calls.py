@@ -53,9 +53,11 @@ class Operand:
 
     __slots__ = ("dtype", "label", "name", "nbytes", "shape")
 
-    def __init__(self, name: str, shape: Sequence[int], dtype: npt.DTypeLike) -> None:
+    def __init__(
+        self, name: str, shape: Sequence[int], dtype: npt.DTypeLike, kind: str = ""
+    ) -> None:
         self.name, self.shape, self.dtype = name, tuple(shape), np.dtype(dtype)
-        self.label = shown(name, 80)
+        self.label = f"{kind} {shown(name, 80)}".strip()  # as errors name it
         self.nbytes = math.prod(self.shape) * self.dtype.itemsize
 
     def fits(self, x: object) -> bool:

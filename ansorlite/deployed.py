@@ -50,8 +50,8 @@ class DeployedModule:
         self._folder = path.resolve()
         self._lock = new_lock(self)
         self._operands, self._results = (
-            [Operand(v["name"], v["shape"], v["dtype"]) for v in self.metadata[kind]]
-            for kind in ("inputs", "outputs")
+            [Operand(v["name"], v["shape"], v["dtype"], kind) for v in self.metadata[f"{kind}s"]]
+            for kind in ("input", "output")
         )
         self._fresh = tuple(map(Results, self._results))
         self._read = (ctypes.c_void_p * max(1, len(self._operands)))()

@@ -31,6 +31,7 @@ from ansorlite.graph.ir import Graph
 from ansorlite.graph.memory import Lifetime, plan_arena
 from ansorlite.graph.partition import Partition, Subgraph, tasks
 from ansorlite.ir.layout import Layout
+from ansorlite.names import shown
 from ansorlite.target import Target
 
 
@@ -144,13 +145,13 @@ class CompiledModule:
         self._links = tuple(links)
         self._order = [by_subgraph[n] for n in range(len(parts.subgraphs))]
         self._sequence = CallSequence([(native, args) for native, args, _ in self._calls])
-        self._operands = tuple(_operand(graph, v) for v in graph.inputs)
+        self._operands = tuple(_operand(graph, v, "input") for v in graph.inputs)
         self._reads: tuple[list[tuple[Any, int]], ...] = tuple([] for _ in graph.inputs)
         self._fills: tuple[list[tuple[Any, int]], ...] = tuple([] for _ in graph.outputs)
         for link in links:
             into = self._fills if link.written else self._reads
             into[link.index].append((self._calls[link.call][1], link.slot))
-        self._outputs = tuple(Results(_operand(graph, v)) for v in graph.outputs)
+        self._outputs = tuple(Results(_operand(graph, v, "output")) for v in graph.outputs)
 
     def _origins(self) -> Iterator[Result]:
         """Of each graph output in order."""
@@ -276,7 +277,7 @@ class CompiledModule:
     def _bind(self, args: Sequence[npt.ArrayLike]) -> tuple[list[Any], list[Array]]:
         """Let the kernels read these arrays: (they, as read; arrays that results go to)."""
         if len(args) != len(self._operands):
-            names = ", ".join(w.label for w in self._operands)
+            names = ", ".join(shown(w.name, 80) for w in self._operands)
             raise ModelError(
                 f"the network takes {len(self._operands)} inputs ({names}), got {len(args)}"
             )
@@ -371,9 +372,9 @@ class CompiledModule:
         return sum(x.nbytes for x in self._constants.values())
 
 
-def _operand(graph: Graph, value: str) -> Operand:
+def _operand(graph: Graph, value: str, kind: str) -> Operand:
     known = graph.types[value]
-    return Operand(value, known.shape, known.dtype)
+    return Operand(value, known.shape, known.dtype, kind)
 
 
 def _without_weights(parts: Partition) -> Partition:

@@ -156,7 +156,7 @@ def test_wrong_inputs(saved: Path) -> None:
     net = load_module(saved)
     with pytest.raises(ModelError, match="takes 2 inputs"):
         net(INPUTS[0])
-    with pytest.raises(ModelError, match=r"input x is float64\[2, 3, 8, 8\], expected float32"):
+    with pytest.raises(ModelError, match="input x has dtype float64, expected float32"):
         net(INPUTS[0].astype(np.float64), INPUTS[1])
     with pytest.raises(ModelError, match="has no input z"):
         net(z=INPUTS[0])
