@@ -30,6 +30,8 @@ class MeasureError(AnsorliteError):
 class ScheduleError(AnsorliteError):
     """A schedule step is illegal where it was applied."""
 
+    status = 2  # no command applies steps of its own but those of a log
+
 
 class BuildError(AnsorliteError):
     """A program could not be turned into native code."""

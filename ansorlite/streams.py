@@ -8,10 +8,11 @@ results: where they cannot be written, that is an error.
 
 import contextlib
 import fcntl
+import io
 import os
 import re
 import sys
-from typing import TextIO
+from typing import TextIO, cast
 
 from ansorlite.errors import MachineError
 
@@ -49,7 +50,7 @@ def tell(text: str, stream: TextIO | None = None) -> None:
     # OSError: full, or a terminal that is gone; ValueError: closed
     with contextlib.suppress(OSError, ValueError):
         if stream is not None:
-            print(_encodable(printable(text), stream), file=stream, flush=True)
+            print(_encoded_as(printable(text), stream), file=stream, flush=True)
 
 
 def put(text: str, end: str = "\n") -> None:
@@ -60,7 +61,7 @@ def put(text: str, end: str = "\n") -> None:
     if sys.stdout is None:
         return
     try:
-        print(_encodable(printable(text), sys.stdout), end=end, flush=True)
+        print(_encoded_as(printable(text), sys.stdout), end=end, flush=True)
     except BrokenPipeError:
         raise
     except (OSError, ValueError) as error:
@@ -68,7 +69,7 @@ def put(text: str, end: str = "\n") -> None:
         raise MachineError(f"cannot write to standard output: {reason}") from error
 
 
-def _encodable(text: str, stream: TextIO) -> str:
+def _encoded_as(text: str, stream: TextIO) -> str:
     """The text with escapes for what the stream's encoding does not have."""
     encoding = getattr(stream, "encoding", None) or "utf-8"
     return text.encode(encoding, "backslashreplace").decode(encoding)
@@ -99,20 +100,55 @@ def above_standard(fd: int) -> int:
     return moved
 
 
-def drop_unwritten() -> bool:
+def drop_unwritten() -> OSError | ValueError | None:
     """Flush the standard streams; what cannot be written is dropped, so that leaving is quiet.
 
-    Returns whether standard output took everything.
+    Returns why standard output did not take everything.
     """
-    complete = True
+    reason = None
     for stream in (sys.stdout, sys.stderr):
         try:
             if stream is not None:
                 stream.flush()
-        except (OSError, ValueError):
-            complete = complete and stream is not sys.stdout
+        except (OSError, ValueError) as error:
+            reason = error if stream is sys.stdout else reason
             with contextlib.suppress(OSError, ValueError):
                 null = os.open(os.devnull, os.O_WRONLY)
                 os.dup2(null, stream.fileno())
                 os.close(null)
-    return complete
+    return reason
+
+
+class Tolerant:
+    """A stream for progress: what it cannot write is dropped, whatever the reason."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        with contextlib.suppress(OSError, ValueError):
+            self._stream.write(_encoded_as(text, self._stream))
+        return len(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            self._stream.flush()
+
+    def isatty(self) -> bool:
+        try:
+            return self._stream.isatty()
+        except (OSError, ValueError):
+            return False
+
+    def fileno(self) -> int:
+        return self._stream.fileno()
+
+    @property
+    def encoding(self) -> str:
+        return getattr(self._stream, "encoding", None) or "utf-8"
+
+
+def progress_stream(stream: TextIO | None = None) -> TextIO:
+    """`stream`, by default standard error, made tolerant; one to nowhere if that was closed."""
+    stream = sys.stderr if stream is None else stream
+    return cast(TextIO, Tolerant(io.StringIO() if stream is None else stream))

@@ -13,6 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from ansorlite.files import write_whole
 from ansorlite.settings import cache_dir
 
 MOST_BYTES = 1 << 24  # a file of figures has some kilobytes
@@ -42,18 +43,11 @@ def keep(path: Path | None, entries: dict[str, dict[str, Any]]) -> None:
     if path is None:
         _cannot_keep("no home directory is known")
         return
-    scratch = path.with_name(f"{path.name}.{os.getpid()}")
     text = json.dumps(entries, indent=1, sort_keys=True) + "\n"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         _remove_stale(path)
-        try:
-            scratch.write_text(text, encoding="utf-8")
-            scratch.replace(path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                scratch.unlink()
-            raise
+        write_whole(path, text)
     except OSError as error:
         _cannot_keep(f"{path.parent}: {error.strerror}")
 

@@ -8,7 +8,6 @@ of every task before the search, of its best program after it. Does nothing unle
 
 import itertools
 import re
-import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +17,7 @@ import numpy as np
 
 from ansorlite.codegen.build import llvm_ir
 from ansorlite.cost.metrics import pairwise_accuracy
-from ansorlite.errors import AnsorliteError
+from ansorlite.errors import AnsorliteError, UsageError
 from ansorlite.ir.program import Program
 from ansorlite.records import Record
 from ansorlite.report.stages import PROGRAM_STAGES, program_stage, sketches_text, trial_line
@@ -27,6 +26,7 @@ from ansorlite.schedule.lower import lower
 from ansorlite.schedule.state import State
 from ansorlite.settings import Settings
 from ansorlite.space.sketch import Sketch
+from ansorlite.streams import printable, progress_stream
 from ansorlite.task import SearchTask
 
 
@@ -109,7 +109,7 @@ class Trace:
             self.dump.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
         except OSError as error:
-            raise AnsorliteError(
+            raise UsageError(
                 f"cannot write {path} ({error.strerror}): set ANSORLITE_DUMP to another directory"
             ) from error
 
@@ -137,4 +137,4 @@ def _say(text: str) -> None:
     """A line on standard error, above the progress line if there is one."""
     from tqdm import tqdm
 
-    tqdm.write(text.rstrip("\n"), file=sys.stderr)
+    tqdm.write(printable(text.rstrip("\n")), file=progress_stream())
