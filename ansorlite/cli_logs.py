@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import ansorlite
-from ansorlite.errors import AnsorliteError, LogError, ModelError
+from ansorlite.cli_paths import writable
+from ansorlite.errors import LogError, ModelError, UsageError
 from ansorlite.records import Record, RecordLog, distill, read_log
 
 if TYPE_CHECKING:
@@ -34,9 +35,10 @@ def log(args: argparse.Namespace) -> str:
     if args.what == "stats":
         return "\n\n".join(f"{path}\n{log_stats(read_log(path))}" for path in args.logs)
     if args.output is None:
-        raise AnsorliteError(f"log {args.what} writes a new log: say where with --output")
+        raise UsageError(f"log {args.what} writes a new log: say where with --output")
     if args.output.exists() and args.output.stat().st_size:
-        raise AnsorliteError(f"{args.output} exists: name a new log, so that nothing is lost")
+        raise UsageError(f"{args.output} exists: name a new log, so that nothing is lost")
+    writable(args.output)
     found, choices = list[Record](), list[Record]()
     damaged = 0
     for path in args.logs:

@@ -12,7 +12,7 @@ from typing import Any, overload
 
 from ansorlite.codegen.build import build_program
 from ansorlite.codegen.image import KernelImage
-from ansorlite.errors import AnsorliteError
+from ansorlite.errors import UsageError
 from ansorlite.graph.contest import Contender, fastest_in_place
 from ansorlite.graph.ir import Graph
 from ansorlite.graph.module import CompiledModule
@@ -107,13 +107,11 @@ def auto_schedule(
     "round-robin-limits" (but for those at the machine's limit); a task without gain for
     `early_stop_trials` gets no more. `form_rtol` bounds the relative error of other forms than the
     plain one, such as Winograd's; with 0 there are none. More keyword arguments go to
-    `search.tune.Session`. Returns one module a network. Raises AnsorliteError for a scheduler that
+    `search.tune.Session`. Returns one module a network. Raises UsageError for a scheduler that
     does not exist.
     """
     if scheduler not in SCHEDULERS:
-        raise AnsorliteError(
-            f"no scheduler is called {scheduler!r}: choose {', '.join(SCHEDULERS)}"
-        )
+        raise UsageError(f"no scheduler is called {scheduler!r}: choose {', '.join(SCHEDULERS)}")
     machine = target or Target.detect()
     graphs = [network] if isinstance(network, Graph) else list(network)
     parts = [partition(optimize(g)) for g in graphs]  # passes, partition, expression

@@ -15,7 +15,7 @@ from ansorlite.cost.neural import NeuralModel
 def load_model(path: PathLike, seed: int = 0) -> CostModel:
     """Boosted trees, which further measurements refine, or an attention predictor (needs torch).
 
-    Raises AnsorliteError for a file of no such model, MissingExtra without torch.
+    Raises UsageError for a file of no such model, MissingExtra without torch.
     """
     neural = zipfile.is_zipfile(Path(path).expanduser())
     model: CostModel = NeuralModel("attention", seed) if neural else CorrectionModel(seed=seed)

@@ -52,8 +52,9 @@ class PoolBuilder:
     """Builds in `n_workers` processes (default: one a processor), which start at once, unwaited.
 
     A request that takes longer than `timeout_s` is BUILD_TIMEOUT; one that raises or takes the
-    process down with it (an LLVM assertion) is BUILD_ERROR. Each process is replaced after
-    `max_tasks` builds, because LLVM leaks some 95 KiB in each.
+    process down with it (an LLVM assertion) is BUILD_ERROR. Where somebody else killed or stopped
+    the process, the request is built again, once. Each process is replaced after `max_tasks`
+    builds, because LLVM leaks some 95 KiB in each.
     """
 
     def __init__(
@@ -99,18 +100,24 @@ class PoolBuilder:
     def build(self, requests: Sequence[Any]) -> list[BuildOutcome]:
         """Build all requests; afterwards no worker is busy, not even with its start.
 
-        What is measured next has the machine for itself. Raises AnsorliteError if a worker cannot
+        What is measured next has the machine for itself. Raises MachineError if workers cannot
         start; whatever a request does is an outcome.
         """
         self.warm_up()
         outcomes: dict[int, BuildOutcome] = {}
         waiting = deque(range(len(requests)))
         busy: dict[Worker, int] = {}
+        again: set[int] = set()
         try:
             while waiting or busy or any(w.starting for w in self._workers):
                 for worker in self._workers:
                     if (reply := worker.poll()) is not None:
-                        outcomes[busy.pop(worker)] = _outcome(reply)
+                        k = busy.pop(worker)
+                        if reply.outside and k not in again:
+                            again.add(k)
+                            waiting.appendleft(k)
+                        else:
+                            outcomes[k] = _outcome(reply)
                     if waiting and worker.idle:
                         busy[worker] = waiting.popleft()
                         # packed by itself: a request that cannot be unpacked costs no news

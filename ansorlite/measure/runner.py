@@ -14,7 +14,7 @@ from typing import Any, Protocol, Self
 import numpy.typing as npt
 
 from ansorlite.codegen.image import KernelImage
-from ansorlite.errors import AnsorliteError
+from ansorlite.errors import MeasureError
 from ansorlite.measure.compare import default_tolerance
 from ansorlite.measure.race import pooled
 from ansorlite.measure.result import MeasureResult, Status
@@ -26,6 +26,7 @@ from ansorlite.te.dag import ComputeDAG
 
 SESSION_ENTRY = "ansorlite.measure.session:serve"
 MEMORY_BYTES = 4 << 30
+ATTEMPTS = 3  # to have a task's data and a run of it in the same process
 HEATS = 3
 HEAT_S = 0.8  # least seconds of a heat, where there are several
 CRASH_HINT = (
@@ -134,18 +135,11 @@ class LocalRunner:
     ) -> MeasureResult:
         """Check and time one kernel; timing ends early if it is clearly slower than the best.
 
-        Raises AnsorliteError if the task was not prepared or the process cannot start.
+        Raises MeasureError if the task was not prepared, MachineError if no process can start.
         """
-        if task_key not in self._tasks:
-            raise AnsorliteError(f"task {task_key} was not prepared: call prepare first")
+        self._check_prepared(task_key)
         request = ("run", task_key, image, best_latency_s)
-        reply = self._worker.call(request, self._timeout_s)
-        if reply.kind == "value" and reply.value is None:  # a new process, or dropped for space
-            again = self._prepare(task_key, *self._tasks[task_key])
-            if not again.ok:
-                return MeasureResult(Status.RUN_ERROR, error=again.error, run_s=again.prepare_s)
-            reply = self._worker.call(request, self._timeout_s)
-        return _result(reply)
+        return _result(self._ask(task_key, request, self._timeout_s))
 
     def race(
         self, task_key: str, images: Sequence[KernelImage], budget_s: float
@@ -156,8 +150,7 @@ class LocalRunner:
         where memory lies in one is luck that lasts. A time-out or a crash of one is the result of
         all.
         """
-        if task_key not in self._tasks:
-            raise AnsorliteError(f"task {task_key} was not prepared: call prepare first")
+        self._check_prepared(task_key)
         n = max(1, min(HEATS, int(budget_s / HEAT_S)))
         heats = [self._heat(task_key, images, budget_s / n)]
         while len(heats) < n and any(r.ok for r in heats[-1]):
@@ -170,15 +163,33 @@ class LocalRunner:
     ) -> list[MeasureResult]:
         request = ("race", task_key, list(images), budget_s)
         limit_s = self._timeout_s * len(images) + 4 * budget_s
-        reply = self._worker.call(request, limit_s)
-        if reply.kind == "value" and reply.value is None:
-            again = self._prepare(task_key, *self._tasks[task_key])
-            if again.ok:
-                reply = self._worker.call(request, limit_s)
-        if reply.kind == "value" and reply.value is not None:
+        reply = self._ask(task_key, request, limit_s)
+        if reply.kind == "value":
             found: list[MeasureResult] = reply.value
             return found
         return [_failed(reply) for _ in images]
+
+    def _check_prepared(self, task_key: str) -> None:
+        if task_key not in self._tasks:
+            raise MeasureError(f"task {task_key} was not prepared: call prepare first")
+
+    def _ask(self, task_key: str, request: tuple[Any, ...], limit_s: float) -> Reply:
+        """The answer to a request about a task, whose data may have to be made again for it."""
+        for _ in range(ATTEMPTS):
+            reply = self._call(request, limit_s)
+            if reply.kind != "value" or reply.value is not None:
+                return reply
+            # a new process, or dropped for space
+            ready = self._prepare(task_key, *self._tasks[task_key])
+            if not ready.ok:
+                return Reply("error", None, ready.error, ready.prepare_s)
+        text = f"the data of task {task_key} was lost {ATTEMPTS} times in a row"
+        return Reply("error", None, text)
+
+    def _call(self, request: tuple[Any, ...], limit_s: float) -> Reply:
+        """One answer; asks once more where somebody else killed or stopped the process."""
+        reply = self._worker.call(request, limit_s)
+        return self._worker.call(request, limit_s) if reply.outside else reply
 
     def close(self) -> None:
         """Kill the process; a later run starts a new one."""
@@ -197,7 +208,7 @@ class LocalRunner:
 
     def _prepare(self, task_key: str, spec: CheckSpec, known: Reference | None) -> PrepareResult:
         request = ("prepare", task_key, spec, known)
-        reply = self._worker.call(request, self._prepare_timeout_s)
+        reply = self._call(request, self._prepare_timeout_s)
         if reply.kind == "value":
             result, reference = reply.value
             assert isinstance(result, PrepareResult) and isinstance(reference, Reference)

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from ansorlite.codegen.image import KernelImage, Param
 from ansorlite.codegen.loader import NativeFunction, load_image
 from ansorlite.codegen.openmp import max_threads
-from ansorlite.errors import AnsorliteError
+from ansorlite.errors import MeasureError
 from ansorlite.measure.canary import local_canary
 from ansorlite.measure.compare import Expected, describe
 from ansorlite.measure.inputs import random_inputs
@@ -82,7 +82,7 @@ def serve(policy: TimingPolicy, memory_bytes: int) -> Callable[[Any], Any]:
                 if key not in tasks:
                     return None
                 return _race(tasks[key], images, policy, budget_s, flush, canary.disturbed)
-        raise AnsorliteError(f"the runner does not understand {request!r}")
+        raise MeasureError(f"the runner does not understand {request!r}")
 
     return handle
 
@@ -145,7 +145,7 @@ def _check_samples(spec: CheckSpec, values: dict[str, Array], name: str, x: Arra
     deviation = expected.compare(x.reshape(-1)[flat])
     if deviation.n_wrong:
         index = tuple(int(i) for i in points[deviation.index[0]])
-        raise AnsorliteError(
+        raise MeasureError(
             f"the reference kernel {spec.reference.symbol} is wrong, so nothing can be checked"
             f" against it: {describe(name, deviation, expected, index)} (sampled)"
         )
@@ -295,7 +295,7 @@ def _bind(task: TaskData, image: KernelImage) -> list[GuardedBuffer]:
     """The buffers that the kernel's pointers are to point to."""
     missing = set(task.outputs) - {p.name for p in image.params if p.role == "output"}
     if missing:
-        raise AnsorliteError(f"kernel {image.symbol} does not write {', '.join(sorted(missing))}")
+        raise MeasureError(f"kernel {image.symbol} does not write {', '.join(sorted(missing))}")
     return [_buffer(task, p, image.symbol) for p in image.params]
 
 
@@ -314,7 +314,7 @@ def _buffer(task: TaskData, param: Param, kernel: str) -> GuardedBuffer:
         np.dtype(param.dtype),
     ):
         has = f"{found.array.dtype}{list(found.array.shape)}" if found else "no such tensor"
-        raise AnsorliteError(
+        raise MeasureError(
             f"kernel {kernel} has {param.role} {param.name} as {param.dtype}"
             f"{list(param.stored_shape)}, the task has {has}"
         )
@@ -337,7 +337,7 @@ def _value(task: TaskData, name: str, kernel: str) -> Array:
     if name in values:
         return values[name]
     if name not in task.dag.by_name:
-        raise AnsorliteError(f"kernel {kernel} reads {name}, which the task does not have")
+        raise MeasureError(f"kernel {kernel} reads {name}, which the task does not have")
     needed = {name} | nx.ancestors(task.dag.graph, name)
     part = ComputeDAG.from_ops([op for op in task.dag.ops if op.name in needed], (name,))
     return part.evaluate(values)[name]

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import networkx as nx
 
-from ansorlite.errors import AnsorliteError
+from ansorlite.errors import UsageError
 from ansorlite.graph.ir import Graph
 from ansorlite.graph.partition import Partition, Subgraph, partition
 from ansorlite.graph.passes import PASSES, optimize
@@ -160,8 +160,8 @@ NETWORK_STAGES: dict[str, Callable[[Graph], str]] = {
 
 
 def network_stage(graph: Graph, name: str) -> str:
-    """The stage of that name; raises AnsorliteError where there is none."""
+    """The stage of that name; raises UsageError where there is none."""
     if name not in NETWORK_STAGES:
         known = ", ".join(NETWORK_STAGES)
-        raise AnsorliteError(f"{name!r} is no stage of a network: choose one of {known}")
+        raise UsageError(f"{name!r} is no stage of a network: choose one of {known}")
     return NETWORK_STAGES[name](graph)

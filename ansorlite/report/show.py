@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ansorlite.errors import AnsorliteError
+from ansorlite.errors import UsageError
 from ansorlite.ir.program import Program
 from ansorlite.measure.calibrate import calibrate, calibration
 from ansorlite.records import Record, best, chosen, read_log
@@ -59,12 +59,12 @@ def _program(
 
 def _best_record(task: SearchTask, log: Path | None) -> tuple[Record, list[str]]:
     if log is None:
-        raise AnsorliteError("the best row is that of a log: give one with --log")
+        raise UsageError("the best row is that of a log: give one with --log")
     contents = read_log(log)
     key, target = task.workload_key, task.target.fingerprint
     record = chosen(contents, [key], target) or best(contents.records, key, target)
     if record is None:
-        raise AnsorliteError(
+        raise UsageError(
             f"{log} has no program of {task.name} for this machine "
             f"({task.target.fingerprint}): tune it with this log first"
         )
@@ -81,4 +81,4 @@ def _random_program(task: SearchTask, seed: int) -> Program:
         good = legal(s.program, population_columns(s.holes, rows), len(rows), task.target)
         if good.any():
             return s.fill(rows[np.flatnonzero(good)[0]])
-    raise AnsorliteError(f"no sketch of {task.name} has a legal row among {DRAWS}: try --row plain")
+    raise UsageError(f"no sketch of {task.name} has a legal row among {DRAWS}: try --row plain")

@@ -7,7 +7,6 @@ of every task before the search, of its best program after it. Does nothing unle
 """
 
 import itertools
-import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +16,7 @@ import numpy as np
 
 from ansorlite.codegen.build import llvm_ir
 from ansorlite.cost.metrics import pairwise_accuracy
-from ansorlite.errors import AnsorliteError
+from ansorlite.errors import AnsorliteError, UsageError
 from ansorlite.ir.program import Program
 from ansorlite.names import file_part, shown
 from ansorlite.records import Record
@@ -27,9 +26,8 @@ from ansorlite.schedule.lower import lower
 from ansorlite.schedule.state import State
 from ansorlite.settings import Settings
 from ansorlite.space.sketch import Sketch
+from ansorlite.streams import printable, progress_stream
 from ansorlite.task import SearchTask
-
-SPACES = "\n\t"  # what text of several lines consists of beside characters that print
 
 
 @dataclass
@@ -109,9 +107,9 @@ class Trace:
         path = self.dump / f"{next(self._number):03d}-{file_part(task.name)}-{stage}.txt"
         try:
             self.dump.mkdir(parents=True, exist_ok=True)
-            path.write_text(shown(text, keep=SPACES), encoding="utf-8")
+            path.write_text(printable(text), encoding="utf-8")
         except OSError as error:
-            raise AnsorliteError(
+            raise UsageError(
                 f"cannot write {path} ({error.strerror}): set ANSORLITE_DUMP to another directory"
             ) from error
 
@@ -139,4 +137,4 @@ def _say(text: str) -> None:
     """A line on standard error, above the progress line if there is one."""
     from tqdm import tqdm
 
-    tqdm.write(shown(text.rstrip("\n"), keep=SPACES), file=sys.stderr)
+    tqdm.write(printable(text.rstrip("\n")), file=progress_stream())

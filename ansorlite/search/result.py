@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from ansorlite.codegen.image import KernelImage
 from ansorlite.codegen.kernel import Kernel
-from ansorlite.errors import AnsorliteError
+from ansorlite.errors import MeasureError
 from ansorlite.ir.program import Program
 from ansorlite.measure.limits import least_seconds
 from ansorlite.measure.peak import Peak
@@ -106,7 +106,7 @@ class TuneResult:
             return self.best.program
         if self.predicted is not None:
             return self.predicted
-        raise AnsorliteError(f"no program of task {self.task.name} ran: see the log's errors")
+        raise MeasureError(f"no program of task {self.task.name} ran: see the log's errors")
 
     @property
     def kernel(self) -> Kernel:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from ansorlite.cost.correction import CorrectionModel
 from ansorlite.cost.model import CostModel
-from ansorlite.errors import LogError
+from ansorlite.errors import LogError, UsageError
 from ansorlite.records import Record
 from ansorlite.schedule.holes import Hole
 from ansorlite.search.beam import BeamPolicy
@@ -161,13 +161,13 @@ def simulate(
 def simulate_policy(recorded: RecordedTask, name: str, n_trials: int, seed: int) -> SimulatedRun:
     """A policy by name, "evolutionary" or "random", as `tune` would use it.
 
-    Raises ValueError for another name.
+    Raises UsageError for another name.
     """
     task = recorded.task
     place = task.target, seed, task.workload_key
     if name == "random":
         return simulate(recorded, lambda s: RandomPolicy(s, *place), n_trials)
     if name != "evolutionary":
-        raise ValueError(f"no policy is called {name!r}: choose evolutionary or random")
+        raise UsageError(f"no policy is called {name!r}: choose evolutionary or random")
     model = CorrectionModel(seed=seed)
     return simulate(recorded, lambda s: EvolutionaryPolicy(s, *place, model), n_trials, model)

@@ -18,7 +18,7 @@ from ansorlite.cost.correction import CorrectionModel
 from ansorlite.cost.losses import TrainingGroup
 from ansorlite.cost.model import CostModel, FrozenModel, GBDTModel, ValidityModel
 from ansorlite.cost.saved import load_model
-from ansorlite.errors import AnsorliteError
+from ansorlite.errors import UsageError
 from ansorlite.measure.builder import Builder, PoolBuilder
 from ansorlite.measure.peak import Peak, measure_peak
 from ansorlite.measure.runner import LocalRunner, Runner
@@ -72,11 +72,11 @@ class Session:
 
     def __enter__(self) -> "Session":
         if self.n_trials is None and self.timeout is None:
-            raise AnsorliteError("tuning needs a budget: give n_trials or timeout")
+            raise UsageError("tuning needs a budget: give n_trials or timeout")
         for name in ("n_trials", "timeout"):
             value = getattr(self, name)
             if value is not None and value < 0:
-                raise AnsorliteError(f"{name} is {value}: it must not be negative")
+                raise UsageError(f"{name} is {value}: it must not be negative")
         self.searcher: Searcher = searcher(self.policy)
         self._policies: list[SearchPolicy] = []
         self._began = time.perf_counter()
@@ -122,7 +122,7 @@ class Session:
         if self.policy == "one-shot":
             return FrozenModel(model)
         if not isinstance(model, GBDTModel):
-            raise AnsorliteError(
+            raise UsageError(
                 f"{self.pretrained} is a neural model, which only one-shot search can use: choose "
                 "policy one-shot, or a model of trees"
             )
@@ -292,7 +292,7 @@ def tune(
     (template-xgb-transfer); no trial of theirs counts, and nothing of them is measured.
     """
     if others and log is None:
-        raise AnsorliteError("what is known of other tasks is read from the log: name one")
+        raise UsageError("what is known of other tasks is read from the log: name one")
     with Session(
         n_trials,
         timeout,

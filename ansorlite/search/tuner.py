@@ -19,7 +19,7 @@ import numpy as np
 import ansorlite
 from ansorlite.codegen.build import BuildRequest, build_program
 from ansorlite.codegen.image import KernelImage
-from ansorlite.errors import AnsorliteError, ScheduleError
+from ansorlite.errors import BuildError, MeasureError, ScheduleError
 from ansorlite.ir.expr import Const
 from ansorlite.ir.program import Program
 from ansorlite.measure.builder import Builder, BuildOutcome
@@ -282,7 +282,7 @@ class TaskTuner:
         self.told.append((n, len(candidates)))
 
     def prepare(self) -> None:
-        """Make inputs and the checked reference; AnsorliteError if the plain schedule fails."""
+        """Make inputs and the checked reference; MeasureError, BuildError where that fails."""
         if self._prepared:
             return
         with self.shared.clock.phase("building"):
@@ -293,7 +293,7 @@ class TaskTuner:
         with self.shared.clock.phase("checking"):
             ready = self.shared.runner.prepare(self.task.workload_key, spec)
         if not ready.ok:
-            raise AnsorliteError(
+            raise MeasureError(
                 f"the reference of task {self.task.name} cannot serve as one: {ready.error}"
             )
         self._reference, self._reference_s = image, ready.latency_s
@@ -305,7 +305,7 @@ class TaskTuner:
         outcome = self.shared.builder.build([BuildRequest(key, {}, self.task.target)])[0]
         self.shared.builder.unshare(key)
         if outcome.image is None:
-            raise AnsorliteError(
+            raise BuildError(
                 f"the reference of task {self.task.name} does not build: {outcome.error}"
             )
         return outcome.image

@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -39,6 +40,29 @@ def pid_of(runner: LocalRunner) -> int:
     child = runner._worker._child
     assert child is not None
     return child.process.pid
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
+def test_a_run_is_repeated_where_somebody_else_killed_the_process(
+    runner: LocalRunner, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    submit, killed = runner._worker.submit, list[int]()
+
+    def submit_and_kill(request: Any, timeout_s: float) -> None:
+        submit(request, timeout_s)
+        if request[0] == "run" and not killed:
+            killed.append(pid_of(runner))
+            os.kill(killed[0], number)
+
+    monkeypatch.setattr(runner._worker, "submit", submit_and_kill)
+    assert runner.run("t", mk.kernel()).status is Status.OK
+    assert killed and not alive(killed[0])
+
+
+def test_a_runner_that_is_killed_while_it_starts_costs_nothing() -> None:
+    with LocalRunner(policy=QUICK, n_threads=1) as starting:
+        os.kill(pid_of(starting), signal.SIGKILL)
+        assert starting.prepare("t", mk.check_spec()).ok
 
 
 def test_a_right_kernel_is_timed(runner: LocalRunner) -> None:
