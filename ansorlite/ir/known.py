@@ -19,6 +19,7 @@ from ansorlite.errors import AnsorliteError
 from ansorlite.ir.expr import Const, Expr, Load, Monomial, Op, Var, compare, is_int, terms_of
 from ansorlite.ir.linear import (
     Linear,
+    facts_of,
     inequalities,
     plus,
     quotient,
@@ -26,7 +27,7 @@ from ansorlite.ir.linear import (
     reduced,
     remainder,
 )
-from ansorlite.ir.logic import conjuncts, negate
+from ansorlite.ir.logic import negate
 from ansorlite.ir.ranges import INF, Evaluator, Interval
 from ansorlite.ir.traverse import walk
 
@@ -211,7 +212,7 @@ class Known:
                 known._learn(condition)
 
     def _learn(self, condition: Expr) -> None:
-        for part in conjuncts(condition):
+        for part in facts_of(condition):
             self._conditions = (*self._conditions, part)
             for g in inequalities(part):
                 self._learn_inequality(g, 3)

@@ -14,6 +14,28 @@ from ansorlite.ir.logic import negate
 Linear = dict[Monomial, int]  # coefficients of monomials, of () the constant
 
 
+def facts_of(condition: Expr) -> Iterator[Expr]:
+    """Conditions that all hold where this one does."""
+    stack = [condition]
+    while stack:
+        e = stack.pop()
+        inner = e.args[0] if isinstance(e, Op) and e.name == "not" else None
+        if isinstance(e, Op) and e.name == "and":
+            stack.extend(reversed(e.args))
+        elif isinstance(e, Op) and e.name == "select" and e.args[2] == Const(False, "bool"):
+            stack.extend((e.args[1], e.args[0]))
+        elif isinstance(inner, Op) and inner.name == "or":
+            stack.extend(negate(a) for a in reversed(inner.args))
+        elif (
+            isinstance(inner, Op)
+            and inner.name == "select"
+            and (inner.args[1] == Const(True, "bool"))
+        ):
+            stack.extend((negate(inner.args[2]), negate(inner.args[0])))
+        else:
+            yield e
+
+
 def inequalities(condition: Expr) -> Iterator[Linear]:
     """Linear forms that are >= 0 where the condition holds."""
     if not isinstance(condition, Op):
@@ -25,9 +47,6 @@ def inequalities(condition: Expr) -> Iterator[Linear]:
             yield from inequalities(compare("le" if inner.name == "lt" else "lt", b, a))
         elif isinstance(inner, Op) and inner.name == "ne":
             yield from inequalities(compare("eq", *inner.args))
-        elif isinstance(inner, Op) and inner.name == "or":
-            for part in inner.args:
-                yield from inequalities(negate(part))
         return
     if condition.name not in COMPARE or not is_int(condition.args[0]):
         return
