@@ -118,6 +118,19 @@ def substitute(e: Expr, values: Mapping[str, Expr], memo: dict[Expr, Expr] | Non
     return transform(e, leaf, {} if memo is None else memo)
 
 
+def rename_loads(e: Expr, names: Mapping[str, str]) -> Expr:
+    """Let loads of tensor x read names[x] (where given)."""
+    memo: dict[Expr, Expr] = {}
+
+    def leaf(x: Expr) -> Expr | None:
+        if isinstance(x, Load) and x.tensor in names:
+            idx = tuple(transform(i, leaf, memo) for i in x.indices)
+            return Load(names[x.tensor], idx, x.dtype)
+        return None
+
+    return transform(e, leaf, memo)
+
+
 @lru_cache(maxsize=1 << 13)
 def loads(e: Expr) -> tuple[Load, ...]:
     """The loads of an expression, those of their indices after each; asked for again and again."""

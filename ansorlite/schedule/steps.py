@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from ansorlite.errors import ScheduleError
 from ansorlite.ir.expr import Const, Expr, Load, Var, ceildiv
-from ansorlite.ir.traverse import loads, substitute, transform
+from ansorlite.ir.traverse import loads, rename_loads, substitute, transform
 from ansorlite.schedule.pads import PadInPlace
 from ansorlite.schedule.stage import (
     Factor,
@@ -20,7 +20,6 @@ from ansorlite.schedule.stage import (
     factor_expr,
     initial_stage,
 )
-from ansorlite.te.dag import rename_loads
 from ansorlite.te.tensor import Axis, ComputeOp
 
 

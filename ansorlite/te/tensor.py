@@ -6,14 +6,16 @@ In: Python lambdas over index variables. Out: `Tensor`s whose `op` is a frozen `
 
 import inspect
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ansorlite.errors import ModelError
-from ansorlite.ir.expr import Const, Expr, Load, Op, Var, maximum, terms_of, wrap
-from ansorlite.ir.ranges import bounds
-from ansorlite.ir.traverse import children, transform, walk
+from ansorlite.ir.expr import Const, Expr, Load, Op, Var, is_int, maximum, wrap
+from ansorlite.ir.known import ANYTHING, DTYPE_RANGES, Known, end, reads
+from ansorlite.ir.logic import select
+from ansorlite.ir.ranges import Interval
+from ansorlite.ir.traverse import loads, rename_loads, transform, walk
 
 Combiner = Literal["sum", "max", "min"]
 # Schedules call a stage's decisions `C.i` for axis i, and `C.unroll` and so on for the others.
@@ -91,6 +93,7 @@ class Tensor:
     op: Operation
     inputs: tuple["Tensor", ...] = ()
     shape: tuple[int, ...] = field(init=False)
+    values: Interval | None = field(init=False, default=None)  # of integers, once asked for
 
     def __post_init__(self) -> None:
         dims = tuple(int(e.value) for e in self.op.shape if isinstance(e, Const))
@@ -262,31 +265,67 @@ def compute(
         raise ModelError(
             f"{name} uses {', '.join(sorted(body.free - used))}, which it does not own"
         )
-    _check_reads(name, body, axes + reduce_axes)
+    wrong = _outside(name, plain, axes + reduce_axes, sources)
+    if wrong and _outside(name, plain := _in_turn(plain), axes + reduce_axes, sources):
+        raise ModelError(wrong)
     known = tuple(sorted((attrs or {}).items()))
     return Tensor(ComputeOp(name, axes, reduce_axes, combiner, plain, known), sources)
 
 
-def _check_reads(name: str, body: Expr, axes: Sequence[Axis]) -> None:
-    """A kernel would read foreign memory: affine indices must stay inside, unless guarded."""
-    ends = {a.name: (0, int(a.extent.value) - 1) for a in axes if isinstance(a.extent, Const)}
-    for load in _unguarded(body):
-        for d, (index, n) in enumerate(zip(load.indices, load.source.shape, strict=True)):
-            if all(len(m) < 2 and isinstance(a, Var) for m in terms_of(index) for a in m):
-                low, high = bounds(index, ends)
-                if low < 0 or high >= n:
-                    raise ModelError(
-                        f"{name} reads {load.source.name} from {low} to {high} in dimension {d} of "
-                        f"extent {n}: pad it, or guard the read by te.select"
-                    )
+def _outside(name: str, body: Expr, axes: Sequence[Axis], sources: Sequence[Tensor]) -> str | None:
+    """Why a kernel might read foreign memory; None where each index is proven to stay inside."""
+    tensors = {f"#{d}": t for d, t in enumerate(sources)}
+    known = Known(_ends(axes), lambda x: _values(tensors[x.tensor]))
+    for load, here in reads(body, known):
+        source = tensors[load.tensor]
+        for d, (index, n) in enumerate(zip(load.indices, source.shape, strict=True)):
+            found = here.index(index, n)
+            if found.kind != "inside":
+                text = rename_loads(index, {key: t.name for key, t in tensors.items()})
+                return (
+                    f"{name} reads {source.name} from {end(found.low)} to {end(found.high)} in "
+                    f"dimension {d} of extent {n} (index {text}): clamp the index by te.minimum "
+                    "and te.maximum, or guard the read by te.select"
+                )
+    return None
 
 
-def _unguarded(e: Expr) -> Iterator[TensorLoad]:
-    if isinstance(e, TensorLoad):
-        yield e
-    if not (isinstance(e, Op) and e.name == "select"):
-        for c in children(e):
-            yield from _unguarded(c)
+def _ends(axes: Sequence[Axis]) -> dict[str, Interval]:
+    return {a.name: (0, int(a.extent.value) - 1) for a in axes if isinstance(a.extent, Const)}
+
+
+def _values(t: Tensor) -> Interval:
+    """Which integers a tensor may hold: where it is computed, those that its expression gives."""
+    if t.values is None:
+        op, sources = t.op, {f"#{d}": s for d, s in enumerate(t.inputs)}
+        found = DTYPE_RANGES.get(t.dtype, ANYTHING)
+        if isinstance(op, ComputeOp) and is_int(op.body) and op.combiner != "sum":
+            known = Known(_ends(op.axes + op.reduce_axes), lambda x: _values(sources[x.tensor]))
+            found = known.interval(op.body)
+        object.__setattr__(t, "values", found)
+    assert t.values is not None
+    return t.values
+
+
+def _in_turn(e: Expr) -> Expr:
+    """Tests one after the other where one of them reads a tensor: all(a, t[i]) as a, then t[i].
+
+    All parts of `and` and `or` are evaluated, but only one branch of a select.
+    """
+    memo: dict[Expr, Expr] = {}
+
+    def leaf(x: Expr) -> Expr | None:
+        if not isinstance(x, Op) or x.name not in ("and", "or") or not loads(x):
+            return None
+        *parts, value = (transform(a, leaf, memo) for a in x.args)
+        for part in reversed(parts):
+            if x.name == "and":
+                value = select(part, value, Const(False, "bool"))
+            else:
+                value = select(part, Const(True, "bool"), value)
+        return value
+
+    return transform(e, leaf, memo)
 
 
 def _collect(body: Expr, name: str) -> tuple[Expr, tuple[Tensor, ...]]:
