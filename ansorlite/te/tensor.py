@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ansorlite.errors import ModelError
-from ansorlite.ir.expr import Const, Expr, Load, Op, Var, maximum, terms_of, wrap
+from ansorlite.ir.expr import Const, Expr, Load, Op, Var, terms_of, wrap
+from ansorlite.ir.extremum import maximum
 from ansorlite.ir.ranges import bounds
 from ansorlite.ir.traverse import children, transform, walk
 
