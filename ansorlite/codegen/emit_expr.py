@@ -13,9 +13,10 @@ from llvmlite import ir
 
 from ansorlite.codegen.emit_index import BYTES, I1, I32, I64, TYPES, IndexEmitter, declared
 from ansorlite.codegen.scope import Env
-from ansorlite.codegen.vector_math import emit_math
+from ansorlite.codegen.vector_math import call_math, emit_math
 from ansorlite.codegen.zeros import decided
 from ansorlite.ir.expr import Const, Expr, Load, Op, Var, add, is_float, is_int, mul, terms_of
+from ansorlite.ir.literals import least, rounded, wrapped
 from ansorlite.ir.traverse import loads, substitute
 
 FLOATS = ("float32", "float64")
@@ -72,15 +73,18 @@ class ExprEmitter(IndexEmitter):
         return self.b.shuffle_vector(one, ir.Constant(kind, ir.Undefined), mask)
 
     def _constant(self, e: Const) -> ir.Value:
-        kind = I1 if e.dtype == "bool" else TYPES[e.dtype]
-        return ir.Constant(kind, int(e.value) if e.dtype == "bool" else e.value)
+        if e.dtype == "bool":
+            return I1(int(e.value))
+        value = rounded(e.value, e.dtype) if is_float(e) else wrapped(e.value, e.dtype)
+        return ir.Constant(TYPES[e.dtype], value)
 
     def _scalar(self, e: Expr, env: Env) -> ir.Value:
         if isinstance(e, Const):
             return self._constant(e)
         if is_int(e):
             v = self.index(e, env)
-            v = I64(v) if isinstance(v, int) else v
+            if isinstance(v, int):
+                return TYPES[e.dtype](wrapped(v, e.dtype))
             return v if e.dtype == "int64" else self.b.trunc(v, I32)
         if isinstance(e, Load):
             return self.load(e, env)
@@ -135,17 +139,18 @@ class ExprEmitter(IndexEmitter):
                 return emit_math(b, name, args)
 
     def extremum(self, name: str, x: ir.Value, y: ir.Value) -> ir.Value:
-        """min or max; a NaN in the operand that is no constant wins (one minps/maxps on x86)."""
-        if isinstance(y, ir.Constant):
-            x, y = y, x
+        """min or max; a NaN in either operand is the result, of two zeros either is.
+
+        One instruction where an operand is a constant (or the machine has such an instruction);
+        else x86 takes a comparison and a select more.
+        """
         kind = x.type.element if isinstance(x.type, ir.VectorType) else x.type
         if kind == I1:
             return self.b.and_(x, y) if name == "min" else self.b.or_(x, y)
         if isinstance(kind, ir.IntType):
             first = self.b.icmp_signed("<" if name == "min" else ">", x, y)
-        else:
-            first = self.b.fcmp_ordered("<" if name == "min" else ">", x, y)
-        return self.b.select(first, x, y)
+            return self.b.select(first, x, y)
+        return call_math(self.b, f"llvm.{name}imum", x, y, flags=("nsz",))
 
     def _cast_scalar(self, e: Op, env: Env) -> ir.Value:
         """A cast; to integers the result is i64, as everywhere in index arithmetic."""
@@ -171,10 +176,20 @@ class ExprEmitter(IndexEmitter):
         if old == "bool":
             return b.zext(v, kind)
         if old.startswith("float"):
-            return b.fptosi(v, kind)
+            return self._to_int(v, kind, new)
         if BYTES[new] == BYTES[old]:
             return v
         return b.sext(v, kind) if BYTES[new] > BYTES[old] else b.trunc(v, kind)
+
+    def _to_int(self, v: ir.Value, kind: ir.Type, dtype: str) -> ir.Value:
+        """A float as an integer, the least one where it has none: LLVM leaves that open."""
+        b, low = self.b, least(dtype)
+        count = v.type.count if isinstance(v.type, ir.VectorType) else 1
+        limit, other = v.type(-float(low)), kind(low)
+        if count > 1:
+            limit, other = v.type([-float(low)] * count), kind([low] * count)
+        fits = b.fcmp_ordered("<", call_math(b, "llvm.fabs", v), limit)
+        return b.select(fits, b.fptosi(v, kind), other)
 
     def _select_scalar(self, e: Op, env: Env) -> ir.Value:
         cond, a, c = e.args

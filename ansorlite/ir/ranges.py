@@ -16,17 +16,19 @@ from ansorlite.ir.expr import (
     COMPARE,
     Const,
     Expr,
+    Load,
     Op,
     Poly,
     Var,
     add,
-    extremum,
     is_int,
     mul,
     poly,
     sub,
     terms_of,
 )
+from ansorlite.ir.extremum import extremum
+from ansorlite.ir.literals import least
 from ansorlite.ir.traverse import rebuild, transform
 
 Interval = tuple[int, int]
@@ -34,28 +36,44 @@ INF = 1 << 62
 
 
 def bounds(e: Expr, ranges: Mapping[str, Interval]) -> Interval:
-    """Smallest known interval of an integer expression; unknown parts are +-INF."""
+    """Smallest known interval of an integer expression; +-INF: unknown, and maybe beyond."""
     if isinstance(e, Const):
         return int(e.value), int(e.value)
     if isinstance(e, Var):
         return ranges.get(e.name, (0 if e.role != "hole" else 1, INF))
     if isinstance(e, Poly):
         lo = hi = 0
+        below = above = True  # are there bounds?
         for mono, c in e.terms:
             a = b = 1
             for atom in mono:
                 x, y = bounds(atom, ranges)
                 ends = (a * x, a * y, b * x, b * y)
                 a, b = min(ends), max(ends)
-            lo, hi = lo + min(a * c, b * c), hi + max(a * c, b * c)
+            least_term, largest = min(a * c, b * c), max(a * c, b * c)
+            lo, hi = lo + least_term, hi + largest
+            below, above = below and least_term > -INF, above and largest < INF
+        lo, hi = lo if below else -INF, hi if above else INF
         for mono, c in e.terms:
             if c == 1 and len(mono) == 1:
                 a, b = _quotient_bounds(e, mono[0], ranges)
                 lo, hi = max(lo, a), min(hi, b)
         return max(lo, -INF), min(hi, INF)
+    if isinstance(e, Load) and is_int(e):
+        return _type_bounds(e.dtype)
+    if isinstance(e, Op) and e.name == "cast" and is_int(e):
+        source, (low, high) = e.args[0], _type_bounds(e.dtype)
+        if source.dtype == "bool":
+            return 0, 1
+        lo, hi = bounds(source, ranges) if is_int(source) else (low, high)
+        return (lo, hi) if low <= lo and hi <= high else (low, high)
     if isinstance(e, Op) and is_int(e):
         return _op_bounds(e, [bounds(a, ranges) for a in e.args if is_int(a)])
     return -INF, INF
+
+
+def _type_bounds(dtype: str) -> Interval:
+    return max(least(dtype), -INF), min(-1 - least(dtype), INF)
 
 
 def _quotient_bounds(e: Poly, atom: Expr, ranges: Mapping[str, Interval]) -> Interval:
@@ -76,9 +94,9 @@ def _op_bounds(e: Op, args: list[Interval]) -> Interval:
             return max(a for a, _ in args), max(b for _, b in args)
         case "floordiv" | "ceildiv" if args[1][0] > 0:
             (a, b), (c, d) = args
-            if e.name == "floordiv":
-                return min(a // c, a // d), max(b // c, b // d)
-            return min(-(-a // c), -(-a // d)), max(-(-b // c), -(-b // d))
+            up = e.name == "ceildiv"
+            ends = [-(-x // y) if up else x // y for x in (a, b) for y in (c, d)]
+            return -INF if a <= -INF else min(ends[:2]), INF if b >= INF else max(ends[2:])
         case "mod" if args[1][0] > 0:
             (a, b), (c, d) = args
             if c == d and a // c == b // c:

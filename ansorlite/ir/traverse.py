@@ -17,9 +17,8 @@ from ansorlite.ir.expr import (
     Poly,
     Var,
     add,
-    cast,
+    cast_op,
     compare,
-    extremum,
     int_divide,
     mod,
     mul,
@@ -27,6 +26,7 @@ from ansorlite.ir.expr import (
     sub,
     terms_of,
 )
+from ansorlite.ir.extremum import extremum
 from ansorlite.ir.logic import logic, negate, select
 
 _ARITHMETIC = {"add": add, "sub": sub, "mul": mul}
@@ -52,7 +52,7 @@ def rebuild(e: Op, args: Sequence[Expr]) -> Expr:
     if name == "select":
         return select(*args)
     if name == "cast":
-        return cast(args[0], e.dtype)
+        return cast_op(args[0], e.dtype)
     return Op(name, tuple(args), e.dtype)
 
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ansorlite.errors import ModelError
-from ansorlite.ir.expr import Const, Expr, Load, Op, Var, is_int, maximum, wrap
+from ansorlite.ir.expr import Const, Expr, Load, Op, Var, is_int, wrap
+from ansorlite.ir.extremum import maximum
 from ansorlite.ir.known import ANYTHING, DTYPE_RANGES, Known, end, reads
 from ansorlite.ir.logic import select
 from ansorlite.ir.ranges import Interval

@@ -163,7 +163,7 @@ CASES: dict[str, Case] = {
                      lambda v: v["T"] - 0.5),
     "mixed types": (
         lambda: [te.compute((4, 6), lambda i, j: A[i, j] * N[i, j] + D[i, j] - L[i, j])],
-        lambda v: v["A"].astype(np.float64) * v["N"] + v["D"] - v["L"],
+        lambda v: v["A"] * v["N"].astype(np.float32) + v["D"] - v["L"],
     ),
     "exp log": (lambda: _map(A, lambda x: te.log(te.exp(x) + 1.0)),
                 lambda v: np.log1p(np.exp(v["A"].astype(np.float64)))),
