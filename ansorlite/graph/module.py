@@ -63,6 +63,7 @@ class CompiledModule:
         self.images = tuple(images)
         self._kernels = [load_image(image) for image in images]
         by_subgraph = {s: k for k, t in enumerate(tasks(parts)) for s in t.subgraphs}
+        self._checks = parts.checks
         self._values = self._place()
         self._constants: dict[tuple[str, Layout | None, tuple[int, ...]], Array] = {}
         workspace = max(
@@ -95,7 +96,7 @@ class CompiledModule:
                 owner = alias.get(v, v)
                 if owner not in graph.constants:
                     life.setdefault(owner, [k, k])[1] = k
-        for v in graph.outputs:
+        for v in (*graph.outputs, *(c.value for c in self._checks)):
             owner = alias.get(v, v)
             if owner in life:
                 life[owner][1] = last
@@ -167,14 +168,21 @@ class CompiledModule:
     def __call__(self, *args: npt.ArrayLike, **named: npt.ArrayLike) -> Array | tuple[Array, ...]:
         """Run on arrays in input order, or by input name; one array, or a tuple in output order.
 
-        Raises ModelError for a wrong number, shape or dtype of inputs.
+        Raises ModelError for a wrong number, shape or dtype of inputs, and for indices that leave
+        what they index.
         """
         graph = self.partition.graph
         given = check_inputs(graph, _ordered(graph.inputs, args, named))
+        for c in self._checks:
+            if c.value in given:
+                c.check(given[c.value])
         with self._lock:
             for name, x in given.items():
                 self._values[name][...] = x
             self._sequence.run()
+            for c in self._checks:
+                if c.value not in given:
+                    c.check(self._values[c.value])
             results = tuple(self._result(v) for v in graph.outputs)
         return results[0] if len(results) == 1 else results
 

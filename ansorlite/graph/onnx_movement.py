@@ -100,9 +100,9 @@ def pad(c: Context, n: OnnxNode) -> str:
     shape = c.shape(x)
     mode, rank = n.attrs.get("mode", "constant"), len(shape)
     flat = [int(v) for v in (n.attrs["pads"] if n.opset < 11 else c.required(n, 1))]
-    value = float(n.attrs.get("value", 0.0))
+    value: int | float = float(n.attrs.get("value", 0.0))
     if n.opset >= 11 and c.has(n, 2):
-        value = float(c.required(n, 2).item())
+        value = c.required(n, 2).item()
     axes = [int(a) % rank for a in c.required(n, 3)] if c.has(n, 3) else list(range(rank))
     widths = [(0, 0)] * rank
     for k, a in enumerate(axes):

@@ -33,6 +33,14 @@ def elementwise(attrs: Attrs, types: Types) -> TensorType:
     return TensorType(tuple(int(n) for n in shape), same_dtype(types))
 
 
+def integers(attrs: Attrs, types: Types) -> TensorType:
+    """The broadcast of operands of one dtype, which must be an integer's."""
+    full = elementwise(attrs, types)
+    if not full.dtype.startswith("int"):
+        raise ModelError(f"operands are {full.dtype}, not integers")
+    return full
+
+
 def compare(attrs: Attrs, types: Types) -> TensorType:
     """The broadcast of two operands of one dtype, as conditions."""
     return TensorType(elementwise(attrs, types).shape, "bool")
