@@ -69,6 +69,7 @@ def tune(args: argparse.Namespace) -> int:
         log=args.log,
         seed=args.seed,
         scheduler=args.scheduler,
+        exact=args.exact,
         progress=not args.quiet,
     )
     report = module.report
@@ -362,6 +363,7 @@ def _tune_options(p: argparse.ArgumentParser) -> None:
         default="gradient",
         help="which task gets the next round (gradient)",
     )
+    p.add_argument("--exact", action="store_true", help="no Winograd, nothing rounded otherwise")
     p.add_argument("--output", type=Path, metavar="F", help="write the closing tables there, too")
 
 

@@ -116,7 +116,9 @@ def power(attrs: Attrs, xs: Scalars) -> Expr:
             out = out * x
         return out
     odd = te.equal(y % 2, 1)
-    unit = te.select(te.equal(x, 1), one, te.select(te.equal(x, -1), te.select(odd, -one, one), zero))
+    unit = te.select(
+        te.equal(x, 1), one, te.select(te.equal(x, -1), te.select(odd, -one, one), zero)
+    )
     out, square = one, x
     for k in range(POWER_BITS):
         out = out * te.select(te.equal((y // 2**k) % 2, 1), square, one)

@@ -68,7 +68,9 @@ def pow_(c: Context, n: OnnxNode) -> str:
     x, y = c.operands(n)
     dtype, other = c.type(x).dtype, c.type(y).dtype
     if dtype.startswith("int") and other.startswith("float"):
-        wide = [v if c.type(v).dtype == "float64" else cond.cast_to(c, v, "float64") for v in (x, y)]
+        wide = [
+            v if c.type(v).dtype == "float64" else cond.cast_to(c, v, "float64") for v in (x, y)
+        ]
         return cond.cast_to(c, c.emit("pow", wide), dtype)
     return c.emit("pow", [x, cond.cast_to(c, y, dtype)])
 

@@ -12,9 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ansorlite.graph.build import Rewriter
-from ansorlite.graph.types import Array
 
-Floats = npt.NDArray[np.floating[Any]]
+Values = npt.NDArray[Any]  # constants of a graph, any dtype
 
 SUMS = ("conv", "conv_transpose", "matmul", "reduce_sum", "sum_pool")  # rounded, never -0.0
 LARGEST_FACTOR = 2.0**20
@@ -25,11 +24,11 @@ CANCELLED = 2.0**10  # how many times its result a term may be
 DEPTH = 8  # nodes that are looked through for a sign
 
 
-def _tiny(c: Array) -> float:
+def _tiny(c: Values) -> float:
     return float(np.finfo(str(c.dtype)).tiny)
 
 
-def reciprocal(c: Array, exact: bool = False) -> Array | None:
+def reciprocal(c: Values, exact: bool = False) -> Values | None:
     """1 / c where x * (1 / c) is x / c to rounding: where it is a normal number; or None.
 
     With `exact` only the reciprocals of powers of two, which are no approximation.
@@ -42,7 +41,7 @@ def reciprocal(c: Array, exact: bool = False) -> Array | None:
     return inverse if bool(np.all(fits)) else None
 
 
-def merges_factors(a: Array, b: Array) -> bool:
+def merges_factors(a: Values, b: Values) -> bool:
     """Whether (x * a) * b is x * (a * b) for every x: both shrink x, or both enlarge it."""
     if a.dtype.kind != "f":
         return True
@@ -54,7 +53,7 @@ def merges_factors(a: Array, b: Array) -> bool:
     return bool(np.all(finite & same & whole))
 
 
-def merges_terms(b: Array, c: Array, rounded: bool) -> bool:
+def merges_terms(b: Values, c: Values, rounded: bool) -> bool:
     """Whether (x + b) + c is x + (b + c); `rounded` if x is a rounded sum, as of a convolution.
 
     For any x both have to have one sign, and a sum without an error.
@@ -72,7 +71,7 @@ def merges_terms(b: Array, c: Array, rounded: bool) -> bool:
     return bool(np.all(fits))
 
 
-def scales_weight(w: Array, s: Array) -> bool:
+def scales_weight(w: Values, s: Values) -> bool:
     """Whether sum(x * w) * s is sum(x * (w * s)): both of moderate size, nothing lost below.
 
     `s` has w's rank, with extents of 1 where it does not vary.
@@ -93,13 +92,13 @@ def scales_weight(w: Array, s: Array) -> bool:
     return bool(np.all(~low | (most >= SMALLEST_PRODUCT)))
 
 
-def scales_term(b: Array, s: Array) -> bool:
+def scales_term(b: Values, s: Values) -> bool:
     """Whether b * s is there at all."""
     with np.errstate(all="ignore"):
         return b.dtype.kind != "f" or bool(np.all(np.isfinite(b * s)))
 
 
-def folds_norm(parts: tuple[Array, Array, Array, Array], epsilon: float, rounded: bool) -> bool:
+def folds_norm(parts: tuple[Values, ...], epsilon: float, rounded: bool) -> bool:
     """Whether (x - mean) * s + bias is x * s + (bias - mean * s), s = scale / sqrt(var + epsilon).
 
     Where the mean is many deviations away from zero, a difference that was exact would cancel;
@@ -139,7 +138,8 @@ def never_minus_zero(r: Rewriter, value: str) -> bool:
 
 def never_negative(r: Rewriter, value: str, depth: int = DEPTH) -> bool:
     """Whether the value is 0.0, positive or NaN whatever the inputs are."""
-    known, node = r.known(value), r.builder.producers.get(value)
+    node = r.builder.producers.get(value)
+    known: Values | None = r.known(value)
     if known is not None:
         return bool(np.all((known >= 0) & ~np.signbit(known)))
     if node is None or depth == 0:
