@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import onnx
 from random_layers import random_net
-from random_onnx import Net, near
+from random_onnx import Array, Net, near
 
 WAYS = ("plain", "untuned", "tuned")
 TUNED_EVERY, TRIALS = 10, 8
@@ -45,13 +45,29 @@ def outcome(net: Net, way: str) -> tuple[str, str]:
         out = module(**net.feeds) if net.feeds else module()
     except al.AnsorliteError as error:
         return "refused", f"{type(error).__name__}: {error}"
-    except Exception:
-        return "crashed", traceback.format_exc()
+    except Exception as error:
+        at = traceback.extract_tb(error.__traceback__)[-1]
+        return "crashed", f"{type(error).__name__}: {error} ({at.filename}:{at.lineno})"
     results = out if isinstance(out, tuple) else (out,)
     for got, wanted, error in zip(results, net.wanted, net.errors, strict=True):
         if not any(near(got, w, error) for w in wanted):
-            return "wrong", f"got\n{got!r}\nwanted\n{wanted[0]!r}"
+            return "wrong", difference(net, got, wanted[0], error)
     return "right", ""
+
+
+def difference(net: Net, got: Array, want: Array, error: Array | None) -> str:
+    """Where the arrays differ most, and which operators were at work."""
+    operators = " ".join(n.op_type for n in net.model.graph.node)
+    if got.shape != want.shape or got.dtype != want.dtype:
+        kinds = f"{got.dtype}{list(got.shape)}, not {want.dtype}{list(want.shape)}"
+        return f"{operators}: {kinds}"
+    with np.errstate(all="ignore"):
+        apart = np.abs(got.astype(np.float64) - want) - (0 if error is None else error)
+        equal = (got == want) | ((got != got) & (want != want))
+    apart = np.where(equal, -1.0, np.nan_to_num(apart, nan=np.inf))
+    places = [np.unravel_index(k, want.shape) for k in np.argsort(-apart, axis=None)[:4]]
+    shown = ", ".join(f"{[int(v) for v in at]}: {got[at]} not {want[at]}" for at in places)
+    return f"{operators}: {shown}"
 
 
 def run_here(seeds: Sequence[int], ways: Sequence[str]) -> None:

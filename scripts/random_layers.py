@@ -18,7 +18,8 @@ STEPS = ("Floor", "Ceil", "Round", "Sign")
 
 
 def unary(g: Growing) -> None:
-    g.add(g.one(SMOOTH), [g.pick(*FLOATS)])
+    op = g.one(SMOOTH)
+    g.add(op, [g.pick("float32") if op == "Erf" else g.pick(*FLOATS)])  # theirs is float32's
 
 
 def plain_unary(g: Growing) -> None:
@@ -133,7 +134,10 @@ def reduction(g: Growing) -> None:
 def place(g: Growing) -> None:
     x = g.pick(*FLOATS, *INTEGERS, exact=True, rank=1)
     flags = {"keepdims": int(g.chance(0.5)), "select_last_index": int(g.chance(0.5))}
-    g.add(g.one(("ArgMax", "ArgMin")), [x], axis=int(g.rng.integers(-x.rank, x.rank)), **flags)
+    axis = int(g.rng.integers(-x.rank, x.rank))
+    if not x.array.shape[axis]:
+        raise LookupError
+    g.add(g.one(("ArgMax", "ArgMin")), [x], axis=axis, **flags)
 
 
 def softmax(g: Growing) -> None:
@@ -166,6 +170,8 @@ def global_pool(g: Growing) -> None:
 def conv(g: Growing) -> None:
     x = image(g)
     channels, kernel = x.array.shape[1], [g.one((1, 2, 3)) for _ in x.array.shape[2:]]
+    if any(k > n for k, n in zip(kernel, x.array.shape[2:], strict=True)):
+        raise LookupError
     groups = channels if channels and g.chance(0.3) else 1
     out = groups * g.one((1, 2, 3))
     weights = g.rng.standard_normal((out, channels // groups, *kernel)).astype(np.float32)

@@ -48,7 +48,10 @@ SUMS = (
     ),
     *("InstanceNormalization", "Add", "Sub", "ConvTranspose", "Gelu", "HardSwish", "HardSigmoid"),
 )
-STOPS = ("Div", "Mod", "Pow")
+# They have terms of 1 inside, or onnxruntime's polynomials are only that good.
+ABSOLUTE = ("Elu", "Softplus", "LogSoftmax", "Sigmoid", "Tanh", "Erf")
+EXACTLY_DEFINED = ("Div", "Pow", "ReduceMean")
+NOT_ITS_OWN = (*EXACTLY_DEFINED, "Mod")
 
 
 @dataclass
@@ -195,6 +198,8 @@ class Growing:
         unit = LOOSE * EPSILON[str(got.dtype)]
         with np.errstate(all="ignore"):
             error = size * unit + float(np.finfo(got.dtype).tiny) * 2.0**-20
+            if node.op_type in ABSOLUTE:
+                error = error + unit
             if node.op_type in SUMS:
                 wide = by_reference(node, {n: as_double(a) for n, a in feeds.items()})
                 if wide is None or not same_kind(wide[k].astype(got.dtype), got):
@@ -271,8 +276,8 @@ def single(node: onnx.NodeProto, feeds: dict[str, Array]) -> onnx.ModelProto:
 
 
 def by_onnxruntime(node: onnx.NodeProto, feeds: dict[str, Array]) -> list[Array] | None:
-    if node.op_type in STOPS and any(a.dtype.kind == "i" for a in feeds.values()):
-        return None  # it ends the process: integers divided by zero
+    if node.op_type in NOT_ITS_OWN and all(a.dtype.kind == "i" for a in feeds.values()):
+        return None  # through float, and integers divided by zero end the process
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.log_severity_level = 1, 4
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -285,8 +290,9 @@ def by_onnxruntime(node: onnx.NodeProto, feeds: dict[str, Array]) -> list[Array]
 
 
 def by_reference(node: onnx.NodeProto, feeds: dict[str, Array]) -> list[Array] | None:
-    if node.op_type in ("Div", "Pow") and all(a.dtype.kind == "i" for a in feeds.values()):
-        return by_definition(node, list(feeds[n] for n in node.input))
+    operands = [feeds[n] for n in node.input if n]
+    if node.op_type in EXACTLY_DEFINED and all(a.dtype.kind == "i" for a in operands):
+        return by_definition(node, operands)
     try:
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
@@ -296,20 +302,30 @@ def by_reference(node: onnx.NodeProto, feeds: dict[str, Array]) -> list[Array] |
 
 
 def by_definition(node: onnx.NodeProto, operands: list[Array]) -> list[Array] | None:
-    """Integers: quotients without their fraction; powers that fit. The undefined is no test."""
-    a, b = np.broadcast_arrays(*operands)
-    info, out = np.iinfo(a.dtype), np.zeros(a.shape, a.dtype)
-    for at in np.ndindex(a.shape):
-        x, y = int(a[at]), int(b[at])
-        if node.op_type == "Div":
-            if y == 0:
-                return None
-            exact = abs(x) // abs(y) * (1 if (x < 0) == (y < 0) else -1)
-        else:
-            if not 0 <= y < 64:
-                return None
-            exact = x**y
-        if not info.min <= exact <= info.max:
+    """Integers: quotients without their fraction, powers and means that fit; None if undefined."""
+    dtype = operands[0].dtype
+    info = np.iinfo(dtype)
+    if node.op_type == "ReduceMean":
+        axes = tuple(operands[1].tolist()) if len(operands) > 1 else None
+        keep = any(a.name == "keepdims" and a.i for a in node.attribute)
+        total = operands[0].astype(object).sum(axis=axes, keepdims=keep)
+        count = operands[0].size // max(1, np.size(total))
+        if not count:
             return None
-        out[at] = exact
+        exact = np.asarray(total, object)
+        parts = exact, np.full(exact.shape, count, object)
+        if np.any((exact < info.min) | (exact > info.max)):
+            return None
+    else:
+        parts = tuple(np.broadcast_arrays(*(a.astype(object) for a in operands)))
+    out = np.zeros(parts[0].shape, dtype)
+    for at in np.ndindex(out.shape):
+        x, y = int(parts[0][at]), int(parts[1][at])
+        if node.op_type == "Pow":
+            value = x**y if 0 <= y < 64 else None
+        else:
+            value = (abs(x) // abs(y) * (1 if (x < 0) == (y < 0) else -1)) if y else None
+        if value is None or not info.min <= value <= info.max:
+            return None
+        out[at] = value
     return [out]

@@ -142,6 +142,8 @@ def reduce_prod(c: Context, n: OnnxNode) -> str:
         return x
     kept = tuple(e for d, e in enumerate(c.shape(x)) if d not in axes)
     full = tuple(1 if d in axes else e for d, e in enumerate(c.shape(x)))
+    if any(c.shape(x)[a] == 0 for a in axes):
+        return c.constant(np.ones(full if n.attrs.get("keepdims", 1) else kept, c.type(x).dtype))
     for axis in axes:
         while (extent := c.shape(x)[axis]) > 1:
             half = extent // 2

@@ -289,7 +289,7 @@ def take(attrs: Attrs, types: Types) -> TensorType:
     axes_in_range((axis,), x.rank)
     if indices.rank != 1 or indices.dtype not in ("int32", "int64"):
         raise ModelError(f"indices {indices} are no vector of integers")
-    if x.shape[axis] == 0:
+    if x.shape[axis] == 0 and indices.size:
         raise ModelError(f"there is nothing to take along axis {axis} of {x}")
     return TensorType((*x.shape[:axis], indices.shape[0], *x.shape[axis + 1 :]), x.dtype)
 
