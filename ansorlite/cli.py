@@ -155,6 +155,7 @@ def tune(args: argparse.Namespace) -> int:
         log=args.log,
         seed=args.seed,
         scheduler=args.scheduler,
+        exact=args.exact,
         progress=not args.quiet,
     )
     report = module.report

@@ -94,6 +94,7 @@ def tune_options(p: argparse.ArgumentParser) -> None:
         default="gradient",
         help="which task gets the next round (gradient)",
     )
+    p.add_argument("--exact", action="store_true", help="no Winograd, nothing rounded otherwise")
     p.add_argument("--output", type=Path, metavar="F", help="write the closing tables there, too")
 
 

@@ -90,6 +90,7 @@ def auto_schedule(
     scheduler: str = "gradient",
     early_stop_trials: int | None = None,
     form_rtol: float = FORM_RTOL,
+    exact: bool = False,
     progress: bool = True,
     on_round: Callable[[Sequence[Forms]], None] | None = None,
     **session: Any,
@@ -106,16 +107,22 @@ def auto_schedule(
     (paper section 6), "ucb", "round-robin" (equally many rounds for all tasks) or
     "round-robin-limits" (but for those at the machine's limit); a task without gain for
     `early_stop_trials` gets no more. `form_rtol` bounds the relative error of other forms than the
-    plain one, such as Winograd's; with 0 there are none. More keyword arguments go to
-    `search.tune.Session`. Returns one module a network. Raises UsageError for a scheduler that
-    does not exist.
+    plain one, such as Winograd's, in units of the largest result; with 0 there are none. Winograd's
+    form adds and subtracts the elements of a tile, so an outlier, infinity or NaN spreads over its
+    tile: one element of 1e8 costs its neighbours their digits. With `exact` each operator of the
+    network is computed as it is written: there are no other forms, and no rewrite that rounds
+    otherwise, such as batch norm folded into weights.
+
+    More keyword arguments go to `search.tune.Session`. Returns one module a network. Raises
+    UsageError for a scheduler that does not exist.
     """
     if scheduler not in SCHEDULERS:
         raise UsageError(f"no scheduler is called {scheduler!r}: choose {', '.join(SCHEDULERS)}")
     machine = target or Target.detect()
     graphs = [network] if isinstance(network, Graph) else list(network)
-    parts = [partition(optimize(g)) for g in graphs]  # passes, partition, expression
-    weighted, places, weights = shared_tasks([network_tasks(p, machine, form_rtol) for p in parts])
+    parts = [partition(optimize(g, exact)) for g in graphs]  # passes, partition, expression
+    rtol = 0.0 if exact else form_rtol
+    weighted, places, weights = shared_tasks([network_tasks(p, machine, rtol) for p in parts])
     if n_trials is None and timeout is None:
         n_trials = 64 * len(weighted)
     with ExitStack() as stack:
@@ -236,8 +243,13 @@ def plain_image(task: SearchTask) -> KernelImage:
     return build_program(lower(plain_state(task.dag, task.target)), task.target)
 
 
-def compile_plain(network: Graph, target: Target | None = None) -> CompiledModule:
-    """The network with the plain schedule everywhere: valid, unsearched, the thing to beat."""
+def compile_plain(
+    network: Graph, target: Target | None = None, exact: bool = False
+) -> CompiledModule:
+    """The network with the plain schedule everywhere: valid, unsearched, the thing to beat.
+
+    `exact` as in `auto_schedule`.
+    """
     machine = target or Target.detect()
-    parts = partition(optimize(network))
+    parts = partition(optimize(network, exact))
     return CompiledModule(parts, [plain_image(w.task) for w in network_tasks(parts, machine)])

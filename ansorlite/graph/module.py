@@ -151,6 +151,10 @@ class CompiledModule:
         for link in links:
             into = self._fills if link.written else self._reads
             into[link.index].append((self._calls[link.call][1], link.slot))
+        self._input_checks = [(c, ends[c.value]) for c in parts.checks if c.value in ends]
+        self._late_checks = [
+            (c, written.get(c.value, -1)) for c in parts.checks if c.value not in ends
+        ]
         self._outputs = tuple(Results(_operand(graph, v, "output")) for v in graph.outputs)
 
     def _origins(self) -> Iterator[Result]:
@@ -182,7 +186,7 @@ class CompiledModule:
                 owner = alias.get(v, v)
                 if owner not in self._constant_names:
                     life.setdefault(owner, [k, k])[1] = k
-        for v in graph.outputs:
+        for v in (*graph.outputs, *(c.value for c in self.partition.checks)):
             owner = alias.get(v, v)
             if owner in life:
                 life[owner][1] = last
@@ -264,11 +268,16 @@ class CompiledModule:
     ) -> Array | tuple[Array, ...]:
         """Run on arrays in input order, or by input name; one array, or a tuple in output order.
 
-        Raises ModelError for a wrong number, shape or dtype of inputs.
+        Raises ModelError for a wrong number, shape or dtype of inputs, and for indices that leave
+        what they index.
         """
         with self._lock:
             given, results = self._bind(_ordered(self.partition.graph.inputs, args, named))
+            for c, k in self._input_checks:
+                c.check(given[k])
             self._sequence.run()
+            for c, k in self._late_checks:
+                c.check(self._values[c.value] if k < 0 else results[k])
             for k, origin in enumerate(self._results):
                 if origin.kind != "written":
                     results[k][...] = self._copied(k, origin, given, results)

@@ -213,10 +213,13 @@ def _array(onnx: Any, tensor: Any, name: str) -> Any:
         raise ModelError(f"{name}: initializer {tensor.name} is damaged: {error}") from None
 
 
-def _symbols(value: Any) -> list[tuple[str, int]]:
-    """(name, fixed extent or 0) per dimension; unnamed dynamic ones are called input.axis."""
+def _symbols(value: Any) -> list[tuple[str, int | None]]:
+    """(name, fixed extent or None) per dimension; unnamed dynamic ones are called input.axis.
+
+    An extent of 0 is fixed, unless the caller gives another.
+    """
     return [
-        (d.dim_param or f"{value.name}.{k}", d.dim_value if d.dim_value > 0 else 0)
+        (d.dim_param or f"{value.name}.{k}", d.dim_value if d.HasField("dim_value") else None)
         for k, d in enumerate(value.type.tensor_type.shape.dim)
     ]
 
@@ -224,7 +227,7 @@ def _symbols(value: Any) -> list[tuple[str, int]]:
 def _check_dims(proto: Any, known: set[str], dims: Mapping[str, int], name: str) -> None:
     """Raise a ModelError for a name in `dims` that no dynamic dimension has."""
     inputs = [v for v in proto.graph.input if v.name not in known]
-    symbols = {s for v in inputs for s, fixed in _symbols(v) if not fixed}
+    symbols = {s for v in inputs for s, fixed in _symbols(v) if fixed in (0, None)}
     unknown = [s for s in dims if s not in symbols]
     if unknown:
         listed = ", ".join(sorted(symbols)) or "none"
@@ -243,14 +246,18 @@ def _input_type(
             shape.append(int(batch))
         elif fixed or symbol in dims:
             shape.append(int(fixed or dims[symbol]))
+        elif fixed == 0:
+            shape.append(0)
         else:
             hint = " or batch=1" * (axis == 0)
             raise ModelError(
                 f"input {value.name} has the dynamic dimension {axis} ({symbol}): "
                 f"pass dims={{{symbol!r}: 1}}{hint}"
             )
-        if shape[-1] < 1:
-            raise ModelError(f"dimension {axis} of input {value.name} is {shape[-1]}, must be >= 1")
+        if shape[-1] < 0:
+            raise ModelError(
+                f"dimension {axis} of input {value.name} is {shape[-1]}: none is below 0"
+            )
     return shape, _dtypes(onnx).get(tensor.elem_type, "undefined")
 
 

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from ansorlite.errors import ModelError
 from ansorlite.graph.fuse import fuse
+from ansorlite.graph.indices import IndexCheck, index_checks
 from ansorlite.graph.ir import Graph, check_inputs
 from ansorlite.graph.lower import Lowered, lower, other_forms
 from ansorlite.graph.types import Array
@@ -77,6 +78,11 @@ class Partition:
         return owners
 
     @property
+    def checks(self) -> tuple[IndexCheck, ...]:
+        """What is asked of indices that are known at run time only."""
+        return index_checks(self.graph, self.aliases)
+
+    @property
     def flop(self) -> float:
         return sum(s.dag.flop for s in self.subgraphs)
 
@@ -109,6 +115,7 @@ class Partition:
                         if math.prod(shape_of(op)) != self.graph.types[v].size:
                             raise ModelError(f"{s.name}: {op.name} is no view of {v}")
             ready.update(outputs)
+        _ = self.checks  # constant indices
         missing = [v for v in self.graph.outputs if v not in ready]
         if missing:
             raise ModelError(f"output {missing[0]} is computed by no step")

@@ -33,6 +33,14 @@ def elementwise(attrs: Attrs, types: Types) -> TensorType:
     return TensorType(tuple(int(n) for n in shape), same_dtype(types))
 
 
+def integers(attrs: Attrs, types: Types) -> TensorType:
+    """The broadcast of operands of one dtype, which must be an integer's."""
+    full = elementwise(attrs, types)
+    if not full.dtype.startswith("int"):
+        raise ModelError(f"operands are {full.dtype}, not integers")
+    return full
+
+
 def compare(attrs: Attrs, types: Types) -> TensorType:
     """The broadcast of two operands of one dtype, as conditions."""
     return TensorType(elementwise(attrs, types).shape, "bool")
@@ -281,7 +289,7 @@ def take(attrs: Attrs, types: Types) -> TensorType:
     axes_in_range((axis,), x.rank)
     if indices.rank != 1 or indices.dtype not in ("int32", "int64"):
         raise ModelError(f"indices {indices} are no vector of integers")
-    if x.shape[axis] == 0:
+    if x.shape[axis] == 0 and indices.size:
         raise ModelError(f"there is nothing to take along axis {axis} of {x}")
     return TensorType((*x.shape[:axis], indices.shape[0], *x.shape[axis + 1 :]), x.dtype)
 
