@@ -49,14 +49,14 @@ class GraphBuilder:
         self.inputs.append(name)
         return name
 
-    def constant(self, array: Array, name: str = "const") -> str:
-        """Add a constant and return its value name."""
+    def constant(self, array: Array, name: str = "const", computed: bool = False) -> str:
+        """Add a constant, part of the network's data or computed, and return its value name."""
         array = np.asarray(array)
         if str(array.dtype) not in DTYPES:
             raise ModelError(
                 f"constant {shown(name)} has dtype {array.dtype}: convert the model to float32"
             )
-        self.room.keep(shown(name), array)
+        self.room.keep(shown(name), array, computed)
         value = self.unique(name)
         self.constants[value], self.types[value] = array, type_of(array)
         return value
@@ -88,7 +88,7 @@ class GraphBuilder:
         if known:
             arrays = tuple(self.constants[v] for v in inputs)
             array = np.asarray(OPERATORS[op].meaning(attrs, arrays))
-            self.room.keep(f"node {shown(label)} ({op})", array)
+            self.room.keep(f"node {shown(label)} ({op})", array, computed=True)
             self.constants[value], self.types[value] = array, result
             return value
         k, taken = 1, label
@@ -114,7 +114,7 @@ class GraphBuilder:
             self.room.another(what, result)
             self.room.compute(what, work(op, attrs, types, result))
         elif op in POOLS:
-            Room(self.room.most).compute(what, work(op, attrs, types, result))
+            self.room.windows(what, work(op, attrs, types, result))
 
     def shape(self, value: str) -> tuple[int, ...]:
         return self.types[value].shape
@@ -149,8 +149,8 @@ def _most_at_once(graph: Graph) -> int:
     spans = [(size_bytes(graph.types[v]), k, last.get(v, k)) for v, k in made]
     room = Room()
     for name, array in graph.constants.items():
-        room.keep(name, array)
-    return peak_bytes(spans) + room.constants
+        room.keep(shown(name), array, computed=False)
+    return peak_bytes(spans) + room.given
 
 
 def start(graph: Graph, fold: bool = False) -> GraphBuilder:

@@ -2,8 +2,8 @@
 
 In: types of values as they are made. Out: nothing, or a ModelError that names the value, the size
 and the limit, before memory or time is spent. The limit is ANSORLITE_MAX_BYTES; by default half of
-the memory that this process may have. Constants are computed with at most as many element
-operations as the limit has bytes.
+the memory that this process may have. What is computed at import takes at most 1 GiB, or a
+multiple of the network's own data, and as many operations on elements; or what the setting says.
 """
 
 import math
@@ -22,6 +22,8 @@ from ansorlite.settings import settings
 
 VARIABLE = "ANSORLITE_MAX_BYTES"
 MOST_AXES = 32
+FREE_BYTES, FREE_WORK = 1 << 30, 1 << 32  # of computed constants, however small the network is
+MULTIPLE = 16  # of the data that a network has, for what is computed from that
 FALLBACK_BYTES = 16 << 30  # of memory, where the system does not say
 # Element operations that one element of the result costs, where that is not one.
 COSTS = {"erf": 64, "pow": 16, "exp": 8, "log": 8, "tanh": 16, "sigmoid": 16, "softmax": 16}
@@ -80,18 +82,24 @@ def megabytes(n: int) -> str:
 
 @dataclass
 class Room:
-    """What a network in the making may still take; `what` names the value in errors."""
+    """What a network in the making may still take; `what` names the value in errors.
+
+    Constants that are computed may take FREE_BYTES and MULTIPLE times the data that was given,
+    within the limit; all of the limit where it was set.
+    """
 
     most: int = field(default_factory=most_bytes)
-    constants: int = 0  # bytes so far
-    work: int = 0  # element operations so far
+    given: int = 0  # bytes of constants that were given
+    made: int = 0  # bytes of constants that were computed
+    work: int = 0  # element operations that computed them
     _places: set[int] = field(default_factory=set, repr=False)
 
-    def fits(self, what: str, size: int) -> None:
+    def fits(self, what: str, size: int, most: int | None = None) -> None:
         """Raise a ModelError if `size` bytes are more than the limit."""
-        if size > self.most:
+        most = self.most if most is None else most
+        if size > most:
             raise ModelError(
-                f"{what} takes {megabytes(size)}, more than the limit of {megabytes(self.most)}: "
+                f"{what} takes {megabytes(size)}, more than the limit of {megabytes(most)}: "
                 f"set {VARIABLE}={size} to allow it"
             )
 
@@ -104,25 +112,47 @@ class Room:
         self.fits(f"{what}, {kind},", size_bytes(kind))
 
     def another(self, what: str, kind: TensorType) -> None:
-        """Raise a ModelError if there is no room for a constant beside those so far."""
+        """Raise a ModelError if there is no room to compute a constant of that type."""
         self.value(what, kind)
-        self.fits(f"constants up to {what}", self.constants + size_bytes(kind))
+        self._fits_made(what, self.made + size_bytes(kind))
 
-    def keep(self, what: str, array: Array) -> None:
+    def keep(self, what: str, array: Array, computed: bool) -> None:
         """Count a constant; one that begins where another one does is a view of that one."""
         place = int(array.__array_interface__["data"][0])
-        if place not in self._places:
-            self._places.add(place)
-            self.constants += int(array.nbytes)
-            self.fits(f"constants up to {what}", self.constants)
+        if place in self._places:
+            return
+        self._places.add(place)
+        if computed:
+            self.made += int(array.nbytes)
+            self._fits_made(what, self.made)
+        else:
+            self.given += int(array.nbytes)
+        self.fits(f"the sum of all constants up to {what}", self.given + self.made)
+
+    def _fits_made(self, what: str, size: int) -> None:
+        most = self._computed(FREE_BYTES)
+        self.fits(f"the sum of the constants computed up to {what}", size, most)
+
+    def _computed(self, free: int) -> int:
+        if settings().max_bytes is not None:
+            return self.most
+        return min(self.most, free + MULTIPLE * self.given)
+
+    def windows(self, what: str, work: int) -> None:
+        """Raise a ModelError for windows that are large beyond reason at every call."""
+        if work > self.most:
+            raise ModelError(
+                f"{what} takes {work:.1e} operations, more than {self.most:.1e}: set "
+                f"{VARIABLE}={work} to allow it"
+            )
 
     def compute(self, what: str, work: int) -> None:
         """Count what computing a constant costs, before it is computed."""
         self.work += work
-        if self.work > self.most:
+        if self.work > (most := self._computed(FREE_WORK)):
             raise ModelError(
-                f"constants up to {what} take {self.work:.1e} operations to compute, more than "
-                f"{self.most:.1e}: set {VARIABLE}={self.work} to allow it"
+                f"the constants up to {what} take {self.work:.1e} operations to compute, more than "
+                f"{most:.1e}: set {VARIABLE}={self.work} to allow it"
             )
 
 

@@ -123,7 +123,7 @@ class Context:
 
     def constant(self, array: Any, name: str = "") -> str:
         assert self.node is not None
-        return self.builder.constant(np.asarray(array), name or self.node.outputs[0])
+        return self.builder.constant(np.asarray(array), name or self.node.outputs[0], computed=True)
 
     def scalar(self, value: float, like: str) -> str:
         """A constant without dimensions, of the dtype of `like`."""

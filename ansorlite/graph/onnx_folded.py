@@ -26,7 +26,7 @@ _SCALARS: dict[str, Callable[[Any], Any]] = {
 def constant(c: Context, n: OnnxNode) -> str:
     for key, make in _SCALARS.items():
         if key in n.attrs:
-            return c.constant(make(n.attrs[key]))
+            return c.builder.constant(make(n.attrs[key]), n.outputs[0])
     raise ModelError(f"a constant of kind {', '.join(n.attrs) or 'none'} is not supported")
 
 

@@ -160,8 +160,8 @@ def _shapes(inputs: Sequence[Any], batch: int | None, dims: Dims) -> list[list[i
                 given = dims.get(symbol)
             if given is None and fixed is None:
                 missing.append((what, axis, symbol))
-            if given is not None and given < 1:
-                raise ModelError(f"dimension {axis} of {what} is {given}, must be >= 1")
+            if given is not None and given < 0:
+                raise ModelError(f"dimension {axis} of {what} is {given}: none is below 0")
             shape.append(given if given is not None else fixed or 0)
         shapes.append(shape)
     if missing:

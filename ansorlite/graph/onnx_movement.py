@@ -96,7 +96,7 @@ def padded(c: Context, x: str, widths: tuple[tuple[int, int], ...], value: float
         starts = tuple(max(0, -lo) for lo, _ in widths)
         cut = zip(c.shape(x), widths, strict=True)
         sizes = tuple(size + min(lo, 0) + min(hi, 0) for size, (lo, hi) in cut)
-        if min(sizes) < 1:
+        if min(sizes, default=0) < 0:
             raise ModelError(f"padding {list(widths)} leaves nothing of {list(c.shape(x))}")
         x = c.emit("slice", [x], starts=starts, sizes=sizes, steps=(1,) * len(sizes))
     pairs = tuple((max(lo, 0), max(hi, 0)) for lo, hi in widths)
@@ -111,9 +111,9 @@ def pad(c: Context, n: OnnxNode) -> str:
     shape = c.shape(x)
     mode, rank = n.attrs.get("mode", "constant"), len(shape)
     flat = [int(v) for v in n.attrs["pads"]] if n.opset < 11 else c.numbers(n, 1)
-    value = float(n.attrs.get("value", 0.0))
+    value: int | float = float(n.attrs.get("value", 0.0))
     if n.opset >= 11 and c.has(n, 2):
-        value = float(c.required(n, 2).item())
+        value = c.required(n, 2).item()
     axes = axes_of(c.numbers(n, 3), rank) if c.has(n, 3) else list(range(rank))
     if len(flat) != 2 * len(axes):
         raise ModelError(f"{len(flat)} pads for {len(axes)} axes: two per axis are needed")
@@ -195,12 +195,10 @@ def slice_(c: Context, n: OnnxNode) -> str:
     rows = [(0, size, 1) for size in shape]
     for lo, hi, at, step in zip(first, last, axes_of(axes, len(shape)), steps, strict=True):
         index = range(*slice(int(lo), int(hi), int(step)).indices(shape[at]))
-        rows[at] = (index.start, len(index), int(step))
+        rows[at] = (index.start if index else 0, len(index), int(step))
     starts, sizes, strides = (tuple(r[k] for r in rows) for k in range(3))
     if sizes == shape and set(strides) <= {1}:
         return x
-    if 0 in sizes and c.known(n, 0) is None:
-        raise ModelError(f"the slice of {list(shape)} is empty")
     return c.emit("slice", [x], starts=starts, sizes=sizes, steps=strides)
 
 

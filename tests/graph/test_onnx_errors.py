@@ -123,7 +123,7 @@ def test_dims_that_nothing_has() -> None:
 
 
 def test_extent_below_one() -> None:
-    refused(model(RELU), "dimension 0 of input x is 0, must be >= 1", batch=0)
+    refused(model(RELU), "dimension 0 of input x is -1: none is below 0", batch=-1)
 
 
 def test_batch_replaces_a_fixed_extent() -> None:
