@@ -25,8 +25,10 @@ VARIABLES: tuple[tuple[str, str], ...] = (
     ("ANSORLITE_VERIFY", "0 or 1: verify every level between the stages"),
     ("ANSORLITE_NUM_THREADS", "threads of a kernel; default: the processors we may use"),
     ("ANSORLITE_BUILD_WORKERS", "processes that compile; default: the processors we may use"),
+    ("ANSORLITE_MAX_BYTES", "limit of a network's values; default: half of the memory we may use"),
 )
 MAX_THREADS = 4096
+MAX_BYTES = 1 << 60
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,7 @@ class Settings:
     verify: bool = False
     num_threads: int | None = None
     build_workers: int | None = None
+    max_bytes: int | None = None
 
 
 @cache
@@ -69,6 +72,7 @@ def read_settings(env: Mapping[str, str]) -> Settings:
         verify=_boolean(env, "VERIFY"),
         num_threads=_integer(env, "NUM_THREADS", 1, MAX_THREADS),
         build_workers=_integer(env, "BUILD_WORKERS", 1, MAX_THREADS),
+        max_bytes=_integer(env, "MAX_BYTES", 1, MAX_BYTES),
     )
 
 

@@ -22,6 +22,7 @@ def test_every_variable_reaches_its_field() -> None:
         "ANSORLITE_VERIFY": "yes",
         "ANSORLITE_NUM_THREADS": " 8 ",
         "ANSORLITE_BUILD_WORKERS": "2",
+        "ANSORLITE_MAX_BYTES": "1000000",
         "ANSORLITE_CACHE_DIR": "/nowhere/cache",
     }
     assert set(env) == {name for name, _ in VARIABLES}
@@ -31,6 +32,7 @@ def test_every_variable_reaches_its_field() -> None:
         verify=True,
         num_threads=8,
         build_workers=2,
+        max_bytes=1000000,
         cache_dir=Path("/nowhere/cache"),
     )
 
