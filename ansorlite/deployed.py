@@ -48,8 +48,8 @@ class DeployedModule:
             raise ModelError(f"a {type(folder).__name__} names no folder: give a path") from None
         self.metadata = read_metadata(path)
         _check_machine(self.metadata, path)
-        check_files(path, self.metadata)
-        self._library = _library(path / LIBRARY, self.metadata)
+        found = check_files(path, self.metadata)
+        self._library = _library(path / LIBRARY, found, self.metadata)
         self._lock = threading.Lock()
         self._net: int | None = None
         why = ctypes.c_char_p()
@@ -129,10 +129,28 @@ class _Value(ctypes.Structure):
     )
 
 
-def _library(file: Path, metadata: Metadata) -> ctypes.CDLL:
+_loaded: dict[Path, list[str]] = {}  # SHA-256 of what was loaded from each path
+_loading = threading.Lock()
+
+
+def _spelled(file: Path, digest: str) -> str:
+    """A path of the file that stands for no other content that this process has loaded.
+
+    The dynamic loader takes a path that is spelled as before for the library that it has already,
+    also where another network was saved there since.
+    """
+    path = file.resolve()
+    with _loading:
+        known = _loaded.setdefault(path, [])
+        if digest not in known:
+            known.append(digest)
+        return os.path.join(path.parent, *["."] * known.index(digest), path.name)
+
+
+def _library(file: Path, digest: str, metadata: Metadata) -> ctypes.CDLL:
     """The library, with the signatures of its functions, proven to be that of the manifest."""
     try:
-        library = ctypes.CDLL(os.fsdecode(file.resolve()))
+        library = ctypes.CDLL(_spelled(file, digest))
     except OSError as error:
         raise ModelError(f"{file} cannot be loaded: {error}") from None
     try:
