@@ -96,18 +96,21 @@ class DeployedModule:
         self, args: Sequence[npt.ArrayLike], named: Mapping[str, npt.ArrayLike]
     ) -> list[npt.ArrayLike]:
         names = self.inputs
-        listed = ", ".join(shown(n, 80) for n in names)
         if args and named:
             raise ModelError("give the network's inputs in order or by name, not both")
         wrong = [n for n in named if n not in names]
         if wrong:
-            raise ModelError(f"the network has no input {shown(wrong[0], 80)} (it has: {listed})")
+            raise ModelError(
+                f"the network has no input {shown(wrong[0], 80)} (it has: {_listed(names)})"
+            )
         missing = [n for n in names if n not in named] if named else []
         if missing:
             raise ModelError(f"no value is given for input {shown(missing[0], 80)}")
         found = [named[n] for n in names] if named else list(args)
         if len(found) != len(names):
-            raise ModelError(f"the network takes {len(names)} inputs ({listed}), got {len(found)}")
+            raise ModelError(
+                f"the network takes {len(names)} inputs ({_listed(names)}), got {len(found)}"
+            )
         return found
 
 
@@ -203,6 +206,10 @@ def _check_machine(metadata: Mapping[str, Any], path: Path) -> None:
             f"{path} was compiled for {metadata['cpu']}; this CPU lacks {', '.join(missing)}: "
             "compile the network on a machine like this one"
         )
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(shown(n, 80) for n in names)
 
 
 def _checked(v: Mapping[str, Any], x: npt.ArrayLike) -> Array:
