@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ansorlite.errors import ModelError
-from ansorlite.names import shown
+from ansorlite.names import brief
 
 Array = npt.NDArray[Any]
 ALIGNMENT = 64
@@ -57,7 +57,7 @@ class Operand:
         self, name: str, shape: Sequence[int], dtype: npt.DTypeLike, kind: str = ""
     ) -> None:
         self.name, self.shape, self.dtype = name, tuple(shape), np.dtype(dtype)
-        self.label = f"{kind} {shown(name, 80)}".strip()  # as errors name it
+        self.label = f"{kind} {brief(name)}".strip()  # as errors name it
         self.nbytes = math.prod(self.shape) * self.dtype.itemsize
 
     def fits(self, x: object) -> bool:

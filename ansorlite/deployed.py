@@ -9,6 +9,7 @@ it was saved, lacks its library, or needs a CPU feature that this machine does n
 import ctypes
 import os
 import platform
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ import numpy.typing as npt
 from ansorlite.calls import Array, Operand, Results, address, new_lock
 from ansorlite.errors import ModelError
 from ansorlite.manifest import LIBRARY, VALUE, WEIGHTS, Metadata, check_files, read_metadata
-from ansorlite.names import shown
+from ansorlite.names import brief
 
 ARCHITECTURES = {"AMD64": "x86_64", "arm64": "aarch64"}  # other words for the same
 
@@ -45,8 +46,8 @@ class DeployedModule:
             raise ModelError(f"a {type(folder).__name__} names no folder: give a path") from None
         self.metadata = read_metadata(path)
         _check_machine(self.metadata, path)
-        check_files(path, self.metadata)
-        self._library = _library(path / LIBRARY, self.metadata)
+        found = check_files(path, self.metadata)
+        self._library = _library(path / LIBRARY, found, self.metadata)
         self._folder = path.resolve()
         self._lock = new_lock(self)
         self._operands, self._results = (
@@ -107,18 +108,21 @@ class DeployedModule:
         self, args: Sequence[npt.ArrayLike], named: Mapping[str, npt.ArrayLike]
     ) -> list[npt.ArrayLike]:
         names = self.inputs
-        listed = ", ".join(shown(n, 80) for n in names)
         if args and named:
             raise ModelError("give the network's inputs in order or by name, not both")
         wrong = [n for n in named if n not in names]
         if wrong:
-            raise ModelError(f"the network has no input {shown(wrong[0], 80)} (it has: {listed})")
+            raise ModelError(
+                f"the network has no input {brief(wrong[0])} (it has: {_listed(names)})"
+            )
         missing = [n for n in names if n not in named] if named else []
         if missing:
-            raise ModelError(f"no value is given for input {shown(missing[0], 80)}")
+            raise ModelError(f"no value is given for input {brief(missing[0])}")
         found = [named[n] for n in names] if named else list(args)
         if len(found) != len(names):
-            raise ModelError(f"the network takes {len(names)} inputs ({listed}), got {len(found)}")
+            raise ModelError(
+                f"the network takes {len(names)} inputs ({_listed(names)}), got {len(found)}"
+            )
         return found
 
 
@@ -140,10 +144,28 @@ class _Value(ctypes.Structure):
     )
 
 
-def _library(file: Path, metadata: Metadata) -> ctypes.CDLL:
+_loaded: dict[Path, list[str]] = {}  # SHA-256 of what was loaded from each path
+_loading = threading.Lock()
+
+
+def _spelled(file: Path, digest: str) -> str:
+    """A path of the file that stands for no other content that this process has loaded.
+
+    The dynamic loader takes a path that is spelled as before for the library that it has already,
+    also where another network was saved there since.
+    """
+    path = file.resolve()
+    with _loading:
+        known = _loaded.setdefault(path, [])
+        if digest not in known:
+            known.append(digest)
+        return os.path.join(path.parent, *["."] * known.index(digest), path.name)
+
+
+def _library(file: Path, digest: str, metadata: Metadata) -> ctypes.CDLL:
     """The library, with the signatures of its functions, proven to be that of the manifest."""
     try:
-        library = ctypes.CDLL(os.fsdecode(file.resolve()))
+        library = ctypes.CDLL(_spelled(file, digest))
     except OSError as error:
         raise ModelError(f"{file} cannot be loaded: {error}") from None
     try:
@@ -196,3 +218,7 @@ def _check_machine(metadata: Mapping[str, Any], path: Path) -> None:
             f"{path} was compiled for {metadata['cpu']}; this CPU lacks {', '.join(missing)}: "
             "compile the network on a machine like this one"
         )
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(brief(n) for n in names)

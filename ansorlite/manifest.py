@@ -134,8 +134,8 @@ def read_metadata(folder: Path) -> Metadata:
     return {**found, "sha256": told}
 
 
-def check_files(folder: Path, metadata: Mapping[str, Any]) -> None:
-    """Raise ModelError unless every file of the manifest is there and is as it was saved.
+def check_files(folder: Path, metadata: Mapping[str, Any]) -> str:
+    """The library's SHA-256; raises ModelError unless every file is there and as it was saved.
 
     A library that the manifest does not have was linked later: the entries of the file's own
     directory have to fit, so that loading it reads no byte behind its end.
@@ -155,12 +155,13 @@ def check_files(folder: Path, metadata: Mapping[str, Any]) -> None:
             raise ModelError(f"{file} cannot be read: {error.strerror}") from None
     library = folder / LIBRARY
     if LIBRARY in files:
-        return
+        return str(files[LIBRARY]["sha256"])
     if not _regular(library):
         command = " ".join(link_command(metadata["kernels"]))
         raise ModelError(f"{folder} has no {LIBRARY}: link it there, by: {command}")
     if not _is_whole(library):
         raise _damaged(library, "it is no library, or cut short")
+    return str(file_entry(library)["sha256"])
 
 
 def _damaged(file: Path, why: str) -> ModelError:

@@ -30,6 +30,17 @@ def shown(text: str, most: int | None = None, keep: str = "") -> str:
     return f"{text[:head]}...{text[len(text) - tail :]}"
 
 
+def brief(name: str) -> str:
+    """A name in a message: `shown`, of at most 80 characters."""
+    return shown(name, 80)
+
+
+def first_line(error: BaseException) -> str:
+    """What an exception says, in one line of bounded length; its kind where it says nothing."""
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return shown(lines[0].strip() if lines else type(error).__name__, 300)
+
+
 def c_string(text: str) -> str:
     """A C string literal whose bytes are the UTF-8 form of `text`, on several lines if long.
 

@@ -2,8 +2,9 @@
 
 In: a `CompiledModule` and a folder. Out, in it: `libnetwork.so` where a C compiler links one,
 else what it is linked from; `network.h`, `network.c` (all kernels in order, memory), `kernel*.o`,
-`threads.o`, `weights.bin` in the kernels' own layouts, `network.json`. Python reads the folder by
-`ansorlite.deployed`, which needs numpy alone; C by `network.h`.
+`threads.o`, `weights.bin` in the kernels' own layouts, and the manifest `network.json`. Python
+reads the folder by `ansorlite.deployed`, which needs numpy alone; C by `network.h`. Names are data:
+in C they stand in literals and comments alone, written by `names`.
 """
 
 import hashlib

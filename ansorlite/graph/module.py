@@ -31,7 +31,7 @@ from ansorlite.graph.ir import Graph
 from ansorlite.graph.memory import Lifetime, plan_arena
 from ansorlite.graph.partition import Partition, Subgraph, tasks
 from ansorlite.ir.layout import Layout
-from ansorlite.names import shown
+from ansorlite.names import brief
 from ansorlite.target import Target
 
 
@@ -286,7 +286,7 @@ class CompiledModule:
     def _bind(self, args: Sequence[npt.ArrayLike]) -> tuple[list[Any], list[Array]]:
         """Let the kernels read these arrays: (they, as read; arrays that results go to)."""
         if len(args) != len(self._operands):
-            names = ", ".join(shown(w.name, 80) for w in self._operands)
+            names = ", ".join(brief(w.name) for w in self._operands)
             raise ModelError(
                 f"the network takes {len(self._operands)} inputs ({names}), got {len(args)}"
             )

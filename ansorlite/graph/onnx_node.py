@@ -8,10 +8,10 @@ that names the node, or the place of the node where the name is damaged.
 from typing import Any
 
 from ansorlite.errors import ModelError
-from ansorlite.graph.names import first_line, shown
 from ansorlite.graph.onnx_context import Context, OnnxNode
 from ansorlite.graph.onnx_read import array_of
 from ansorlite.graph.onnx_table import IMPORTERS
+from ansorlite.names import brief, first_line
 
 SPELLING = {"float": "float32", "double": "float64"}
 FORMAL = {v: k for k, v in SPELLING.items()}
@@ -30,7 +30,7 @@ def read_node(onnx: Any, proto: Any, position: int, opset: int) -> OnnxNode:
         op, inputs, outputs = default + proto.op_type, tuple(proto.input), tuple(proto.output)
     except UnicodeDecodeError as error:
         raise ModelError(f"node {position} is damaged: a name is no UTF-8 text") from error
-    where = f"node {shown(name)} ({shown(op)})"
+    where = f"node {brief(name)} ({brief(op)})"
     schema = None if default or op not in IMPORTERS else _schema(onnx, op, opset)
     attrs: dict[str, Any] = {}
     for a in proto.attribute:
@@ -41,7 +41,7 @@ def read_node(onnx: Any, proto: Any, position: int, opset: int) -> OnnxNode:
         except ModelError as error:
             raise ModelError(f"{where}: {error}") from None
         if key in attrs:
-            raise ModelError(f"{where} has the attribute {shown(key)} twice")
+            raise ModelError(f"{where} has the attribute {brief(key)} twice")
         if schema is not None:
             _check_attribute(onnx, schema, a, where, opset)
         attrs[key] = value
@@ -60,12 +60,12 @@ def _schema(onnx: Any, op: str, opset: int) -> Any:
 def _value(onnx: Any, attribute: Any) -> Any:
     if attribute.ref_attr_name:
         raise ModelError(
-            f"attribute {shown(attribute.name)} refers to {shown(attribute.ref_attr_name)} of a "
+            f"attribute {brief(attribute.name)} refers to {brief(attribute.ref_attr_name)} of a "
             "function, but stands in no function"
         )
     kinds = onnx.AttributeProto
     if attribute.type == kinds.TENSOR:
-        return array_of(onnx, attribute.t, f"attribute {shown(attribute.name)}")
+        return array_of(onnx, attribute.t, f"attribute {brief(attribute.name)}")
     value = onnx.helper.get_attribute_value(attribute)
     match attribute.type:
         case kinds.STRING:
@@ -81,7 +81,7 @@ def _check_attribute(onnx: Any, schema: Any, attribute: Any, where: str, opset: 
     formal = schema.attributes.get(attribute.name)
     if formal is None:
         raise ModelError(
-            f"{where} has the attribute {shown(attribute.name)}, which {schema.name} of opset "
+            f"{where} has the attribute {brief(attribute.name)}, which {schema.name} of opset "
             f"{opset} does not have"
         )
     if int(formal.type.value) != attribute.type:

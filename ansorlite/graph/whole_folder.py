@@ -25,10 +25,11 @@ SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 
 @contextmanager
 def whole_folder(target: Path, last: str) -> Iterator[Path]:
-    """The folder to fill; at the end its files are in `target`, the one called `last` never first.
+    """The folder to fill; at the end it is `target`.
 
-    An empty folder stays what it is where a new one cannot take its place: a mount point, the
-    working directory. Raises AnsorliteError where `target` holds anything, or for an OSError.
+    Where a new folder cannot take the place of an empty one (a mount point, the working directory)
+    the files move into that, the one called `last` after all others. Raises AnsorliteError where
+    `target` holds anything, or for an OSError.
     """
     try:
         place = target.resolve()  # of a link: what the link names
@@ -48,6 +49,7 @@ def whole_folder(target: Path, last: str) -> Iterator[Path]:
                 raise
     except _StoppedError as stopped:
         os.kill(os.getpid(), stopped.number)  # the signal's own action, now that all is tidy
+        raise AnsorliteError(f"writing {target} was stopped: {stopped}") from None
     except (OSError, MemoryError) as error:
         why = getattr(error, "strerror", None) or str(error) or "out of memory"
         raise AnsorliteError(f"cannot write the folder {target}: {why}") from error
@@ -65,17 +67,26 @@ def _scratch(place: Path) -> Iterator[Path]:
     fixed = _is_fixed(place)
     above = place if fixed else place.parent
     above.mkdir(parents=True, exist_ok=True)
-    _remove_abandoned(above, stem)
+    for folder in (above, place):
+        if folder.is_dir():
+            _remove_abandoned(folder, stem)
     if place.exists() and (not place.is_dir() or any(place.iterdir())):
         raise AnsorliteError(
             f"{place} is there already: name a new folder, so that nothing is lost"
         )
-    scratch, lock = _made(above, stem)
+    scratch, lock = None, -1
     try:
+        while lock < 0:
+            scratch = above / f"{stem}{secrets.token_hex(8)}"
+            scratch.mkdir()
+            lock = _locked(scratch)
+        assert scratch is not None
         yield scratch
     finally:
-        _removed(scratch)
-        os.close(lock)
+        if scratch is not None:
+            _removed(scratch)
+        if lock >= 0:
+            os.close(lock)
 
 
 def _is_fixed(place: Path) -> bool:
@@ -83,24 +94,20 @@ def _is_fixed(place: Path) -> bool:
     if not place.is_dir():
         return False
     writable = os.access(place.parent, os.W_OK | os.X_OK)
-    return os.path.ismount(place) or place.samefile(Path.cwd()) or not writable
+    return os.path.ismount(place) or place.samefile(".") or not writable
 
 
-def _made(above: Path, stem: str) -> tuple[Path, int]:
-    while True:
-        scratch = above / f"{stem}{secrets.token_hex(8)}"
-        scratch.mkdir()
-        try:
-            lock = os.open(scratch, os.O_RDONLY | os.O_DIRECTORY)
-        except FileNotFoundError:  # another process took the folder for an abandoned one
-            continue
-        except BaseException:
-            _removed(scratch)
-            raise
-        _without_error(fcntl.flock, lock, fcntl.LOCK_EX)
-        if scratch.exists():
-            return scratch, lock
-        os.close(lock)
+def _locked(scratch: Path) -> int:
+    """A descriptor that locks the folder; -1 where another process took it for an abandoned one."""
+    try:
+        lock = os.open(scratch, os.O_RDONLY | os.O_DIRECTORY)
+    except FileNotFoundError:
+        return -1
+    _without_error(fcntl.flock, lock, fcntl.LOCK_EX)  # file systems without locks have no others
+    if scratch.exists():
+        return lock
+    os.close(lock)
+    return -1
 
 
 def _remove_abandoned(above: Path, stem: str) -> None:
@@ -133,7 +140,10 @@ def _to_disk(folder: Path) -> None:
     for path in (*folder.iterdir(), folder):
         file = os.open(path, os.O_RDONLY)
         try:
-            os.fsync(file)
+            if path == folder:  # some file systems cannot
+                _without_error(os.fsync, file)
+            else:
+                os.fsync(file)
         finally:
             os.close(file)
 
@@ -177,7 +187,7 @@ class _StoppedError(BaseException):
     """A signal that ends the process arrived."""
 
     def __init__(self, number: int) -> None:
-        super().__init__(number)
+        super().__init__(signal.Signals(number).name)
         self.number = number
 
 

@@ -30,6 +30,7 @@ from ansorlite.space.plain import plain_state
 from ansorlite.target import Target
 
 needs_cc = pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
+ROOT = Path(__file__).parents[2]
 X = np.linspace(-1, 1, 6, dtype=np.float32)
 
 
@@ -242,6 +243,49 @@ def test_every_key_is_needed_and_has_its_type(saved: Path) -> None:
             (saved / METADATA).write_text(json.dumps(whole))
             refused(saved)
             place[key] = kept
+
+
+@needs_cc
+def test_a_library_that_was_linked_later_is_that_of_its_folder(
+    module: CompiledModule, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setenv("PATH", str(tmp_path))
+        folders = [module.save(tmp_path / "a"), dense(1).save(tmp_path / "b")]
+    for folder in folders:
+        link = json.loads((folder / METADATA).read_text())["link"].split()
+        subprocess.run(link, cwd=folder, check=True)
+    mixed = Path(shutil.copytree(folders[0], tmp_path / "mixed"))
+    shutil.copyfile(folders[1] / "libnetwork.so", mixed / "libnetwork.so")
+    assert "is another network's" in refused(mixed)
+    (mixed / "libnetwork.so").unlink()
+    (mixed / "none.c").write_text("int none;")
+    subprocess.run(["cc", "-shared", "-o", "libnetwork.so", "none.c"], cwd=mixed, check=True)
+    assert "is no library of a saved network" in refused(mixed)
+    for folder in folders:
+        load_module(folder)
+
+
+@needs_cc
+def test_a_network_that_was_saved_anew_in_the_same_place(
+    module: CompiledModule, tmp_path: Path
+) -> None:
+    modules = [module, dense(1), dense(2, ("z", "y"))]
+    nets = []
+    for k in (0, 1, 2, 0, 1):
+        nets.append(load_module(modules[k].save(tmp_path / "net")))
+        shutil.rmtree(tmp_path / "net")
+    for k, net in zip((0, 1, 2, 0, 1), nets, strict=True):
+        for got, want in zip(net(X[None]), modules[k](X[None]), strict=True):
+            np.testing.assert_array_equal(got, want)
+
+
+@needs_cc
+def test_forty_damaged_folders() -> None:
+    command = [sys.executable, "scripts/damage_saved.py", "--count", "40", "--seed", "1"]
+    done = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE)
+    found = json.loads(done.stdout)
+    assert found["refused"] > 30 and found["right"] + found["refused"] == 40
 
 
 @needs_cc
