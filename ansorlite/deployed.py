@@ -101,7 +101,8 @@ class DeployedModule:
             for k, y in enumerate(results):
                 self._written[k] = address(y)
             if self._run(self._net, *self._places):
-                raise ModelError("the network cannot run: out of memory")
+                why = self._library.network_why(self._net)
+                raise ModelError(f"the network cannot run: {why.decode()}")
         return results[0] if len(results) == 1 else tuple(results)
 
     def _ordered(
@@ -174,6 +175,8 @@ def _library(file: Path, digest: str, metadata: Metadata) -> ctypes.CDLL:
         library.network_open.argtypes = (ctypes.c_char_p, ctypes.POINTER(ctypes.c_char_p))
         library.network_run.argtypes = (ctypes.c_void_p,) * 3
         library.network_run.restype = ctypes.c_int
+        library.network_why.argtypes = (ctypes.c_void_p,)
+        library.network_why.restype = ctypes.c_char_p
         library.network_close.argtypes = (ctypes.c_void_p,)
         known_as = library.network_identity()
         tables = {

@@ -19,7 +19,7 @@ from typing import Any
 import llvmlite.binding as llvm
 
 from ansorlite.codegen.compile import compile_module
-from ansorlite.codegen.threads import MAX_THREADS, SERIAL_IR, SPIN_NS, SYMBOLS, threads_ir
+from ansorlite.codegen.threads import MAX_THREADS, SPIN_NS, SYMBOLS, serial_ir, threads_ir
 from ansorlite.settings import settings
 from ansorlite.target import Target
 
@@ -64,7 +64,7 @@ def pool_object(target: Target) -> bytes:
 
 def serial_runtime() -> Runtime:
     """The same functions for one thread."""
-    return _linked(compile_module(SERIAL_IR, Target.detect()), "")
+    return _linked(compile_module(serial_ir(), Target.detect()), "")
 
 
 def default_threads(env: Mapping[str, str], target: Target) -> int:

@@ -393,33 +393,7 @@ end:
 }
 """
 
-
-def threads_ir(target: Target) -> str:
-    """LLVM IR of the pool for Linux or macOS on this architecture.
-
-    Raises ValueError for another system, where kernels run on one thread.
-    """
-    darwin = "darwin" in target.triple or "macos" in target.triple
-    if not darwin and ("linux" not in target.triple or target.arch not in FUTEX):
-        raise ValueError(f"no threads on {target.triple}")
-    pause = PAUSE.get(target.arch)
-    words = {
-        "PAUSE": f"call void {pause}" if pause else "",
-        "CLOCK": "6" if darwin else "1",  # CLOCK_MONOTONIC
-        "SETMASK": "3" if darwin else "2",  # SIG_SETMASK
-        "SPIN_NS": str(SPIN_NS),
-        "MAX_THREADS": str(MAX_THREADS),
-        "LOOKS": str(LOOKS),
-        "FUTEX": str(FUTEX.get(target.arch, 0)),
-    }
-    text = POOL + (DARWIN_SLEEP if darwin else LINUX_SLEEP) + DECLARED.get(target.arch, "")
-    for word, value in words.items():
-        text = text.replace(word, value)
-    return text
-
-
-# What stands in for it elsewhere: regions of one thread.
-SERIAL_IR = """
+SERIAL = """
 define void @ansorlite_parallel(ptr %body, ptr %data, i64 %asked, i64 %all) {
   call void %body(ptr %data, i64 0, i64 1)
   ret void
@@ -440,3 +414,39 @@ define void @ansorlite_stop_threads() {
   ret void
 }
 """
+
+
+def threads_ir(target: Target, *, hidden: bool = False) -> str:
+    """LLVM IR of the pool for Linux or macOS on this architecture.
+
+    With `hidden` the functions are for the library alone that the object is linked into. Raises
+    ValueError for another system, where kernels run on one thread.
+    """
+    darwin = "darwin" in target.triple or "macos" in target.triple
+    if not darwin and ("linux" not in target.triple or target.arch not in FUTEX):
+        raise ValueError(f"no threads on {target.triple}")
+    pause = PAUSE.get(target.arch)
+    words = {
+        "PAUSE": f"call void {pause}" if pause else "",
+        "CLOCK": "6" if darwin else "1",  # CLOCK_MONOTONIC
+        "SETMASK": "3" if darwin else "2",  # SIG_SETMASK
+        "SPIN_NS": str(SPIN_NS),
+        "MAX_THREADS": str(MAX_THREADS),
+        "LOOKS": str(LOOKS),
+        "FUTEX": str(FUTEX.get(target.arch, 0)),
+    }
+    text = POOL + (DARWIN_SLEEP if darwin else LINUX_SLEEP) + DECLARED.get(target.arch, "")
+    for word, value in words.items():
+        text = text.replace(word, value)
+    return _hidden(text) if hidden else text
+
+
+def serial_ir(*, hidden: bool = False) -> str:
+    """LLVM IR of what stands in for the pool elsewhere: regions of one thread."""
+    return _hidden(SERIAL) if hidden else SERIAL
+
+
+def _hidden(text: str) -> str:
+    for kind in ("void", "i64"):
+        text = text.replace(f"define {kind} @ansorlite", f"define hidden {kind} @ansorlite")
+    return text

@@ -22,8 +22,7 @@ import numpy as np
 
 import ansorlite
 from ansorlite.codegen.compile import compile_module
-from ansorlite.codegen.openmp import pool_object
-from ansorlite.codegen.threads import SERIAL_IR
+from ansorlite.codegen.threads import serial_ir, threads_ir
 from ansorlite.deployed import cpu_flags
 from ansorlite.errors import AnsorliteError, BuildError
 from ansorlite.graph.whole_folder import whole_folder
@@ -134,7 +133,7 @@ class _Layout:
             at += -(-array.nbytes // ALIGN) * ALIGN
         self.weights_bytes = max(at, ALIGN)
         self.checksum = 0  # of the weights, when they are written
-        self.links, self.results = memory.links, memory.results
+        self.links, self.results, self.checks = memory.links, memory.results, memory.checks
         given = {(link.call, link.slot) for link in memory.links}
         self.slots = [
             [("C", 0) if (k, s) in given else self.place(int(p or 0)) for s, p in enumerate(args)]
@@ -175,10 +174,10 @@ def _write_objects(module: "CompiledModule", path: Path) -> dict[str, Any]:
         files[kernel_file(k)] = file_entry(path / kernel_file(k))
     target = Target.detect()
     try:
-        threads = pool_object(target)
+        threads = threads_ir(target, hidden=True)
     except ValueError:  # a system that the pool does not know
-        threads = compile_module(SERIAL_IR, target)
-    (path / THREADS).write_bytes(threads)
+        threads = serial_ir(hidden=True)
+    (path / THREADS).write_bytes(compile_module(threads, target))
     files[THREADS] = file_entry(path / THREADS)
     return files
 
@@ -235,6 +234,7 @@ def _source(module: "CompiledModule", layout: _Layout, known_as: str) -> str:
 
 #define N_CALLS {len(calls)}
 #define N_LINKS {len(layout.links)}
+#define N_CHECKS {len(layout.checks)}
 #define N_INPUTS {len(module.graph_inputs)}
 #define N_OUTPUTS {len(module.graph_outputs)}
 #define MOST_SLOTS {max(widest, 1)}
@@ -249,6 +249,7 @@ def _source(module: "CompiledModule", layout: _Layout, known_as: str) -> str:
     filled = {
         "TABLES": tables,
         "CALLS": "\n".join(rows) or "  {0},",
+        "CHECKS": _rows(_checks(module, layout)),
         "LINKS": _rows((n.call, n.slot, n.index, int(n.written)) for n in layout.links),
         "INPUTS": ", ".join(f"{v['bytes']}ll" for v in inputs) or "0",
         "OUTPUTS": _rows(_origins(module, layout, outputs)),
@@ -278,6 +279,16 @@ def _origins(
         if kind == "W":
             _, at = layout.place(module.constant_address(v["name"]))
         yield f"'{kind}'", f"{at}ll", f"{v['bytes']}ll"
+
+
+def _checks(module: "CompiledModule", layout: _Layout) -> Iterator[tuple[str, ...]]:
+    """Where indices lie that are checked at run time, and what is said of wrong ones."""
+    for check, kind, k in layout.checks:
+        known = module.partition.graph.types[check.value]
+        letter, at = layout.place(k) if kind == "arena" else (kind[0].upper(), k)
+        wide = np.dtype(known.dtype).itemsize
+        numbers = (f"{at}ll", f"{known.size}ll", str(wide), f"{check.extent}ll")
+        yield f"'{letter}'", *numbers, c_string(check.told())
 
 
 def _told(kind: str, values: Sequence[Mapping[str, Any]]) -> str:

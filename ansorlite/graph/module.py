@@ -27,6 +27,7 @@ from ansorlite.codegen.image import KernelImage, Param
 from ansorlite.codegen.kernel import derive
 from ansorlite.codegen.loader import CallSequence, load_image
 from ansorlite.errors import ModelError
+from ansorlite.graph.indices import IndexCheck
 from ansorlite.graph.ir import Graph
 from ansorlite.graph.memory import Lifetime, plan_arena
 from ansorlite.graph.partition import Partition, Subgraph, tasks
@@ -46,7 +47,10 @@ class LayerTime:
 
 @dataclass(frozen=True)
 class ModuleMemory:
-    """All that a compiled network's kernels point to, and the pointers of each (kernel, args)."""
+    """All that a compiled network's kernels point to, and the pointers of each (kernel, args).
+
+    `checks` have the input, output or address where the indices of each check lie.
+    """
 
     arena: Array
     workspace: Array
@@ -54,6 +58,7 @@ class ModuleMemory:
     calls: tuple[tuple[int, Any], ...]
     links: tuple["Link", ...]
     results: tuple["Result", ...]
+    checks: tuple[tuple[IndexCheck, Literal["input", "output", "arena"], int], ...]
 
 
 @dataclass(frozen=True)
@@ -206,16 +211,16 @@ class CompiledModule:
 
     def _pointers(
         self, read: Sequence[str], written: Sequence[str], image: KernelImage
-    ) -> tuple[list[Array], list[str]]:
-        """What a kernel's parameters point to, and the value of each ("" for memory of its own)."""
+    ) -> tuple[list[Array], list[str | None]]:
+        """What a kernel's parameters point to, and the value of each (None: its own memory)."""
         inputs, outputs, alias = iter(read), iter(written), self.partition.aliases
         arrays: list[Array] = []
-        owners: list[str] = []
+        owners: list[str | None] = []
         constants: dict[str, tuple[str, Array]] = {}  # of this kernel: value and array by parameter
         for p in image.params:
             if p.role in ("workspace", "derived"):
                 arrays.append(self._workspace)  # derived ones follow when all constants are known
-                owners.append("")
+                owners.append(None)
                 continue
             value = next(outputs) if p.role == "output" else next(inputs)
             owner = alias.get(value, value)
@@ -364,8 +369,20 @@ class CompiledModule:
                 self.constant_address(v)
         calls = tuple((k, args) for k, (_, args, _) in zip(self._order, self._calls, strict=True))
         constants = tuple(self._constants.values())
+        checks: list[tuple[IndexCheck, Literal["input", "output", "arena"], int]] = [
+            (c, "input", k) for c, k in self._input_checks
+        ]
+        for c, k in self._late_checks:
+            at = int(self._values[c.value].ctypes.data)
+            checks.append((c, "arena", at) if k < 0 else (c, "output", k))
         return ModuleMemory(
-            self._arena, self._workspace, constants, calls, self._links, self._results
+            self._arena,
+            self._workspace,
+            constants,
+            calls,
+            self._links,
+            self._results,
+            tuple(checks),
         )
 
     def constant_address(self, output: str) -> int:

@@ -19,6 +19,7 @@ from ansorlite.codegen.build import build_program
 from ansorlite.deployed import load_module
 from ansorlite.errors import ModelError
 from ansorlite.graph.build import GraphBuilder
+from ansorlite.graph.ir import Graph
 from ansorlite.graph.module import CompiledModule
 from ansorlite.graph.partition import partition, tasks
 from ansorlite.graph.passes import optimize
@@ -40,8 +41,11 @@ def build() -> CompiledModule:
     view = b.emit("reshape", [product], "view", shape=(4096,))
     flat = b.emit("reshape", [x], "flat", shape=(2560,))
     outputs = [product, deep, view, product, x, flat, b.constant(KNOWN, "known")]
-    graph, target = b.finish(outputs), Target.detect()
-    parts = partition(optimize(graph))
+    return compiled_plain(b.finish(outputs))
+
+
+def compiled_plain(graph: Graph) -> CompiledModule:
+    target, parts = Target.detect(), partition(optimize(graph))
     images = [build_program(lower(plain_state(t.dag, target)), target) for t in tasks(parts)]
     return CompiledModule(parts, images)
 
@@ -221,3 +225,25 @@ def test_c_programs_fork_and_may_let_outputs_overlap_inputs(
         wanted = [product, np.exp(0.01 * product), product, product, x.ravel(), x.ravel(), KNOWN]
         for a, b in zip(wanted, found, strict=True):
             np.testing.assert_allclose(a, b, 1e-4, 1e-4)
+
+
+@needs_cc
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+def test_saved_networks_check_indices(dtype: str, tmp_path: Path) -> None:
+    b = GraphBuilder("taken")
+    x, i = b.input("x", (5, 2)), b.input("i", (3,), dtype)
+    j = b.emit("add", [i, b.constant(np.array(1, dtype))])
+    net = compiled_plain(
+        b.finish([b.emit("take", [x, i], axis=0), b.emit("take", [x, j], "late", axis=0), j])
+    )
+    loaded = load_module(net.save(tmp_path / "net"))
+    rows = np.arange(10, dtype=np.float32).reshape(5, 2)
+    for module in (net, loaded):
+        for indices in ([0, 3, -2], [-5, 1, 3], [2, 2, 2]):
+            given = np.array(indices, dtype)
+            early, late, _ = module(rows, given)
+            np.testing.assert_array_equal(early, rows[given])
+            np.testing.assert_array_equal(late, rows[given + 1])
+        for wrong in ([0, 5, 0], [0, 4, 0], [-7, 0, 0], [np.iinfo(dtype).max, 0, 0]):
+            with pytest.raises(ModelError, match="indices are from -5 to 4"):
+                module(rows, np.array(wrong, dtype))
