@@ -45,6 +45,13 @@ class Renaming:
         """Steps as `step_to_json` writes them."""
         return [self._step(s) for s in steps]
 
+    def frozen(self, steps: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], ...]:
+        """`steps` as records hold them, with tuples for lists."""
+        return tuple(
+            {k: tuple(v) if isinstance(v, list) else v for k, v in s.items()}
+            for s in self.steps(steps)
+        )
+
     def holes(self, holes: Mapping[str, Sequence[int]]) -> dict[str, list[int]]:
         """Values by hole name."""
         return {self.hole(name): list(values) for name, values in holes.items()}
