@@ -29,7 +29,7 @@ MOST_VALUE = 2**31  # of a hole
 MOST_COUNT = 2**31  # of rounds and trials that are written
 PLAUSIBLE_COUNT = 10**9  # of those that are read, so that the next ones have a place
 MOST_DEPTH = 16  # of steps
-YEAR_9999 = 253_402_300_800.0  # seconds since 1970: dates end there
+LAST_DATE = 2.5e11  # seconds since 1970, in the year 9892: calendars end soon after
 SLACK = 1e-6  # by which a latency may lie outside of its times
 
 
@@ -122,7 +122,7 @@ def _is_spent(value: object) -> bool:
 
 
 def _is_date(value: object) -> bool:
-    return _between(value, 0.0, YEAR_9999 - 1)
+    return _between(value, 0.0, LAST_DATE)
 
 
 def _is_text(value: object) -> bool:
@@ -186,7 +186,7 @@ FIELDS: Mapping[str, tuple[Callable[[object], bool], str]] = {
     "round": _COUNT,
     "trial": _COUNT,
     "seed": (_is_seed, "an integer of 64 bits"),
-    "timestamp": (_is_date, "a finite number of seconds from 1970 to the year 9999"),
+    "timestamp": (_is_date, f"a finite number of seconds from 0 to {LAST_DATE:.1e}"),
     "build_s": _SPENT,
     "run_s": _SPENT,
     "version": _TEXT,

@@ -48,7 +48,11 @@ from ansorlite.records import RecordLog, read_log
         ('"trial":130', '"trial":2000000000', "field 'trial' is 2000000000, which no run comes to"),
         ('"round":2', '"round":1999999999', "field 'round' is 1999999999, which no run comes to"),
         ('"seed":7', '"seed":1' + "0" * 30, "field 'seed' is not an integer of 64 bits"),
-        ('"timestamp":1700000000.25', '"timestamp":1e300', "seconds from 1970 to the year 9999"),
+        (
+            '"timestamp":1700000000.25',
+            '"timestamp":1e300',
+            "number of seconds from 0 to 2.5e+11",
+        ),
         ('"C.i":[8,4]', '"C.i":[8,1099511627776]', "field 'holes' is not a mapping"),
         ('"C.i":[8,4]', '"C.i":[8,-4]', "field 'holes' is not a mapping"),
         ('"C.i":[8,4]', '"C.i":[8,4],"C.i":[8,8]', "key 'C.i' stands in it twice"),

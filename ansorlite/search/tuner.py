@@ -93,7 +93,7 @@ class TaskTuner:
         self._names = canonical_names(task.dag)
         self._prepared = False
         self._pending: dict[tuple[str, tuple[int, ...]], tuple[Candidate, Record]] = {}
-        self.space = RecordedSpace(task, (lambda: {}) if answered else self._known, options)
+        self.space = RecordedSpace(task, dict if answered else lambda: self._sketches, options)
         # By identity, as trials may have a number twice: a record that fits, and of what it is.
         self._fitting: dict[int, tuple[Record, Found]] = {}
         self._suggested: list[Candidate] = []
@@ -158,9 +158,6 @@ class TaskTuner:
         for r in self.records:
             rounds.setdefault(r.round, []).append(r)
         return [rounds[k] for k in sorted(rounds) if 0 < k < self.rounds]
-
-    def _known(self) -> Mapping[str, Sketch]:
-        return self._sketches
 
     def _resume(self, history: Sequence[Record], answered: bool) -> None:
         """Tell the policy all complete rounds; keep the last one open if it may be torn.
