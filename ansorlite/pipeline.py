@@ -140,6 +140,7 @@ def auto_schedule(
             OverNetworks(weights, objective) if objective else None,
             early_stop_trials,
             on_round,
+            race_follows=True,
         )
         peak = measure_peak(machine) if n_trials != 0 else None
         modules = []
@@ -222,7 +223,7 @@ def raced_in_place(
     found = []
     for result, pick in zip(results, picks, strict=True):
         found.append(result.with_rival(pick - 1) if pick else result)
-        if pick and (best := found[-1].best) is not None:
+        if result.rivals and (best := found[-1].best) is not None:
             run.choose((best.record, best.latency_s))
     return found
 

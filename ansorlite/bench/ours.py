@@ -13,7 +13,7 @@ def prepare(spec: dict[str, Any]) -> tuple[Callable[[], Any], str]:
     """The call of a case {case, batch, log, trial} and the name of the sketch it runs."""
     from ansorlite.codegen.kernel import Kernel
     from ansorlite.records import for_task, read_log
-    from ansorlite.search.tuner import record_program, record_sketch
+    from ansorlite.search.recorded import record_program, record_sketch
     from ansorlite.workloads import workload
 
     task = workload(spec["case"], batch=spec["batch"])

@@ -16,6 +16,8 @@ from ansorlite.records import LogContents, Record
 from ansorlite.report.tables import aligned, shortened
 from ansorlite.report.units import UNKNOWN, format_latency, format_seconds
 
+SHOWN = 3  # damaged lines of a log
+
 
 class Again(Protocol):
     """A program that was run again (`search.replay.Replayed`)."""
@@ -52,7 +54,9 @@ def log_stats(contents: LogContents) -> str:
     if failures:
         told = ", ".join(f"{shown(status)} {n}" for status, n in failures.most_common())
         text.append(f"failures: {told}")
-    text += [f"damaged: {shown(str(problem))}" for problem in contents.problems]
+    text += [f"damaged: {shown(str(problem))}" for problem in contents.problems[:SHOWN]]
+    if len(contents.problems) > SHOWN:
+        text.append(f"damaged: {len(contents.problems)} lines in all")
     return "\n".join(text)
 
 

@@ -4,6 +4,7 @@ One class a step: its fields, its `apply`, its JSON tag (`tag`) and its rewrite.
 names of hole columns. An illegal step raises ScheduleError that names step, stage and number.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar
 
@@ -20,6 +21,7 @@ from ansorlite.schedule.stage import (
     factor_expr,
     initial_stage,
 )
+from ansorlite.schedule.step_fields import check_fields
 from ansorlite.te.tensor import Axis, ComputeOp
 
 
@@ -476,17 +478,13 @@ def step_to_json(step: Step) -> dict[str, Any]:
     return out
 
 
-def step_from_json(data: dict[str, Any]) -> Step:
-    """The inverse of `step_to_json`; ScheduleError names an unknown tag or field."""
+def step_from_json(data: Mapping[str, Any]) -> Step:
+    """The inverse of `step_to_json`; ScheduleError names an unknown tag, field or value."""
     for cls in STEPS:
         if cls.tag == data.get("step"):
-            names = {f.name for f in fields(cls)}
             given = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items()}
             given.pop("step")
-            if set(given) != names:
-                raise ScheduleError(
-                    f"step {cls.tag} has fields {sorted(given)}, not {sorted(names)}"
-                )
+            check_fields(cls, given)
             step: Step = cls(**given)
             return step
-    raise ScheduleError(f"unknown schedule step {data.get('step')!r}")
+    raise ScheduleError(f"unknown schedule step {str(data.get('step'))[:40]!r}")

@@ -22,8 +22,8 @@ from ansorlite.schedule.holes import Hole
 from ansorlite.search.beam import BeamPolicy
 from ansorlite.search.history import Candidate
 from ansorlite.search.policy import EvolutionaryPolicy, RandomPolicy, SearchPolicy
+from ansorlite.search.recorded import record_candidates
 from ansorlite.search.tune import ROUND_SIZE, grown
-from ansorlite.search.tuner import record_candidate
 from ansorlite.space.sketch import Sketch
 from ansorlite.task import SearchTask
 
@@ -64,8 +64,9 @@ class RecordedTask:
         self.task = task
         by_name = {s.name: s for s in sketches}
         found: dict[tuple[str, tuple[int, ...]], float] = {}
-        for r in records:
-            c = record_candidate(task, by_name, r)
+        found_in = record_candidates(task, by_name, records)
+        self.left_out = found_in.count(None)
+        for r, c in zip(records, found_in, strict=True):
             if c is not None:
                 found[c.key] = min(r.lowest_s, found.get(c.key, float("inf")))
         self.latency_s = np.asarray(list(found.values()), dtype=np.float64)
