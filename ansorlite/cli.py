@@ -10,6 +10,7 @@ otherwise do what Ctrl-C does: the log is complete, the workers are gone, the be
 import argparse
 import contextlib
 import os
+import resource
 import signal
 import sys
 import threading
@@ -70,10 +71,11 @@ def _run(argv: Sequence[str] | None) -> int:
     except BrokenPipeError:
         return BROKEN_PIPE
     except MemoryError:
-        return _failed("not enough memory: free some, or allow more of it (ulimit -v)", FAILED)
-    except OSError as error:
-        place = f"{error.filename}: " if error.filename else ""
-        return _failed(f"{place}{error.strerror or error}", FAILED)
+        return _failed(f"not enough memory: free some{_memory_limit()}", FAILED)
+    except (OSError, ImportError) as error:
+        place = f"{error.filename}: " if isinstance(error, OSError) and error.filename else ""
+        reason = getattr(error, "strerror", None) or error
+        return _failed(f"{place}{reason}{_memory_limit()}", FAILED)
     except Warning as warning:  # python -W error
         return _failed(f"a warning that is to be an error: {warning}", FAILED)
     except RecursionError:
@@ -87,6 +89,14 @@ def _run(argv: Sequence[str] | None) -> int:
             " a defect of ansorlite, ANSORLITE_DEBUG=1 shows where",
             FAILED,
         )
+
+
+def _memory_limit() -> str:
+    """The limit of this process's memory in words: libraries tell others than the true cause."""
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if limit == resource.RLIM_INFINITY:
+        return ""
+    return f" (memory is limited to {limit >> 20} MiB: ulimit -v allows more)"
 
 
 def _failed(text: str, status: int) -> int:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ansorlite import cli_bench, cli_compare, cli_logs
-from ansorlite.streams import one_line, tell
+from ansorlite.streams import one_line, put, tell
 
 STAGES = ("dag", "sketches", "program", "features", "llvm", "asm")
 NETWORK_STAGES = ("passes", "partition", "svg")
@@ -28,8 +28,10 @@ class Parser(argparse.ArgumentParser):
         sys.exit(2)
 
     def _print_message(self, message: str, file: Any = None) -> None:
-        if file is not None:  # closed before we were started
-            super()._print_message(message, file)
+        if file is sys.stdout:  # of --help and --version
+            put(message, end="")
+        else:
+            tell(message.rstrip("\n"))
 
 
 # ---- arguments ----------------------------------------------------------------------------------

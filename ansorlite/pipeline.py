@@ -6,7 +6,7 @@ debug output, timings and `ansorlite show --stage` use. Open the folder of a sta
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, overload
 
@@ -24,6 +24,13 @@ from ansorlite.measure.runner import LocalRunner
 from ansorlite.measure.timing import TimingPolicy
 from ansorlite.report.tables import TaskRow, task_table, time_table
 from ansorlite.schedule.lower import lower
+from ansorlite.search.arguments import (
+    check_callable,
+    check_names,
+    check_number,
+    check_target,
+    check_whole,
+)
 from ansorlite.search.forms import Forms
 from ansorlite.search.objectives import Objective, OverNetworks
 from ansorlite.search.result import TuneResult
@@ -118,8 +125,15 @@ def auto_schedule(
     """
     if scheduler not in SCHEDULERS:
         raise UsageError(f"no scheduler is called {scheduler!r}: choose {', '.join(SCHEDULERS)}")
+    check_names(session, [f.name for f in fields(Session)])
+    check_target(target)
+    check_number("form_rtol", form_rtol)
+    check_callable("objective", objective)
+    check_callable("on_round", on_round)
+    if early_stop_trials is not None:
+        check_whole("early_stop_trials", early_stop_trials, 1)
     machine = target or Target.detect()
-    graphs = [network] if isinstance(network, Graph) else list(network)
+    graphs = _graphs(network)
     parts = [partition(optimize(g, exact)) for g in graphs]  # passes, partition, expression
     rtol = 0.0 if exact else form_rtol
     weighted, places, weights = shared_tasks([network_tasks(p, machine, rtol) for p in parts])
@@ -160,6 +174,17 @@ def auto_schedule(
             )
             modules.append(module)
     return modules[0] if isinstance(network, Graph) else modules
+
+
+def _graphs(network: Graph | Sequence[Graph]) -> list[Graph]:
+    found: list[Any] = list(network) if isinstance(network, list | tuple) else [network]
+    for thing in found:
+        if not isinstance(thing, Graph):
+            raise UsageError(
+                f"{type(thing).__name__} is no network: give what load_onnx or network returns, or "
+                "a list of them"
+            )
+    return found
 
 
 def shared_tasks(

@@ -21,7 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from ansorlite.errors import LogError
+from ansorlite.errors import LogError, LogWriteError
 from ansorlite.record_fields import (
     CHOSEN,
     FIELDS,
@@ -291,12 +291,12 @@ class RecordLog:
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise LogError(
+            raise LogWriteError(
                 f"another tuner is writing to {self.path}: wait until it has ended, "
                 "or give this run a log of its own"
             ) from error
         except OSError as error:
-            raise LogError(
+            raise LogWriteError(
                 f"cannot lock {self.path} ({error.strerror}): put the log on a local disk"
             ) from error
 
@@ -309,15 +309,17 @@ class RecordLog:
         data = line.encode("ascii")
         try:
             if os.fstat(self._fd).st_nlink == 0:
-                raise LogError(f"the tuning log {self.path} was deleted: continue with a new one")
+                raise LogWriteError(
+                    f"the tuning log {self.path} was deleted: continue with a new one"
+                )
             written = os.write(self._fd, data)
             self._torn = written < len(data)
             if self._fsync:
                 os.fsync(self._fd)
         except OSError as error:
-            raise LogError(f"cannot write to {self.path}: {error.strerror}") from error
+            raise LogWriteError(f"cannot write to {self.path}: {error.strerror}") from error
         if self._torn:
-            raise LogError(
+            raise LogWriteError(
                 f"cannot write to {self.path}: {written} of {len(data)} bytes were taken, "
                 "free some disk space and continue with the same log"
             )

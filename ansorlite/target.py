@@ -55,7 +55,8 @@ class Target:
             value = getattr(self, name)
             if not isinstance(value, int) or value < 1:
                 raise UsageError(f"Target.{name} is {value!r}: it must be a positive integer")
-        if not (self.l2_bytes >= 0 and self.l3_bytes >= 0):
+        sizes = (self.l2_bytes, self.l3_bytes)
+        if not all(isinstance(n, int) and n >= 0 for n in sizes):
             raise UsageError(f"Target l2_bytes={self.l2_bytes}, l3_bytes={self.l3_bytes}: not < 0")
         if self.vector_bytes & (self.vector_bytes - 1):
             raise UsageError(f"Target.vector_bytes is {self.vector_bytes}: not a power of two")

@@ -323,8 +323,12 @@ def _unnamed_file() -> int:
     Appending, so that cutting the file to nothing between requests leaves no hole.
     """
     if hasattr(os, "memfd_create"):
-        with contextlib.suppress(OSError):
+        try:
             fd = os.memfd_create("ansorlite-worker")
+        except OSError as error:
+            if error.errno in ADVICE:  # the system has it, but not for us
+                raise
+        else:
             fcntl.fcntl(fd, fcntl.F_SETFL, os.O_APPEND)
             return fd
     with tempfile.TemporaryFile() as file:

@@ -24,6 +24,7 @@ from ansorlite.measure.peak import Peak, measure_peak
 from ansorlite.measure.runner import LocalRunner, Runner
 from ansorlite.records import LogContents, Record, RecordLog, choice, chosen, for_task, read_log
 from ansorlite.search.annealing import AnnealingPolicy
+from ansorlite.search.arguments import check_able, check_budget, check_path, check_tasks
 from ansorlite.search.beam import BeamPolicy
 from ansorlite.search.clock import PhaseClock
 from ansorlite.search.debug import trace_of
@@ -71,12 +72,12 @@ class Session:
     pretrained: str | Path | None = None
 
     def __enter__(self) -> "Session":
-        if self.n_trials is None and self.timeout is None:
-            raise UsageError("tuning needs a budget: give n_trials or timeout")
-        for name in ("n_trials", "timeout"):
-            value = getattr(self, name)
-            if value is not None and value < 0:
-                raise UsageError(f"{name} is {value}: it must not be negative")
+        check_budget(self.n_trials, self.timeout, self.seed, self.round_size)
+        check_path("log", self.log)
+        check_path("pretrained", self.pretrained)
+        check_able("model", self.model, "predict")
+        check_able("builder", self.builder, "build")
+        check_able("runner", self.runner, "run")
         self.searcher: Searcher = searcher(self.policy)
         self._policies: list[SearchPolicy] = []
         self._began = time.perf_counter()
@@ -321,6 +322,7 @@ def tune(
     log holds of `others` is learned from, too, by evolution's model and by searchers that transfer
     (template-xgb-transfer); no trial of theirs counts, and nothing of them is measured.
     """
+    check_tasks((task, *others))
     if others and log is None:
         raise UsageError("what is known of other tasks is read from the log: name one")
     with Session(
