@@ -483,7 +483,7 @@ class _StmtEmitter(ExprEmitter):
 
     def _combine(self, combiner: str, old: ir.Value, new: ir.Value, e: Expr) -> ir.Value:
         if combiner != "sum":
-            return self.extremum(combiner, old, new)
+            return self.extremum(combiner, new, old)  # the chain of `old` is not tested for NaN
         if is_int(e):
             return self.b.add(old, new)
         return self.b.fadd(old, new, flags=("contract",))

@@ -282,7 +282,7 @@ class ExprEmitter(IndexEmitter):
             return self._per_lane(e, env)
         base = self._scalar(start, env)
         kind = ir.VectorType(base.type, env.width)
-        steps = ir.Constant(kind, [int(c.value) * k for k in range(env.width)])
+        steps = ir.Constant(kind, [wrapped(c.value * k, e.dtype) for k in range(env.width)])
         return self.b.add(self.splat(base, env.width), steps)
 
     def _per_lane(self, e: Expr, env: Env) -> ir.Value:
