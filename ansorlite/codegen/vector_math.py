@@ -348,10 +348,11 @@ def _bits(b: B, x: V) -> V:
 
 def _const(like: V, value: float) -> V:
     """`value` as a constant of `like`'s type, in every lane; an integer for integers."""
-    return _splat(like.type, value)
+    return constant_of(like.type, value)
 
 
-def _splat(kind: ir.Type, value: float) -> ir.Constant:
+def constant_of(kind: ir.Type, value: float) -> ir.Constant:
+    """A number in every lane of a type."""
     if isinstance(kind, ir.VectorType):
         return ir.Constant(kind, [ir.Constant(kind.element, value)] * kind.count)
     return ir.Constant(kind, value)

@@ -140,7 +140,7 @@ def _check_samples(spec: CheckSpec, values: dict[str, Array], name: str, x: Arra
     shape = shape_of(spec.meant.by_name[name])
     points = np.array(np.unravel_index(flat, shape), dtype=np.int64).T.reshape(len(flat), -1)
     given = _viewed(spec.meant, values)
-    exact = evaluate_points(spec.meant, given, name, points).astype(x.dtype)
+    exact = evaluate_points(spec.meant, given, name, points)
     expected = Expected(exact, spec.tolerance(x.dtype.name))
     deviation = expected.compare(x.reshape(-1)[flat])
     if deviation.n_wrong:

@@ -116,11 +116,20 @@ def everywhere(dag: te.ComputeDAG, inputs: dict[str, Array], want: Array) -> Non
     if want.ndim == 1:
         points = np.arange(want.size)[:, None]
         exact = te.evaluate_points(dag, inputs, name, points)
-        np.testing.assert_array_equal(exact, want.astype(np.float64))
+        assert exact.dtype == want.dtype
+        np.testing.assert_array_equal(exact, want)
     for target in _targets():
         program = lower(plain_state(dag, target))
         np.testing.assert_array_equal(interpret(program, inputs)[name], want)
         np.testing.assert_array_equal(run_native(program, inputs, target)[name], want)
+
+
+def everywhere_natively(dag: te.ComputeDAG, want: Array) -> None:
+    """Without the interpreter, and with a loop that is no vector loop too."""
+    (name,) = dag.output_names
+    np.testing.assert_array_equal(dag.evaluate({})[name], want)
+    for program in (lower(State(dag)), lower(plain_state(dag, HOST))):
+        np.testing.assert_array_equal(run_native(program, {}, HOST)[name], want)
 
 
 @pytest.mark.parametrize("row", ROWS)
@@ -193,6 +202,20 @@ def test_indices_are_exact_and_keep_their_normal_form() -> None:
     assert str(te.ComputeDAG([y]).by_name["y"]) == "y[i<64] = i + x[i] + 1"
     z = te.compute((64,), lambda i: (x[i] * 8) // 8, name="z")
     assert str(te.ComputeDAG([z]).by_name["z"]) == "z[i<64] = int32(x[i]*8) // 8"
+
+
+def test_indices_beyond_32_bits_are_exact_as_values() -> None:
+    """Of scalars and of lanes; only a store or a cast to the narrow type wraps them."""
+    n = 2**17 + 3
+
+    def value(i: Expr) -> Expr:
+        large = te.cast(i * i, "float64") + te.cast(te.maximum(i * i - 1, 0), "float64")
+        return large + te.cast(i * i < i * i + 5, "float64")
+
+    dag = te.ComputeDAG([te.compute((n,), value, name="y")])
+    i = np.arange(n)
+    want = (i * i + np.maximum(i * i - 1, 0) + 1).astype(np.float64)
+    everywhere_natively(dag, want)
 
 
 def test_one_instruction_where_an_operand_is_a_number() -> None:
