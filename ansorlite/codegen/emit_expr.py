@@ -13,7 +13,7 @@ from llvmlite import ir
 
 from ansorlite.codegen.emit_index import BYTES, I1, I32, I64, TYPES, IndexEmitter, declared
 from ansorlite.codegen.scope import Env
-from ansorlite.codegen.vector_math import call_math, constant_of, emit_math
+from ansorlite.codegen.vector_math import call_math, constant_of, emit_math, extremum
 from ansorlite.codegen.zeros import decided
 from ansorlite.ir.expr import Const, Expr, Load, Op, Var, add, is_float, is_int, mul, terms_of
 from ansorlite.ir.literals import least, rounded, wrapped
@@ -122,7 +122,7 @@ class ExprEmitter(IndexEmitter):
             case "div":
                 return b.fdiv(*args)
             case "min" | "max":
-                return self.extremum(e.name, *args)
+                return extremum(b, e.name, *args)
             case "and" | "or":
                 out = args[0]
                 for a in args[1:]:
@@ -138,20 +138,6 @@ class ExprEmitter(IndexEmitter):
                 return b.icmp_unsigned(_ORDERED[name], *args)
             case name:
                 return emit_math(b, name, args)
-
-    def extremum(self, name: str, x: ir.Value, y: ir.Value) -> ir.Value:
-        """min or max; a NaN in either operand is the result, of two zeros either is.
-
-        One instruction where an operand is a constant (or the machine has such an instruction);
-        else x86 takes a comparison and a select more.
-        """
-        kind = x.type.element if isinstance(x.type, ir.VectorType) else x.type
-        if kind == I1:
-            return self.b.and_(x, y) if name == "min" else self.b.or_(x, y)
-        if isinstance(kind, ir.IntType):
-            first = self.b.icmp_signed("<" if name == "min" else ">", x, y)
-            return self.b.select(first, x, y)
-        return call_math(self.b, f"llvm.{name}imum", x, y, flags=("nsz",))
 
     def _cast_scalar(self, e: Op, env: Env) -> ir.Value:
         """A cast; to integers the result is i64, as everywhere in index arithmetic."""

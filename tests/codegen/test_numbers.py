@@ -188,6 +188,16 @@ def test_integers_are_reduced_at_their_width(combiner: Any, reduce: Any) -> None
     everywhere(dag, {"x": values}, want)
 
 
+def test_a_sum_of_products_with_a_literal_zero() -> None:
+    x, k = te.placeholder((3, 20), name="x"), te.reduce_axis(20, "k")
+    dag = te.ComputeDAG([te.compute((3,), lambda i: te.sum(x[i, k] * 0.0, k), name="y")])
+    values = np.ones((3, 20), np.float32)
+    values[0, 3], values[2, 19] = np.inf, np.nan
+    everywhere(dag, {"x": values}, np.float32([NAN, 0, NAN]))
+    tuned = lower(State(dag).apply(Annotate("y", "k", "lanes", 8)))
+    np.testing.assert_array_equal(run_native(tuned, {"x": values}, HOST)["y"], [NAN, 0, NAN])
+
+
 def test_int64_sums_are_exact() -> None:
     x, k = te.placeholder((2, 9), "int64", name="x"), te.reduce_axis(9, "k")
     dag = te.ComputeDAG([te.compute((2,), lambda i: te.sum(x[i, k], k), name="y")])
