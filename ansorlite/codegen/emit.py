@@ -17,6 +17,7 @@ from ansorlite.codegen.compile import data_layout
 from ansorlite.codegen.emit_expr import ExprEmitter
 from ansorlite.codegen.emit_index import BYTES, I1, I32, I64, TYPES, declared
 from ansorlite.codegen.scope import Env, Memory, Scope
+from ansorlite.codegen.vector_math import extremum
 from ansorlite.codegen.zeros import decided, is_zero
 from ansorlite.errors import BuildError
 from ansorlite.ir.expr import Const, Expr, Load, is_int
@@ -538,7 +539,7 @@ class _StmtEmitter(ExprEmitter):
 
     def _combine(self, combiner: str, old: ir.Value, new: ir.Value, e: Expr) -> ir.Value:
         if combiner != "sum":
-            return self.extremum(combiner, old, new)
+            return extremum(self.b, combiner, new, old)  # the chain of `old` is not tested for NaN
         if is_int(e):
             return self.b.add(old, new)
         return self.b.fadd(old, new, flags=("contract",))

@@ -184,7 +184,7 @@ class IndexEmitter(Scoped, ABC):
         if name == "abs":
             return b.select(b.icmp_signed("<", vals[0], I64(0)), b.neg(vals[0]), vals[0])
         x, y = vals
-        return self._divide(name, x, y, by=args[1])
+        return self._divide(name, x, y, args[1])
 
     def _divide(self, name: str, x: ir.Value, y: ir.Value, by: Any) -> ir.Value:
         """floordiv, ceildiv or mod; machines trap where the divisor is zero, and at least / -1."""

@@ -236,6 +236,26 @@ FUNCTIONS: dict[str, tuple[Callable[..., V], int]] = {
 LIBM = ("exp", "log", "tanh", "erf", "pow")
 
 
+def extremum(b: B, name: str, x: V, y: V) -> V:
+    """min or max; a NaN in either operand is the result, of two zeros either is.
+
+    One instruction where an operand is a constant, or the machine has one. x86 has one that
+    gives the second operand for a NaN in either: `x` is tested too, masks make that two.
+    """
+    kind = _scalar(x.type)
+    if kind == ir.IntType(1):
+        return b.and_(x, y) if name == "min" else b.or_(x, y)
+    order = "<" if name == "min" else ">"
+    if isinstance(kind, ir.IntType):
+        return b.select(b.icmp_signed(order, x, y), x, y)
+    constant = isinstance(x, ir.Constant) or isinstance(y, ir.Constant)
+    if constant or not b.module.triple.startswith("x86"):
+        return call_math(b, f"llvm.{name}imum", x, y, flags=("nsz",))
+    number = b.fcmp_ordered("ord", x, constant_of(x.type, 0.0))
+    one = b.select(b.fcmp_ordered(order, x, y), x, y)
+    return b.select(number, one, x)
+
+
 def _libm(b: B, name: str, args: Sequence[V]) -> V:
     """Call libm's double function `name` on every element."""
     double = ir.DoubleType()
@@ -348,10 +368,11 @@ def _bits(b: B, x: V) -> V:
 
 def _const(like: V, value: float) -> V:
     """`value` as a constant of `like`'s type, in every lane; an integer for integers."""
-    return _splat(like.type, value)
+    return constant_of(like.type, value)
 
 
-def _splat(kind: ir.Type, value: float) -> ir.Constant:
+def constant_of(kind: ir.Type, value: float) -> ir.Constant:
+    """A number in every lane of a type."""
     if isinstance(kind, ir.VectorType):
         return ir.Constant(kind, [ir.Constant(kind.element, value)] * kind.count)
     return ir.Constant(kind, value)

@@ -2,7 +2,8 @@
 
 `for k: for j in tile: acc[j] += select(lo <= i + k, x[i + k - lo], 0) * w[k, j]` multiplies zeros
 where a window reaches past the edge. The test does not move with the tile, so it is made once:
-`for k: if lo <= i + k: for j in tile: acc[j] += x[i + k - lo] * w[k, j]`.
+`for k: if lo <= i + k: for j in tile: acc[j] += x[i + k - lo] * w[k, j]`. The zero of a test is
+nothing, whatever the other factor, see `codegen.zeros`.
 """
 
 from collections.abc import Sequence

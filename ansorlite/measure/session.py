@@ -141,7 +141,7 @@ def _check_samples(spec: CheckSpec, values: dict[str, Array], name: str, x: Arra
     # A first digit that is always 0: numpy has no answer for a tensor without dimensions.
     points = np.array(np.unravel_index(flat, (1, *shape)), dtype=np.int64).T[:, 1:]
     given = _viewed(spec.meant, values)
-    exact = evaluate_points(spec.meant, given, name, points).astype(x.dtype)
+    exact = evaluate_points(spec.meant, given, name, points)
     expected = Expected(exact, spec.tolerance(x.dtype.name))
     deviation = expected.compare(x.reshape(-1)[flat])
     if deviation.n_wrong:

@@ -5,8 +5,8 @@ the rest are functions of expressions. Element access is `A[i, j]`. Numbers foll
 wrap at the width of their type in every intermediate, NaN passes through `maximum` and `minimum`
 and through reductions, a division of integers by zero gives zero, and a float that is cast to an
 integer type without that number (NaN, infinities) becomes the least one. Expressions of indices
-alone are exact. Sums are added in any order and products fused with sums (FMA): an overflow on the
-way may come out as another infinity or NaN.
+alone are exact. Sums are added in any order, products fused with them (FMA), and left out where a
+`select` makes a factor 0: what overflows on the way may be another infinity or NaN.
 """
 
 from typing import Any

@@ -1,6 +1,6 @@
 """The meaning of a ComputeDAG in numpy: the reference that everything else is checked against.
 
-In: arrays by placeholder name. Out: output arrays, or float64 values at sampled points. Every
+In: arrays by placeholder name. Out: output arrays, or their values at sampled points. Every
 operation is rounded to its own dtype, so that overflow and NaN appear where they do in a kernel;
 sums of floats are accumulated in float64 and rounded where they are stored. Integers are exact
 modulo 2^64, and wrapped to their width by casts and stores; see `ansorlite.te` for the rules.
@@ -84,18 +84,18 @@ def _combine(op: ComputeOp, value: Array, axis: tuple[int, ...]) -> Array:
 
 def evaluate_points(
     dag: ComputeDAG, inputs: Mapping[str, npt.ArrayLike], output: str, indices: npt.ArrayLike
-) -> npt.NDArray[np.float64]:
-    """float64[n]: elements of `output` at integer indices[n, rank], evaluated on demand.
+) -> Array:
+    """dtype[n]: elements of `output` at integer indices[n, rank], evaluated on demand.
 
-    They are rounded to the output's dtype, as in `ComputeDAG.evaluate`. Stages that the output
-    reads are evaluated only where they are needed.
+    They are those of `ComputeDAG.evaluate`. Stages that the output reads are evaluated only where
+    they are needed.
     """
     arrays = check_inputs(dag, inputs)
     points = np.asarray(indices, dtype=np.int64)
     op = dag.by_name[output]
     memo: dict[str, Array] = {}
     result = _points(dag, op.name, [points[:, d] for d in range(points.shape[1])], arrays, memo)
-    return np.broadcast_to(result, (points.shape[0],)).astype(np.float64)
+    return np.broadcast_to(result, (points.shape[0],)).astype(op.dtype)
 
 
 def _points(
