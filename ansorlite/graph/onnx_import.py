@@ -216,12 +216,13 @@ def _array(onnx: Any, tensor: Any, name: str) -> Any:
 def _symbols(value: Any) -> list[tuple[str, int | None]]:
     """(name, fixed extent or None) per dimension; unnamed dynamic ones are called input.axis.
 
-    An extent of 0 is fixed, unless the caller gives another.
+    An extent of 0 is fixed, unless the caller gives another; a negative one is none.
     """
-    return [
-        (d.dim_param or f"{value.name}.{k}", d.dim_value if d.HasField("dim_value") else None)
-        for k, d in enumerate(value.type.tensor_type.shape.dim)
-    ]
+    found: list[tuple[str, int | None]] = []
+    for k, d in enumerate(value.type.tensor_type.shape.dim):
+        known = d.HasField("dim_value") and d.dim_value >= 0
+        found.append((d.dim_param or f"{value.name}.{k}", d.dim_value if known else None))
+    return found
 
 
 def _check_dims(proto: Any, known: set[str], dims: Mapping[str, int], name: str) -> None:
@@ -254,9 +255,10 @@ def _input_type(
                 f"input {value.name} has the dynamic dimension {axis} ({symbol}): "
                 f"pass dims={{{symbol!r}: 1}}{hint}"
             )
-        if shape[-1] < 0:
+        least = 0 if fixed == 0 else 1  # nobody asks for an empty batch, but a model may have one
+        if shape[-1] < least:
             raise ModelError(
-                f"dimension {axis} of input {value.name} is {shape[-1]}: none is below 0"
+                f"dimension {axis} of input {value.name} is {shape[-1]}, must be >= {least}"
             )
     return shape, _dtypes(onnx).get(tensor.elem_type, "undefined")
 
