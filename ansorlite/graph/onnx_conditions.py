@@ -47,8 +47,6 @@ def arg(op: str) -> Converter:
         shape = c.shape(x)
         axis = int(n.attrs.get("axis", 0)) % len(shape)
         last = bool(n.attrs.get("select_last_index", 0))
-        if shape[axis] == 0:
-            raise ModelError(f"axis {axis} of {list(shape)} has no element to choose")
         extreme = c.emit(op, [x], axes=(axis,), keepdims=True)
         places = np.arange(shape[axis], dtype=np.int64)
         places = places.reshape([-1 if d == axis else 1 for d in range(len(shape))])

@@ -213,22 +213,18 @@ def _array(onnx: Any, tensor: Any, name: str) -> Any:
         raise ModelError(f"{name}: initializer {tensor.name} is damaged: {error}") from None
 
 
-def _symbols(value: Any) -> list[tuple[str, int | None]]:
-    """(name, fixed extent or None) per dimension; unnamed dynamic ones are called input.axis.
-
-    An extent of 0 is fixed, unless the caller gives another; a negative one is none.
-    """
-    found: list[tuple[str, int | None]] = []
-    for k, d in enumerate(value.type.tensor_type.shape.dim):
-        known = d.HasField("dim_value") and d.dim_value >= 0
-        found.append((d.dim_param or f"{value.name}.{k}", d.dim_value if known else None))
-    return found
+def _symbols(value: Any) -> list[tuple[str, int]]:
+    """(name, fixed extent or 0) per dimension; unnamed dynamic ones are called input.axis."""
+    return [
+        (d.dim_param or f"{value.name}.{k}", d.dim_value if d.dim_value > 0 else 0)
+        for k, d in enumerate(value.type.tensor_type.shape.dim)
+    ]
 
 
 def _check_dims(proto: Any, known: set[str], dims: Mapping[str, int], name: str) -> None:
     """Raise a ModelError for a name in `dims` that no dynamic dimension has."""
     inputs = [v for v in proto.graph.input if v.name not in known]
-    symbols = {s for v in inputs for s, fixed in _symbols(v) if fixed in (0, None)}
+    symbols = {s for v in inputs for s, fixed in _symbols(v) if not fixed}
     unknown = [s for s in dims if s not in symbols]
     if unknown:
         listed = ", ".join(sorted(symbols)) or "none"
@@ -247,19 +243,14 @@ def _input_type(
             shape.append(int(batch))
         elif fixed or symbol in dims:
             shape.append(int(fixed or dims[symbol]))
-        elif fixed == 0:
-            shape.append(0)
         else:
             hint = " or batch=1" * (axis == 0)
             raise ModelError(
                 f"input {value.name} has the dynamic dimension {axis} ({symbol}): "
                 f"pass dims={{{symbol!r}: 1}}{hint}"
             )
-        least = 0 if fixed == 0 else 1  # nobody asks for an empty batch, but a model may have one
-        if shape[-1] < least:
-            raise ModelError(
-                f"dimension {axis} of input {value.name} is {shape[-1]}, must be >= {least}"
-            )
+        if shape[-1] < 1:
+            raise ModelError(f"dimension {axis} of input {value.name} is {shape[-1]}, must be >= 1")
     return shape, _dtypes(onnx).get(tensor.elem_type, "undefined")
 
 

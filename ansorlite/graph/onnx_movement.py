@@ -85,7 +85,7 @@ def padded(c: Context, x: str, widths: tuple[tuple[int, int], ...], value: float
         starts = tuple(max(0, -lo) for lo, _ in widths)
         cut = zip(c.shape(x), widths, strict=True)
         sizes = tuple(size + min(lo, 0) + min(hi, 0) for size, (lo, hi) in cut)
-        if min(sizes, default=0) < 0:
+        if min(sizes) < 1:
             raise ModelError(f"padding {list(widths)} leaves nothing of {list(c.shape(x))}")
         x = c.emit("slice", [x], starts=starts, sizes=sizes, steps=(1,) * len(sizes))
     pairs = tuple((max(lo, 0), max(hi, 0)) for lo, hi in widths)
@@ -100,9 +100,9 @@ def pad(c: Context, n: OnnxNode) -> str:
     shape = c.shape(x)
     mode, rank = n.attrs.get("mode", "constant"), len(shape)
     flat = [int(v) for v in (n.attrs["pads"] if n.opset < 11 else c.required(n, 1))]
-    value: int | float = float(n.attrs.get("value", 0.0))
+    value = float(n.attrs.get("value", 0.0))
     if n.opset >= 11 and c.has(n, 2):
-        value = c.required(n, 2).item()
+        value = float(c.required(n, 2).item())
     axes = [int(a) % rank for a in c.required(n, 3)] if c.has(n, 3) else list(range(rank))
     widths = [(0, 0)] * rank
     for k, a in enumerate(axes):
@@ -125,8 +125,8 @@ def tile(c: Context, n: OnnxNode) -> str:
     """Each axis is repeated as a whole: an axis of repetitions in front of it, expanded."""
     x, times = c.operand(n, 0), [int(v) for v in c.required(n, 1).ravel()]
     shape = c.shape(x)
-    if len(times) != len(shape) or any(t < 0 for t in times):
-        raise ModelError(f"repeats {times} for {list(shape)}: one of at least 0 per axis is needed")
+    if len(times) != len(shape) or any(t < 1 for t in times):
+        raise ModelError(f"repeats {times} for {list(shape)}: one of at least 1 per axis is needed")
     if {*times} == {1}:
         return x
     ones = tuple(v for e in shape for v in (1, e))
@@ -170,10 +170,12 @@ def slice_(c: Context, n: OnnxNode) -> str:
     for lo, hi, a, step in zip(first, last, axes, steps, strict=True):
         at = int(a) % len(shape)
         index = range(*slice(int(lo), int(hi), int(step)).indices(shape[at]))
-        rows[at] = (index.start if index else 0, len(index), int(step))
+        rows[at] = (index.start, len(index), int(step))
     starts, sizes, strides = (tuple(r[k] for r in rows) for k in range(3))
     if sizes == shape and set(strides) <= {1}:
         return x
+    if 0 in sizes and c.known(n, 0) is None:
+        raise ModelError(f"the slice of {list(shape)} is empty")
     return c.emit("slice", [x], starts=starts, sizes=sizes, steps=strides)
 
 
