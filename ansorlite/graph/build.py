@@ -74,8 +74,7 @@ class GraphBuilder:
         result = infer(op, label, attrs, [self.types[v] for v in inputs])
         if self.fold and all(v in self.constants for v in inputs):
             arrays = tuple(self.constants[v] for v in inputs)
-            with np.errstate(all="ignore"):  # infinities and NaN are values as any other
-                self.constants[value] = np.asarray(OPERATORS[op].meaning(attrs, arrays))
+            self.constants[value] = np.asarray(OPERATORS[op].meaning(attrs, arrays))
             self.types[value] = result
             return value
         k, taken = 1, label

@@ -30,7 +30,7 @@ class IndexCheck:
             if low < -self.extent or high >= self.extent:
                 wrong = low if low < -self.extent else high
                 raise ModelError(
-                    f"node {self.node} takes element {wrong} along axis {self.axis}, which has "
+                    f"node {self.node!r} takes element {wrong} along axis {self.axis}, which has "
                     f"{self.extent}: indices are from {-self.extent} to {self.extent - 1}"
                 )
 
