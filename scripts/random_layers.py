@@ -154,10 +154,14 @@ def image(g: Growing) -> Value:
 
 def pool(g: Growing) -> None:
     x = image(g)
-    kernel = [int(g.rng.integers(1, min(3, n) + 1)) for n in x.array.shape[2:] if n]
+    if 0 in x.array.shape[2:]:
+        raise LookupError
+    kernel = [int(g.rng.integers(1, min(3, n) + 1)) for n in x.array.shape[2:]]
     pads = [int(g.rng.integers(0, (k + 1) // 2)) for k in kernel] * 2
     attrs = {"kernel_shape": kernel, "pads": pads, "strides": [g.one((1, 2)) for _ in kernel]}
     op = g.one(("MaxPool", "AveragePool"))
+    if op == "MaxPool" and not np.all(x.array > -np.inf):
+        raise LookupError  # theirs starts from the least finite number and drops NaN
     if op == "AveragePool":
         attrs["count_include_pad"] = int(g.chance(0.5))
     g.add(op, [x], ceil_mode=int(g.chance(0.3)), **attrs)
@@ -290,7 +294,7 @@ LAYERS: tuple[Callable[[Growing], None], ...] = (
 
 
 def random_net(seed: int) -> Net:
-    """The graph of that seed; it may consist of nothing where no layer was beyond dispute."""
+    """The graph of that seed."""
     rng = np.random.default_rng(seed)
     g = Growing(rng, float(rng.choice([0.0, 0.05, 0.3])))
     kinds = ("float32", "float32", "float32", "float64", "int32", "int64", "bool")
@@ -314,6 +318,8 @@ def random_net(seed: int) -> Net:
             g.one(LAYERS)(g)
         except LookupError:
             continue
+    if not g.nodes:
+        g.add("Identity", [inputs[0]])
     made = {name for n in g.nodes for name in n.output}
     outputs = [v for v in g.values if v.name in made][-1:]
     others = [v for v in g.values if v.name in made and v not in outputs]

@@ -243,6 +243,10 @@ def same_kind(a: Array, b: Array) -> bool:
     )
 
 
+def sign_of_zeros(a: Array) -> Array:
+    return np.asarray((a == 0) & np.signbit(a))
+
+
 def near(got: Array, want: Array, error: Array | None) -> bool:
     """Whether that is the wanted array: dtype, shape, kinds, and values up to the error."""
     if got.dtype != want.dtype or got.shape != want.shape:
@@ -250,6 +254,8 @@ def near(got: Array, want: Array, error: Array | None) -> bool:
     if got.dtype.kind != "f":
         return bool(np.array_equal(got, want))
     if not same_kind(got, want):
+        return False
+    if error is None and not np.array_equal(sign_of_zeros(got), sign_of_zeros(want)):
         return False
     with np.errstate(all="ignore"):
         apart = np.abs(got.astype(np.float64) - want)

@@ -164,7 +164,8 @@ def evaluate(
     last_use = {v: k for k, n in enumerate(graph.nodes) for v in n.inputs}
     for k, node in enumerate(graph.nodes):
         arrays = tuple(values[v] for v in node.inputs)
-        values[node.output] = node.operator.meaning(node.attrs, arrays)
+        with np.errstate(all="ignore"):  # infinities and NaN are values as any other
+            values[node.output] = node.operator.meaning(node.attrs, arrays)
         for v in dict.fromkeys(node.inputs):
             if last_use[v] == k and v not in graph.outputs:
                 del values[v]

@@ -46,8 +46,10 @@ def leaky_relu(attrs: Attrs, xs: Arrays) -> Array:
         return np.asarray(np.where(x < 0, x * x.dtype.type(number(attrs, "alpha")), x))
 
 
-def _within(value: float, dtype: np.dtype[Any]) -> int:
-    """A bound as an integer of the dtype; one beyond its range is its end."""
+def bound(value: float, dtype: str) -> float:
+    """A limit as a number of the dtype; of integers one beyond their range is the range's end."""
+    if dtype.startswith("float"):
+        return value
     info = np.iinfo(dtype)
     if math.isinf(value):
         return int(info.max if value > 0 else info.min)
@@ -56,9 +58,7 @@ def _within(value: float, dtype: np.dtype[Any]) -> int:
 
 def clip(attrs: Attrs, xs: Arrays) -> Array:
     (x,) = xs
-    low, high = literal(attrs, "min"), literal(attrs, "max")
-    if x.dtype.kind != "f":
-        low, high = (_within(v, x.dtype) for v in (low, high))
+    low, high = (bound(literal(attrs, k), str(x.dtype)) for k in ("min", "max"))
     return np.asarray(np.minimum(np.maximum(x, x.dtype.type(low)), x.dtype.type(high)))
 
 
@@ -151,7 +151,7 @@ def conv(attrs: Attrs, xs: Arrays) -> Array:
     data, w = _wide(_channels_last(attrs, x)), _wide(w)
     acc = np.zeros((math.prod(out.shape[:-1]), groups, co // groups), data.dtype)
     for offset, view in _shifted(data, attrs, w.shape[:-2], out.shape[1:-1], 0.0):
-        rows = view.reshape(-1, groups, ci)
+        rows = view.reshape(len(acc), groups, ci)
         part = w[offset].reshape(ci, groups, co // groups)
         if ci == 1:
             acc += rows * part[0]

@@ -12,7 +12,8 @@ import numpy as np
 
 from ansorlite.errors import MissingExtra, ModelError
 from ansorlite.graph.ir import Graph, Node
-from ansorlite.graph.types import Attrs, integer, ints, number, pairs, text
+from ansorlite.graph.meaning import bound
+from ansorlite.graph.types import Attrs, integer, ints, literal, number, pairs, text
 
 OPSET, IR_VERSION = 17, 8
 
@@ -153,7 +154,7 @@ def _batch_norm(w: _Writer, n: Node) -> None:
 
 def _clip(w: _Writer, n: Node) -> None:
     dtype = w.graph.types[n.output].dtype
-    limits = [w.constant(n, k, number(n.attrs, k), dtype) for k in ("min", "max")]
+    limits = [w.constant(n, k, bound(literal(n.attrs, k), dtype), dtype) for k in ("min", "max")]
     w.emit("Clip", n, [*n.inputs, *limits])
 
 
@@ -220,7 +221,7 @@ def _take(w: _Writer, n: Node) -> None:
 def _pad(w: _Writer, n: Node) -> None:
     widths = pairs(n.attrs, "pads")
     flat = w.constant(n, "pads", [lo for lo, _ in widths] + [hi for _, hi in widths], "int64")
-    value = w.constant(n, "value", number(n.attrs, "value"), w.graph.types[n.output].dtype)
+    value = w.constant(n, "value", literal(n.attrs, "value"), w.graph.types[n.output].dtype)
     w.emit("Pad", n, [*n.inputs, flat, value])
 
 
@@ -265,6 +266,7 @@ EXPORTERS: dict[str, Exporter] = {
     "max_pool": _pool("MaxPool"),
     "maximum": _plain("Max"),
     "minimum": _plain("Min"),
+    "mod": lambda w, n: w.emit("Mod", n, fmod=int(bool(n.attrs["fmod"]))),
     "mul": _plain("Mul"),
     "neg": _plain("Neg"),
     "pad": _pad,

@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 
 from ansorlite.errors import ModelError
-from ansorlite.graph.types import DTYPES, Attrs, TensorType, integer, ints, pairs, text
+from ansorlite.graph.types import DTYPES, Attrs, TensorType, integer, ints, number, pairs, text
 
 Types = tuple[TensorType, ...]
 
@@ -201,6 +201,11 @@ def gemm(attrs: Attrs, types: Types) -> TensorType:
     a, b = types[0], types[1]
     if a.rank != 2 or b.rank != 2:
         raise ModelError(f"gemm needs matrices, got {a} and {b}")
+    factors = number(attrs, "alpha"), number(attrs, "beta")
+    if not a.dtype.startswith("float") and any(f != int(f) for f in factors):
+        raise ModelError(
+            f"a product of {a.dtype} times {factors[0]} plus {factors[1]} times another"
+        )
     left = a.shape[::-1] if attrs["trans_a"] else a.shape
     right = b.shape[::-1] if attrs["trans_b"] else b.shape
     out = matmul(attrs, (TensorType(left, a.dtype), TensorType(right, b.dtype)))
