@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ansorlite.errors import ModelError
-from ansorlite.graph.names import shown
+from ansorlite.graph.names import first_line, shown
 from ansorlite.graph.operators import OPERATORS, Operator
 from ansorlite.graph.types import Array, Attr, Attrs, TensorType, type_of
 
@@ -140,7 +140,10 @@ def check_inputs(graph: Graph, inputs: Sequence[npt.ArrayLike]) -> dict[str, Arr
         )
     arrays = {}
     for name, value in zip(graph.inputs, inputs, strict=True):
-        array = np.asarray(value)
+        try:
+            array = np.asarray(value)
+        except (TypeError, ValueError) as error:  # rows of different lengths, above all
+            raise ModelError(f"input {shown(name)} is no array: {first_line(error)}") from None
         if type_of(array) != graph.types[name]:
             raise ModelError(
                 f"input {shown(name)} is {type_of(array)}, expected {graph.types[name]}"

@@ -31,7 +31,9 @@ def read_node(onnx: Any, proto: Any, position: int, opset: int) -> OnnxNode:
     except UnicodeDecodeError as error:
         raise ModelError(f"node {position} is damaged: a name is no UTF-8 text") from error
     where = f"node {shown(name)} ({shown(op)})"
-    schema = None if default or op not in IMPORTERS else _schema(onnx, op, opset)
+    if op not in IMPORTERS:
+        return OnnxNode(name, op, inputs, outputs, {}, opset)
+    schema = None if default else _schema(onnx, op, opset)
     attrs: dict[str, Any] = {}
     for a in proto.attribute:
         try:

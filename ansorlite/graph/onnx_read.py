@@ -20,7 +20,7 @@ from ansorlite.graph.names import first_line, shown
 from ansorlite.graph.types import Array
 
 MOST_NODES = 100_000  # of a network, its functions written out
-MOST_NESTED = 50  # graphs within nodes within graphs
+MOST_NESTED = 20  # graphs within nodes within graphs
 PACKED_BITS = {"INT4": 4, "UINT4": 4, "FLOAT4E2M1": 4, "INT2": 2, "UINT2": 2}
 
 
