@@ -300,9 +300,7 @@ def test_negative_indices_count_from_the_end() -> None:
 
 def test_names_that_are_no_text() -> None:
     data = model([node("Relu", "x", name="QQQQ")]).SerializeToString()
-    refused(
-        data.replace(b"QQQQ", b"\xff\xfe\xfd\xfc"), r"net: node 0 is damaged: a name is no UTF-8"
-    )
+    refused(data.replace(b"QQQQ", b"\xff\xfe\xfd\xfc"), r"node 0 is damaged: a name is no UTF-8")
     data = model([node("Relu", "x"), node("Foo", "x", out="z", key="QQQQ")]).SerializeToString()
     refused(data.replace(b"QQQQ", b"\xff\xfe\xfd\xfc"), r"unsupported operator: Foo")
     data = model([node("Pad", "x", "x", mode="QQQQ")]).SerializeToString()
