@@ -14,7 +14,7 @@ from onnx import GraphProto, ModelProto, TensorProto, helper, numpy_helper
 FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
 node = helper.make_node
 NUMBERS = (0, 1, -1, 2, 3, 7, -2, 100, 1 << 20, 1 << 31, -(1 << 31), 1 << 40, (1 << 63) - 1)
-FLOATS = (0.0, -1.0, 0.5, 1e12, -1e12, float("inf"), float("-inf"), float("nan"))
+FLOATS = (0.0, -1.0, 0.5, 1e6, -1e6, float("inf"), float("-inf"), float("nan"))
 NAMES = ("", "x", "y", "w", "\x1b[31mred", "a\nb", "*/ }", '"', "\\", "n" * 20000, "é☃\u202e")
 TEXTS = (*NAMES, "SAME_UPPER", "linear", "constant", "asymmetric")
 

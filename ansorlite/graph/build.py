@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from ansorlite.errors import ModelError
+from ansorlite.errors import AnsorliteError, ModelError
 from ansorlite.graph.ir import Graph, Node, infer
 from ansorlite.graph.limits import POOLS, Room, peak_bytes, size_bytes, work
 from ansorlite.graph.operators import OPERATORS
 from ansorlite.graph.types import DTYPES, Array, Attr, TensorType, type_of
-from ansorlite.names import brief
+from ansorlite.names import brief, first_line
 
 
 class GraphBuilder:
@@ -87,7 +87,7 @@ class GraphBuilder:
         self._check_room(f"node {brief(label)} ({op})", op, attrs, types, result, known)
         if known:
             arrays = tuple(self.constants[v] for v in inputs)
-            array = np.asarray(OPERATORS[op].meaning(attrs, arrays))
+            array = _computed(f"node {brief(label)} ({op})", op, attrs, arrays)
             self.room.keep(f"node {brief(label)} ({op})", array, computed=True)
             self.constants[value], self.types[value] = array, result
             return value
@@ -139,6 +139,19 @@ class GraphBuilder:
         graph.verify()
         self.room.fits(f"network {brief(graph.name)}", _most_at_once(graph))
         return graph
+
+
+def _computed(what: str, op: str, attrs: Mapping[str, Attr], arrays: tuple[Array, ...]) -> Array:
+    """The value of a node of constants; a ModelError names the node."""
+    try:
+        with np.errstate(all="ignore"):
+            return np.asarray(OPERATORS[op].meaning(attrs, arrays))
+    except AnsorliteError:
+        raise
+    except MemoryError:
+        raise ModelError(f"{what} needs more memory than there is") from None
+    except Exception as error:  # numpy's own kinds
+        raise ModelError(f"{what} cannot be computed: {first_line(error)}") from error
 
 
 def _most_at_once(graph: Graph) -> int:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from ansorlite.errors import ModelError
 from ansorlite.graph.operators import OPERATORS, Operator
 from ansorlite.graph.types import Array, Attr, Attrs, TensorType, type_of
-from ansorlite.names import brief
+from ansorlite.names import brief, first_line
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,10 @@ def check_inputs(graph: Graph, inputs: Sequence[npt.ArrayLike]) -> dict[str, Arr
         )
     arrays = {}
     for name, value in zip(graph.inputs, inputs, strict=True):
-        array = np.asarray(value)
+        try:
+            array = np.asarray(value)
+        except (TypeError, ValueError) as error:  # rows of different lengths, above all
+            raise ModelError(f"input {brief(name)} is no array: {first_line(error)}") from None
         if type_of(array) != graph.types[name]:
             raise ModelError(
                 f"input {brief(name)} is {type_of(array)}, expected {graph.types[name]}"

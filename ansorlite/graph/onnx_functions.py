@@ -78,19 +78,21 @@ def _check_growth(proto: Any, name: str) -> None:
     """Raise a ModelError for functions that call themselves, or grow beyond MOST_NODES."""
     called = {(f.domain, f.name): Counter(_calls(f)) for f in proto.functions}
     sizes: dict[Key, int] = {}
+    depths: dict[Key, int] = {}
     for root in called:
         path = [] if root in sizes else [root]
         waiting = [iter(called[k]) for k in path]
         while path:
             key = next((k for k in waiting[-1] if k in called and k not in sizes), None)
             if key is None:
-                sizes[path[-1]] = _size(called[path[-1]], sizes)
-                path.pop()
+                done = path.pop()
                 waiting.pop()
+                sizes[done] = _size(called[done], sizes)
+                depths[done] = 1 + max((depths.get(k, 0) for k in called[done]), default=0)
+                if depths[done] > MOST_CALLS:
+                    raise ModelError(f"{name} has functions that call more than {MOST_CALLS} deep")
             elif key in path:
                 raise ModelError(f"{name}: function {_called(key)} calls itself")
-            elif len(path) == MOST_CALLS:
-                raise ModelError(f"{name} has functions that call more than {MOST_CALLS} deep")
             else:
                 path.append(key)
                 waiting.append(iter(called[key]))

@@ -2,7 +2,7 @@
 
 In: a NodeProto and the opset. Out: an `OnnxNode` whose attributes have the kinds that the schema
 wants; `check_operands` does the same for the types of the operands. Raises ModelError, one line
-that names the node, or the place of the node where the name is damaged.
+that names the node.
 """
 
 from typing import Any
@@ -31,7 +31,9 @@ def read_node(onnx: Any, proto: Any, position: int, opset: int) -> OnnxNode:
     except UnicodeDecodeError as error:
         raise ModelError(f"node {position} is damaged: a name is no UTF-8 text") from error
     where = f"node {brief(name)} ({brief(op)})"
-    schema = None if default or op not in IMPORTERS else _schema(onnx, op, opset)
+    if op not in IMPORTERS:
+        return OnnxNode(name, op, inputs, outputs, {}, opset)
+    schema = None if default else _schema(onnx, op, opset)
     attrs: dict[str, Any] = {}
     for a in proto.attribute:
         try:
@@ -47,6 +49,9 @@ def read_node(onnx: Any, proto: Any, position: int, opset: int) -> OnnxNode:
         attrs[key] = value
     if schema is not None:
         _check_counts(schema, where, len(inputs), len(outputs))
+        missing = [k for k, a in schema.attributes.items() if a.required and k not in attrs]
+        if missing:
+            raise ModelError(f"{where} has no attribute {missing[0]!r}")
     return OnnxNode(name, op, inputs, outputs, attrs, opset, schema)
 
 

@@ -20,7 +20,7 @@ from ansorlite.graph.types import Array
 from ansorlite.names import brief, first_line
 
 MOST_NODES = 100_000  # of a network, its functions written out
-MOST_NESTED = 50  # graphs within nodes within graphs
+MOST_NESTED = 20  # graphs within nodes within graphs
 PACKED_BITS = {"INT4": 4, "UINT4": 4, "FLOAT4E2M1": 4, "INT2": 2, "UINT2": 2}
 
 
@@ -29,6 +29,7 @@ def read_model(onnx: Any, model: Any) -> tuple[Any, str]:
     proto, name, folder = _parse(onnx, model)
     count = 0
     for part in _parts(proto, name):
+        _check_text(part, name)
         count += len(part.node)
         if count > MOST_NODES:
             raise ModelError(f"{name} has {count} nodes, more than the limit of {MOST_NODES}")
@@ -38,7 +39,8 @@ def read_model(onnx: Any, model: Any) -> tuple[Any, str]:
 
 def _parse(onnx: Any, model: Any) -> tuple[Any, str, Path | None]:
     if isinstance(model, onnx.ModelProto):
-        return model, brief(model.graph.name) or "model", None
+        name = model.graph.name
+        return model, (brief(name) if isinstance(name, str) else "") or "model", None
     if isinstance(model, bytes | bytearray | memoryview):
         data, folder = bytes(model), None
         name = title = f"model of {len(data)} bytes"
@@ -76,6 +78,24 @@ def _parts(proto: Any, name: str) -> Iterator[Any]:
             raise ModelError(f"{name} has graphs nested more than {MOST_NESTED} deep")
         yield part
         waiting += [(g, depth + 1) for a in _attributes(part) for g in (*a.graphs, a.g) if g.node]
+
+
+def _check_text(part: Any, name: str) -> None:
+    """Raise a ModelError for a name that is no text: protobuf gives its bytes then."""
+    names = [part.name]
+    for field in ("input", "output", "value_info", "initializer", "attribute"):
+        values = getattr(part, field, ())
+        names += [v if isinstance(v, str | bytes) else v.name for v in values]
+    for value in getattr(part, "input", ()):
+        if not isinstance(value, str | bytes):
+            names += [d.dim_param for d in value.type.tensor_type.shape.dim]
+    if any(isinstance(v, bytes) for v in names):
+        raise ModelError(f"{name} is damaged: a name is no UTF-8 text")
+    for k, node in enumerate(part.node):
+        texts = [node.name, node.op_type, node.domain, *node.input, *node.output]
+        texts += [v for a in node.attribute for v in (a.name, a.ref_attr_name)]
+        if any(isinstance(v, bytes) for v in texts):
+            raise ModelError(f"{name}: node {k} is damaged: a name is no UTF-8 text")
 
 
 def _attributes(part: Any) -> Iterator[Any]:
@@ -136,6 +156,8 @@ def _load_external(onnx: Any, proto: Any, folder: Path | None, name: str) -> Non
 
 def _external_data(tensor: Any, folder: Path, what: str, size: int) -> bytes:
     entries = {e.key: e.value for e in tensor.external_data}
+    if any(isinstance(v, bytes) for v in (*entries, *entries.values())):
+        raise ModelError(f"{what} says in no UTF-8 text where its data is")
     location = entries.get("location", "")
     where = f"{what} names the file {brief(location)!r}"
     parts = Path(location).parts
@@ -145,6 +167,8 @@ def _external_data(tensor: Any, folder: Path, what: str, size: int) -> bytes:
     if not path.exists():
         raise ModelError(f"{where}, which does not exist: put it beside the model")
     real = path.resolve()
+    if not path.is_file():
+        raise ModelError(f"{where}, which is no regular file")
     if not real.is_relative_to(folder.resolve()):
         raise ModelError(f"{where}, a link out of the model's folder: copy the file to its place")
     offset = _number(entries.get("offset", "0"), "offset", what)

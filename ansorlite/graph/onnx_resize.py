@@ -18,6 +18,7 @@ from ansorlite.errors import ModelError
 from ansorlite.graph.onnx_context import Context, OnnxNode, axes_of
 
 Float = npt.NDArray[np.float64]
+HALF = 1e-6  # what float32 may lose of a position, as onnxruntime allows for
 LARGEST = float(1 << 62)  # extent
 ROUNDINGS = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 
@@ -41,14 +42,16 @@ class AxisResize:
         return np.asarray(self._positions(mode, np.arange(self.out).astype(real)), np.float64)
 
     def _positions(self, mode: str, y: Any) -> Any:
-        full, scale, half = self.scale * self.n, y.dtype.type(self.scale), y.dtype.type(0.5)
+        real = y.dtype.type
+        n, scale, half = real(self.n), real(self.scale), real(0.5)
+        full = scale * n  # the length before it is cut off to a whole number
         match mode:
             case "half_pixel":
                 return (y + half) / scale - half
             case "half_pixel_symmetric":
-                return self.n / 2 * (1 - self.out / full) + (y + half) / scale - half
+                return n * half * (1 - real(self.out) / full) + (y + half) / scale - half
             case "pytorch_half_pixel":
-                return np.full(1, -0.5) if full == 1 else (y + half) / scale - half
+                return y * 0.0 if self.out == 1 else (y + half) / scale - half
             case "tf_half_pixel_for_nn":
                 return (y + half) / scale
             case "align_corners":
@@ -63,14 +66,15 @@ class AxisResize:
 
 
 def rounded(at: Float, mode: str) -> Float:
-    """The whole positions that "nearest" means."""
+    """The whole positions that "nearest" means; halves to HALF are halves."""
+    low = np.floor(at)
     match mode:
         case "round_prefer_floor":
-            return np.ceil(at - 0.5)
+            return np.where(at - low < 0.5 + HALF, low, low + 1)
         case "round_prefer_ceil":
-            return np.floor(at + 0.5)
+            return np.where(at - low > 0.5 - HALF, low + 1, low)
         case "floor":
-            return np.floor(at)
+            return low
         case "ceil":
             return np.ceil(at)
     raise ModelError(f"nearest_mode {mode!r} is none of {', '.join(ROUNDINGS)}")
@@ -133,7 +137,7 @@ def resize(c: Context, n: OnnxNode) -> str:
             d: replace(r, roi=(float(lo), float(hi)))
             for (d, r), (lo, hi) in zip(rows.items(), ends, strict=True)
         }
-    rounding = n.attrs.get("nearest_mode", "round_prefer_floor" if n.opset >= 11 else "floor")
+    rounding = n.attrs.get("nearest_mode", "round_prefer_floor" if n.opset >= 11 else "outwards")
     return _resized(c, n, x, rows, mode, rounding)
 
 
@@ -194,7 +198,9 @@ def _resized(
         c.fits(r.out)
         at = replace(r, single=kind == "nearest").positions(mode)
         if kind == "nearest":
-            index = np.clip(rounded(at, rounding), 0, r.n - 1).astype(np.int64)
+            outwards = "ceil" if r.scale < 1 else "floor"  # opset 10, as onnxruntime has that
+            whole = rounded(at, outwards if rounding == "outwards" else rounding)
+            index = np.clip(whole, 0, r.n - 1).astype(np.int64)
             x = nearest(c, x, axis, index)
         else:
             a, alias = float(n.attrs.get("cubic_coeff_a", -0.75)), bool(n.attrs.get("antialias", 0))

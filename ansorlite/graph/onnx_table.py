@@ -88,10 +88,12 @@ def prelu(c: Context, n: OnnxNode) -> str:
 
 def elu(c: Context, n: OnnxNode) -> str:
     """max(x, 0) + alpha * (exp(min(x, 0)) - 1)."""
-    x = c.operand(n, 0)
+    x, alpha = c.operand(n, 0), float(n.attrs.get("alpha", 1.0))
     e = c.emit("exp", [c.emit("minimum", [x, c.scalar(0, x)])])
     low = c.emit("sub", [e, c.scalar(1, x)])
-    scaled = c.emit("mul", [low, c.scalar(float(n.attrs.get("alpha", 1.0)), x)])
+    scaled = c.emit("mul", [low, c.scalar(alpha, x)])
+    if not math.isfinite(alpha):  # zero times that is no number
+        return c.emit("where", [c.emit("less", [x, c.scalar(0, x)]), scaled, x])
     return c.emit("add", [c.emit("relu", [x]), scaled])
 
 
