@@ -16,57 +16,23 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from ansorlite.errors import AnsorliteError
-from ansorlite.ir.text import INFIX, op_text, poly_text
+from ansorlite.ir.deep import Node, Piece
+from ansorlite.ir.text import INFIX, listed, op_pieces, poly_pieces
 
 Role = Literal["axis", "loop", "hole", "knob"]
 Scalar = int | float | bool
 Monomial = tuple["Expr", ...]
 
 _FLOATS = ("float32", "float64")
-_NOTHING: frozenset[str] = frozenset()
 
 
-class Expr:
-    """Base of all expressions: `dtype`, `key` (printed form) and `free` (names of variables)."""
+class Expr(Node):
+    """Base of all expressions: `dtype`, `key` (printed form) and `free` (names of variables).
 
-    __slots__ = ("_hash", "_key", "_parts", "dtype", "free")
-    dtype: str
-    free: frozenset[str]
-    _parts: tuple[Any, ...]
-    _hash: int
-    _key: str | None
-    infix = False  # printed with operators between its parts
+    They may be thousands of nodes deep: whatever goes down one does so in steps (see `ir.deep`).
+    """
 
-    def _seal(self, parts: tuple[Any, ...], dtype: str, free: frozenset[str]) -> None:
-        """`parts` and `dtype` are what makes a node equal to another."""
-        self._parts, self.dtype, self.free = parts, dtype, free
-        self._hash, self._key = hash((parts, dtype)), None
-
-    @property
-    def key(self) -> str:
-        if self._key is None:
-            self._key = self._text()
-        return self._key
-
-    def _text(self) -> str:
-        return type(self).__name__
-
-    def __str__(self) -> str:
-        return self.key
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.key})"
-
-    def __eq__(self, other: object) -> bool:
-        return self is other or (
-            isinstance(other, Expr)
-            and self._hash == other._hash
-            and self.dtype == other.dtype
-            and self._parts == other._parts
-        )
-
-    def __hash__(self) -> int:
-        return self._hash
+    __slots__ = ()
 
     def __bool__(self) -> bool:
         raise AnsorliteError(
@@ -137,12 +103,12 @@ class Const(Expr):
             self.value = float(value)
         else:
             self.value = int(value)
-        self._seal(("const", repr(self.value)), dtype, _NOTHING)
+        self._seal(("const", repr(self.value)), dtype)
 
-    def _text(self) -> str:
-        return repr(self.value)
+    def pieces(self) -> list[Piece]:
+        return [repr(self.value)]
 
-    def __reduce__(self) -> Any:
+    def made_of(self) -> tuple[Any, tuple[Any, ...]]:
         return Const, (self.value, self.dtype)
 
 
@@ -153,12 +119,13 @@ class Var(Expr):
 
     def __init__(self, name: str, role: Role = "loop") -> None:
         self.name, self.role = name, role
-        self._seal(("var", name), "int32", frozenset((name,)))
+        self._seal(("var", name), "int32")
+        self.free = frozenset((name,))
 
-    def _text(self) -> str:
-        return self.name
+    def pieces(self) -> list[Piece]:
+        return [self.name]
 
-    def __reduce__(self) -> Any:
+    def made_of(self) -> tuple[Any, tuple[Any, ...]]:
         return Var, (self.name, self.role)
 
 
@@ -170,12 +137,12 @@ class Poly(Expr):
 
     def __init__(self, terms: tuple[tuple[Monomial, int], ...], dtype: str = "int32") -> None:
         self.terms = terms
-        self._seal(terms, dtype, _NOTHING.union(*(a.free for m, _ in terms for a in m)))
+        self._seal(terms, dtype, [a for m, _ in terms for a in m])
 
-    def _text(self) -> str:
-        return poly_text(self.terms)
+    def pieces(self) -> list[Piece]:
+        return poly_pieces(self.terms)
 
-    def __reduce__(self) -> Any:
+    def made_of(self) -> tuple[Any, tuple[Any, ...]]:
         return Poly, (self.terms, self.dtype)
 
 
@@ -186,16 +153,16 @@ class Op(Expr):
 
     def __init__(self, name: str, args: tuple[Expr, ...], dtype: str) -> None:
         self.name, self.args = name, args
-        self._seal((name, args), dtype, _NOTHING.union(*(a.free for a in args)))
+        self._seal((name, args), dtype, args)
 
-    def _text(self) -> str:
-        return op_text(self.name, self.args, self.dtype)
+    def pieces(self) -> list[Piece]:
+        return op_pieces(self.name, self.args, self.dtype)
 
     @property
     def infix(self) -> bool:  # type: ignore[override]
         return self.name in INFIX
 
-    def __reduce__(self) -> Any:
+    def made_of(self) -> tuple[Any, tuple[Any, ...]]:
         return Op, (self.name, self.args, self.dtype)
 
 
@@ -206,12 +173,12 @@ class Load(Expr):
 
     def __init__(self, tensor: str, indices: tuple[Expr, ...], dtype: str) -> None:
         self.tensor, self.indices = tensor, indices
-        self._seal((tensor, indices), dtype, _NOTHING.union(*(a.free for a in indices)))
+        self._seal((tensor, indices), dtype, indices)
 
-    def _text(self) -> str:
-        return f"{self.tensor}[{', '.join(i.key for i in self.indices)}]"
+    def pieces(self) -> list[Piece]:
+        return [f"{self.tensor}[", *listed(self.indices), "]"]
 
-    def __reduce__(self) -> Any:
+    def made_of(self) -> tuple[Any, tuple[Any, ...]]:
         return Load, (self.tensor, self.indices, self.dtype)
 
 

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from ansorlite.errors import ModelError
 from ansorlite.ir.expr import COMPARE, Const, Expr, Load, Op, Poly, Var
+from ansorlite.ir.traverse import below
 from ansorlite.te.dag import ComputeDAG, shape_of
 from ansorlite.te.tensor import ComputeOp, Placeholder
 
@@ -200,6 +201,17 @@ def sigmoid(x: Array) -> Array:
 
 
 def _value(e: Expr, env: Mapping[str, Array], values: Mapping[str, Any]) -> Any:
+    done: dict[Expr, Any] = {}
+    for x in below(e):
+        done[x] = _settled(x, env, values, done)
+    return _settled(e, env, values, done)
+
+
+def _settled(
+    e: Expr, env: Mapping[str, Array], values: Mapping[str, Any], done: Mapping[Expr, Any]
+) -> Any:
+    if done and e in done:
+        return done[e]
     match e:
         case Const():
             return e.value
@@ -207,17 +219,18 @@ def _value(e: Expr, env: Mapping[str, Array], values: Mapping[str, Any]) -> Any:
             return env[e.name]
         case Poly():
             terms = [
-                c * reduce(np.multiply, (_value(a, env, values) for a in m), 1) for m, c in e.terms
+                c * reduce(np.multiply, (_settled(a, env, values, done) for a in m), 1)
+                for m, c in e.terms
             ]
             return sum(terms)
         case Load():
             source = values[e.tensor]
-            idx = [np.asarray(_value(i, env, values)) for i in e.indices]
+            idx = [np.asarray(_settled(i, env, values, done)) for i in e.indices]
             # A guarded read may lie outside: its value is never used, so clip the index.
             x = source[tuple(np.clip(i, 0, n - 1) for i, n in zip(idx, source.shape, strict=True))]
             return x.astype(np.float64) if np.issubdtype(x.dtype, np.floating) else x
         case Op():
-            return _apply(e, [_value(a, env, values) for a in e.args])
+            return _apply(e, [_settled(a, env, values, done) for a in e.args])
         case _:
             raise ModelError(f"{e} has no value")
 
