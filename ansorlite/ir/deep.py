@@ -14,9 +14,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from ansorlite.errors import ModelError
+
 SHALLOW = 48  # levels that a recursion may go down
 MAX_DEPTH = 10_000  # of an expression that a computation may have
 MAX_SIZE = 200_000  # nodes of its tree: each becomes an instruction or more
+LARGEST = 1 << 20  # nodes of any expression
 FRAMES = 16  # calls that a level takes at most where code is generated
 FRAME_BYTES = 1024
 STACK_BYTES = 16 << 20
@@ -49,6 +52,11 @@ class Node:
             self.free = _NOTHING.union(*[e.free for e in below])
             self.depth = 1 + max([e.depth for e in below])
             self.size = 1 + sum([e.size for e in below])
+            if self.size > LARGEST:
+                raise ModelError(
+                    f"an expression has more than {LARGEST} operations when written out: compute "
+                    "what it uses several times as a tensor of its own"
+                )
 
     @property
     def key(self) -> str:
