@@ -20,6 +20,7 @@ from ansorlite.codegen.scope import Env, Memory, Scope
 from ansorlite.codegen.vector_math import extremum
 from ansorlite.codegen.zeros import decided, is_zero
 from ansorlite.errors import BuildError
+from ansorlite.ir.deep import with_room
 from ansorlite.ir.expr import Const, Expr, Load, is_int
 from ansorlite.ir.interpret import concrete_shape
 from ansorlite.ir.program import (
@@ -32,6 +33,7 @@ from ansorlite.ir.program import (
     Program,
     Stmt,
     Store,
+    depth,
     walk,
 )
 from ansorlite.ir.ranges import bounds
@@ -49,6 +51,10 @@ STACK_BYTES = 64 * 1024  # larger local buffers come from the heap, once per sha
 
 def emit_module(p: Program, target: Target, symbol: str) -> str:
     """LLVM IR of the kernel; `p` must be specialised, its name is not used."""
+    return with_room(depth(p), lambda: _module_text(p, target, symbol))
+
+
+def _module_text(p: Program, target: Target, symbol: str) -> str:
     module = ir.Module(name=symbol)
     module.triple = target.triple
     module.data_layout = data_layout(target)

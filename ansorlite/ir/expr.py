@@ -18,70 +18,22 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from ansorlite.errors import AnsorliteError
+from ansorlite.ir.deep import FLOATS, Node, Piece
 from ansorlite.ir.literals import converted, rounded, wrapped
-from ansorlite.ir.text import INFIX, op_text, poly_text
+from ansorlite.ir.text import INFIX, listed, op_pieces, poly_pieces
 
 Role = Literal["axis", "loop", "hole", "knob"]
 Scalar = int | float | bool
 Monomial = tuple["Expr", ...]
 
-_FLOATS = ("float32", "float64")
-_NOTHING: frozenset[str] = frozenset()
 
+class Expr(Node):
+    """Base of all expressions: `dtype`, `key` (printed form) and `free` (names of variables).
 
-class Expr:
-    """Base of all expressions: `dtype`, `key` (printed form) and `free` (names of variables)."""
+    They may be thousands of nodes deep: whatever goes down one does so in steps (see `ir.deep`).
+    """
 
-    __slots__ = ("_hash", "_key", "_parts", "_reads", "dtype", "free")
-    dtype: str
-    free: frozenset[str]
-    _parts: tuple[Any, ...]
-    _hash: int
-    _key: str | None
-    _reads: bool | None
-    infix = False  # printed with operators between its parts
-
-    def _seal(self, parts: tuple[Any, ...], dtype: str, free: frozenset[str]) -> None:
-        """`parts` and `dtype` are what makes a node equal to another."""
-        self._parts, self.dtype, self.free = parts, dtype, free
-        self._hash, self._key, self._reads = hash((parts, dtype)), None, None
-
-    @property
-    def key(self) -> str:
-        if self._key is None:
-            self._key = self._text()
-        return self._key
-
-    @property
-    def reads(self) -> bool:
-        """Does the value come from a tensor or from floats, and not from loop variables alone?"""
-        if self._reads is None:
-            own = isinstance(self, Load) or self.dtype in _FLOATS
-            self._reads = own or any(p.reads for p in self._operands())
-        return self._reads
-
-    def _operands(self) -> tuple[Expr, ...]:
-        return ()
-
-    def _text(self) -> str:
-        return type(self).__name__
-
-    def __str__(self) -> str:
-        return self.key
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.key})"
-
-    def __eq__(self, other: object) -> bool:
-        return self is other or (
-            isinstance(other, Expr)
-            and self._hash == other._hash
-            and self.dtype == other.dtype
-            and self._parts == other._parts
-        )
-
-    def __hash__(self) -> int:
-        return self._hash
+    __slots__ = ()
 
     def __bool__(self) -> bool:
         raise AnsorliteError(
@@ -148,16 +100,16 @@ class Const(Expr):
     def __init__(self, value: Scalar, dtype: str = "int32") -> None:
         if dtype == "bool":
             self.value: Any = bool(value)
-        elif dtype in _FLOATS:
+        elif dtype in FLOATS:
             self.value = float(value)
         else:
             self.value = int(value)
-        self._seal(("const", repr(self.value)), dtype, _NOTHING)
+        self._seal(("const", repr(self.value)), dtype)
 
-    def _text(self) -> str:
-        return repr(self.value)
+    def pieces(self) -> list[Piece]:
+        return [repr(self.value)]
 
-    def __reduce__(self) -> Any:
+    def made_of(self) -> tuple[Any, tuple[Any, ...]]:
         return Const, (self.value, self.dtype)
 
 
@@ -168,12 +120,13 @@ class Var(Expr):
 
     def __init__(self, name: str, role: Role = "loop") -> None:
         self.name, self.role = name, role
-        self._seal(("var", name), "int32", frozenset((name,)))
+        self._seal(("var", name), "int32")
+        self.free = frozenset((name,))
 
-    def _text(self) -> str:
-        return self.name
+    def pieces(self) -> list[Piece]:
+        return [self.name]
 
-    def __reduce__(self) -> Any:
+    def made_of(self) -> tuple[Any, tuple[Any, ...]]:
         return Var, (self.name, self.role)
 
 
@@ -185,15 +138,12 @@ class Poly(Expr):
 
     def __init__(self, terms: tuple[tuple[Monomial, int], ...], dtype: str = "int32") -> None:
         self.terms = terms
-        self._seal(terms, dtype, _NOTHING.union(*(a.free for m, _ in terms for a in m)))
+        self._seal(terms, dtype, [a for m, _ in terms for a in m])
 
-    def _operands(self) -> tuple[Expr, ...]:
-        return tuple(a for m, _ in self.terms for a in m)
+    def pieces(self) -> list[Piece]:
+        return poly_pieces(self.terms)
 
-    def _text(self) -> str:
-        return poly_text(self.terms)
-
-    def __reduce__(self) -> Any:
+    def made_of(self) -> tuple[Any, tuple[Any, ...]]:
         return Poly, (self.terms, self.dtype)
 
 
@@ -204,19 +154,16 @@ class Op(Expr):
 
     def __init__(self, name: str, args: tuple[Expr, ...], dtype: str) -> None:
         self.name, self.args = name, args
-        self._seal((name, args), dtype, _NOTHING.union(*(a.free for a in args)))
+        self._seal((name, args), dtype, args)
 
-    def _operands(self) -> tuple[Expr, ...]:
-        return self.args
-
-    def _text(self) -> str:
-        return op_text(self.name, self.args, self.dtype)
+    def pieces(self) -> list[Piece]:
+        return op_pieces(self.name, self.args, self.dtype)
 
     @property
     def infix(self) -> bool:  # type: ignore[override]
         return self.name in INFIX
 
-    def __reduce__(self) -> Any:
+    def made_of(self) -> tuple[Any, tuple[Any, ...]]:
         return Op, (self.name, self.args, self.dtype)
 
 
@@ -224,15 +171,16 @@ class Load(Expr):
     """The element of tensor (or buffer) `tensor` at `indices`."""
 
     __slots__ = ("indices", "tensor")
+    is_load = True
 
     def __init__(self, tensor: str, indices: tuple[Expr, ...], dtype: str) -> None:
         self.tensor, self.indices = tensor, indices
-        self._seal((tensor, indices), dtype, _NOTHING.union(*(a.free for a in indices)))
+        self._seal((tensor, indices), dtype, indices)
 
-    def _text(self) -> str:
-        return f"{self.tensor}[{', '.join(i.key for i in self.indices)}]"
+    def pieces(self) -> list[Piece]:
+        return [f"{self.tensor}[", *listed(self.indices), "]"]
 
-    def __reduce__(self) -> Any:
+    def made_of(self) -> tuple[Any, tuple[Any, ...]]:
         return Load, (self.tensor, self.indices, self.dtype)
 
 
@@ -250,7 +198,7 @@ def wrap(x: Any, dtype: str | None = None) -> Expr:
     if isinstance(x, int):
         return Const(x, dtype if dtype not in (None, "bool") else "int32")
     if isinstance(x, float):
-        return Const(x, dtype if dtype in _FLOATS else "float32")
+        return Const(x, dtype if dtype in FLOATS else "float32")
     raise AnsorliteError(f"{x!r} of type {type(x).__name__} is no expression and no number")
 
 
@@ -259,7 +207,7 @@ def is_int(e: Expr) -> bool:
 
 
 def is_float(e: Expr) -> bool:
-    return e.dtype in _FLOATS
+    return e.dtype in FLOATS
 
 
 def cast(x: Any, dtype: str) -> Expr:

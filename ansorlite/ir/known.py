@@ -29,7 +29,7 @@ from ansorlite.ir.linear import (
 )
 from ansorlite.ir.logic import negate
 from ansorlite.ir.ranges import INF, Evaluator, Interval
-from ansorlite.ir.traverse import walk
+from ansorlite.ir.traverse import below, walk
 
 MAX_POINTS = 1 << 20  # at which an index is evaluated
 FEW_POINTS = 1 << 12  # cheaper to evaluate than to reason
@@ -63,8 +63,8 @@ class Known:
         self._added: tuple[Expr, ...] = ()
         self._settled = True
         self._spans: dict[Expr, Interval] = {}  # of variables and other atoms, by conditions
-        self._facts: tuple[Linear, ...] = ()  # each is >= 0
-        self._conditions: tuple[Expr, ...] = ()
+        self._facts: list[Linear] = []  # each is >= 0; those of the places around apart
+        self._conditions: list[Expr] = []
         self._intervals: dict[Expr, Interval] = {}
         self._left = 0
 
@@ -204,16 +204,22 @@ class Known:
         for known in reversed(path):
             above = known._parent
             assert above is not None
-            known._spans, known._facts = dict(above._spans), above._facts
-            known._conditions = above._conditions
+            known._spans, known._facts, known._conditions = dict(above._spans), [], []
             known._settled = True
             known._intervals = {}
             for condition in known._added:
                 known._learn(condition)
 
+    def _around(self) -> Iterator["Known"]:
+        """This place and those around, the outermost last."""
+        here: Known | None = self
+        while here is not None:
+            yield here
+            here = here._parent
+
     def _learn(self, condition: Expr) -> None:
         for part in facts_of(condition):
-            self._conditions = (*self._conditions, part)
+            self._conditions.append(part)
             for g in inequalities(part):
                 self._learn_inequality(g, 3)
 
@@ -229,7 +235,7 @@ class Known:
                     self._learn_inequality(other, depth - 1)
         self._narrow(g)
         if len(g) - (() in g) > 1:
-            self._facts = (*self._facts, g)
+            self._facts.append(g)
 
     def _narrow(self, g: Linear) -> None:
         """Intervals of the atoms of an inequality, from those of the others."""
@@ -281,7 +287,7 @@ class Known:
         if depth == 0 or self._left <= 0:
             return False
         self._left -= 1
-        for fact in self._facts:
+        for fact in (f for place in self._around() for f in place._facts):
             for mono, p in g.items():
                 q = fact.get(mono, 0)
                 if mono and p * q > 0:
@@ -326,7 +332,7 @@ class Known:
         if any(isinstance(x, Load) for x in walk(e)):
             return None
         names, tests, exact = set(e.free), list[Expr](), True
-        left = list(self._conditions)
+        left = [c for place in self._around() for c in place._conditions]
         if self._points(names) > limit:
             return None
         grown = True
@@ -382,11 +388,6 @@ def anything(e: Expr) -> Interval:
 def end(n: int) -> str:
     """An end of an interval in words."""
     return "anywhere" if abs(n) >= INF else str(n)
-
-
-def below(e: Expr) -> Iterator[Expr]:
-    """Parts of a deep integer expression, the innermost first; nothing of any other."""
-    return iter(())
 
 
 def branches(known: Known, e: Op) -> Iterator[tuple[Known, Expr]]:

@@ -7,6 +7,7 @@ then building gives the same expression as building with the values in place.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 
+from ansorlite.ir.deep import landings
 from ansorlite.ir.expr import (
     COMPARE,
     Const,
@@ -68,13 +69,39 @@ def children(e: Expr) -> tuple[Expr, ...]:
 
 def walk(e: Expr) -> Iterator[Expr]:
     """The expression and all below it, parents first."""
-    yield e
-    for c in children(e):
-        yield from walk(c)
+    stack = [e]
+    while stack:
+        x = stack.pop()
+        yield x
+        stack.extend(reversed(children(x)))
 
 
-def transform(e: Expr, leaf: Callable[[Expr], Expr | None], memo: dict[Expr, Expr]) -> Expr:
-    """Rebuild bottom-up; `leaf` may replace a node (seen before its children) or return None."""
+def below(e: Expr) -> list[Expr]:
+    """Where a recursion down a deep expression lands, the innermost nodes first; see `ir.deep`."""
+    return landings(e, children)
+
+
+def transform(
+    e: Expr,
+    leaf: Callable[[Expr], Expr | None],
+    memo: dict[Expr, Expr],
+    then: Callable[[Op], Expr] | None = None,
+) -> Expr:
+    """Rebuild bottom-up; `leaf` may replace a node (seen before its children) or return None.
+
+    `then` may replace an operation whose operands are rebuilt.
+    """
+    for x in below(e):
+        _transform(x, leaf, memo, then)
+    return _transform(e, leaf, memo, then)
+
+
+def _transform(
+    e: Expr,
+    leaf: Callable[[Expr], Expr | None],
+    memo: dict[Expr, Expr],
+    then: Callable[[Op], Expr] | None,
+) -> Expr:
     done = memo.get(e)
     if done is not None:
         return done
@@ -83,7 +110,7 @@ def transform(e: Expr, leaf: Callable[[Expr], Expr | None], memo: dict[Expr, Exp
         if isinstance(e, Poly):
             out: dict[Monomial, int] = {}
             for mono, c in e.terms:
-                atoms = [transform(atom, leaf, memo) for atom in mono]
+                atoms = [_transform(atom, leaf, memo, then) for atom in mono]
                 if all(new is old for new, old in zip(atoms, mono, strict=True)):
                     out[mono] = out.get(mono, 0) + c
                     continue
@@ -97,9 +124,12 @@ def transform(e: Expr, leaf: Callable[[Expr], Expr | None], memo: dict[Expr, Exp
                     out[m] = out.get(m, 0) + k
             new = poly(out, e.dtype)
         elif isinstance(e, Op):
-            new = rebuild(e, [transform(a, leaf, memo) for a in e.args])
+            new = rebuild(e, [_transform(a, leaf, memo, then) for a in e.args])
+            if then is not None and isinstance(new, Op):
+                new = then(new)
         elif isinstance(e, Load):
-            new = Load(e.tensor, tuple(transform(i, leaf, memo) for i in e.indices), e.dtype)
+            indices = tuple(_transform(i, leaf, memo, then) for i in e.indices)
+            new = Load(e.tensor, indices, e.dtype)
         else:
             new = e
     memo[e] = new

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from ansorlite.errors import ScheduleError
 from ansorlite.ir.expr import Const, Expr, Load, Var, ceildiv
-from ansorlite.ir.traverse import loads, rename_loads, substitute, transform
+from ansorlite.ir.traverse import loads, rename_loads, substitute, transform, walk
 from ansorlite.schedule.pads import PadInPlace
 from ansorlite.schedule.stage import (
     Factor,
@@ -23,6 +23,8 @@ from ansorlite.schedule.stage import (
 )
 from ansorlite.schedule.step_fields import check_fields
 from ansorlite.te.tensor import Axis, ComputeOp
+
+MAX_INLINED = 8192  # operations that inlining a stage may add to another
 
 
 @dataclass(frozen=True)
@@ -212,6 +214,12 @@ def inline_into(reader: ComputeOp, op: ComputeOp) -> ComputeOp:
     found = {x for x in loads(reader.body) if x.tensor == op.name}
     if not found:
         return reader
+    copies = sum(isinstance(x, Load) and x.tensor == op.name for x in walk(reader.body))
+    if copies * op.body.size > MAX_INLINED:
+        raise ScheduleError(
+            f"cannot inline {op.name}: {copies} copies in {reader.name} have more than "
+            f"{MAX_INLINED} operations"
+        )
     values: dict[Expr, Expr] = {}
     for load in found:
         names = {a.name: i for a, i in zip(op.axes, load.indices, strict=True)}

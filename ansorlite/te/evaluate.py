@@ -16,6 +16,7 @@ import numpy.typing as npt
 from ansorlite.errors import ModelError
 from ansorlite.ir.expr import COMPARE, Const, Expr, Load, Op, Poly, Var, is_float, is_int
 from ansorlite.ir.literals import BITS, least, rounded, wrapped
+from ansorlite.ir.traverse import below
 from ansorlite.te.dag import ComputeDAG, shape_of
 from ansorlite.te.tensor import ComputeOp, Placeholder
 
@@ -225,6 +226,17 @@ def _body(op: ComputeOp, env: Mapping[str, Array], values: Mapping[str, Any]) ->
 
 def _value(e: Expr, env: Mapping[str, Array], values: Mapping[str, Any]) -> Any:
     """An array of the expression's dtype, but int64 for all integers."""
+    done: dict[Expr, Any] = {}
+    for x in below(e):
+        done[x] = _settled(x, env, values, done)
+    return _settled(e, env, values, done)
+
+
+def _settled(
+    e: Expr, env: Mapping[str, Array], values: Mapping[str, Any], done: Mapping[Expr, Any]
+) -> Any:
+    if done and e in done:
+        return done[e]
     match e:
         case Const():
             if is_int(e):
@@ -235,17 +247,17 @@ def _value(e: Expr, env: Mapping[str, Array], values: Mapping[str, Any]) -> Any:
         case Poly():
             total = np.int64(0)
             for m, c in e.terms:
-                atoms = (_value(a, env, values) for a in m)
+                atoms = (_settled(a, env, values, done) for a in m)
                 total = total + reduce(np.multiply, atoms, np.int64(wrapped(c, "int64")))
             return total
         case Load():
             source = values[e.tensor]
-            idx = [np.asarray(_value(i, env, values)) for i in e.indices]
+            idx = [np.asarray(_settled(i, env, values, done)) for i in e.indices]
             # A guarded read may lie outside: its value is never used, so clip the index.
             x = source[tuple(np.clip(i, 0, n - 1) for i, n in zip(idx, source.shape, strict=True))]
             return x.astype(np.int64) if is_int(e) else x
         case Op():
-            return _apply(e, [_value(a, env, values) for a in e.args])
+            return _apply(e, [_settled(a, env, values, done) for a in e.args])
         case _:
             raise ModelError(f"{e} has no value")
 

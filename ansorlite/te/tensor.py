@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ansorlite.errors import ModelError
+from ansorlite.ir.deep import MAX_DEPTH, MAX_SIZE, Piece
 from ansorlite.ir.expr import Const, Expr, Load, Op, Var, is_int, wrap
 from ansorlite.ir.extremum import maximum
 from ansorlite.ir.known import ANYTHING, DTYPE_RANGES, Known, end, reads
@@ -135,12 +136,12 @@ class TensorLoad(Load):
         super().__init__(source.name, indices, source.dtype)
         self.source, self.serial = source, next(_SERIAL)
         # Tensors of one name stay apart until the DAG gives them names of their own.
-        self._seal((self.tensor, indices, id(source)), self.dtype, self.free)
+        self._seal((self.tensor, indices, id(source)), self.dtype, indices)
 
-    def _text(self) -> str:
-        return f"{super()._text()}@{id(self.source)}"
+    def pieces(self) -> list[Piece]:
+        return [*super().pieces(), f"@{id(self.source)}"]
 
-    def __reduce__(self) -> Any:
+    def made_of(self) -> tuple[Any, tuple[Any, ...]]:
         return Load, (self.tensor, self.indices, self.dtype)
 
 
@@ -151,10 +152,13 @@ class Reduction(Expr):
 
     def __init__(self, combiner: Combiner, value: Expr, axes: tuple[Axis, ...]) -> None:
         self.combiner, self.value, self.axes = combiner, value, axes
-        self._seal((combiner, value), value.dtype, value.free)
+        self._seal((combiner, value), value.dtype, (value,))
 
-    def _text(self) -> str:
-        return f"{self.combiner}({self.value.key})"
+    def pieces(self) -> list[Piece]:
+        return [f"{self.combiner}(", self.value, ")"]
+
+    def made_of(self) -> tuple[Any, tuple[Any, ...]]:
+        return Reduction, (self.combiner, self.value, self.axes)
 
 
 def _check_shape(shape: Sequence[int], name: str) -> tuple[Expr, ...]:
@@ -193,7 +197,7 @@ class ReduceAxis(Var):
         super().__init__(name, "axis")
         self.extent = extent
 
-    def __reduce__(self) -> Any:
+    def made_of(self) -> tuple[Any, tuple[Any, ...]]:
         return ReduceAxis, (self.name, self.extent)
 
 
@@ -256,6 +260,7 @@ def compute(
     combiner: Combiner | None = None
     if isinstance(body, Reduction):
         combiner, reduce_axes, body = body.combiner, body.axes, body.value
+    _check_size(body, name)
     used = {a.name for a in axes}
     for a in reduce_axes:
         if a.name in used:
@@ -271,6 +276,19 @@ def compute(
         raise ModelError(wrong)
     known = tuple(sorted((attrs or {}).items()))
     return Tensor(ComputeOp(name, axes, reduce_axes, combiner, plain, known), sources)
+
+
+def _check_size(body: Expr, name: str) -> None:
+    if body.depth > MAX_DEPTH:
+        raise ModelError(
+            f"{name} is an expression {body.depth} operations deep, more than {MAX_DEPTH}: compute "
+            "a part of it as a tensor of its own"
+        )
+    if body.size > MAX_SIZE:
+        raise ModelError(
+            f"{name} has {body.size} operations when written out, more than {MAX_SIZE}: compute "
+            "what it uses several times as a tensor of its own"
+        )
 
 
 def _outside(name: str, body: Expr, axes: Sequence[Axis], sources: Sequence[Tensor]) -> str | None:
