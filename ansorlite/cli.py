@@ -239,7 +239,7 @@ def show(args: argparse.Namespace) -> int:
 
 def devices(args: argparse.Namespace) -> int:
     """What kernels are made for: the machine, its limits, and the libraries that make them."""
-    from ansorlite.codegen.openmp import runtime
+    from ansorlite.codegen.openmp import max_threads
     from ansorlite.measure.calibrate import calibrate, calibration
     from ansorlite.measure.peak import measure_peak
     from ansorlite.report.limits import calibration_text
@@ -254,7 +254,7 @@ def devices(args: argparse.Namespace) -> int:
         ("vectors", f"{target.vector_registers} of {target.vector_bytes} B"),
         ("l1, l2", f"{target.l1_bytes // kib} KiB, {target.l2_bytes // kib} KiB a core"),
         ("l3", f"{target.l3_bytes // kib} KiB shared" if target.l3_bytes else "none"),
-        ("openmp", runtime().library or "none: kernels run on one thread"),
+        ("threads", str(max_threads())),
         (
             "multiply-add",
             f"{peak.flops_all / 1e9:.1f} GFLOP/s, one core {peak.flops_one / 1e9:.1f}",

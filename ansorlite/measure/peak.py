@@ -127,7 +127,7 @@ def fma_run(target: Target, threads: int, run_s: float = RUN_S) -> tuple[Callabl
     work[:] = int(100_000 * run_s / min(_seconds(run) for _ in range(3))), threads
     out[:] = np.nan
     run()
-    # OpenMP may give fewer threads than asked for (OMP_THREAD_LIMIT, or no runtime at all).
+    # There may be fewer threads than asked for: a limit of processes, or a system without a pool.
     ran = int(np.count_nonzero(np.isfinite(out[:, 0])))
     return run, 2.0 * lanes * fma_accumulators(target) * ran * int(work[0])
 
