@@ -10,6 +10,8 @@ Usage: python scripts/damage_logs.py [--count 3300] [--seed 0] [--json FILE]
 """
 
 import argparse
+import contextlib
+import io
 import json
 import re
 import subprocess
@@ -273,7 +275,9 @@ class User:
         new = log.with_name("merged.jsonl")
         new.unlink(missing_ok=True)
         how = ("merge", "distill")[log.stat().st_size % 2]
-        if command(["log", how, str(log), str(log), "--output", str(new)]):
+        with contextlib.redirect_stdout(io.StringIO()):
+            status = command(["log", how, str(log), str(log), "--output", str(new)])
+        if status:
             raise al.AnsorliteError("told by the command")
         return self.compiled(new)
 

@@ -48,7 +48,7 @@ class RecordedSpace:
         self._make_own = own
         self._names = canonical_names(task.dag)
         self._by_steps: dict[int, tuple[Any, Sketch | None]] = {}  # by identity: they are shared
-        self._last: tuple[Record, Program] | None = None  # looked at, then compiled
+        self._last: tuple[Record, tuple[Candidate | None, Program]] | None = None
 
     @cached_property
     def _own(self) -> dict[str, tuple[Sketch, tuple[dict[str, Any], ...]]]:
@@ -88,6 +88,10 @@ class RecordedSpace:
 
     def program(self, record: Record) -> Program:
         """The verified program of a record; ScheduleError if it does not fit."""
+        return self.verified(record)[1]
+
+    def verified(self, record: Record) -> tuple[Candidate | None, Program]:
+        """`candidate` and `program`; those of the last record are kept, as it is compiled next."""
         if self._last is None or self._last[0] is not record:
             c = self.candidate(record)
             if c is None:
@@ -95,7 +99,7 @@ class RecordedSpace:
             else:
                 program = c.sketch.fill(np.asarray(c.row, np.int32))
                 verify(program)
-            self._last = record, program
+            self._last = record, (c, program)
         return self._last[1]
 
     def sketch_name(self, record: Record) -> str:

@@ -94,8 +94,9 @@ class TaskTuner:
         self._prepared = False
         self._pending: dict[tuple[str, tuple[int, ...]], tuple[Candidate, Record]] = {}
         self.space = RecordedSpace(task, dict if answered else lambda: self._sketches, options)
-        # By identity, as trials may have a number twice: a record that fits, and of what it is.
-        self._fitting: dict[int, tuple[Record, Found]] = {}
+        # By identity, as trials may have a number twice: (record, what it is of, whether its
+        # program is known to be sound)
+        self._fitting: dict[int, tuple[Record, Found, bool]] = {}
         self._suggested: list[Candidate] = []
         self._by_code: dict[Hashable, MeasureResult] = {}
         self._before = len(history)
@@ -178,7 +179,7 @@ class TaskTuner:
                 continue
             rounds.setdefault(r.round, []).append((r, found))
             self.records.append(r)
-            self._fitting[id(r)] = r, found
+            self._fitting[id(r)] = r, found, False
             self.shared.counts[r.status] += 1
         ends_here = bool(history) and (history[-1].task, history[-1].target) == (key, target)
         for number in sorted(rounds):
@@ -198,7 +199,7 @@ class TaskTuner:
         )
 
     def _candidate(self, r: Record) -> Candidate | None:
-        known, found = self._fitting.get(id(r), (None, None))
+        known, found, _ = self._fitting.get(id(r), (None, None, False))
         if known is not r:
             (found,) = self.space.candidates([r])
         return found if self._is_own(found) else None
@@ -324,7 +325,7 @@ class TaskTuner:
             r = self._record(
                 c.sketch.name, c.sketch.state, c.values, result, number, built.image, c.score
             )
-            self._fitting[id(r)] = r, c
+            self._fitting[id(r)] = r, c, True
             out.append(r)
         return out
 
@@ -403,7 +404,7 @@ class TaskTuner:
         self.shared.record(record)
         self.records.append(record)
         self._next_trial += 1
-        self._fitting[id(record)] = record, None
+        self._fitting[id(record)] = record, None, True
         self.shared.counts[record.status] += 1
         if image is not None and record.ok:
             self._images[id(record)] = record, image
@@ -450,17 +451,22 @@ class TaskTuner:
 
         A record that does not fit is dropped, and told of.
         """
-        if self._fitting.get(id(record), (None,))[0] is record:
+        known, _, sound = self._fitting.get(id(record), (None, None, False))
+        if known is record and sound:
             return True
+        if any(r is record for r, _ in self.shared.refused):
+            return False
         try:
-            found = self.space.candidate(record)
-            self.space.program(record)
+            found, _ = self.space.verified(record)
         except ScheduleError as error:
-            if not any(r is record for r, _ in self.shared.refused):
-                self.shared.refused.append((record, str(error)))
+            self.shared.refused.append((record, str(error)))
             self.records = [r for r in self.records if r is not record]
             return False
-        self._fitting[id(record)] = record, found  # which keeps the record alive, and its identity
+        self._fitting[id(record)] = (
+            record,
+            found,
+            True,
+        )  # the record stays alive, and its id its own
         return True
 
     def kept_image(self, record: Record) -> KernelImage | None:
