@@ -36,9 +36,9 @@ def log(args: argparse.Namespace) -> str:
         return "\n\n".join(f"{path}\n{log_stats(read_log(path))}" for path in args.logs)
     if args.output is None:
         raise UsageError(f"log {args.what} writes a new log: say where with --output")
+    writable(args.output)
     if args.output.exists() and args.output.stat().st_size:
         raise UsageError(f"{args.output} exists: name a new log, so that nothing is lost")
-    writable(args.output)
     found, choices = list[Record](), list[Record]()
     damaged = 0
     for path in args.logs:
