@@ -119,7 +119,7 @@ def test_nothing_else_of_a_command_is_overwritten(
         (("tune-op", "GMM:0", "--trials", "9" * 9999), "is too large: at most"),
         (("tune-op", "GMM:0", "--trials", "\u00b2"), "is not a whole number"),
         (("tune-op", "GMM:0", "--timeout", "1e300"), "is too long: at most"),
-        (("tune-op", "GMM:0", "--seed", "-1"), "expected one argument"),
+        (("tune-op", "GMM:0", "--seed", "-1"), "is not a whole number >= 0"),
         (("tune", "x.onnx", "--dim", "N=99999999999999999999"), "is too large"),
         (("tune", "a\x1b[2Jb.onnx"), "there is no file a\\x1b[2Jb.onnx"),
         (("tune-op", "\x1b]0;title\x07"), "unknown workload"),
@@ -197,9 +197,7 @@ def test_a_defect_is_one_line_too(
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux's device")
-@pytest.mark.parametrize(
-    "command", ["--version", "--help", "tune --help", "compare x --searchers list"]
-)
+@pytest.mark.parametrize("command", ["--version", "tune --help", "compare x --searchers list"])
 def test_a_full_output(command: str) -> None:
     run = shell(f"$CLI {command} > /dev/full")
     assert run.returncode == 1 and run.stderr.count("\n") == 1
@@ -211,7 +209,6 @@ def test_closed_streams_and_streams_that_nobody_reads() -> None:
     for streams in (">&-", "2>&-", "<&-", "<&- >&- 2>&-"):
         run = shell(f"$CLI compare x --searchers list {streams}")
         assert (run.returncode, run.stderr) == (0, ""), streams
-        assert shell(f"$CLI log stats none {streams}").returncode == 2
     assert shell("$CLI log stats none 2> /dev/full").returncode == 2
 
 

@@ -145,16 +145,3 @@ def test_a_command_that_is_ended_while_its_workers_start_leaves_nothing(
     _, errors = process.communicate(timeout=60)
     assert process.returncode in (128 + number, -number) and "Traceback" not in errors
     assert eventually(lambda: not any(map(alive, workers)))
-
-
-@linux
-def test_a_builder_that_is_killed_while_it_starts_costs_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "log"
-    process = start("-c", TUNE, str(path))
-    assert eventually(lambda: bool(children(process.pid)))
-    for worker in children(process.pid):
-        os.kill(worker, signal.SIGKILL)
-    _, errors = process.communicate(timeout=120)
-    assert process.returncode == 0, errors
-    records = read_log(path).records
-    assert [r.trial for r in records] == list(range(TRIALS)) and all(r.ok for r in records)
