@@ -38,9 +38,9 @@ def log(args: argparse.Namespace) -> str:
         return "\n\n".join(f"{path}\n{log_stats(read_log(path))}" for path in args.logs)
     if args.output is None:
         raise UsageError(f"log {args.what} writes a new log: say where with --output")
+    writable(args.output)
     if args.output.exists() and args.output.stat().st_size:
         raise UsageError(f"{args.output} exists: name a new log, so that nothing is lost")
-    writable(args.output)
     contents = [read_log(path) for path in args.logs]
     found = [r for c in contents for r in c.records]
     kept = merged(found) if args.what == "merge" else distill(found, args.keep)

@@ -85,9 +85,9 @@ def _integer(env: Mapping[str, str], name: str, low: int, high: int) -> int | No
     if not text:
         return None
     # isdecimal keeps out "1_000", "+3" and "1e3", which int() or a shell would read differently
-    if not (text.isascii() and text.isdecimal() and low <= int(text) <= high):
+    if not (text.isascii() and text.isdecimal() and low <= int(text[:9]) <= high):
         raise UsageError(
-            f"{PREFIX}{name}={text!r} is not a whole number from {low} to {high}: correct it"
+            f"{PREFIX}{name}={text[:40]!r} is not a whole number from {low} to {high}: correct it"
         )
     return int(text)
 

@@ -365,8 +365,16 @@ def _check_width(width: int, expected: int) -> None:
         raise ValueError(f"the model was trained on {expected} features, these rows have {width}")
 
 
+def expanded(path: PathLike) -> Path:
+    """The path of a model, ~ replaced. Raises UsageError where no home directory is known."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        raise UsageError(f"cannot find the model {os.fspath(path)}: {error}") from error
+
+
 def _save(path: PathLike, content: dict[str, Any]) -> None:
-    path = Path(path).expanduser()
+    path = expanded(path)
     try:
         write_whole(path, json.dumps({"ansorlite_model": FORMAT, **content}))
     except OSError as error:
@@ -374,7 +382,7 @@ def _save(path: PathLike, content: dict[str, Any]) -> None:
 
 
 def _load(path: PathLike, kind: str) -> dict[str, Any]:
-    path = Path(path).expanduser()
+    path = expanded(path)
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

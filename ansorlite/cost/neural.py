@@ -9,7 +9,6 @@ Saved models are numpy arrays; loading one executes nothing.
 
 import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Literal
 from zipfile import BadZipFile
 
@@ -18,7 +17,8 @@ import numpy.typing as npt
 
 from ansorlite.cost.loop_context import MAX_LOOPS, WIDTH
 from ansorlite.cost.losses import TrainingGroup, labels
-from ansorlite.errors import MissingExtra, UsageError
+from ansorlite.cost.model import expanded
+from ansorlite.errors import MachineError, MissingExtra, UsageError
 
 Features = npt.NDArray[np.float32]
 Floats = npt.NDArray[np.float64]
@@ -135,14 +135,18 @@ class NeuralModel:
         arrays = {f"net.{k}": v.numpy() for k, v in self._net.state_dict().items()}
         arrays["mean"], arrays["scale"] = self._mean, self._scale
         arrays["kind"] = np.asarray(self.kind)
-        with Path(path).expanduser().open("wb") as out:
-            np.savez(out, **arrays)
+        target = expanded(path)
+        try:
+            with target.open("wb") as out:
+                np.savez(out, **arrays)
+        except OSError as error:
+            raise MachineError(f"cannot write the model {target}: {error.strerror}") from error
 
     def load(self, path: str | os.PathLike[str]) -> None:
         """Replace the model by a saved one; UsageError if the file is none of this kind."""
         torch = _torch()
         try:
-            with np.load(Path(path).expanduser(), allow_pickle=False) as found:
+            with np.load(expanded(path), allow_pickle=False) as found:
                 arrays = {k: found[k] for k in found.files}
             kind = str(arrays.pop("kind"))
             self._mean, self._scale = arrays.pop("mean"), arrays.pop("scale")

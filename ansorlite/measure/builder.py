@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 from ansorlite.codegen.image import KernelImage
+from ansorlite.errors import UsageError
 from ansorlite.measure.child import load_entry
 from ansorlite.measure.result import MeasureResult, Status
 from ansorlite.measure.worker import Reply, Worker
@@ -65,6 +66,10 @@ class PoolBuilder:
         max_tasks: int = 300,
         entry: str = BUILD_ENTRY,
     ) -> None:
+        if n_workers is not None and n_workers < 1:
+            raise UsageError(f"{n_workers} processes cannot build anything: at least 1")
+        if not timeout_s > 0:
+            raise UsageError(f"no build ends within {timeout_s} s: give it some seconds")
         n_workers = n_workers or settings().build_workers or Target.detect().cores
         # numpy would start a BLAS thread a core in every worker, for nothing
         env = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}

@@ -14,7 +14,7 @@ from typing import Any, Protocol, Self
 import numpy.typing as npt
 
 from ansorlite.codegen.image import KernelImage
-from ansorlite.errors import MeasureError
+from ansorlite.errors import MeasureError, UsageError
 from ansorlite.measure.compare import default_tolerance
 from ansorlite.measure.race import pooled
 from ansorlite.measure.result import MeasureResult, Status
@@ -113,6 +113,10 @@ class LocalRunner:
         max_tasks: int = 2000,
         memory_bytes: int = MEMORY_BYTES,
     ) -> None:
+        if n_threads is not None and n_threads < 1:
+            raise UsageError(f"{n_threads} threads cannot run anything: at least 1")
+        if not (timeout_s > 0 and prepare_timeout_s > 0):
+            raise UsageError("no kernel runs within 0 s: give it some seconds")
         self.n_threads = n_threads or settings().num_threads or Target.detect().cores
         self._timeout_s = timeout_s
         self._prepare_timeout_s = prepare_timeout_s

@@ -290,7 +290,7 @@ def _launch_once(name: str, env: Mapping[str, str]) -> _Child:
     # The whole search path travels, so that the child finds what we find; -P keeps the current
     # directory from being put in front of it. A process group of its own keeps Ctrl-C away while
     # the child has not yet set its signal handlers, and lets us kill what it starts itself.
-    path = os.pathsep.join(os.path.abspath(p) for p in sys.path)
+    path = os.pathsep.join(filter(None, map(_absolute, sys.path)))
     code = "from ansorlite.measure.child import main; main({}, {}, {})"
     with contextlib.ExitStack() as stack:
         ours, theirs = map(_kept_apart, socket.socketpair())
@@ -310,6 +310,14 @@ def _launch_once(name: str, env: Mapping[str, str]) -> _Child:
         )
         on_failure.pop_all()
     return _Child(process, ours, log, os.getpid())
+
+
+def _absolute(path: str) -> str:
+    """The path from the root; "" where the current directory was deleted."""
+    try:
+        return os.path.abspath(path)
+    except OSError:
+        return ""
 
 
 def _kept_apart(end: socket.socket) -> socket.socket:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from measure_entries import Counted, Unpackable
 
-from ansorlite.errors import AnsorliteError
+from ansorlite.errors import AnsorliteError, UsageError
 from ansorlite.measure.builder import BuildOutcome, PoolBuilder
 from ansorlite.measure.result import Status
 
@@ -140,6 +140,12 @@ def test_workers_that_are_killed_while_they_start_cost_no_request() -> None:
             assert worker.starting and worker._child is not None
             worker._child.process.kill()
         assert values(pool.build([("echo", k) for k in range(5)])) == [0, 1, 2, 3, 4]
+
+
+def test_numbers_of_processes_and_seconds_that_make_no_sense() -> None:
+    for n, timeout_s in ((0, 1.0), (-1, 1.0), (1, 0.0), (1, float("nan"))):
+        with pytest.raises(UsageError, match=r"at least 1|give it some seconds"):
+            PoolBuilder(n, timeout_s=timeout_s, entry=ENTRY)
 
 
 def test_usable_again_after_close(pool: PoolBuilder) -> None:

@@ -16,7 +16,7 @@ from measure_processes import alive, eventually, read_pids, start_script
 
 from ansorlite import te
 from ansorlite.codegen.image import Param
-from ansorlite.errors import AnsorliteError
+from ansorlite.errors import AnsorliteError, UsageError
 from ansorlite.measure.race import race
 from ansorlite.measure.result import Status
 from ansorlite.measure.runner import CheckSpec, LocalRunner, thread_variables
@@ -63,6 +63,12 @@ def test_a_runner_that_is_killed_while_it_starts_costs_nothing() -> None:
     with LocalRunner(policy=QUICK, n_threads=1) as starting:
         os.kill(pid_of(starting), signal.SIGKILL)
         assert starting.prepare("t", mk.check_spec()).ok
+
+
+def test_threads_and_seconds_that_make_no_sense() -> None:
+    for options in ({"n_threads": -1}, {"timeout_s": 0.0}, {"prepare_timeout_s": -1.0}):
+        with pytest.raises(UsageError, match=r"at least 1|give it some seconds"):
+            LocalRunner(**options)
 
 
 def test_a_right_kernel_is_timed(runner: LocalRunner) -> None:
