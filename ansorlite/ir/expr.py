@@ -57,10 +57,11 @@ class Expr:
         """Does the value come from a tensor or from floats, and not from loop variables alone?"""
         if self._reads is None:
             own = isinstance(self, Load) or self.dtype in _FLOATS
-            self._reads = own or any(p.reads for p in self._operands())
+            self._reads = own or any(p.reads for p in self.operands)
         return self._reads
 
-    def _operands(self) -> tuple[Expr, ...]:
+    @property
+    def operands(self) -> tuple[Expr, ...]:
         return ()
 
     def _text(self) -> str:
@@ -187,7 +188,8 @@ class Poly(Expr):
         self.terms = terms
         self._seal(terms, dtype, _NOTHING.union(*(a.free for m, _ in terms for a in m)))
 
-    def _operands(self) -> tuple[Expr, ...]:
+    @property
+    def operands(self) -> tuple[Expr, ...]:
         return tuple(a for m, _ in self.terms for a in m)
 
     def _text(self) -> str:
@@ -206,7 +208,8 @@ class Op(Expr):
         self.name, self.args = name, args
         self._seal((name, args), dtype, _NOTHING.union(*(a.free for a in args)))
 
-    def _operands(self) -> tuple[Expr, ...]:
+    @property
+    def operands(self) -> tuple[Expr, ...]:
         return self.args
 
     def _text(self) -> str:
@@ -228,6 +231,10 @@ class Load(Expr):
     def __init__(self, tensor: str, indices: tuple[Expr, ...], dtype: str) -> None:
         self.tensor, self.indices = tensor, indices
         self._seal((tensor, indices), dtype, _NOTHING.union(*(a.free for a in indices)))
+
+    @property
+    def operands(self) -> tuple[Expr, ...]:
+        return self.indices
 
     def _text(self) -> str:
         return f"{self.tensor}[{', '.join(i.key for i in self.indices)}]"
