@@ -35,6 +35,11 @@ class Expr(Node):
 
     __slots__ = ()
 
+    @property
+    def operands(self) -> tuple[Expr, ...]:
+        """The expressions right below."""
+        return ()
+
     def __bool__(self) -> bool:
         raise AnsorliteError(
             f"the expression {self.key} has no truth value here: use te.select, te.all or te.any"
@@ -140,6 +145,10 @@ class Poly(Expr):
         self.terms = terms
         self._seal(terms, dtype, [a for m, _ in terms for a in m])
 
+    @property
+    def operands(self) -> tuple[Expr, ...]:
+        return tuple(a for m, _ in self.terms for a in m)
+
     def pieces(self) -> list[Piece]:
         return poly_pieces(self.terms)
 
@@ -155,6 +164,10 @@ class Op(Expr):
     def __init__(self, name: str, args: tuple[Expr, ...], dtype: str) -> None:
         self.name, self.args = name, args
         self._seal((name, args), dtype, args)
+
+    @property
+    def operands(self) -> tuple[Expr, ...]:
+        return self.args
 
     def pieces(self) -> list[Piece]:
         return op_pieces(self.name, self.args, self.dtype)
@@ -176,6 +189,10 @@ class Load(Expr):
     def __init__(self, tensor: str, indices: tuple[Expr, ...], dtype: str) -> None:
         self.tensor, self.indices = tensor, indices
         self._seal((tensor, indices), dtype, indices)
+
+    @property
+    def operands(self) -> tuple[Expr, ...]:
+        return self.indices
 
     def pieces(self) -> list[Piece]:
         return [f"{self.tensor}[", *listed(self.indices), "]"]

@@ -58,13 +58,7 @@ def rebuild(e: Op, args: Sequence[Expr]) -> Expr:
 
 
 def children(e: Expr) -> tuple[Expr, ...]:
-    if isinstance(e, Op):
-        return e.args
-    if isinstance(e, Load):
-        return e.indices
-    if isinstance(e, Poly):
-        return tuple(a for m, _ in e.terms for a in m)
-    return ()
+    return e.operands
 
 
 def walk(e: Expr) -> Iterator[Expr]:

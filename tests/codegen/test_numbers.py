@@ -106,7 +106,10 @@ ROWS: dict[str, tuple[Callable[..., Expr], list[tuple[str, list[Any]]], list[Any
 
 
 def _targets() -> list[Target]:
-    return [replace(HOST, vector_bytes=n) for n in (16, 32, 64)]
+    """Vectors of several widths, and on x86 a machine without masks."""
+    plain = [replace(HOST, vector_bytes=n) for n in (16, 32, 64)]
+    older = replace(HOST, features=HOST.features + ",-avx512f", vector_bytes=32)
+    return [*plain, older] if HOST.triple.startswith("x86") else plain
 
 
 def everywhere(dag: te.ComputeDAG, inputs: dict[str, Array], want: Array) -> None:
