@@ -34,6 +34,8 @@ EXACT = (
     *("Squeeze", "Unsqueeze", "Flatten", "Gather", "Trilu", "MaxPool", "ReduceMax", "ReduceMin"),
     *("GlobalMaxPool", "DepthToSpace", "SpaceToDepth"),
 )
+# Of two zeros of other signs these give either.
+EXTREMES = ("Max", "Min", "Clip", "Relu", "MaxPool", "GlobalMaxPool", "ReduceMax", "ReduceMin")
 SUMS = (
     *("ReduceSum", "ReduceMean", "ReduceL1", "ReduceL2", "ReduceSumSquare", "ReduceLogSum"),
     *("ReduceLogSumExp", "ReduceProd", "Softmax", "LogSoftmax", "AveragePool", "Conv", "MatMul"),
@@ -60,12 +62,16 @@ class Value:
 
     name: str
     array: Array
-    error: Array | None = None  # None: exact
+    error: Array | None = None  # None: exact; zeros: but for the sign of zeros
     known: bool = False
 
     @property
     def dtype(self) -> str:
         return str(self.array.dtype)
+
+    @property
+    def exact(self) -> bool:
+        return self.error is None or not np.any(self.error)
 
     @property
     def rank(self) -> int:
@@ -114,7 +120,7 @@ class Growing:
         fitting = [
             v
             for v in self.values
-            if v.dtype in dtypes and v.rank >= rank and not (exact and v.error is not None)
+            if v.dtype in dtypes and v.rank >= rank and (v.exact or not exact)
         ]
         if not fitting:
             raise LookupError
@@ -188,11 +194,12 @@ class Growing:
         self, node: onnx.NodeProto, given: Sequence[Value], got: Array, k: int
     ) -> Array | None:
         """How far rounding may lead: of this node, and of what it was given."""
-        inexact = [v for v in given if v.error is not None]
+        inexact = [v for v in given if not v.exact]
         if got.dtype.kind != "f" or (node.op_type in EXACT and not inexact):
             if inexact:
                 raise LookupError
-            return None
+            unsigned = node.op_type in EXTREMES or any(v.error is not None for v in given)
+            return np.zeros(got.shape) if unsigned and got.dtype.kind == "f" else None
         feeds = {v.name: v.array for v in given}
         size = np.abs(np.nan_to_num(got.astype(np.float64), posinf=0, neginf=0))
         unit = LOOSE * EPSILON[str(got.dtype)]
