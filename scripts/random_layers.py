@@ -138,7 +138,7 @@ def place(g: Growing) -> None:
     x = g.pick(*FLOATS, *INTEGERS, exact=True, rank=1)
     flags = {"keepdims": int(g.chance(0.5)), "select_last_index": int(g.chance(0.5))}
     axis = int(g.rng.integers(-x.rank, x.rank))
-    if not x.array.shape[axis]:
+    if not x.array.size:
         raise LookupError
     g.add(g.one(("ArgMax", "ArgMin")), [x], axis=axis, **flags)
 

@@ -50,6 +50,12 @@ SUMS = (
     ),
     *("InstanceNormalization", "Add", "Sub", "ConvTranspose", "Gelu", "HardSwish", "HardSigmoid"),
 )
+# Of those the ones that take numbers of any size.
+LARGE = (
+    *("Add", "Sub", "Softmax", "LogSoftmax", "ReduceLogSumExp", "Gelu", "HardSwish"),
+    "HardSigmoid",
+)
+MOST_IN_SUMS = 1e15
 # They have terms of 1 inside, or onnxruntime's polynomials are only that good.
 ABSOLUTE = ("Elu", "Softplus", "LogSoftmax", "Sigmoid", "Tanh", "Erf")
 EXACTLY_DEFINED = ("Div", "Pow", "ReduceMean")
@@ -208,6 +214,8 @@ class Growing:
             if node.op_type in ABSOLUTE:
                 error = error + unit
             if node.op_type in SUMS:
+                if node.op_type not in LARGE and any(too_large(v.array) for v in given):
+                    raise LookupError
                 wide = by_reference(node, {n: as_double(a) for n, a in feeds.items()})
                 if wide is None or not same_kind(wide[k].astype(got.dtype), got):
                     raise LookupError
@@ -227,6 +235,14 @@ class Growing:
         if np.any(ill & np.isfinite(got)):
             raise LookupError
         return np.asarray(error)
+
+
+def too_large(a: Array) -> bool:
+    """Whether sums of products of these finite numbers may overflow, in one order or another."""
+    if a.dtype.kind != "f":
+        return False
+    size = np.abs(np.where(np.isfinite(a), a, 0))
+    return bool(np.any(size > MOST_IN_SUMS))
 
 
 def broadcasts(a: Array, b: Array) -> bool:
