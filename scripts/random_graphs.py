@@ -143,16 +143,16 @@ def main() -> None:
             print(way, *outcome(net, way))
         return None
     counts: Counter[tuple[str, str]] = Counter()
-    refused: Counter[str] = Counter()
+    refused: dict[str, list[int]] = {}
     for seed, way, what, why in run_apart(range(args.seed, args.seed + args.count), args.ways):
         counts[way, what] += 1
         if what == "refused":
-            refused[reason(why)] += 1
+            refused.setdefault(reason(why), []).append(seed)
         elif what != "right":
             print(f"{what}: python scripts/random_graphs.py --only {seed} --ways {way}\n{why}\n")
     print(report(counts, args.ways))
-    for why, n in refused.most_common():
-        print(f"refused {n:5}: {why}")
+    for why, seeds in sorted(refused.items(), key=lambda item: -len(item[1])):
+        print(f"refused {len(seeds):5}, such as {seeds[0]}: {why}")
     if args.json:
         row = {"count": args.count, "seed": args.seed}
         row |= {f"{way} {what}": n for (way, what), n in sorted(counts.items())}

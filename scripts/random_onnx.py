@@ -34,6 +34,8 @@ EXACT = (
     *("Squeeze", "Unsqueeze", "Flatten", "Gather", "Trilu", "MaxPool", "ReduceMax", "ReduceMin"),
     *("GlobalMaxPool", "DepthToSpace", "SpaceToDepth"),
 )
+# Of two zeros of other signs these give either.
+EXTREMES = ("Max", "Min", "Clip", "Relu", "MaxPool", "GlobalMaxPool", "ReduceMax", "ReduceMin")
 SUMS = (
     *("ReduceSum", "ReduceMean", "ReduceL1", "ReduceL2", "ReduceSumSquare", "ReduceLogSum"),
     *("ReduceLogSumExp", "ReduceProd", "Softmax", "LogSoftmax", "AveragePool", "Conv", "MatMul"),
@@ -48,6 +50,12 @@ SUMS = (
     ),
     *("InstanceNormalization", "Add", "Sub", "ConvTranspose", "Gelu", "HardSwish", "HardSigmoid"),
 )
+# Of those the ones that take numbers of any size.
+LARGE = (
+    *("Add", "Sub", "Softmax", "LogSoftmax", "ReduceLogSumExp", "Gelu", "HardSwish"),
+    "HardSigmoid",
+)
+MOST_IN_SUMS = 1e15
 # They have terms of 1 inside, or onnxruntime's polynomials are only that good.
 ABSOLUTE = ("Elu", "Softplus", "LogSoftmax", "Sigmoid", "Tanh", "Erf")
 EXACTLY_DEFINED = ("Div", "Pow", "ReduceMean")
@@ -60,12 +68,16 @@ class Value:
 
     name: str
     array: Array
-    error: Array | None = None  # None: exact
+    error: Array | None = None  # None: exact; zeros: but for the sign of zeros
     known: bool = False
 
     @property
     def dtype(self) -> str:
         return str(self.array.dtype)
+
+    @property
+    def exact(self) -> bool:
+        return self.error is None or not np.any(self.error)
 
     @property
     def rank(self) -> int:
@@ -114,7 +126,7 @@ class Growing:
         fitting = [
             v
             for v in self.values
-            if v.dtype in dtypes and v.rank >= rank and not (exact and v.error is not None)
+            if v.dtype in dtypes and v.rank >= rank and (v.exact or not exact)
         ]
         if not fitting:
             raise LookupError
@@ -188,11 +200,12 @@ class Growing:
         self, node: onnx.NodeProto, given: Sequence[Value], got: Array, k: int
     ) -> Array | None:
         """How far rounding may lead: of this node, and of what it was given."""
-        inexact = [v for v in given if v.error is not None]
+        inexact = [v for v in given if not v.exact]
         if got.dtype.kind != "f" or (node.op_type in EXACT and not inexact):
             if inexact:
                 raise LookupError
-            return None
+            unsigned = node.op_type in EXTREMES or any(v.error is not None for v in given)
+            return np.zeros(got.shape) if unsigned and got.dtype.kind == "f" else None
         feeds = {v.name: v.array for v in given}
         size = np.abs(np.nan_to_num(got.astype(np.float64), posinf=0, neginf=0))
         unit = LOOSE * EPSILON[str(got.dtype)]
@@ -201,6 +214,8 @@ class Growing:
             if node.op_type in ABSOLUTE:
                 error = error + unit
             if node.op_type in SUMS:
+                if node.op_type not in LARGE and any(too_large(v.array) for v in given):
+                    raise LookupError
                 wide = by_reference(node, {n: as_double(a) for n, a in feeds.items()})
                 if wide is None or not same_kind(wide[k].astype(got.dtype), got):
                     raise LookupError
@@ -220,6 +235,14 @@ class Growing:
         if np.any(ill & np.isfinite(got)):
             raise LookupError
         return np.asarray(error)
+
+
+def too_large(a: Array) -> bool:
+    """Whether sums of products of these finite numbers may overflow, in one order or another."""
+    if a.dtype.kind != "f":
+        return False
+    size = np.abs(np.where(np.isfinite(a), a, 0))
+    return bool(np.any(size > MOST_IN_SUMS))
 
 
 def broadcasts(a: Array, b: Array) -> bool:

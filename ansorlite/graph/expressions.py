@@ -39,9 +39,9 @@ def leaky_relu(attrs: Attrs, xs: Scalars) -> Expr:
 
 def clip(attrs: Attrs, xs: Scalars) -> Expr:
     x, low, high = xs[0], literal(attrs, "min"), literal(attrs, "max")
-    if low > -math.inf:
+    if low != -math.inf:
         x = te.maximum(x, te.const(low, x.dtype))
-    return te.minimum(x, te.const(high, x.dtype)) if high < math.inf else x
+    return te.minimum(x, te.const(high, x.dtype)) if high != math.inf else x
 
 
 def ceil(attrs: Attrs, xs: Scalars) -> Expr:

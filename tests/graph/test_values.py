@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper, numpy_helper
 
 from ansorlite.errors import ModelError
 from ansorlite.graph.build import GraphBuilder
@@ -34,8 +34,6 @@ def run(
         [onnx.ValueInfoProto(name=v) for v in made],
         [numpy_helper.from_array(np.asarray(x), n) for n, x in (arrays or {}).items()],
     )
-    for value in graph.output:
-        value.type.tensor_type.elem_type = TensorProto.FLOAT
     opsets = [helper.make_opsetid("", 20)]
     model = helper.make_model(graph, opset_imports=opsets, ir_version=9)
     out = compile_plain(load_onnx(model))(**feeds)
