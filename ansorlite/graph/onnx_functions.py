@@ -20,7 +20,7 @@ CONVERTED_TO = 8  # what models of older opsets are converted to
 BODIES = 21  # an opset in which ONNX defines most of its activations by other operators
 MOST_NESTED = 8  # operators that ONNX defines by others that it defines by others
 MOST_CALLS = 64  # functions that call functions
-LIGHT = 1024  # elements of an initializer that is copied with its data
+LIGHT_BYTES = 4096  # of an initializer that is copied with its data
 
 Key = tuple[str, str]  # domain and name of an operator or a function
 
@@ -139,18 +139,15 @@ def _light(onnx: Any, proto: Any) -> tuple[Any, list[Any]]:
     typed = {v.name for v in (*graph.input, *graph.value_info)}
     heavy = []
     for tensor in graph.initializer:
-        small = sum(len(getattr(tensor, field)) for field in _FIELDS) + len(tensor.raw_data) // 4
-        if small <= LIGHT:
+        small = tensor.ByteSize() <= LIGHT_BYTES
+        if small:
             light.graph.initializer.append(tensor)
         else:
             heavy.append(tensor)
         if tensor.name not in typed:
             info = onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
-            (light.graph.value_info if small <= LIGHT else light.graph.input).append(info)
+            (light.graph.value_info if small else light.graph.input).append(info)
     return light, heavy
-
-
-_FIELDS = ("float_data", "int32_data", "int64_data", "double_data", "uint64_data")
 
 
 def _sound(onnx: Any, proto: Any) -> bool:
