@@ -215,6 +215,7 @@ def test_parts_that_do_not_fit(edit: Edit, message: str) -> None:
         ("Transpose", {"perm": [0, 0]}, "is no permutation"),
         ("Concat", {"axis": -3}, "axis -3 is none of the 2 axes"),
         ("Concat", {}, "has no attribute 'axis'"),
+        ("ReduceMean", {"keepdims": 3}, "attribute keepdims is 3, neither 0 nor 1"),
         ("ReduceMean", {"axes": [2]}, "axis 2 is none of the 2 axes"),
         ("ReduceMax", {"axes": [0, -2]}, r"axes \[0, 0\] name an axis twice"),
         ("LayerNormalization", {"axis": 9}, "axis 9 is none of the 2 axes"),
