@@ -14,23 +14,10 @@ from ansorlite.graph.onnx_read import array_of
 from ansorlite.graph.onnx_table import IMPORTERS
 
 SPELLING = {"float": "float32", "double": "float64"}
-FLAGS = frozenset(  # attributes that are 0 or 1
-    [
-        "allowzero",
-        "antialias",
-        "ceil_mode",
-        "count_include_pad",
-        "exclude_outside",
-        "fmod",
-        "keepdims",
-        "noop_with_empty_axes",
-        "select_last_index",
-        "spatial",
-        "training_mode",
-        "transA",
-        "transB",
-        "upper",
-    ]
+FLAGS = (  # attributes that are 0 or 1
+    *("allowzero", "antialias", "ceil_mode", "count_include_pad", "exclude_outside", "fmod"),
+    *("keepdims", "noop_with_empty_axes", "select_last_index", "spatial", "training_mode"),
+    *("transA", "transB", "upper"),
 )
 FORMAL = {v: k for k, v in SPELLING.items()}
 
