@@ -5,7 +5,7 @@ Used by import, workloads and passes. Names that are taken get a number; nodes w
 all constant are computed at once where the caller asks for it.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -31,13 +31,12 @@ class GraphBuilder:
         self.producers: dict[str, Node] = {}
         self.room = Room()
         self._node_names: set[str] = set()
+        self._last: dict[str, int] = {}  # numbers that names were given
+        self._last_node: dict[str, int] = {}
 
     def unique(self, name: str) -> str:
         """`name`, or `name.1`, `name.2`, ... where that value exists already."""
-        candidate, k = name, 1
-        while candidate in self.types:
-            candidate, k = f"{name}.{k}", k + 1
-        return candidate
+        return _free(name, self.types, self._last)
 
     def input(self, name: str, shape: Sequence[int], dtype: str = "float32") -> str:
         if dtype not in DTYPES:
@@ -91,9 +90,7 @@ class GraphBuilder:
             self.room.keep(f"node {brief(label)} ({op})", array, computed=True)
             self.constants[value], self.types[value] = array, result
             return value
-        k, taken = 1, label
-        while taken in self._node_names:
-            taken, k = f"{label}.{k}", k + 1
+        taken = _free(label, self._node_names, self._last_node)
         self._node_names.add(taken)
         self.types[value] = result
         self.producers[value] = Node(taken, op, tuple(inputs), (value,), dict(attrs))
@@ -139,6 +136,16 @@ class GraphBuilder:
         graph.verify()
         self.room.fits(f"network {brief(graph.name)}", _most_at_once(graph))
         return graph
+
+
+def _free(name: str, taken: Container[str], last: dict[str, int]) -> str:
+    """`name`, or `name.1`, `name.2`, ... behind the last number that was given."""
+    candidate, k = name, last.get(name, 0)
+    while candidate in taken:
+        k += 1
+        candidate = f"{name}.{k}"
+    last[name] = k
+    return candidate
 
 
 def _computed(what: str, op: str, attrs: Mapping[str, Attr], arrays: tuple[Array, ...]) -> Array:

@@ -13,14 +13,14 @@ from typing import Any
 from ansorlite.errors import ModelError
 from ansorlite.graph.onnx_read import MOST_NODES
 from ansorlite.graph.onnx_table import IMPORTERS
-from ansorlite.names import brief
+from ansorlite.names import brief, first_line
 
 OPSETS = (7, 28)
 CONVERTED_TO = 8  # what models of older opsets are converted to
 BODIES = 21  # an opset in which ONNX defines most of its activations by other operators
 MOST_NESTED = 8  # operators that ONNX defines by others that it defines by others
 MOST_CALLS = 64  # functions that call functions
-LIGHT = 1024  # elements of an initializer that is copied with its data
+LIGHT_BYTES = 4096  # of an initializer that is copied with its data
 
 Key = tuple[str, str]  # domain and name of an operator or a function
 
@@ -47,8 +47,13 @@ def flattened(onnx: Any, proto: Any, name: str) -> Flat:
         return Flat(proto.graph.node, proto.graph.initializer, opset)
     _check_growth(proto, name)
     light, heavy = _light(onnx, proto)
+    if fault := _fault(onnx, light):
+        if own:
+            raise ModelError(f"{name} is no valid ONNX model: {fault}")
+        _check_opset(opset, name)  # the operators themselves are reported otherwise
+        return Flat(proto.graph.node, proto.graph.initializer, opset)
     if old and not any(n.domain for n in proto.graph.node):
-        light = _converted(onnx, light, CONVERTED_TO)
+        light = _converted(onnx, _aligned(onnx, _typed(onnx, light)), CONVERTED_TO)
     opset = _opset(light)
     _check_opset(opset, name)
     if own:
@@ -139,33 +144,83 @@ def _light(onnx: Any, proto: Any) -> tuple[Any, list[Any]]:
     typed = {v.name for v in (*graph.input, *graph.value_info)}
     heavy = []
     for tensor in graph.initializer:
-        small = sum(len(getattr(tensor, field)) for field in _FIELDS) + len(tensor.raw_data) // 4
-        if small <= LIGHT:
+        small = tensor.ByteSize() <= LIGHT_BYTES
+        if small:
             light.graph.initializer.append(tensor)
         else:
             heavy.append(tensor)
         if tensor.name not in typed:
             info = onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
-            (light.graph.value_info if small <= LIGHT else light.graph.input).append(info)
+            (light.graph.value_info if small else light.graph.input).append(info)
     return light, heavy
 
 
-_FIELDS = ("float_data", "int32_data", "int64_data", "double_data", "uint64_data")
+def _fault(onnx: Any, proto: Any) -> str:
+    """Why onnx's own tools, which are native code, may not be given `proto`, or nothing.
 
-
-def _sound(onnx: Any, proto: Any) -> bool:
-    """Whether onnx's own tools, which are native code, may be given `proto`."""
+    Operators that ONNX has replaced by others do not make a model unsound, as its checker says.
+    """
+    copy = onnx.ModelProto()
+    copy.CopyFrom(proto)
+    del copy.graph.node[:]
+    opset = _opset(proto)
+    for node in proto.graph.node:
+        schema = _schema(onnx, node.domain, node.op_type, opset)
+        if schema is None or not schema.deprecated or not node.input:
+            copy.graph.node.append(node)
+        else:
+            make, source = onnx.helper.make_node, node.input[:1]
+            copy.graph.node.extend(make("Identity", source, [v]) for v in node.output if v)
     try:
-        onnx.checker.check_model(proto)
-    except Exception:  # its own kinds
-        return False
-    return True
+        onnx.checker.check_model(copy)
+    except Exception as error:  # its own kinds
+        return first_line(error)
+    return ""
+
+
+def _schema(onnx: Any, domain: str, op: str, opset: int) -> Any:
+    """What ONNX says about one of its operators, or None."""
+    if domain not in ("", "ai.onnx"):
+        return None
+    try:
+        return onnx.defs.get_schema(op, opset, "")
+    except onnx.defs.SchemaError:
+        return None
+
+
+def _aligned(onnx: Any, proto: Any) -> Any:
+    """Second operands that old opsets align by `axis` get axes of extent 1 behind theirs.
+
+    onnx's converter adds one too many. Where a rank is not known the converter refuses.
+    """
+    typed = (*proto.graph.input, *proto.graph.value_info, *proto.graph.output)
+    ranks = {
+        v.name: len(v.type.tensor_type.shape.dim)
+        for v in typed
+        if v.type.tensor_type.HasField("shape")
+    }
+    ranks |= {t.name: len(t.dims) for t in proto.graph.initializer}
+    nodes = list(proto.graph.node)
+    del proto.graph.node[:]
+    for k, node in enumerate(nodes):
+        values = {a.name: a.i for a in node.attribute}
+        if {"axis", "broadcast"} <= set(values) and all(v in ranks for v in node.input):
+            behind = ranks[node.input[0]] - values["axis"] - ranks[node.input[1]]
+            if values["axis"] >= 0 and behind > 0:
+                axes = [ranks[node.input[1]] + d for d in range(behind)]
+                name = f"{node.input[1]}.aligned{k}"
+                make = onnx.helper.make_node
+                proto.graph.node.append(make("Unsqueeze", [node.input[1]], [name], axes=axes))
+                node.input[1] = name
+            kept = [a for a in node.attribute if a.name != "axis"]
+            del node.attribute[:]
+            node.attribute.extend(kept)
+        proto.graph.node.append(node)
+    return proto
 
 
 def _converted(onnx: Any, proto: Any, opset: int) -> Any:
     """The model in another opset, where onnx can convert it; otherwise as it is."""
-    if not _sound(onnx, proto):
-        return proto
     try:
         return onnx.version_converter.convert_version(proto, opset)
     except Exception:  # its own kinds; the operators themselves are reported then
@@ -176,8 +231,6 @@ def _inlined(onnx: Any, proto: Any, wanted: list[Key], opset: int) -> Any:
     """The model with these functions, its own or ONNX's, written out where onnx can."""
     from onnx import inliner
 
-    if not _sound(onnx, proto):
-        return proto
     own = onnx.ModelProto()
     own.CopyFrom(proto)
     _spell_out(onnx, own, wanted, opset)
@@ -212,8 +265,6 @@ def _with_bodies(onnx: Any, proto: Any, opset: int, name: str) -> Any:
 
 def _typed(onnx: Any, proto: Any) -> Any:
     """The model with the types of its values, which bodies may depend on."""
-    if not _sound(onnx, proto):
-        return proto
     try:
         return onnx.shape_inference.infer_shapes(proto)
     except Exception:  # its own kinds; bodies that need no types are found without
@@ -226,9 +277,8 @@ def _spell_out(onnx: Any, proto: Any, ops: list[Key], opset: int) -> None:
         if (node.domain, node.op_type) not in ops or node.domain not in ("", "ai.onnx"):
             continue
         given = {a.name for a in node.attribute}
-        try:
-            schema = onnx.defs.get_schema(node.op_type, opset, "")
-        except onnx.defs.SchemaError:
+        schema = _schema(onnx, node.domain, node.op_type, opset)
+        if schema is None:
             continue
         defaults = {k: a.default_value for k, a in schema.attributes.items()}
         for key, value in defaults.items():
@@ -238,10 +288,5 @@ def _spell_out(onnx: Any, proto: Any, ops: list[Key], opset: int) -> None:
 
 def _has_body(onnx: Any, domain: str, op: str, opset: int) -> bool:
     """Whether an operator that has no importer is a function of others."""
-    if domain not in ("", "ai.onnx") or op in IMPORTERS:
-        return False
-    try:
-        schema = onnx.defs.get_schema(op, opset, "")
-    except onnx.defs.SchemaError:
-        return False
-    return bool(schema.has_function or schema.has_context_dependent_function)
+    schema = None if op in IMPORTERS else _schema(onnx, domain, op, opset)
+    return schema is not None and (schema.has_function or schema.has_context_dependent_function)

@@ -14,6 +14,11 @@ from ansorlite.graph.onnx_table import IMPORTERS
 from ansorlite.names import brief, first_line
 
 SPELLING = {"float": "float32", "double": "float64"}
+FLAGS = (  # attributes that are 0 or 1
+    *("allowzero", "antialias", "ceil_mode", "count_include_pad", "exclude_outside", "fmod"),
+    *("keepdims", "noop_with_empty_axes", "select_last_index", "spatial", "training_mode"),
+    *("transA", "transB", "upper"),
+)
 FORMAL = {v: k for k, v in SPELLING.items()}
 
 
@@ -46,6 +51,8 @@ def read_node(onnx: Any, proto: Any, position: int, opset: int) -> OnnxNode:
             raise ModelError(f"{where} has the attribute {brief(key)} twice")
         if schema is not None:
             _check_attribute(onnx, schema, a, where, opset)
+        if key in FLAGS and value not in (0, 1):
+            raise ModelError(f"{where}: attribute {key} is {value}, neither 0 nor 1")
         attrs[key] = value
     if schema is not None:
         _check_counts(schema, where, len(inputs), len(outputs))

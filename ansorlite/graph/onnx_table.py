@@ -59,6 +59,8 @@ def clip(c: Context, n: OnnxNode) -> str:
         for k, op in ((1, "maximum"), (2, "minimum")):
             x = c.emit(op, [x, c.operand(n, k)]) if c.has(n, k) else x
         return x
+    if any(v is not None and v.size != 1 for v in (low, high)):
+        raise ModelError("min and max need one element each")
     limits = (-math.inf if low is None else low.item(), math.inf if high is None else high.item())
     return c.emit("clip", [x], min=limits[0], max=limits[1])
 

@@ -215,6 +215,7 @@ def test_parts_that_do_not_fit(edit: Edit, message: str) -> None:
         ("Transpose", {"perm": [0, 0]}, "is no permutation"),
         ("Concat", {"axis": -3}, "axis -3 is none of the 2 axes"),
         ("Concat", {}, "has no attribute 'axis'"),
+        ("ReduceMean", {"keepdims": 3}, "attribute keepdims is 3, neither 0 nor 1"),
         ("ReduceMean", {"axes": [2]}, "axis 2 is none of the 2 axes"),
         ("ReduceMax", {"axes": [0, -2]}, r"axes \[0, 0\] name an axis twice"),
         ("LayerNormalization", {"axis": 9}, "axis 9 is none of the 2 axes"),
@@ -408,3 +409,29 @@ def test_damaged_files_by_chance() -> None:
             assert str(error).isprintable() and len(str(error)) < 1000, (k, how, str(error))
             counts[1] += 1
     assert min(counts) > 20
+
+
+def test_operands_that_old_opsets_align_by_an_axis() -> None:
+    x, k = np.zeros((2, 2, 4, 4), np.float32), np.asarray([1, 5], np.float32)
+    proto = model([node("Add", "x", "k", broadcast=1, axis=1)], x.shape, arrays={"k": k}, opset=6)
+    proto.graph.output[0].CopyFrom(helper.make_tensor_value_info("y", FLOAT, x.shape))
+    want = x + k[:, None, None]
+    np.testing.assert_array_equal(evaluate(load_onnx(proto), [x])[0], want)
+
+
+def test_replaced_operators_do_not_hide_others() -> None:
+    """GroupNormalization of opset 18 was replaced; Mish beside it is still written out."""
+    ones = np.ones(2, np.float32)
+    nodes = [
+        node("GroupNormalization", "x", "s", "s", out="g", name="n0", num_groups=2),
+        node("Mish", "g"),
+    ]
+    proto = model(nodes, IMAGE, arrays={"s": ones}, opset=18)
+    proto.graph.output[0].CopyFrom(helper.make_tensor_value_info("y", FLOAT, IMAGE))
+    assert load_onnx(proto).types["y"].shape == IMAGE
+
+
+def test_functions_that_are_not_sound() -> None:
+    proto = with_function()
+    proto.functions[0].node[0].CopyFrom(helper.make_node("Relu", ["nothing"], ["w"]))
+    refused(proto, "net is no valid ONNX model: ")
