@@ -18,6 +18,7 @@ from ansorlite.errors import ScheduleError
 from ansorlite.ir.expr import Const, Expr, Load, Op, Poly, Var
 from ansorlite.ir.layout import Layout
 from ansorlite.ir.program import Alloc, Block, Buffer, For, If, Prefetch, Program, Stmt, Store
+from ansorlite.ir.traverse import below
 
 Array = npt.NDArray[Any]
 
@@ -132,7 +133,7 @@ def _write(s: Stmt, depth: int, out: list[str], ident: Any, count: bool) -> None
         case Store():
             idx = "".join(f"{_py(i, ident)}, " for i in s.indices)
             place = f"{ident(s.buffer)}[({idx})]"
-            value = _py(s.value, ident)
+            value = _value(s.value, ident, pad, out)
             if s.combiner == "sum":
                 value = f"{place} + {value}"
             elif s.combiner:
@@ -159,20 +160,33 @@ _PYTHON = {
 }
 
 
-def _py(e: Expr, ident: Any) -> str:
+def _value(e: Expr, ident: Any, pad: str, out: list[str]) -> str:
+    """The Python form of a value; parts of a deep one become functions, called where needed."""
+    parts: dict[Expr, str] = {}
+    for x in below(e):
+        text = _py(x, ident, parts)
+        parts[x] = f"part{len(parts)}"
+        out.append(f"{pad}{parts[x]} = lambda: {text}")
+    return _py(e, ident, parts)
+
+
+def _py(e: Expr, ident: Any, parts: Mapping[Expr, str] | None = None) -> str:
+    """The Python form; `parts` are functions that give the values of parts of a deep one."""
+    if parts and e in parts:
+        return f"{parts[e]}()"
     match e:
         case Const():
             return f"float('{e.value}')" if isinstance(e.value, float) else repr(e.value)
         case Var():
             return str(ident(e.name))
         case Poly():
-            parts = ["*".join([str(c), *(_py(a, ident) for a in m)]) for m, c in e.terms]
-            return f"({' + '.join(parts)})"
+            terms = ["*".join([str(c), *(_py(a, ident, parts) for a in m)]) for m, c in e.terms]
+            return f"({' + '.join(terms)})"
         case Load():
-            idx = "".join(f"{_py(i, ident)}, " for i in e.indices)
+            idx = "".join(f"{_py(i, ident, parts)}, " for i in e.indices)
             return f"{ident(e.tensor)}[({idx})]"
         case Op():
-            args = [_py(a, ident) for a in e.args]
+            args = [_py(a, ident, parts) for a in e.args]
             if e.name == "select":
                 return f"({args[1]} if {args[0]} else {args[2]})"
             if e.name in ("and", "or"):
