@@ -37,7 +37,7 @@ from ansorlite.ir.program import (
     walk,
 )
 from ansorlite.ir.ranges import bounds
-from ansorlite.ir.traverse import loads
+from ansorlite.ir.traverse import branches_by_lane, loads
 from ansorlite.target import Target
 
 PTR = ir.PointerType()
@@ -480,6 +480,9 @@ class _StmtEmitter(ExprEmitter):
         lanes = self._constant_extent(s)
         if lanes == 1:
             self.stmt(s.body, env.inner({s.var: 0}))
+            return
+        if isinstance(s.body, Store) and branches_by_lane(s.body.value, s.var):
+            self._for(replace(s, mark="serial"), env)
             return
         width = 1 << (lanes - 1).bit_length() if self.target.has_masks else lanes
         past = s.mark == "stream" and self.past_caches

@@ -26,6 +26,7 @@ from ansorlite.ir.literals import (
     rounded,
 )
 from ansorlite.ir.program import Alloc, Block, Buffer, For, If, Prefetch, Program, Stmt, Store
+from ansorlite.ir.traverse import below
 
 Array = npt.NDArray[Any]
 
@@ -141,7 +142,7 @@ def _write(s: Stmt, depth: int, out: list[str], ident: Any, count: bool) -> None
         case Store():
             idx = "".join(f"{_py(i, ident)}, " for i in s.indices)
             place = f"{ident(s.buffer)}[({idx})]"
-            value, dtype = _py(s.value, ident), s.value.dtype
+            value, dtype = _value(s.value, ident, pad, out), s.value.dtype
             if s.combiner == "sum":
                 value = f"{place} + {value}"
             elif s.combiner:
@@ -172,7 +173,20 @@ def _settled(text: str, dtype: str) -> str:
     return f"cast({dtype!r}, {text})" if dtype in BITS else text
 
 
-def _py(e: Expr, ident: Any) -> str:
+def _value(e: Expr, ident: Any, pad: str, out: list[str]) -> str:
+    """The Python form of a value; parts of a deep one become functions, called where needed."""
+    parts: dict[Expr, str] = {}
+    for x in below(e):
+        text = _py(x, ident, parts)
+        parts[x] = f"part{len(parts)}"
+        out.append(f"{pad}{parts[x]} = lambda: {text}")
+    return _py(e, ident, parts)
+
+
+def _py(e: Expr, ident: Any, parts: Mapping[Expr, str] | None = None) -> str:
+    """The Python form; `parts` are functions that give the values of parts of a deep one."""
+    if parts and e in parts:
+        return f"{parts[e]}()"
     match e:
         case Const():
             if isinstance(e.value, float):
@@ -181,14 +195,14 @@ def _py(e: Expr, ident: Any) -> str:
         case Var():
             return str(ident(e.name))
         case Poly():
-            parts = ["*".join([str(c), *(_py(a, ident) for a in m)]) for m, c in e.terms]
-            text = f"({' + '.join(parts)})"
+            terms = ["*".join([str(c), *(_py(a, ident, parts) for a in m)]) for m, c in e.terms]
+            text = f"({' + '.join(terms)})"
             return _settled(text, "int64") if e.reads else text
         case Load():
-            idx = "".join(f"{_py(i, ident)}, " for i in e.indices)
+            idx = "".join(f"{_py(i, ident, parts)}, " for i in e.indices)
             return f"{ident(e.tensor)}[({idx})]"
         case Op():
-            text = _operation(e, [_py(a, ident) for a in e.args])
+            text = _operation(e, [_py(a, ident, parts) for a in e.args])
             if e.dtype == "float32" and e.name not in (*_EXACT, "cast"):
                 return f"cast('float32', {text})"
             return text

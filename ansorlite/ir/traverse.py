@@ -30,6 +30,7 @@ from ansorlite.ir.expr import (
 from ansorlite.ir.extremum import extremum
 from ansorlite.ir.logic import logic, negate, select
 
+MANY = 256  # operations of which no copy is made for each lane
 _ARITHMETIC = {"add": add, "sub": sub, "mul": mul}
 
 
@@ -159,3 +160,14 @@ def rename_loads(e: Expr, names: Mapping[str, str]) -> Expr:
 def loads(e: Expr) -> tuple[Load, ...]:
     """The loads of an expression, those of their indices after each; asked for again and again."""
     return tuple(x for x in walk(e) if isinstance(x, Load))
+
+
+def branches_by_lane(e: Expr, var: str = "") -> bool:
+    """Is a value so large, and its reads chosen by a variable, that it is worth no vectors?
+
+    Each lane would take branches, and have a copy of the code, of its own.
+    """
+    if e.size <= MANY:
+        return False
+    selects = (x for x in walk(e) if isinstance(x, Op) and x.name == "select")
+    return any((not var or var in x.args[0].free) and loads(x) for x in selects)

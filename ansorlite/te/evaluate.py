@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ansorlite.errors import ModelError
+from ansorlite.ir.deep import with_room
 from ansorlite.ir.expr import COMPARE, Const, Expr, Load, Op, Poly, Var, is_float, is_int
 from ansorlite.ir.literals import BITS, least, rounded, wrapped
 from ansorlite.ir.traverse import below
@@ -94,8 +95,9 @@ def evaluate_points(
     arrays = check_inputs(dag, inputs)
     points = np.asarray(indices, dtype=np.int64)
     op = dag.by_name[output]
-    memo: dict[str, Array] = {}
-    result = _points(dag, op.name, [points[:, d] for d in range(points.shape[1])], arrays, memo)
+    places = [points[:, d] for d in range(points.shape[1])]
+    # Each stage asks those that it reads: chains of hundreds need room.
+    result = with_room(len(dag.ops), lambda: _points(dag, op.name, places, arrays, {}))
     return np.broadcast_to(result, (points.shape[0],)).astype(op.dtype)
 
 

@@ -6,6 +6,7 @@ In: Python lambdas over index variables. Out: `Tensor`s whose `op` is a frozen `
 
 import inspect
 import itertools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -23,6 +24,7 @@ Combiner = Literal["sum", "max", "min"]
 # Schedules call a stage's decisions `C.i` for axis i, and `C.unroll` and so on for the others.
 ANNOTATIONS = ("parallel", "lanes", "unroll", "prefetch", "stream")
 DERIVED_ENDINGS = (".cache", ".rf", ".packed", ".turned", ".f64")  # of stages that schedules derive
+MAX_ELEMENTS = 1 << 44  # of a tensor, so that offsets in bytes fit into addresses
 DTYPES = ("float32", "float64", "int32", "int64", "bool")
 
 
@@ -162,9 +164,16 @@ class Reduction(Expr):
 
 
 def _check_shape(shape: Sequence[int], name: str) -> tuple[Expr, ...]:
+    if isinstance(shape, str | Expr) or not hasattr(shape, "__iter__"):
+        raise ModelError(f"the shape of {name} is {shape!r}: write a tuple of extents")
     for d, n in enumerate(shape):
         if isinstance(n, bool) or not hasattr(n, "__index__") or int(n) < 1:
             raise ModelError(f"dimension {d} of {name} is {n!r}: it must be a positive integer")
+    if math.prod(int(n) for n in shape) > MAX_ELEMENTS:
+        raise ModelError(
+            f"{name} has {math.prod(int(n) for n in shape)} elements, more than {MAX_ELEMENTS}: "
+            "no memory can hold them"
+        )
     return tuple(Const(int(n)) for n in shape)
 
 
@@ -223,6 +232,8 @@ def reduction(combiner: Combiner, value: Any, axis: Any) -> Expr:
 
 
 def _axis_names(fn: Callable[..., Any], n: int, taken: set[str]) -> list[str]:
+    if not callable(fn):
+        raise ModelError(f"te.compute takes a function of the indices, got {fn!r}")
     params = list(inspect.signature(fn).parameters.values())
     names = [p.name for p in params if p.kind != p.VAR_POSITIONAL]
     if len(names) < n and params and params[-1].kind == params[-1].VAR_POSITIONAL:
@@ -295,12 +306,20 @@ def _outside(name: str, body: Expr, axes: Sequence[Axis], sources: Sequence[Tens
     """Why a kernel might read foreign memory; None where each index is proven to stay inside."""
     tensors = {f"#{d}": t for d, t in enumerate(sources)}
     known = Known(_ends(axes), lambda x: _values(tensors[x.tensor]))
+    texts = {key: t.name for key, t in tensors.items()}
     for load, here in reads(body, known):
         source = tensors[load.tensor]
+        for e in (x for i in load.indices for x in walk(i) if isinstance(x, Op)):
+            divides = e.name in ("floordiv", "ceildiv", "mod")
+            if divides and not isinstance(e.args[1], Const) and not here.positive(e.args[1]):
+                return (
+                    f"{name} reads {source.name} at {rename_loads(e, texts)}: the divisor may be 0 "
+                    "or less; keep it positive by te.maximum(.., 1)"
+                )
         for d, (index, n) in enumerate(zip(load.indices, source.shape, strict=True)):
             found = here.index(index, n)
             if found.kind != "inside":
-                text = rename_loads(index, {key: t.name for key, t in tensors.items()})
+                text = rename_loads(index, texts)
                 return (
                     f"{name} reads {source.name} from {end(found.low)} to {end(found.high)} in "
                     f"dimension {d} of extent {n} (index {text}): clamp the index by te.minimum "
