@@ -1,7 +1,9 @@
 """Tensor expressions (step `expression` of the flow): user code -> `ComputeDAG`.
 
 `placeholder`, `reduce_axis` and `compute` write the computation; `sum`, `max` and `min` reduce;
-the rest are functions of expressions. Element access is `A[i, j]`.
+the rest are functions of expressions. Element access is `A[i, j]`; every index is proven to stay
+inside of its tensor, by the extents of the axes and the tests of the selects around it, or refused:
+clamp it by `minimum` and `maximum`, or guard it by `select`, also where it is read from a tensor.
 """
 
 from typing import Any
