@@ -68,8 +68,11 @@ class Node:
     def key(self) -> str:
         if self._key is not None:
             return self._key
-        if self.depth > SHALLOW:  # not kept: the keys of all nodes would be the square of the size
-            return _printed(self)
+        if self.depth > SHALLOW:  # few are kept: those of all nodes would be the square of the size
+            text = _printed(self)
+            if self.depth % SHALLOW == 0:
+                self._key = text
+            return text
         self._key = "".join([p if isinstance(p, str) else p.key for p in self.pieces()])
         return self._key
 
@@ -155,7 +158,7 @@ def _printed(e: Node) -> str:
         x = stack.pop()
         if isinstance(x, str):
             out.append(x)
-        elif x.depth <= SHALLOW:
+        elif x.depth <= SHALLOW or x._key is not None:
             out.append(x.key)
         else:
             stack.extend(reversed(x.pieces()))

@@ -325,7 +325,10 @@ def map_program(p: Program, values: Mapping[str, Expr]) -> Program:
 
 
 def verify(p: Program) -> None:
-    """Raise ScheduleError unless every variable and buffer is defined where it is used."""
+    """Raise ScheduleError unless every variable and buffer is defined where it is used.
+
+    That accesses stay inside of their buffers is proven by `ir.inside.verify_inside`.
+    """
     known = set(p.columns)
     if len({b.name for b in p.buffers}) != len(p.buffers):
         raise ScheduleError(f"{p.name} has two buffers of one name")

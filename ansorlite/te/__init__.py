@@ -1,12 +1,16 @@
 """Tensor expressions (step `expression` of the flow): user code -> `ComputeDAG`.
 
 `placeholder`, `reduce_axis` and `compute` write the computation; `sum`, `max` and `min` reduce;
-the rest are functions of expressions. Element access is `A[i, j]`. Numbers follow numpy: integers
-wrap at the width of their type in every intermediate, NaN passes through `maximum` and `minimum`
-and through reductions, a division of integers by zero gives zero, and a float that is cast to an
-integer type without that number (NaN, infinities) becomes the least one. Expressions of indices
-alone are exact. Sums are added in any order, products fused with them (FMA), and left out where a
-`select` makes a factor 0: what overflows on the way may be another infinity or NaN.
+the rest are functions of expressions. Element access is `A[i, j]`; every index is proven to stay
+inside of its tensor, by the extents of the axes and the tests of the selects around it, or refused:
+clamp it by `minimum` and `maximum`, or guard it by `select`, also where it is read from a tensor.
+
+Numbers follow numpy: integers wrap at the width of their type in every intermediate, NaN passes
+through `maximum` and `minimum` and through reductions, a division of integers by zero gives zero,
+and a float that is cast to an integer type without that number (NaN, infinities) becomes the least
+one. Expressions of indices alone are exact. Sums are added in any order, products fused with them
+(FMA), and left out where a `select` makes a factor 0: what overflows on the way may be another
+infinity or NaN.
 """
 
 from typing import Any
