@@ -32,8 +32,9 @@ from ansorlite.search.progress import Progress, Snapshot
 from ansorlite.search.proxy import shrunk
 from ansorlite.search.result import BestProgram, TuneResult
 from ansorlite.search.searchers import Context, Searcher, searcher
+from ansorlite.search.shared import Shared
 from ansorlite.search.transfer import start_from_others
-from ansorlite.search.tuner import Shared, TaskTuner
+from ansorlite.search.tuner import TaskTuner
 from ansorlite.settings import settings
 from ansorlite.space.sketch import Sketch, SpaceOptions
 from ansorlite.target import Target
