@@ -29,7 +29,10 @@ MAX_TOKENS = 64  # that attention tells apart by their places
 EPOCHS, BATCH, RATE = 60, 128, 2e-3
 MIN_PROGRAMS = 16
 MOST_BYTES = 1 << 26  # of a saved model
-DAMAGE = (OSError, ValueError, KeyError, EOFError, MemoryError, zipfile.BadZipFile, zlib.error)
+DAMAGE = (
+    *(OSError, ValueError, LookupError, EOFError, MemoryError, ArithmeticError),
+    *(RuntimeError, TypeError, AttributeError, zipfile.BadZipFile, zlib.error),
+)
 
 
 def _torch() -> Any:

@@ -317,7 +317,7 @@ def tune(
 
     `n_trials` counts measured candidates, those in the log included; `timeout` is wall-clock
     seconds for everything; the first budget spent ends it. Ctrl-C ends it with the best so far.
-    With `n_trials=0` nothing is measured: the best of the log, else what the model predicts.
+    With `n_trials=0` nothing is measured or written: the best of the log, else what the model says.
     `policy` is one of `search.searchers`, `pretrained` a model of `ansorlite.pretrain`. What the
     log holds of `others` is learned from, too, by evolution's model and by searchers that transfer
     (template-xgb-transfer); no trial of theirs counts, and nothing of them is measured.
