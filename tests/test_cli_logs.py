@@ -9,7 +9,7 @@ from log_cases import record, write
 
 import ansorlite
 from ansorlite.cli import main
-from ansorlite.records import read_log
+from ansorlite.records import choice, chosen, read_log
 from ansorlite.task import SearchTask
 
 Run = Callable[..., tuple[int, str, str]]
@@ -60,6 +60,31 @@ def test_merge_keeps_everything_once(run: Run, tmp_path: Path, task: SearchTask)
     status, out, _ = run("log", "merge", a, b, "--output", tmp_path / "c")
     assert status == 0 and out.startswith("3 of 4 records of 2 logs")
     assert [r.trial for r in read_log(tmp_path / "c").records] == [0, 1, 2]
+
+
+def test_choices_stay_where_they_stood(run: Run, tmp_path: Path, task: SearchTask) -> None:
+    """A choice counts until something faster stands after it, in the new log, too."""
+    first, later = record(task), record(task, 1, latency_s=5e-4)
+    a = write(tmp_path / "a", [first, choice(first, 9e-4), later])
+    for how in ("merge", "distill"):
+        assert run("log", how, a, "--output", tmp_path / how, "--keep", 2)[0] == 0
+        contents = read_log(tmp_path / how)
+        assert len(contents.choices) == 1 and len(contents.records) == 2
+        assert chosen(contents, [task.workload_key], task.target.fingerprint) is None
+
+
+def test_much_damage_is_told_in_few_lines(run: Run, tmp_path: Path, task: SearchTask) -> None:
+    a = write(tmp_path / "a", [record(task)])
+    a.write_text(a.read_text() + "garbage\n" * 2000)
+    status, out, _ = run("log", "stats", a)
+    assert status == 0 and "damaged: 2000 lines in all" in out and len(out) < 2000
+
+
+def test_tasks_of_odd_names_are_unknown(run: Run, tmp_path: Path, task: SearchTask) -> None:
+    names = ("GMM:" + "9" * 5000, "GMM:0 batch " + "9" * 5000, "GMM:0 batch 999999999", "", "\0")
+    odd = [replace(record(task), task="0" * 20, task_name=name) for name in names]
+    status, out, _ = run("replay", write(tmp_path / "a", odd), "--all")
+    assert status == 1 and out.count("NO_TASK") >= len(names)
 
 
 def test_distill_keeps_the_best(run: Run, tmp_path: Path, task: SearchTask) -> None:

@@ -11,8 +11,10 @@ own text; loading one executes nothing.
 """
 
 import json
+import math
 import os
 from collections.abc import Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
@@ -255,12 +257,14 @@ class GBDTModel:
             )
         try:
             base, n_features = float(content["base"]), int(content["n_features"])
+            if not math.isfinite(base):
+                raise ValueError(f"its base is {base}")
             of_fast = content.get("of_fast") or [False] * len(content["boosters"])
             loaded = [
                 Stage(parse_booster(text), bool(fast))
                 for text, fast in zip(content["boosters"], of_fast, strict=True)
             ]
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise _broken(path, error) from error
         self._base, self._n_features, self._loaded = base, n_features, loaded
         self._trained = []
@@ -375,8 +379,10 @@ def expanded(path: PathLike) -> Path:
 
 def _save(path: PathLike, content: dict[str, Any]) -> None:
     path = expanded(path)
+    whole = {"ansorlite_model": FORMAT, **content}
+    whole["sha256"] = _digest(whole)
     try:
-        write_whole(path, json.dumps({"ansorlite_model": FORMAT, **content}))
+        write_whole(path, json.dumps(whole))
     except OSError as error:
         raise MachineError(f"cannot write the model {path}: {error.strerror}") from error
 
@@ -396,9 +402,17 @@ def _load(path: PathLike, kind: str) -> dict[str, Any]:
             f"the model {path} has format {content['ansorlite_model']}, this version reads "
             f"{FORMAT}: train it anew from its tuning log"
         )
+    # Files of before had none.
+    if "sha256" in content and content["sha256"] != _digest(content):
+        raise _broken(path, "its SHA-256 is another: the file is damaged or was edited")
     if content.get("kind") != kind:
         raise UsageError(f"the model {path} is of kind {content.get('kind')!r}, not {kind!r}")
     return content
+
+
+def _digest(content: dict[str, Any]) -> str:
+    rest = {name: value for name, value in content.items() if name != "sha256"}
+    return sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
 
 def _broken(path: PathLike, why: object) -> UsageError:

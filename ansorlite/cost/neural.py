@@ -8,9 +8,11 @@ Saved models are numpy arrays; loading one executes nothing.
 """
 
 import os
+import zipfile
+import zlib
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Literal
-from zipfile import BadZipFile
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +29,11 @@ HIDDEN, HEADS = 64, 4
 MAX_TOKENS = 64  # that attention tells apart by their places
 EPOCHS, BATCH, RATE = 60, 128, 2e-3
 MIN_PROGRAMS = 16
+MOST_BYTES = 1 << 26  # of a saved model
+DAMAGE = (
+    *(OSError, ValueError, LookupError, EOFError, MemoryError, ArithmeticError),
+    *(RuntimeError, TypeError, AttributeError, zipfile.BadZipFile, zlib.error),
+)
 
 
 def _torch() -> Any:
@@ -146,6 +153,7 @@ class NeuralModel:
         """Replace the model by a saved one; UsageError if the file is none of this kind."""
         torch = _torch()
         try:
+            _check_size(expanded(path))
             with np.load(expanded(path), allow_pickle=False) as found:
                 arrays = {k: found[k] for k in found.files}
             kind = str(arrays.pop("kind"))
@@ -155,9 +163,24 @@ class NeuralModel:
             if kind != self.kind:
                 raise ValueError(f"it is of kind {kind}")
             net.load_state_dict(state)
-        except (OSError, ValueError, KeyError, RuntimeError, EOFError, BadZipFile) as error:
+        except (
+            *DAMAGE,
+            RuntimeError,
+            TypeError,
+            AttributeError,
+            LookupError,
+            ArithmeticError,
+        ) as error:
             raise UsageError(f"{path} is no usable {self.kind} model: {error}") from error
         self._net = net.eval()
+
+
+def _check_size(path: Path) -> None:
+    """ValueError for an archive that would unpack to more than any model has."""
+    with zipfile.ZipFile(path) as archive:
+        size = sum(entry.file_size for entry in archive.infolist())
+    if size > MOST_BYTES:
+        raise ValueError(f"its arrays take {size} bytes, a model has {MOST_BYTES} at most")
 
 
 def _tokens(features: Features) -> Features:

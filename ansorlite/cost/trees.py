@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ansorlite.cost.losses import Features, Floats, Loss, Packs
+from ansorlite.cost.tree_text import check_trees
 
 if TYPE_CHECKING:
     import lightgbm as lgb
@@ -144,6 +145,7 @@ def parse_booster(text: str) -> "lgb.Booster":
 
     if not isinstance(text, str):
         raise TypeError(f"trees are {type(text).__name__}, not text")
+    check_trees(text)
     try:
         return lgb.Booster(model_str=text)
     except lgb.basic.LightGBMError as error:

@@ -33,8 +33,9 @@ from ansorlite.search.progress import Progress, Snapshot
 from ansorlite.search.proxy import shrunk
 from ansorlite.search.result import BestProgram, TuneResult
 from ansorlite.search.searchers import Context, Searcher, searcher
+from ansorlite.search.shared import Shared
 from ansorlite.search.transfer import start_from_others
-from ansorlite.search.tuner import Shared, TaskTuner
+from ansorlite.search.tuner import TaskTuner
 from ansorlite.settings import settings
 from ansorlite.space.sketch import Sketch, SpaceOptions
 from ansorlite.target import Target
@@ -317,7 +318,7 @@ def tune(
 
     `n_trials` counts measured candidates, those in the log included; `timeout` is wall-clock
     seconds for everything; the first budget spent ends it. Ctrl-C ends it with the best so far.
-    With `n_trials=0` nothing is measured: the best of the log, else what the model predicts.
+    With `n_trials=0` nothing is measured or written: the best of the log, else what the model says.
     `policy` is one of `search.searchers`, `pretrained` a model of `ansorlite.pretrain`. What the
     log holds of `others` is learned from, too, by evolution's model and by searchers that transfer
     (template-xgb-transfer); no trial of theirs counts, and nothing of them is measured.

@@ -7,9 +7,8 @@ and axes canonically (see `schedule.naming`), so that a log serves the same task
 """
 
 import time
-from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import cached_property
 from hashlib import sha256
 from itertools import islice
@@ -22,21 +21,20 @@ from ansorlite.codegen.build import BuildRequest, build_program
 from ansorlite.codegen.image import KernelImage
 from ansorlite.errors import BuildError, MeasureError, ScheduleError
 from ansorlite.ir.program import Program
-from ansorlite.measure.builder import Builder, BuildOutcome
+from ansorlite.measure.builder import BuildOutcome
 from ansorlite.measure.race import ENOUGH, MIN_TURNS, race
 from ansorlite.measure.result import MeasureResult, Status
-from ansorlite.measure.runner import CheckSpec, Runner
+from ansorlite.measure.runner import CheckSpec
 from ansorlite.records import Record, for_task
 from ansorlite.schedule.lower import lower
 from ansorlite.schedule.naming import canonical_names
 from ansorlite.schedule.state import State
-from ansorlite.search.clock import PhaseClock
-from ansorlite.search.debug import Trace
 from ansorlite.search.history import Candidate
 from ansorlite.search.policy import EvolutionaryPolicy, SearchPolicy
 from ansorlite.search.proxy import adapted, is_legal
 from ansorlite.search.recorded import Found, RecordedSpace
 from ansorlite.search.reference import is_heavy, reduction_length, reference_state
+from ansorlite.search.shared import Shared
 from ansorlite.space.plain import PLAIN, plain_state
 from ansorlite.space.sketch import Sketch, SpaceOptions
 from ansorlite.task import SearchTask
@@ -45,22 +43,6 @@ CHECK_SEED = 20180
 RACE_S = 5.0  # the longest race; slower contenders are told apart well enough by one run
 RUN_S = 0.03  # what measuring a short kernel takes
 SLOW_PLAIN_S = 1.0  # a plain schedule that takes longer is not run again to be timed
-
-
-@dataclass
-class Shared:
-    """What all tasks of one run use together."""
-
-    builder: Builder
-    runner: Runner
-    clock: PhaseClock
-    record: Callable[[Record], None]
-    deadline_s: Callable[[], float]  # seconds left; inf without a budget
-    seed: int = 0
-    counts: Counter[str] = field(default_factory=Counter)
-    rounds: int = 0  # of all tasks that ended in this run
-    trace: Trace = field(default_factory=Trace)
-    refused: list[tuple[Record, str]] = field(default_factory=list)  # of the log, and why
 
 
 class TaskTuner:
@@ -466,7 +448,7 @@ class TaskTuner:
             record,
             found,
             True,
-        )  # the record stays alive, and its id its own
+        )
         return True
 
     def kept_image(self, record: Record) -> KernelImage | None:

@@ -152,10 +152,16 @@ def test_a_damaged_model_leaves_the_old_one(tmp_path: Path) -> None:
     scores = model.predict(x)
     model.save(path)
     content = json.loads(path.read_text())
-    for change in ({"boosters": [3]}, {"boosters": ["no trees"]}, {"base": None}):
+    changes = ({"boosters": [3]}, {"boosters": ["no trees"]}, {"base": None}, {"base": 1e999})
+    for change in changes:
+        path.write_text(json.dumps({**content, **change}))
+        with pytest.raises(AnsorliteError, match="its SHA-256 is another"):
+            model.load(path)
+        content.pop("sha256")
         path.write_text(json.dumps({**content, **change}))
         with pytest.raises(AnsorliteError, match="no usable cost model"):
             model.load(path)
+        content["sha256"] = ""
     assert np.array_equal(model.predict(x), scores)
 
 
