@@ -4,6 +4,7 @@ Functions from parsed arguments to an exit status; rows are printed and written 
 """
 
 import argparse
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -48,6 +49,8 @@ def bench(args: argparse.Namespace) -> int:
         raise UsageError(
             f"{foreign[0]} is no peer of {args.what}: choose {', '.join(PEERS[args.what])}"
         )
+    if args.peer_python is not None and shutil.which(args.peer_python) is None:
+        raise UsageError(f"--peer-python {args.peer_python} is no program that can be run")
     trials, timeout = BUDGETS[args.what]
     args.trials = trials if args.trials is None else args.trials
     args.timeout = timeout if args.timeout is None else args.timeout

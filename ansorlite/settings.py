@@ -29,6 +29,7 @@ VARIABLES: tuple[tuple[str, str], ...] = (
 )
 MAX_THREADS = 4096
 MAX_BYTES = 1 << 60
+MOST_DIGITS = 30  # of a number: Python refuses to read thousands
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,8 @@ def _integer(env: Mapping[str, str], name: str, low: int, high: int) -> int | No
     if not text:
         return None
     # isdecimal keeps out "1_000", "+3" and "1e3", which int() or a shell would read differently
-    if not (text.isascii() and text.isdecimal() and low <= int(text[:9]) <= high):
+    digits = text.isascii() and text.isdecimal() and len(text) <= MOST_DIGITS
+    if not (digits and low <= int(text) <= high):
         raise UsageError(
             f"{PREFIX}{name}={text[:40]!r} is not a whole number from {low} to {high}: correct it"
         )

@@ -89,6 +89,17 @@ def test_other_paths_are_checked_before_the_work(
     assert "it is a directory" in wrong(capsys, "log", "merge", "x", "--output", tmp_path)
 
 
+def test_names_of_a_benchmark_are_checked_before_the_work(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    output = ("--output", tmp_path / "rows")
+    assert "no network 'x'" in wrong(capsys, "bench", "networks", "--only", "x", *output)
+    assert "unknown workload 'x'" in wrong(capsys, "bench", "ops", "--only", "x", *output)
+    python = ("--peer-python", tmp_path / "none")
+    assert "no program that can be run" in wrong(capsys, "bench", "ops", *python, *output)
+    assert os.listdir(tmp_path) == []
+
+
 def test_nothing_else_of_a_command_is_overwritten(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -24,7 +24,7 @@ from ansorlite.graph.winograd import relative_error
 from ansorlite.measure.peak import measure_peak
 from ansorlite.report.units import format_latency
 from ansorlite.target import Target
-from ansorlite.workloads.networks import network
+from ansorlite.workloads.networks import NETWORKS, network
 
 SUITE = ("resnet50", "mobilenet_v2", "resnet18_3d", "dcgan", "bert_base")
 MOST_ERROR = 1e-3  # relative, of a network with Winograd's convolutions
@@ -70,7 +70,10 @@ class NetworkRow:
 
 
 def suite(only: Sequence[str] = ()) -> list[str]:
-    """The paper's five networks, or those given."""
+    """The paper's five networks, or those given; UsageError for a name that is none."""
+    for name in only:
+        if name not in NETWORKS:
+            raise UsageError(f"there is no network {name!r}: choose among {', '.join(NETWORKS)}")
     return list(dict.fromkeys(only)) or list(SUITE)
 
 

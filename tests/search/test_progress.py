@@ -1,6 +1,8 @@
 """Progress of a tuning run: the words of a line, and where it goes."""
 
 import io
+import sys
+from dataclasses import replace
 
 import pytest
 
@@ -120,6 +122,29 @@ def test_quiet_says_nothing() -> None:
             progress.update(LATER)
             progress.note("nothing")
         assert stream.getvalue() == ""
+
+
+def test_a_stream_that_is_closed_full_or_gone_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Gone(Terminal):
+        def write(self, text: str) -> int:
+            raise OSError(5, "Input/output error")
+
+    closed = io.StringIO()
+    closed.close()
+    for stream in (Gone(), closed, None):
+        monkeypatch.setattr(sys, "stderr", stream)
+        with Progress(n_trials=100) as progress:
+            progress.update(LATER)
+            progress.note("a warning")
+
+
+def test_names_do_not_steer_the_terminal() -> None:
+    for stream in (io.StringIO(), Terminal()):
+        with Progress(stream=stream) as progress:
+            progress.note("odd\x1b[2J\nname")
+            progress.update(replace(LATER, task="odd\x07\nname"))
+        assert "\x1b[2J" not in stream.getvalue() and "\x07" not in stream.getvalue()
+        assert "\nname" not in stream.getvalue()
 
 
 def test_the_default_stream_is_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
