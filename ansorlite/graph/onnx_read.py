@@ -47,7 +47,11 @@ def _parse(onnx: Any, model: Any) -> tuple[Any, str, Path | None]:
     elif isinstance(model, str | os.PathLike):
         path = Path(model)
         name, title = shown(str(path)), shown(path.stem)
-        if not path.is_file():
+        try:
+            found = path.is_file()
+        except OSError as error:  # a name that is too long, a folder that may not be read
+            raise ModelError(f"cannot read {name}: {error.strerror}") from None
+        if not found:
             raise ModelError(f"there is no file {name}: give the path of an ONNX model")
         if path.stat().st_size > most_bytes():
             raise ModelError(
