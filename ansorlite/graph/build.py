@@ -12,9 +12,9 @@ import numpy as np
 from ansorlite.errors import AnsorliteError, ModelError
 from ansorlite.graph.ir import Graph, Node, infer
 from ansorlite.graph.limits import POOLS, WINDOWS, Room, padded, peak_bytes, size_bytes, work
-from ansorlite.graph.names import first_line, shown
 from ansorlite.graph.operators import OPERATORS
 from ansorlite.graph.types import DTYPES, Array, Attr, TensorType, type_of
+from ansorlite.names import brief, first_line
 
 
 class GraphBuilder:
@@ -40,11 +40,11 @@ class GraphBuilder:
 
     def input(self, name: str, shape: Sequence[int], dtype: str = "float32") -> str:
         if dtype not in DTYPES:
-            raise ModelError(f"input {shown(name)} has dtype {dtype}: convert the model to float32")
+            raise ModelError(f"input {brief(name)} has dtype {dtype}: convert the model to float32")
         if name in self.types:
-            raise ModelError(f"input {shown(name)} is defined twice")
+            raise ModelError(f"input {brief(name)} is defined twice")
         self.types[name] = TensorType(tuple(int(n) for n in shape), dtype)
-        self.room.value(f"input {shown(name)}", self.types[name])
+        self.room.value(f"input {brief(name)}", self.types[name])
         self.inputs.append(name)
         return name
 
@@ -53,9 +53,9 @@ class GraphBuilder:
         array = np.asarray(array)
         if str(array.dtype) not in DTYPES:
             raise ModelError(
-                f"constant {shown(name)} has dtype {array.dtype}: convert the model to float32"
+                f"constant {brief(name)} has dtype {array.dtype}: convert the model to float32"
             )
-        self.room.keep(shown(name), array, computed)
+        self.room.keep(brief(name), array, computed)
         value = self.unique(name)
         self.constants[value], self.types[value] = array, type_of(array)
         return value
@@ -78,16 +78,16 @@ class GraphBuilder:
         for v in inputs:
             if v not in self.types:
                 raise ModelError(
-                    f"node {shown(label)} ({op}) reads {shown(v)}, which nothing computes"
+                    f"node {brief(label)} ({op}) reads {brief(v)}, which nothing computes"
                 )
         types = tuple(self.types[v] for v in inputs)
         result = infer(op, label, attrs, types)
         known = self.fold and all(v in self.constants for v in inputs)
-        self._check_room(f"node {shown(label)} ({op})", op, attrs, types, result, known)
+        self._check_room(f"node {brief(label)} ({op})", op, attrs, types, result, known)
         if known:
             arrays = tuple(self.constants[v] for v in inputs)
-            array = _computed(f"node {shown(label)} ({op})", op, attrs, arrays)
-            self.room.keep(f"node {shown(label)} ({op})", array, computed=True)
+            array = _computed(f"node {brief(label)} ({op})", op, attrs, arrays)
+            self.room.keep(f"node {brief(label)} ({op})", array, computed=True)
             self.constants[value], self.types[value] = array, result
             return value
         taken = _free(label, self._node_names, self._last_node)
@@ -136,7 +136,7 @@ class GraphBuilder:
             constants,
         )
         graph.verify()
-        self.room.fits(f"network {shown(graph.name)}", _most_at_once(graph))
+        self.room.fits(f"network {brief(graph.name)}", _most_at_once(graph))
         return graph
 
 
@@ -171,7 +171,7 @@ def _most_at_once(graph: Graph) -> int:
     spans = [(size_bytes(graph.types[v]), k, last.get(v, k)) for v, k in made]
     room = Room()
     for name, array in graph.constants.items():
-        room.keep(shown(name), array, computed=False)
+        room.keep(brief(name), array, computed=False)
     return peak_bytes(spans) + room.given
 
 

@@ -13,9 +13,9 @@ from ansorlite import te
 from ansorlite.errors import ModelError
 from ansorlite.graph import te_ops
 from ansorlite.graph.shapes import Types
-from ansorlite.graph.types import Attrs, TensorType, integer, ints, number, pairs, text
+from ansorlite.graph.types import Attrs, TensorType, integer, ints, literal, number, pairs, text
 from ansorlite.graph.winograd import is_winograd, winograd_conv_nhwc
-from ansorlite.ir.expr import Expr
+from ansorlite.ir.expr import Const, Expr, is_float
 from ansorlite.te.tensor import Tensor
 
 Shape = tuple[int, ...]
@@ -32,15 +32,16 @@ def relu(attrs: Attrs, xs: Scalars) -> Expr:
 
 
 def leaky_relu(attrs: Attrs, xs: Scalars) -> Expr:
+    """A factor of 0 is no maximum: infinity times 0 is no number."""
     x, alpha = xs[0], number(attrs, "alpha")
-    return te.maximum(x, x * alpha) if 0 <= alpha <= 1 else te.select(x < 0, x * alpha, x)
+    return te.maximum(x, x * alpha) if 0 < alpha <= 1 else te.select(x < 0, x * alpha, x)
 
 
 def clip(attrs: Attrs, xs: Scalars) -> Expr:
-    x, low, high = xs[0], number(attrs, "min"), number(attrs, "max")
-    if low > -math.inf:
+    x, low, high = xs[0], literal(attrs, "min"), literal(attrs, "max")
+    if low != -math.inf:
         x = te.maximum(x, te.const(low, x.dtype))
-    return te.minimum(x, te.const(high, x.dtype)) if high < math.inf else x
+    return te.minimum(x, te.const(high, x.dtype)) if high != math.inf else x
 
 
 def ceil(attrs: Attrs, xs: Scalars) -> Expr:
@@ -48,17 +49,82 @@ def ceil(attrs: Attrs, xs: Scalars) -> Expr:
 
 
 def round_even(attrs: Attrs, xs: Scalars) -> Expr:
-    """The nearest whole number, of two the even one."""
+    """The nearest whole number, of two the even one; zeros keep the sign of what was rounded."""
     low = te.floor(xs[0])
     rest = xs[0] - low
     tie = te.floor((low + 1.0) * 0.5) * 2.0
-    return te.select(rest < 0.5, low, te.select(rest > 0.5, low + 1.0, tie))
+    whole = te.select(rest < 0.5, low, te.select(rest > 0.5, low + 1.0, tie))
+    return te.select(te.abs(xs[0]) <= 0.5, xs[0] * 0.0, whole)
 
 
 def sign(attrs: Attrs, xs: Scalars) -> Expr:
+    """-1, 0 or 1; NaN stays, and both zeros give 0."""
     (x,) = xs
-    one, minus = te.const(1, x.dtype), te.const(-1, x.dtype)
-    return te.select(x > te.const(0, x.dtype), one, te.select(x < te.const(0, x.dtype), minus, x))
+    one, minus, zero = (te.const(v, x.dtype) for v in (1, -1, 0))
+    return te.select(x > zero, one, te.select(x < zero, minus, x + zero))
+
+
+def _quotient(a: Expr, b: Expr) -> Expr:
+    """floor(a / b) of int64; 0 for a divisor of 0, and -a, which may wrap, for one of -1."""
+    if isinstance(b, Const):
+        return te.const(0, "int64") if b.value == 0 else -a if b.value == -1 else a // b
+    plain = te.any(te.equal(b, 0), te.equal(b, -1))
+    # The processor stops at these two divisors: nothing is ever divided by them.
+    down = a // te.select(plain, te.const(1, "int64"), b)
+    return te.select(plain, te.select(te.equal(b, 0), te.const(0, "int64"), -a), down)
+
+
+def _towards_zero(a: Expr, b: Expr) -> Expr:
+    """a / b of int64 without its fraction; 0 for a divisor of 0."""
+    down = _quotient(a, b)
+    mixed = te.any(te.all(a < 0, b > 0), te.all(a > 0, b < 0))
+    return te.select(te.all(mixed, te.not_equal(down * b, a)), down + 1, down)
+
+
+def _wide(xs: Scalars) -> list[Expr]:
+    """Integers as int64, where -2^31 / -1 has its value, as operands that no rewrite looks into."""
+    return [te.cast(x, "int64") for x in xs]
+
+
+def divide(attrs: Attrs, xs: Scalars) -> Expr:
+    """Integers truncate towards zero; divided by zero they give zero."""
+    if is_float(xs[0]):
+        return xs[0] / xs[1]
+    return te.cast(_towards_zero(*_wide(xs)), xs[0].dtype)
+
+
+def modulo(attrs: Attrs, xs: Scalars) -> Expr:
+    """a - a/b*b of integers: with the sign of b, or with `fmod` of a; modulo zero it is zero."""
+    a, b = _wide(xs)
+    quotient = _towards_zero(a, b) if attrs["fmod"] else _quotient(a, b)
+    rest = te.select(te.equal(b, 0), te.const(0, "int64"), a - quotient * b)
+    return te.cast(rest, xs[0].dtype)
+
+
+POWER_BITS = 6  # of the exponents of integers: 2^64 is beyond every integer
+
+
+def power(attrs: Attrs, xs: Scalars) -> Expr:
+    """Integers by squaring; to a negative power 1 and -1 stay, and the others become 0."""
+    x, y = xs
+    if is_float(x):
+        return te.pow(x, y)
+    one, zero = te.const(1, x.dtype), te.const(0, x.dtype)
+    if isinstance(y, Const) and 0 <= y.value < 8:
+        out: Expr = one
+        for _ in range(y.value):
+            out = out * x
+        return out
+    odd = te.equal(y % 2, 1)
+    unit = te.select(
+        te.equal(x, 1), one, te.select(te.equal(x, -1), te.select(odd, -one, one), zero)
+    )
+    out, square = one, x
+    for k in range(POWER_BITS):
+        out = out * te.select(te.equal((y // 2**k) % 2, 1), square, one)
+        square = square * square
+    inside = te.all(y >= 0, y < 2**POWER_BITS)
+    return te.select(inside, out, unit)
 
 
 def where(attrs: Attrs, xs: Scalars) -> Expr:
@@ -218,7 +284,7 @@ def concat(attrs: Attrs, xs: Tensors) -> Tensor:
 
 
 def pad(attrs: Attrs, xs: Tensors) -> Tensor:
-    return te_ops.pad(xs[0], pairs(attrs, "pads"), number(attrs, "value"))
+    return te_ops.pad(xs[0], pairs(attrs, "pads"), literal(attrs, "value"))
 
 
 def slice_(attrs: Attrs, xs: Tensors) -> Tensor:

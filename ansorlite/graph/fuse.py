@@ -7,6 +7,8 @@ between them are one group, so a normalisation is a single task. Remaining eleme
 groups of their own, or join the group that reads them where no element would be computed twice.
 """
 
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ansorlite.errors import ModelError
@@ -16,6 +18,9 @@ from ansorlite.graph.types import ints
 # Each element of the operand is read at most once, so element-wise producers may join.
 REDUCTIONS = ("reduce_sum", "reduce_max", "reduce_min")
 READ_ONCE = (*REDUCTIONS, "transpose", "concat", "pad", "slice")
+# A kernel is one expression a stage: without an end to a chain its depth and its code have none.
+MOST_NODES = 64
+MOST_FACTORS = 64  # of a product of integers, which is written out as a polynomial
 
 
 @dataclass(frozen=True)
@@ -84,6 +89,23 @@ class _Growing:
                         stack.append(k)
         return sorted(found)
 
+    def bounded(self, members: Iterable[int]) -> bool:
+        """Whether one kernel may compute all of these nodes."""
+        own = sorted(members)
+        if len(own) > MOST_NODES:
+            return False
+        factors: dict[int, int] = {}
+        for k in own:
+            node = self.nodes[k]
+            parts = [factors.get(self.position.get(v, -1), 1) for v in node.inputs]
+            if self.graph.types[node.output].dtype.startswith("int"):
+                whole = math.prod(parts) if node.op in ("mul", "pow") else sum(parts)
+                factors[k] = whole if node.op in ("mul", "add", "sub", "neg", "pow") else 1
+        return max(factors.values(), default=0) <= MOST_FACTORS
+
+    def members(self, root: int) -> list[int]:
+        return [k for k, o in self.owner.items() if o == root]
+
     def grow(self, root: int) -> None:
         """Make a group of `root` and the free element-wise nodes of its shape that follow."""
         self.owner[root] = root
@@ -98,6 +120,8 @@ class _Growing:
                     return
                 if self.shape(k) != self.shape(root):
                     return
+            if not self.bounded([*self.members(root), *run]):
+                return
             self.owner.update(dict.fromkeys(run, root))
             at = meet
 
@@ -119,6 +143,8 @@ class _Growing:
         while (meet := self.meeting[at]) < len(self.nodes):
             run = self.between(at, meet)
             if not all(self.over_rows(k, full, self.shape(root), columns) for k in run):
+                break
+            if not self.bounded([*members, *run]):
                 break
             members.extend(run)
             at = meet
@@ -150,7 +176,7 @@ class _Growing:
 
     def join(self, root: int) -> None:
         """Let the group of `root` join the one group that reads its result, where that is free."""
-        members = [k for k, o in self.owner.items() if o == root]
+        members = self.members(root)
         last = max(members)
         readers = self.readers[last]
         into = {self.owner.get(k) for k in readers}
@@ -161,7 +187,7 @@ class _Growing:
         else:
             moves = len(members) == 1 and self.nodes[last].op == "transpose"
             allowed = moves and all(self.nodes[k].op == "matmul" for k in readers)
-        if allowed:
+        if allowed and self.bounded([*members, *self.members(self.owner[readers[0]])]):
             self.owner.update(dict.fromkeys(members, self.owner[readers[0]]))
 
     def inlines(self, last: int, reader: int) -> bool:

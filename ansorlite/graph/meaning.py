@@ -14,7 +14,18 @@ import numpy as np
 import numpy.typing as npt
 
 from ansorlite.graph import shapes
-from ansorlite.graph.types import Array, Attrs, integer, ints, number, pairs, text, type_of
+from ansorlite.graph.types import (
+    Array,
+    Attrs,
+    integer,
+    ints,
+    literal,
+    number,
+    pairs,
+    text,
+    type_of,
+)
+from ansorlite.ir.logic import combiner_identity
 
 Arrays = tuple[Any, ...]
 Float = npt.NDArray[np.floating[Any]]
@@ -31,15 +42,23 @@ def relu(attrs: Attrs, xs: Arrays) -> Array:
 
 def leaky_relu(attrs: Attrs, xs: Arrays) -> Array:
     (x,) = xs
-    return np.asarray(np.where(x < 0, x * x.dtype.type(number(attrs, "alpha")), x))
+    with np.errstate(all="ignore"):
+        return np.asarray(np.where(x < 0, x * x.dtype.type(number(attrs, "alpha")), x))
+
+
+def bound(value: float, dtype: str) -> float:
+    """A limit as a number of the dtype; of integers one beyond their range is the range's end."""
+    if dtype.startswith("float"):
+        return value
+    info = np.iinfo(dtype)
+    if math.isinf(value):
+        return int(info.max if value > 0 else info.min)
+    return min(max(int(value), int(info.min)), int(info.max))
 
 
 def clip(attrs: Attrs, xs: Arrays) -> Array:
     (x,) = xs
-    low, high = number(attrs, "min"), number(attrs, "max")
-    if x.dtype.kind != "f":
-        info = np.iinfo(x.dtype)
-        low, high = max(low, info.min), min(high, info.max)
+    low, high = (bound(literal(attrs, k), str(x.dtype)) for k in ("min", "max"))
     return np.asarray(np.minimum(np.maximum(x, x.dtype.type(low)), x.dtype.type(high)))
 
 
@@ -55,16 +74,31 @@ def erf(attrs: Attrs, xs: Arrays) -> Array:
 
 
 def divide(attrs: Attrs, xs: Arrays) -> Array:
-    """Integers truncate towards zero, as in ONNX."""
+    """Integers truncate towards zero, as in ONNX; an integer divided by zero is zero."""
     a, b = xs
-    if a.dtype.kind == "f":
-        return np.asarray(a / b)
-    return np.asarray((np.sign(a) * np.sign(b) * (np.abs(a) // np.abs(b))).astype(a.dtype))
+    with np.errstate(all="ignore"):
+        if a.dtype.kind == "f":
+            return np.asarray(a / b)
+        down = a // b  # numpy's: towards minus infinity, 0 for a divisor of 0
+        up = (down * b != a) & ((a < 0) != (b < 0)) & (b != 0)
+        return np.asarray(down + up.astype(a.dtype))
+
+
+def modulo(attrs: Attrs, xs: Arrays) -> Array:
+    """The rest with the sign of the divisor, or with `fmod` of the dividend; modulo 0 it is 0."""
+    with np.errstate(all="ignore"):
+        return np.asarray((np.fmod if attrs["fmod"] else np.mod)(*xs))
 
 
 def power(attrs: Attrs, xs: Arrays) -> Array:
-    with np.errstate(invalid="ignore"):
-        return np.asarray(np.power(xs[0], xs[1]))
+    """Of integers to a negative power the integer part: 1 and -1 stay, the others become 0."""
+    x, y = xs
+    with np.errstate(all="ignore"):
+        if x.dtype.kind == "f":
+            return np.asarray(np.power(x, y))
+        odd = (y % 2 != 0) & (x == -1)
+        below = np.where(odd, -1, np.abs(x) == 1).astype(x.dtype)
+        return np.asarray(np.where(y < 0, below, np.power(x, np.maximum(y, 0))))
 
 
 def round_even(attrs: Attrs, xs: Arrays) -> Array:
@@ -117,7 +151,7 @@ def conv(attrs: Attrs, xs: Arrays) -> Array:
     data, w = _wide(_channels_last(attrs, x)), _wide(w)
     acc = np.zeros((math.prod(out.shape[:-1]), groups, co // groups), data.dtype)
     for offset, view in _shifted(data, attrs, w.shape[:-2], out.shape[1:-1], 0.0):
-        rows = view.reshape(-1, groups, ci)
+        rows = view.reshape(len(acc), groups, ci)
         part = w[offset].reshape(ci, groups, co // groups)
         if ci == 1:
             acc += rows * part[0]
@@ -238,14 +272,18 @@ def matmul(attrs: Attrs, xs: Arrays) -> Array:
 def gemm(attrs: Attrs, xs: Arrays) -> Array:
     a = xs[0].T if attrs["trans_a"] else xs[0]
     b = xs[1].T if attrs["trans_b"] else xs[1]
-    out = number(attrs, "alpha") * (_wide(a) @ _wide(b))
-    if len(xs) > 2:
-        out = out + number(attrs, "beta") * _wide(xs[2])
+    alpha, beta = number(attrs, "alpha"), number(attrs, "beta")
+    out = _wide(a) @ _wide(b)
+    out = out if alpha == 1.0 else alpha * out
+    if len(xs) > 2 and beta != 0.0:
+        out = out + (_wide(xs[2]) if beta == 1.0 else beta * _wide(xs[2]))
     return np.asarray(out.astype(xs[0].dtype))
 
 
 def softmax(attrs: Attrs, xs: Arrays) -> Array:
     axes, wide = ints(attrs, "axes"), _wide(xs[0])
+    if not wide.size:
+        return np.asarray(xs[0])
     e = np.exp(wide - wide.max(axis=axes, keepdims=True))
     return np.asarray((e / e.sum(axis=axes, keepdims=True)).astype(xs[0].dtype))
 
@@ -263,21 +301,38 @@ def lrn(attrs: Attrs, xs: Arrays) -> Array:
 
 
 def reduce_sum(attrs: Attrs, xs: Arrays) -> Array:
-    keep = bool(attrs["keepdims"])
-    return np.asarray(_wide(xs[0]).sum(axis=ints(attrs, "axes"), keepdims=keep)).astype(xs[0].dtype)
+    (x,), keep = (_wide(xs[0]),), bool(attrs["keepdims"])
+    return np.asarray(x.sum(axis=ints(attrs, "axes"), keepdims=keep, dtype=x.dtype)).astype(
+        xs[0].dtype
+    )
 
 
 def reduce_mean(attrs: Attrs, xs: Arrays) -> Array:
-    (x,), keep = xs, bool(attrs["keepdims"])
-    return np.asarray(_wide(x).mean(axis=ints(attrs, "axes"), keepdims=keep)).astype(x.dtype)
+    """The mean; of integers the sum divided by their number, towards zero."""
+    (x,), axes = xs, ints(attrs, "axes")
+    count = math.prod(x.shape[a] for a in axes)
+    total = _wide(x).sum(axis=axes, keepdims=bool(attrs["keepdims"]), dtype=_wide(x).dtype)
+    if x.dtype.kind == "f":
+        with np.errstate(all="ignore"):
+            return np.asarray(np.asarray(total / np.float64(count)).astype(x.dtype))
+    return divide({}, (np.asarray(total), np.asarray(count, x.dtype)))
+
+
+def _extreme(fn: Any, combiner: str, attrs: Attrs, x: Array) -> Array:
+    """Over no element it is what the combiner starts from: the other end of the dtype."""
+    start = combiner_identity(combiner, str(x.dtype)).value
+    keep = bool(attrs["keepdims"])
+    if x.size:
+        return np.asarray(fn(x, axis=ints(attrs, "axes"), keepdims=keep))
+    return np.asarray(fn(x, axis=ints(attrs, "axes"), keepdims=keep, initial=start))
 
 
 def reduce_max(attrs: Attrs, xs: Arrays) -> Array:
-    return np.asarray(xs[0].max(axis=ints(attrs, "axes"), keepdims=bool(attrs["keepdims"])))
+    return _extreme(np.max, "max", attrs, xs[0])
 
 
 def reduce_min(attrs: Attrs, xs: Arrays) -> Array:
-    return np.asarray(xs[0].min(axis=ints(attrs, "axes"), keepdims=bool(attrs["keepdims"])))
+    return _extreme(np.min, "min", attrs, xs[0])
 
 
 def identity(attrs: Attrs, xs: Arrays) -> Array:
@@ -301,7 +356,7 @@ def concat(attrs: Attrs, xs: Arrays) -> Array:
 
 
 def pad(attrs: Attrs, xs: Arrays) -> Array:
-    return np.pad(xs[0], pairs(attrs, "pads"), constant_values=number(attrs, "value"))
+    return np.pad(xs[0], pairs(attrs, "pads"), constant_values=literal(attrs, "value"))
 
 
 def slice_(attrs: Attrs, xs: Arrays) -> Array:

@@ -24,21 +24,22 @@ def xor(c: Context, n: OnnxNode) -> str:
 def cast(c: Context, n: OnnxNode) -> str:
     """A cast to the dtype that the operand has is nothing."""
     x = c.operand(n, 0)
-    return _cast(c, x, c.dtypes.get(int(n.attrs["to"]), "undefined"))
+    return cast_to(c, x, c.dtypes.get(int(n.attrs["to"]), "undefined"))
 
 
 def cast_like(c: Context, n: OnnxNode) -> str:
-    return _cast(c, c.operand(n, 0), c.type(c.operand(n, 1)).dtype)
+    return cast_to(c, c.operand(n, 0), c.type(c.operand(n, 1)).dtype)
 
 
-def _cast(c: Context, x: str, dtype: str) -> str:
+def cast_to(c: Context, x: str, dtype: str) -> str:
     return x if c.type(x).dtype == dtype else c.emit("cast", [x], dtype=dtype)
 
 
 def arg(op: str) -> Converter:
     """Where `op` (reduce_max, reduce_min) is reached along an axis: the first place, or the last.
 
-    It is the least (greatest) place whose element equals the extreme one.
+    It is the least (greatest) place whose element equals the extreme one, or is no number: NaN is
+    the extreme where there is one, as in numpy.
     """
 
     def convert(c: Context, n: OnnxNode) -> str:
@@ -53,7 +54,10 @@ def arg(op: str) -> Converter:
         places = np.arange(shape[axis], dtype=np.int64)
         places = places.reshape([-1 if d == axis else 1 for d in range(len(shape))])
         nowhere = c.constant(np.asarray(-1 if last else shape[axis], np.int64))
-        found = c.emit("where", [c.emit("equal", [x, extreme]), c.constant(places), nowhere])
+        here = c.emit("equal", [x, extreme])
+        if c.type(x).dtype.startswith("float"):
+            here = c.emit("logical_or", [here, c.emit("logical_not", [c.emit("equal", [x, x])])])
+        found = c.emit("where", [here, c.constant(places), nowhere])
         keep = bool(n.attrs.get("keepdims", 1))
         return c.emit("reduce_max" if last else "reduce_min", [found], axes=(axis,), keepdims=keep)
 
@@ -74,8 +78,12 @@ def trilu(c: Context, n: OnnxNode) -> str:
 
 
 def modulo(c: Context, n: OnnxNode) -> str:
-    """Of constants only."""
+    """Of integers; of floating-point numbers where they are constant."""
+    fmod = bool(n.attrs.get("fmod", 0))
+    if c.type(c.operand(n, 0)).dtype.startswith("int"):
+        return c.emit("mod", c.operands(n), fmod=fmod)
     a, b = c.required(n, 0), c.required(n, 1)
-    if not n.attrs.get("fmod", 0) and a.dtype.kind == "f":
+    if not fmod:
         raise ModelError("Mod of floating-point numbers needs fmod=1")
-    return c.constant(np.fmod(a, b) if n.attrs.get("fmod", 0) else np.mod(a, b))
+    with np.errstate(all="ignore"):
+        return c.constant(np.fmod(a, b))

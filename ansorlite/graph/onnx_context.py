@@ -13,8 +13,8 @@ import numpy as np
 
 from ansorlite.errors import ModelError
 from ansorlite.graph.build import GraphBuilder
-from ansorlite.graph.names import shown
 from ansorlite.graph.types import Array, Attr, TensorType
+from ansorlite.names import brief
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Context:
         array = self.known(node, k)
         if array is None:
             raise ModelError(
-                f"operand {shown(node.inputs[k])} must be constant: it depends on the input"
+                f"operand {brief(node.inputs[k])} must be constant: it depends on the input"
             )
         return array
 
@@ -77,14 +77,14 @@ class Context:
         """The whole numbers of operand k, a constant."""
         array = self.required(node, k)
         if array.dtype.kind not in "iu":
-            raise ModelError(f"operand {shown(node.inputs[k])} has dtype {array.dtype}, not int64")
+            raise ModelError(f"operand {brief(node.inputs[k])} has dtype {array.dtype}, not int64")
         return [int(v) for v in array.ravel()]
 
     def number(self, node: OnnxNode, k: int) -> int:
         """The one whole number of operand k."""
         found = self.numbers(node, k)
         if len(found) != 1:
-            raise ModelError(f"operand {shown(node.inputs[k])} has {len(found)} elements, not one")
+            raise ModelError(f"operand {brief(node.inputs[k])} has {len(found)} elements, not one")
         return found[0]
 
     def axes(self, node: OnnxNode, k: int, rank: int) -> list[int]:

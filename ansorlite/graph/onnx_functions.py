@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ansorlite.errors import ModelError
-from ansorlite.graph.names import first_line, shown
 from ansorlite.graph.onnx_read import MOST_NODES
 from ansorlite.graph.onnx_table import IMPORTERS
+from ansorlite.names import brief, first_line
 
 OPSETS = (7, 28)
 CONVERTED_TO = 8  # what models of older opsets are converted to
@@ -126,7 +126,7 @@ def _calls(part: Any) -> Iterator[Key]:
 
 
 def _called(key: Key) -> str:
-    return shown(".".join(part for part in key if part))
+    return brief(".".join(part for part in key if part))
 
 
 def _light(onnx: Any, proto: Any) -> tuple[Any, list[Any]]:

@@ -15,12 +15,12 @@ import numpy as np
 from ansorlite.errors import AnsorliteError, MissingExtra, ModelError
 from ansorlite.graph.build import GraphBuilder
 from ansorlite.graph.ir import Graph
-from ansorlite.graph.names import first_line, shown
 from ansorlite.graph.onnx_context import Context, OnnxNode
 from ansorlite.graph.onnx_functions import flattened
 from ansorlite.graph.onnx_node import check_operands, dtypes_of, read_node
 from ansorlite.graph.onnx_read import array_of, read_model
 from ansorlite.graph.onnx_table import IMPORTERS
+from ansorlite.names import brief, first_line
 
 MOST_LISTED = 12  # names in one message
 Dims = Mapping[str, int]
@@ -63,8 +63,8 @@ def _network(onnx: Any, model: Any, batch: int | None, dims: Dims) -> Graph:
         context.values[value.name] = builder.input(value.name, shape, dtype)
     for tensor in flat.initializers:
         if tensor.name in context.values:
-            raise ModelError(f"{name} defines the initializer {shown(tensor.name)} twice")
-        array = array_of(onnx, tensor, f"{name}: initializer {shown(tensor.name)}")
+            raise ModelError(f"{name} defines the initializer {brief(tensor.name)} twice")
+        array = array_of(onnx, tensor, f"{name}: initializer {brief(tensor.name)}")
         context.values[tensor.name] = builder.constant(array, tensor.name)
     if proto.graph.sparse_initializer:
         raise ModelError(f"{name} has sparse initializers, which are not supported: densify them")
@@ -76,7 +76,7 @@ def _network(onnx: Any, model: Any, batch: int | None, dims: Dims) -> Graph:
     if missing and missing[0] in context.absent:
         raise ModelError(f"{context.absent[missing[0]]}, which is an output of {name}")
     if missing or not outputs:
-        listed = _listed([shown(o) for o in missing]) or "(none)"
+        listed = _listed([brief(o) for o in missing]) or "(none)"
         raise ModelError(f"{name}: no node computes the output {listed}")
     fixed = batch is None and not dims
     for value in proto.graph.output:
@@ -89,9 +89,9 @@ def _check_operators(nodes: Sequence[OnnxNode], name: str) -> None:
     users: dict[str, list[str]] = {}
     for node in nodes:
         if node.op not in IMPORTERS:
-            users.setdefault(node.op, []).append(shown(node.name))
+            users.setdefault(node.op, []).append(brief(node.name))
     if users:
-        found = [f"{shown(op)} (node {_listed(at)})" for op, at in sorted(users.items())]
+        found = [f"{brief(op)} (node {_listed(at)})" for op, at in sorted(users.items())]
         raise ModelError(
             f"{name} uses {len(users)} unsupported operator{'s' * (len(users) > 1)}: "
             + _listed(found, "; ")
@@ -139,9 +139,9 @@ def _check_dims(inputs: Sequence[Any], dims: Dims, name: str) -> None:
     places = {place for place, _, fixed in rows if not fixed}
     unknown = [s for s in dims if s not in names | places]
     if unknown:
-        listed = _listed([shown(s) for s in sorted(names)]) or "none"
+        listed = _listed([brief(s) for s in sorted(names)]) or "none"
         raise ModelError(
-            f"dims names {shown(unknown[0])!r}; the dynamic dimensions of {name}: {listed}"
+            f"dims names {brief(unknown[0])!r}; the dynamic dimensions of {name}: {listed}"
         )
 
 
@@ -149,7 +149,7 @@ def _shapes(inputs: Sequence[Any], batch: int | None, dims: Dims) -> list[list[i
     """The static shape of each input; a ModelError names all extents that are missing."""
     shapes, missing = [], []
     for value in inputs:
-        what = f"input {shown(value.name)}"
+        what = f"input {brief(value.name)}"
         kind = value.type.tensor_type
         if not value.type.HasField("tensor_type") or not kind.HasField("shape"):
             raise ModelError(f"{what} has no tensor shape: export the model with shapes")
@@ -170,14 +170,14 @@ def _shapes(inputs: Sequence[Any], batch: int | None, dims: Dims) -> list[list[i
 
 
 def _what_is_missing(missing: Sequence[tuple[str, int, str]]) -> str:
-    names = list(dict.fromkeys(shown(symbol) for _, _, symbol in missing))
+    names = list(dict.fromkeys(brief(symbol) for _, _, symbol in missing))
     wanted = ", ".join(f"{name!r}: 1" for name in names[:MOST_LISTED])
     more = ", ..." * (len(names) > MOST_LISTED)
     hint = f"pass dims={{{wanted}{more}}}" + " or batch=1" * all(a == 0 for _, a, _ in missing)
     if len(missing) == 1:
         what, axis, _ = missing[0]
         return f"{what} has the dynamic dimension {axis} ({names[0]}): {hint}"
-    found = _listed([f"{axis} of {what} ({shown(symbol)})" for what, axis, symbol in missing])
+    found = _listed([f"{axis} of {what} ({brief(symbol)})" for what, axis, symbol in missing])
     return f"the model has the dynamic dimensions {found}: {hint}"
 
 
@@ -198,7 +198,7 @@ def _check_declared(context: Context, value: Any, fixed: bool) -> None:
     if wrong:
         shape = ", ".join("?" if d is None else str(d) for d in declared)
         raise ModelError(
-            f"output {shown(value.name)} is {got}, the model declares {dtype}[{shape}]: "
+            f"output {brief(value.name)} is {got}, the model declares {dtype}[{shape}]: "
             "correct the declaration or remove it"
         )
 
@@ -209,13 +209,13 @@ def _check_declared(context: Context, value: Any, fixed: bool) -> None:
 def _convert(context: Context, node: OnnxNode) -> None:
     """Emit `node` by its converter and remember its results; errors name the node."""
     context.node = node
-    where = f"node {shown(node.name)} ({node.op})"
+    where = f"node {brief(node.name)} ({node.op})"
     for v in node.inputs:
         if v and v not in context.values:
             raise ModelError(_not_there(context, where, v))
     for v in node.outputs:
         if v in context.values:
-            raise ModelError(f"{where} computes {shown(v)}, which is computed before")
+            raise ModelError(f"{where} computes {brief(v)}, which is computed before")
     try:
         check_operands(context, node)
         result = IMPORTERS[node.op](context, node)
@@ -231,7 +231,7 @@ def _convert(context: Context, node: OnnxNode) -> None:
     results = (result,) if isinstance(result, str) else result
     context.values.update((v, r) for v, r in zip(node.outputs, results, strict=False) if v)
     for k, v in enumerate(node.outputs[len(results) :], len(results) + 1):
-        context.absent[v] = f"{where}: its output {k}, {shown(v)}, is not supported"
+        context.absent[v] = f"{where}: its output {k}, {brief(v)}, is not supported"
 
 
 def _not_there(context: Context, where: str, value: str) -> str:
@@ -239,5 +239,5 @@ def _not_there(context: Context, where: str, value: str) -> str:
     if value in context.absent:
         return f"{context.absent[value]}, but {where} reads it"
     if value in context.later:
-        return f"{where} reads {shown(value)} before it is computed: sort the nodes"
-    return f"{where} reads {shown(value)}, which no node computes for inference"
+        return f"{where} reads {brief(value)} before it is computed: sort the nodes"
+    return f"{where} reads {brief(value)}, which no node computes for inference"

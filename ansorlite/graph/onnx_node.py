@@ -8,10 +8,10 @@ that names the node.
 from typing import Any
 
 from ansorlite.errors import ModelError
-from ansorlite.graph.names import first_line, shown
 from ansorlite.graph.onnx_context import Context, OnnxNode
 from ansorlite.graph.onnx_read import array_of
 from ansorlite.graph.onnx_table import IMPORTERS
+from ansorlite.names import brief, first_line
 
 SPELLING = {"float": "float32", "double": "float64"}
 FLAGS = (  # attributes that are 0 or 1
@@ -29,10 +29,13 @@ def dtypes_of(onnx: Any) -> dict[int, str]:
 
 
 def read_node(onnx: Any, proto: Any, position: int, opset: int) -> OnnxNode:
-    name = proto.name or f"{proto.op_type}_{position}"
-    default = "" if proto.domain in ("", "ai.onnx") else f"{proto.domain}."
-    op, inputs, outputs = default + proto.op_type, tuple(proto.input), tuple(proto.output)
-    where = f"node {shown(name)} ({shown(op)})"
+    try:
+        name = proto.name or f"{proto.op_type}_{position}"
+        default = "" if proto.domain in ("", "ai.onnx") else f"{proto.domain}."
+        op, inputs, outputs = default + proto.op_type, tuple(proto.input), tuple(proto.output)
+    except UnicodeDecodeError as error:
+        raise ModelError(f"node {position} is damaged: a name is no UTF-8 text") from error
+    where = f"node {brief(name)} ({brief(op)})"
     if op not in IMPORTERS:
         return OnnxNode(name, op, inputs, outputs, {}, opset)
     schema = None if default else _schema(onnx, op, opset)
@@ -45,7 +48,7 @@ def read_node(onnx: Any, proto: Any, position: int, opset: int) -> OnnxNode:
         except ModelError as error:
             raise ModelError(f"{where}: {error}") from None
         if key in attrs:
-            raise ModelError(f"{where} has the attribute {shown(key)} twice")
+            raise ModelError(f"{where} has the attribute {brief(key)} twice")
         if schema is not None:
             _check_attribute(onnx, schema, a, where, opset)
         if key in FLAGS and value not in (0, 1):
@@ -69,12 +72,12 @@ def _schema(onnx: Any, op: str, opset: int) -> Any:
 def _value(onnx: Any, attribute: Any) -> Any:
     if attribute.ref_attr_name:
         raise ModelError(
-            f"attribute {shown(attribute.name)} refers to {shown(attribute.ref_attr_name)} of a "
+            f"attribute {brief(attribute.name)} refers to {brief(attribute.ref_attr_name)} of a "
             "function, but stands in no function"
         )
     kinds = onnx.AttributeProto
     if attribute.type == kinds.TENSOR:
-        return array_of(onnx, attribute.t, f"attribute {shown(attribute.name)}")
+        return array_of(onnx, attribute.t, f"attribute {brief(attribute.name)}")
     value = onnx.helper.get_attribute_value(attribute)
     match attribute.type:
         case kinds.STRING:
@@ -90,7 +93,7 @@ def _check_attribute(onnx: Any, schema: Any, attribute: Any, where: str, opset: 
     formal = schema.attributes.get(attribute.name)
     if formal is None:
         raise ModelError(
-            f"{where} has the attribute {shown(attribute.name)}, which {schema.name} of opset "
+            f"{where} has the attribute {brief(attribute.name)}, which {schema.name} of opset "
             f"{opset} does not have"
         )
     if int(formal.type.value) != attribute.type:

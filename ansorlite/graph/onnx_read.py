@@ -16,8 +16,8 @@ import numpy as np
 
 from ansorlite.errors import ModelError
 from ansorlite.graph.limits import megabytes, most_bytes
-from ansorlite.graph.names import first_line, shown
 from ansorlite.graph.types import Array
+from ansorlite.names import brief, first_line
 
 MOST_NODES = 100_000  # of a network, its functions written out
 MOST_NESTED = 20  # graphs within nodes within graphs
@@ -40,13 +40,13 @@ def read_model(onnx: Any, model: Any) -> tuple[Any, str]:
 def _parse(onnx: Any, model: Any) -> tuple[Any, str, Path | None]:
     if isinstance(model, onnx.ModelProto):
         name = model.graph.name
-        return model, (shown(name) if isinstance(name, str) else "") or "model", None
+        return model, (brief(name) if isinstance(name, str) else "") or "model", None
     if isinstance(model, bytes | bytearray | memoryview):
         data, folder = bytes(model), None
         name = title = f"model of {len(data)} bytes"
     elif isinstance(model, str | os.PathLike):
         path = Path(model)
-        name, title = shown(str(path)), shown(path.stem)
+        name, title = brief(str(path)), brief(path.stem)
         try:
             found = path.is_file()
         except OSError as error:  # a name that is too long, a folder that may not be read
@@ -134,7 +134,7 @@ def _load_external(onnx: Any, proto: Any, folder: Path | None, name: str) -> Non
     for tensor in _tensors(proto, name):
         if tensor.data_location != onnx.TensorProto.EXTERNAL:
             continue
-        what = f"tensor {shown(tensor.name)}"
+        what = f"tensor {brief(tensor.name)}"
         if folder is None:
             raise ModelError(
                 f"{name}: {what} keeps its data in another file, which only a path leads to: give "
@@ -144,7 +144,7 @@ def _load_external(onnx: Any, proto: Any, folder: Path | None, name: str) -> Non
         total += size
         if total > most_bytes():
             raise ModelError(
-                f"{name}: tensors up to {shown(tensor.name)} take {megabytes(total)}, more than "
+                f"{name}: tensors up to {brief(tensor.name)} take {megabytes(total)}, more than "
                 f"the limit of {megabytes(most_bytes())}: set ANSORLITE_MAX_BYTES to allow it"
             )
         try:
@@ -163,7 +163,7 @@ def _external_data(tensor: Any, folder: Path, what: str, size: int) -> bytes:
     if any(isinstance(v, bytes) for v in (*entries, *entries.values())):
         raise ModelError(f"{what} says in no UTF-8 text where its data is")
     location = entries.get("location", "")
-    where = f"{what} names the file {shown(location)!r}"
+    where = f"{what} names the file {brief(location)!r}"
     parts = Path(location).parts
     if not parts or Path(location).is_absolute() or ".." in parts or "\0" in location:
         raise ModelError(f"{where}, which is not below the model's folder")
@@ -178,7 +178,7 @@ def _external_data(tensor: Any, folder: Path, what: str, size: int) -> bytes:
     offset = _number(entries.get("offset", "0"), "offset", what)
     length = _number(entries.get("length", str(size)), "length", what)
     if length != size:
-        raise ModelError(f"{what} needs {size} bytes, its entry in {shown(location)} has {length}")
+        raise ModelError(f"{what} needs {size} bytes, its entry in {brief(location)} has {length}")
     handle = os.open(real, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     with os.fdopen(handle, "rb") as file:
         status = os.fstat(file.fileno())
@@ -186,19 +186,19 @@ def _external_data(tensor: Any, folder: Path, what: str, size: int) -> bytes:
             raise ModelError(f"{where}, which is no regular file")
         if offset + size > status.st_size:
             raise ModelError(
-                f"{what} needs bytes {offset} to {offset + size} of {shown(location)}, which has "
+                f"{what} needs bytes {offset} to {offset + size} of {brief(location)}, which has "
                 f"{status.st_size}"
             )
         file.seek(offset)
         data = file.read(size)
     if len(data) != size:
-        raise ModelError(f"{what}: {shown(location)} was cut while it was read")
+        raise ModelError(f"{what}: {brief(location)} was cut while it was read")
     return data
 
 
 def _number(text: str, key: str, what: str) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) < 20):
-        raise ModelError(f"{what}: the {key} {shown(text)!r} of its data is no whole number")
+        raise ModelError(f"{what}: the {key} {brief(text)!r} of its data is no whole number")
     return int(text)
 
 

@@ -6,6 +6,8 @@ element-wise operators around them. The table is `onnx_table.IMPORTERS`.
 
 import math
 
+import numpy as np
+
 from ansorlite.errors import ModelError
 from ansorlite.graph.onnx_context import Context, Converter, OnnxNode, axis_of
 
@@ -127,12 +129,14 @@ def reduce(op: str, before: str = "", after: str = "") -> Converter:
 
 
 def reduce_log_sum_exp(c: Context, n: OnnxNode) -> str:
-    """m + log(sum(exp(x - m))) with m = max(x), so that nothing overflows."""
+    """m + log(sum(exp(x - m))) with m = max(x) where that is finite, so that nothing overflows."""
     x = c.operand(n, 0)
     axes = _reduced_axes(c, n, x)
     if not axes:
         return x
     top = c.emit("reduce_max", [x], axes=axes, keepdims=True)
+    largest = float(np.finfo(c.type(x).dtype).max)
+    top = c.emit("clip", [top], min=-largest, max=largest)
     e = c.emit("exp", [c.emit("sub", [x, top])])
     out = c.emit("add", [top, c.emit("log", [c.emit("reduce_sum", [e], axes=axes, keepdims=True)])])
     if n.attrs.get("keepdims", 1):
@@ -149,6 +153,8 @@ def reduce_prod(c: Context, n: OnnxNode) -> str:
         return x
     kept = tuple(e for d, e in enumerate(c.shape(x)) if d not in axes)
     full = tuple(1 if d in axes else e for d, e in enumerate(c.shape(x)))
+    if any(c.shape(x)[a] == 0 for a in axes):
+        return c.constant(np.ones(full if n.attrs.get("keepdims", 1) else kept, c.type(x).dtype))
     for axis in axes:
         while (extent := c.shape(x)[axis]) > 1:
             half = extent // 2

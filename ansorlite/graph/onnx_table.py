@@ -9,6 +9,8 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
+
 from ansorlite.errors import ModelError
 from ansorlite.graph import onnx_conditions as cond
 from ansorlite.graph import onnx_folded as folded
@@ -21,18 +23,6 @@ from ansorlite.graph.onnx_context import Context, Converter, OnnxNode
 def simple(op: str) -> Converter:
     """The operator `op` without attributes."""
     return lambda c, n: c.emit(op, c.operands(n))
-
-
-def floating(op: str) -> Converter:
-    """The operator `op`, which has no kernel for integers."""
-
-    def convert(c: Context, n: OnnxNode) -> str:
-        known = all(c.known(n, k) is not None for k in range(len(n.inputs)))
-        if not known and not c.type(c.operand(n, 0)).dtype.startswith("float"):
-            raise ModelError(f"{op} of integers that depend on the input is not supported")
-        return c.emit(op, c.operands(n))
-
-    return convert
 
 
 def chain(op: str) -> Converter:
@@ -49,7 +39,7 @@ def chain(op: str) -> Converter:
 
 def mean(c: Context, n: OnnxNode) -> str:
     total = chain("add")(c, n)
-    return c.emit("mul", [total, c.scalar(1 / len(n.inputs), total)])
+    return c.emit("div", [total, c.scalar(len(n.inputs), total)])
 
 
 # ---- element-wise -------------------------------------------------------------------------------
@@ -72,22 +62,27 @@ def clip(c: Context, n: OnnxNode) -> str:
     if any(v is not None and v.size != 1 for v in (low, high)):
         raise ModelError("min and max need one element each")
     limits = (-math.inf if low is None else low.item(), math.inf if high is None else high.item())
-    return c.emit("clip", [x], min=float(limits[0]), max=float(limits[1]))
+    return c.emit("clip", [x], min=limits[0], max=limits[1])
 
 
 def pow_(c: Context, n: OnnxNode) -> str:
-    """An exponent that is known takes the dtype of the base."""
-    x = c.operand(n, 0)
-    exponent, dtype = c.known(n, 1), c.type(x).dtype
-    if exponent is not None and str(exponent.dtype) != dtype and dtype.startswith("float"):
-        return c.emit("pow", [x, c.constant(exponent.astype(dtype))])
-    return floating("pow")(c, n)
+    """The result has the dtype of the base; fractional powers of integers are taken as float64."""
+    x, y = c.operands(n)
+    dtype, other = c.type(x).dtype, c.type(y).dtype
+    if dtype.startswith("int") and other.startswith("float"):
+        wide = [
+            v if c.type(v).dtype == "float64" else cond.cast_to(c, v, "float64") for v in (x, y)
+        ]
+        return cond.cast_to(c, c.emit("pow", wide), dtype)
+    return c.emit("pow", [x, cond.cast_to(c, y, dtype)])
 
 
 def prelu(c: Context, n: OnnxNode) -> str:
-    """max(x, 0) + slope * min(x, 0)."""
+    """max(x, 0) + slope * min(x, 0); chosen by the sign of x where the slope may be infinite."""
     x, slope = c.operands(n)
-    zero = c.scalar(0, x)
+    zero, known = c.scalar(0, x), c.known(n, 1)
+    if known is None or not np.all(np.isfinite(known)):
+        return c.emit("where", [c.emit("less", [x, zero]), c.emit("mul", [slope, x]), x])
     low = c.emit("mul", [slope, c.emit("minimum", [x, zero])])
     c.same_shape(low, x)
     return c.emit("add", [c.emit("relu", [x]), low])
@@ -345,7 +340,7 @@ IMPORTERS: Mapping[str, Callable[[Context, OnnxNode], str | tuple[str, ...]]] = 
     "Conv": conv,
     "ConvTranspose": conv_transpose,
     "DepthToSpace": move.depth_to_space,
-    "Div": floating("div"),
+    "Div": simple("div"),
     "Dropout": move.dropout,
     "Elu": elu,
     "Equal": simple("equal"),

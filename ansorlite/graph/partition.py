@@ -16,9 +16,11 @@ import numpy.typing as npt
 
 from ansorlite.errors import ModelError
 from ansorlite.graph.fuse import fuse
+from ansorlite.graph.indices import IndexCheck, index_checks
 from ansorlite.graph.ir import Graph, check_inputs
 from ansorlite.graph.lower import Lowered, lower, other_forms
 from ansorlite.graph.types import Array
+from ansorlite.names import shown
 from ansorlite.te.dag import ComputeDAG, shape_of
 from ansorlite.te.tensor import Operation
 
@@ -76,18 +78,25 @@ class Partition:
         return owners
 
     @property
+    def checks(self) -> tuple[IndexCheck, ...]:
+        """What is asked of indices that are known at run time only."""
+        return index_checks(self.graph, self.aliases)
+
+    @property
     def flop(self) -> float:
         return sum(s.dag.flop for s in self.subgraphs)
 
     def __str__(self) -> str:
-        types, lines = self.graph.types, [f"partition of {self.graph.name}:"]
+        types, lines = self.graph.types, [f"partition of {shown(self.graph.name)}:"]
         for s in self.steps:
             if isinstance(s, View):
-                lines.append(f"    {s.result} = view {s.source}  # {types[s.result]}")
+                view = f"{shown(s.result)} = view {shown(s.source)}"
+                lines.append(f"    {view}  # {types[s.result]}")
             else:
-                call = f"{', '.join(s.outputs)} = {s.name}({', '.join(s.inputs)})"
+                read, written = (", ".join(map(shown, v)) for v in (s.inputs, s.outputs))
+                call = f"{written} = {s.name}({read})"
                 lines.append(f"    {call}  # {types[s.outputs[0]]}")
-        return "\n".join([*lines, f"    return {', '.join(self.graph.outputs)}", ""])
+        return "\n".join([*lines, f"    return {', '.join(map(shown, self.graph.outputs))}", ""])
 
     def verify(self) -> None:
         """Raise a ModelError unless every step reads computed values of matching size."""
@@ -106,6 +115,7 @@ class Partition:
                         if math.prod(shape_of(op)) != self.graph.types[v].size:
                             raise ModelError(f"{s.name}: {op.name} is no view of {v}")
             ready.update(outputs)
+        _ = self.checks  # constant indices
         missing = [v for v in self.graph.outputs if v not in ready]
         if missing:
             raise ModelError(f"output {missing[0]} is computed by no step")

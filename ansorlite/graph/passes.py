@@ -15,11 +15,13 @@ Pass = Callable[[Graph], Graph]
 PASSES: tuple[Pass, ...] = (
     rw.remove_dead_nodes,
     rw.fold_constants,
+    rw.remove_empty,
     rw.remove_identities,
     rw.lower_batch_norm,
     rw.lower_gemm,
     rw.lower_conv_transpose,
     rw.split_bias,
+    rw.remove_empty,
     rw.fold_pad,
     rw.lower_means,
     rw.simplify_arithmetic,
@@ -29,12 +31,23 @@ PASSES: tuple[Pass, ...] = (
     rw.fold_flatten,
     rw.merge_views,
     rw.remove_identities,
+    rw.split_wide,
     rw.merge_duplicates,
 )
+# What takes the place of a pass that rounds otherwise than the network says.
+EXACTLY: dict[Pass, tuple[Pass, ...]] = {
+    rw.lower_batch_norm: (rw.batch_norm_as_written,),
+    rw.simplify_arithmetic: (rw.simplify_exactly,),
+    rw.fold_scales: (),
+}
+EXACT_PASSES: tuple[Pass, ...] = tuple(p for step in PASSES for p in EXACTLY.get(step, (step,)))
 
 
-def optimize(graph: Graph) -> Graph:
-    """All of `PASSES`, one after the other; each result is verified where it is built."""
-    for step in PASSES:
+def optimize(graph: Graph, exact: bool = False) -> Graph:
+    """All of `PASSES`, one after the other; each result is verified where it is built.
+
+    With `exact` each operator's result is rounded as the network writes it (`EXACT_PASSES`).
+    """
+    for step in EXACT_PASSES if exact else PASSES:
         graph = step(graph)
     return graph

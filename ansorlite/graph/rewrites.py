@@ -3,13 +3,14 @@
 Each pass is Graph -> Graph and documented as `rewrite: before -> after`. After them a network has
 convolutions and matrix products without bias, followed by `add` of a constant; factors that follow
 them are in the weights; no "source" operators but those of `layout.channels_last` are left.
+Arithmetic is rewritten where `graph.safety` says that the constants allow it.
 """
 
 import math
 
 import numpy as np
 
-from ansorlite.graph import meaning, shapes
+from ansorlite.graph import meaning, safety, shapes
 from ansorlite.graph.build import Rewriter, rewrite
 from ansorlite.graph.ir import Graph, Node
 from ansorlite.graph.types import Array, Attr, ints, number, pairs, text
@@ -23,6 +24,51 @@ def remove_dead_nodes(graph: Graph) -> Graph:
 def fold_constants(graph: Graph) -> Graph:
     """rewrite: v = op(constants) -> v = constant"""
     return rewrite(graph, lambda r, node, xs: None)
+
+
+def remove_empty(graph: Graph) -> Graph:
+    """rewrite: v of no element -> constant; concat(x, empty) -> concat(x); sums and extremes over
+    no element -> constant"""
+
+    def rule(r: Rewriter, node: Node, xs: list[str]) -> str | None:
+        kind = graph.types[node.output]
+        empty = [v for v in xs if r.size(v) == 0]
+        if kind.size == 0:
+            return r.constant(np.zeros(kind.shape, kind.dtype), node.output)
+        if not empty:
+            return None
+        if node.op == "concat":
+            return r.emit("concat", [v for v in xs if v not in empty], node.output, **node.attrs)
+        arrays = [r.known(v) for v in xs]
+        for k, v in enumerate(xs):
+            if v in empty:
+                arrays[k] = np.zeros(r.shape(v), r.dtype(v))
+        if any(a is None for a in arrays):  # a bias that is not known is split off first
+            return None
+        result = node.operator.meaning(node.attrs, tuple(arrays))
+        return r.constant(np.asarray(result), node.output)
+
+    return rewrite(graph, rule)
+
+
+MOST_OPERANDS = 32  # of one kernel that puts its operands together
+
+
+def split_wide(graph: Graph) -> Graph:
+    """rewrite: concat(x1, x2, ...) of many operands -> concat(concat(x1, ...), concat(...), ...)"""
+
+    def rule(r: Rewriter, node: Node, xs: list[str]) -> str | None:
+        if node.op != "concat" or len(xs) <= MOST_OPERANDS:
+            return None
+        while len(xs) > MOST_OPERANDS:
+            parts = [xs[k : k + MOST_OPERANDS] for k in range(0, len(xs), MOST_OPERANDS)]
+            xs = [
+                r.emit("concat", p, f"{node.output}.part", **node.attrs) if len(p) > 1 else p[0]
+                for p in parts
+            ]
+        return r.emit("concat", xs, node.output, **node.attrs)
+
+    return rewrite(graph, rule)
 
 
 def remove_identities(graph: Graph) -> Graph:
@@ -72,15 +118,19 @@ def merge_duplicates(graph: Graph) -> Graph:
 
 def lower_batch_norm(graph: Graph) -> Graph:
     """rewrite: batch_norm(x, scale, bias, mean, var) -> x * s + (bias - mean * s),
-    s = scale / sqrt(var + epsilon)"""
+    s = scale / sqrt(var + epsilon), where that cannot cancel; else as it is written"""
 
     def rule(r: Rewriter, node: Node, xs: list[str]) -> str | None:
         if node.op != "batch_norm":
             return None
+        known = [array for v in xs[1:] if (array := r.known(v)) is not None]
+        rounded, epsilon = safety.is_sum(r, xs[0]), number(node.attrs, "epsilon")
+        if len(known) < 4 or not safety.folds_norm(tuple(known), epsilon, rounded):
+            return _norm_as_written(r, node, xs)
         x, scale, bias, mean, var = xs
         column = (*r.shape(scale), *(1,) * (len(r.shape(x)) - 2))
-        epsilon = r.constant(np.asarray(number(node.attrs, "epsilon"), r.dtype(x)), "epsilon")
-        root = r.emit("sqrt", [r.emit("add", [var, epsilon])])
+        small = r.constant(np.asarray(epsilon, r.dtype(x)), "epsilon")
+        root = r.emit("sqrt", [r.emit("add", [var, small])])
         s = r.emit("div", [scale, root])
         t = r.emit("sub", [bias, r.emit("mul", [mean, s])])
         s = r.emit("reshape", [s], f"{node.output}.scale", shape=column)
@@ -89,6 +139,25 @@ def lower_batch_norm(graph: Graph) -> Graph:
         return r.emit("add", [out, t], node.output)
 
     return rewrite(graph, rule)
+
+
+def batch_norm_as_written(graph: Graph) -> Graph:
+    """rewrite: batch_norm(x, scale, bias, mean, var)
+    -> (x - mean) / sqrt(var + epsilon) * scale + bias"""
+    return rewrite(
+        graph,
+        lambda r, node, xs: _norm_as_written(r, node, xs) if node.op == "batch_norm" else None,
+    )
+
+
+def _norm_as_written(r: Rewriter, node: Node, xs: list[str]) -> str:
+    x = xs[0]
+    column = (*r.shape(xs[1]), *(1,) * (len(r.shape(x)) - 2))
+    scale, bias, mean, var = (r.emit("reshape", [v], v, shape=column) for v in xs[1:])
+    epsilon = r.constant(np.asarray(number(node.attrs, "epsilon"), r.dtype(x)), "epsilon")
+    root = r.emit("sqrt", [r.emit("add", [var, epsilon])])
+    out = r.emit("div", [r.emit("sub", [x, mean]), root], f"{node.output}.normal")
+    return r.emit("add", [r.emit("mul", [out, scale], f"{node.output}.scaled"), bias], node.output)
 
 
 def lower_gemm(graph: Graph) -> Graph:
@@ -167,7 +236,15 @@ def _all(array: Array | None, value: float) -> bool:
 def simplify_arithmetic(graph: Graph) -> Graph:
     """rewrite: c + x -> x + c; x - c -> x + (-c); x / c -> x * (1/c); x * 1, x + 0 -> x;
     x ** 2 -> x * x; x ** 0.5 -> sqrt(x); clip(x, 0, inf) -> relu(x)"""
+    return _simplified(graph, exact=False)
 
+
+def simplify_exactly(graph: Graph) -> Graph:
+    """rewrite: the same as simplify_arithmetic, but x / c -> x * (1/c) for powers of two alone"""
+    return _simplified(graph, exact=True)
+
+
+def _simplified(graph: Graph, exact: bool) -> Graph:
     def rule(r: Rewriter, node: Node, xs: list[str]) -> str | None:
         if node.op == "clip" and (node.attrs["min"], node.attrs["max"]) == (0.0, math.inf):
             return r.emit("relu", xs, node.output)
@@ -184,19 +261,26 @@ def simplify_arithmetic(graph: Graph) -> Graph:
         floating = c.dtype.kind == "f"
         if op == "sub":
             op, c = "add", np.negative(c)
-        elif op == "div" and floating and bool(np.all(c != 0)):
-            op, c = "mul", (1 / c.astype(np.float64)).astype(c.dtype)
+        elif op == "div" and floating and (inverse := safety.reciprocal(c, exact)) is not None:
+            op, c = "mul", inverse
         same = r.shape(x) == graph.types[node.output].shape
-        if same and (_all(c, 0) if op == "add" else op in ("mul", "pow") and _all(c, 1)):
+        if same and (_nothing(r, x, c) if op == "add" else op in ("mul", "pow") and _all(c, 1)):
             return x
         if op == "pow" and same and _all(c, 2):
             return r.emit("mul", [x, x], node.output)
-        if op == "pow" and same and _all(c, 0.5):
+        if op == "pow" and same and floating and _all(c, 0.5) and safety.never_negative(r, x):
             return r.emit("sqrt", [x], node.output)
         constant = xs[1] if op == node.op else r.constant(c, f"{node.output}.{op}")
         return r.emit(op, [x, constant], node.output)
 
     return rewrite(graph, rule)
+
+
+def _nothing(r: Rewriter, x: str, c: Array) -> bool:
+    """Whether x + c is x: c is -0.0, or 0 where x is never -0.0."""
+    if not _all(c, 0):
+        return False
+    return bool(c.dtype.kind == "f" and np.all(np.signbit(c))) or safety.never_minus_zero(r, x)
 
 
 def _per_channel(r: Rewriter, factor: str, value: str, axis: int) -> bool:
@@ -209,37 +293,54 @@ def _per_channel(r: Rewriter, factor: str, value: str, axis: int) -> bool:
 
 def _scaled(r: Rewriter, value: str, factor: str, name: str) -> str | None:
     """`value` * `factor` without a multiplication at run time, if there is such a form."""
-    node = r.sole(value, "conv", "conv_transpose", "matmul", "mul", "add")
-    if node is None or r.known(node.inputs[1]) is None:
+    node = r.sole(value, "conv", "conv_transpose", "matmul", "add")
+    if node is None:
         return None
     x, w = node.inputs[0], node.inputs[1]
-    rank = len(r.shape(value))
+    weight, scale, rank = r.known(w), r.known(factor), len(r.shape(value))
+    if weight is None or scale is None:
+        return None
     match node.op:
-        case "mul" if r.shape(x) == r.shape(value):
-            both = r.emit("mul", [w, factor], f"{name}.factor")
-            return _scaled(r, x, both, name) or r.emit("mul", [x, both], name)
-        case "add" if r.shape(x) == r.shape(value):
+        case "add" if r.shape(x) == r.shape(value) and safety.scales_term(weight, scale):
             inner = _scaled(r, x, factor, f"{name}.scaled")
             if inner is None:
                 return None
             return r.emit("add", [inner, r.emit("mul", [w, factor], f"{name}.shift")], name)
         case "matmul" if _per_channel(r, factor, value, rank - 1) and len(r.shape(w)) == 2:
-            flat = r.emit("reshape", [factor], shape=(r.size(factor),))
-            return r.emit("matmul", [x, r.emit("mul", [w, flat], f"{w}.scaled")], name)
+            shape: tuple[int, ...] = (1, r.size(factor))
+            moved: dict[str, Attr] = {}
         case "conv" if _per_channel(r, factor, value, shapes.channel_axis(node.attrs, rank)):
-            first = text(node.attrs, "layout") == "channels_first"
-            size = r.size(factor)
-            shape = (size, *(1,) * (rank - 1)) if first else (size,)
-            scale = r.emit("reshape", [factor], shape=shape)
-            weight = r.emit("mul", [w, scale], f"{w}.scaled")
-            return r.emit("conv", [x, weight], f"{value}.scaled", **node.attrs)
+            first, size = text(node.attrs, "layout") == "channels_first", r.size(factor)
+            shape = (size, *(1,) * (rank - 1)) if first else (*(1,) * (rank - 1), size)
+            moved = dict(node.attrs)
         case "conv_transpose" if _per_channel(
             r, factor, value, shapes.channel_axis(node.attrs, rank)
         ):
-            first = text(node.attrs, "layout") == "channels_first"
-            shape = (r.size(factor), *(1,) * (rank - 2)) if first else (r.size(factor),)
-            weight = r.emit("mul", [w, r.emit("reshape", [factor], shape=shape)], f"{w}.scaled")
-            return r.emit(node.op, [x, weight], f"{value}.scaled", **node.attrs)
+            first, size = text(node.attrs, "layout") == "channels_first", r.size(factor)
+            shape = (1, size, *(1,) * (rank - 2)) if first else (*(1,) * (rank - 1), size)
+            moved = dict(node.attrs)
+        case _:
+            return None
+    if not safety.scales_weight(weight, scale.reshape(shape)):
+        return None
+    column = r.emit("reshape", [factor], shape=shape)
+    out = name if node.op == "matmul" else f"{value}.scaled"
+    return r.emit(node.op, [x, r.emit("mul", [w, column], f"{w}.scaled")], out, **moved)
+
+
+def _merged(r: Rewriter, op: str, value: str, other: str, name: str) -> str | None:
+    """(x op c) op `other` as x op (c op `other`), where nothing is lost by it."""
+    inner, right = r.sole(value, op), r.known(other)
+    left = None if inner is None else r.known(inner.inputs[1])
+    if inner is None or left is None or right is None:
+        return None
+    x = inner.inputs[0]
+    if r.shape(x) != r.shape(value):
+        return None
+    if op == "mul" and safety.merges_factors(left, right):
+        return r.emit(op, [x, r.emit(op, [inner.inputs[1], other], f"{name}.factor")], name)
+    if op == "add" and safety.merges_terms(left, right, safety.is_sum(r, x)):
+        return r.emit(op, [x, r.emit(op, [inner.inputs[1], other], f"{name}.bias")], name)
     return None
 
 
@@ -252,21 +353,14 @@ def fold_scales(graph: Graph) -> Graph:
             return None
         if r.shape(xs[0]) != graph.types[node.output].shape:
             return None
-        if node.op == "mul":
-            return _scaled(r, xs[0], xs[1], node.output)
-        inner = r.sole(xs[0], "add")
-        if inner is None or r.known(inner.inputs[1]) is None:
-            return None
-        if r.shape(inner.inputs[0]) != graph.types[node.output].shape:
-            return None
-        total = r.emit("add", [inner.inputs[1], xs[1]], f"{node.output}.bias")
-        return r.emit("add", [inner.inputs[0], total], node.output)
+        scaled = _scaled(r, xs[0], xs[1], node.output) if node.op == "mul" else None
+        return scaled or _merged(r, node.op, xs[0], xs[1], node.output)
 
     return rewrite(graph, rule)
 
 
 def lower_means(graph: Graph) -> Graph:
-    """rewrite: avg_pool(x) -> sum_pool(x) * (1/counts); reduce_mean(x) -> reduce_sum(x) * (1/n)"""
+    """rewrite: avg_pool(x) -> sum_pool(x) / counts; reduce_mean(x) -> reduce_sum(x) / n"""
 
     def rule(r: Rewriter, node: Node, xs: list[str]) -> str | None:
         shape = r.shape(xs[0])
@@ -276,18 +370,18 @@ def lower_means(graph: Graph) -> Graph:
                 total = r.emit("sum_pool", xs, f"{node.output}.sum", **attrs)
                 axes = shapes.spatial_axes(attrs, len(shape))
                 out = [r.shape(total)[a] for a in axes]
-                inverse = 1 / meaning.window_counts(node.attrs, [shape[a] for a in axes], out)
+                counts = meaning.window_counts(node.attrs, [shape[a] for a in axes], out)
                 if text(attrs, "layout") == "channels_last":
-                    inverse = inverse[..., None]
-                if np.all(inverse == inverse.flat[0]):
-                    inverse = inverse.ravel()[0]
+                    counts = counts[..., None]
+                if np.all(counts == counts.flat[0]):
+                    counts = counts.ravel()[0]
             case "reduce_mean":
                 total = r.emit("reduce_sum", xs, f"{node.output}.sum", **node.attrs)
-                inverse = np.asarray(1 / math.prod(shape[a] for a in ints(node.attrs, "axes")))
+                counts = np.asarray(math.prod(shape[a] for a in ints(node.attrs, "axes")))
             case _:
                 return None
-        factor = np.asarray(inverse, r.dtype(xs[0]))
-        return r.emit("mul", [total, r.constant(factor, f"{node.output}.inverse")], node.output)
+        count = r.constant(np.asarray(counts, r.dtype(xs[0])), f"{node.output}.count")
+        return r.emit("div", [total, count], node.output)
 
     return rewrite(graph, rule)
 

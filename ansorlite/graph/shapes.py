@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 
 from ansorlite.errors import ModelError
-from ansorlite.graph.types import DTYPES, Attrs, TensorType, integer, ints, pairs, text
+from ansorlite.graph.types import DTYPES, Attrs, TensorType, integer, ints, number, pairs, text
 
 Types = tuple[TensorType, ...]
 
@@ -37,6 +37,14 @@ def broadcast(shapes: Sequence[Sequence[int]]) -> tuple[int, ...]:
                 raise ModelError(f"shapes {listed} do not broadcast")
             full[axis] = n if full[axis] == 1 else full[axis]
     return tuple(full)
+
+
+def integers(attrs: Attrs, types: Types) -> TensorType:
+    """The broadcast of operands of one dtype, which must be an integer's."""
+    full = elementwise(attrs, types)
+    if not full.dtype.startswith("int"):
+        raise ModelError(f"operands are {full.dtype}, not integers")
+    return full
 
 
 def compare(attrs: Attrs, types: Types) -> TensorType:
@@ -193,6 +201,11 @@ def gemm(attrs: Attrs, types: Types) -> TensorType:
     a, b = types[0], types[1]
     if a.rank != 2 or b.rank != 2:
         raise ModelError(f"gemm needs matrices, got {a} and {b}")
+    factors = number(attrs, "alpha"), number(attrs, "beta")
+    if not a.dtype.startswith("float") and any(f != int(f) for f in factors):
+        raise ModelError(
+            f"a product of {a.dtype} times {factors[0]} plus {factors[1]} times another"
+        )
     left = a.shape[::-1] if attrs["trans_a"] else a.shape
     right = b.shape[::-1] if attrs["trans_b"] else b.shape
     out = matmul(attrs, (TensorType(left, a.dtype), TensorType(right, b.dtype)))
@@ -295,7 +308,7 @@ def take(attrs: Attrs, types: Types) -> TensorType:
     axes_in_range((axis,), x.rank)
     if indices.rank != 1 or indices.dtype not in ("int32", "int64"):
         raise ModelError(f"indices {indices} are no vector of integers")
-    if x.shape[axis] == 0:
+    if x.shape[axis] == 0 and indices.size:
         raise ModelError(f"there is nothing to take along axis {axis} of {x}")
     return TensorType((*x.shape[:axis], indices.shape[0], *x.shape[axis + 1 :]), x.dtype)
 

@@ -14,12 +14,12 @@ from ansorlite import te
 from ansorlite.errors import ModelError
 from ansorlite.graph.shapes import window_extent
 from ansorlite.ir.expr import Expr
+from ansorlite.ir.logic import combiner_identity
 from ansorlite.te.tensor import ReduceAxis, Tensor
 
 Pads = Sequence[tuple[int, int]]
 Index = tuple[Any, ...]
 SPATIAL = {1: ("w",), 2: ("h", "w"), 3: ("d", "h", "w")}
-LOWEST = {"float32": -3.4028234663852886e38, "float64": -1.7976931348623157e308}
 
 
 def named(names: Sequence[str], fn: Callable[..., Expr]) -> Callable[..., Expr]:
@@ -298,7 +298,7 @@ def pool_nhwc(
     name: str = "pool",
 ) -> Tensor:
     """data [n, *s, c] -> [n, *out, c]: "max" or "sum" of each window; padding does not count."""
-    fill = LOWEST.get(x.dtype, -(2.0**31)) if combiner == "max" else 0.0
+    fill = combiner_identity("max", x.dtype).value if combiner == "max" else 0
     padded, out, ks, under = _window(x, kernel, strides, pads, dilations, fill, ceil_mode)
 
     def element(n: Any, *at: Any) -> Expr:

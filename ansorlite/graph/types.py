@@ -66,6 +66,13 @@ def number(attrs: Attrs, name: str) -> float:
     return float(value)
 
 
+def literal(attrs: Attrs, name: str) -> int | float:
+    """The attribute `name` as it is: integers of 64 bits do not pass through a float."""
+    value = attrs[name]
+    assert isinstance(value, int | float), f"{name}={value!r} is no number"
+    return value
+
+
 def text(attrs: Attrs, name: str) -> str:
     value = attrs[name]
     assert isinstance(value, str), f"{name}={value!r} is no string"

@@ -6,7 +6,8 @@ A tile of m x m results takes (m+r-1)^2 products a channel pair instead of (m r)
 2015). Transforms are written out term by term, without the zeros of their matrices: the axes that
 count the terms are unrolled (`simplify_const_indices`), and common terms are computed once. The
 weights' transform depends on constants only, so it is evaluated when the kernel is bound. A third
-spatial axis stays a reduction of the products. Rounding errors grow with m: see `relative_error`.
+spatial axis stays a reduction of the products. Rounding errors grow with m and with the largest
+element of a tile, over which an outlier, infinity or NaN spreads: see `relative_error`.
 """
 
 from collections.abc import Sequence

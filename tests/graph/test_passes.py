@@ -220,14 +220,22 @@ def arithmetic(op: str, value: float, flip: bool = False) -> list[str]:
 @pytest.mark.parametrize(
     ("op", "value", "flip", "expected"),
     [
-        ("add", 0.0, False, []),
-        ("add", 0.0, True, []),
+        ("add", 0.0, False, ["add"]),  # -0.0 + 0.0 is 0.0
+        ("add", -0.0, False, []),
+        ("add", -0.0, True, []),
         ("sub", 0.0, False, []),
+        ("sub", -0.0, False, ["add"]),
         ("sub", 0.0, True, ["sub"]),
         ("sub", 2.0, False, ["add"]),
         ("mul", 1.0, True, []),
         ("div", 1.0, False, []),
         ("div", 4.0, False, ["mul"]),
+        ("div", 3.0, False, ["mul"]),
+        ("div", 1e-39, False, ["div"]),
+        ("div", 3e38, False, ["div"]),
+        ("div", np.inf, False, ["div"]),
+        ("div", np.nan, False, ["div"]),
+        ("pow", 0.5, False, ["pow"]),  # of -inf it is inf, and of -0.0 it is 0.0
         ("div", 4.0, True, ["div"]),
         ("pow", 1.0, False, []),
         ("pow", 2.0, False, ["mul"]),
