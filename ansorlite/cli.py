@@ -323,7 +323,9 @@ def _named(name: str, batch: int | None, dims: dict[str, int]) -> "Graph":
     try:
         graph = ansorlite.network(name, batch or 1)
     except ModelError as error:
-        raise UsageError(f"{error}; an ONNX file is given as ./{name} or {name}.onnx") from None
+        unknown = str(error).startswith("there is no network")
+        hint = f"; an ONNX file is given as ./{name} or {name}.onnx" * unknown
+        raise UsageError(f"{error}{hint}") from None
     if dims:
         raise UsageError(f"network {name} has no dynamic dimensions: leave out --dim")
     return graph

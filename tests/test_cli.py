@@ -105,6 +105,8 @@ def test_unknown_workloads_and_networks(cli: Cli) -> None:
     text = cli.fails("tune", "resnet51")
     assert "there is no network 'resnet51': choose one of resnet18" in text
     assert "an ONNX file is given as ./resnet51" in text
+    text = cli.fails("show", "resnet18", "--stage", "passes", "--batch", "1000000000")
+    assert "more than the limit of" in text and "ONNX file" not in text
     assert "leave out --dim" in cli.fails("tune", "resnet18", "--dim", "N=1", "--trials", "0")
 
 

@@ -60,6 +60,8 @@ def test_an_empty_value_counts_as_unset() -> None:
         ("NUM_THREADS", "2.5"),
         ("NUM_THREADS", "²"),
         ("BUILD_WORKERS", "99999"),
+        ("MAX_BYTES", "0"),
+        ("MAX_BYTES", "1e9"),
         ("BUILD_WORKERS", "9" * 30),
         ("DUMP", __file__),
         ("CACHE_DIR", __file__),

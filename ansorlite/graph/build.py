@@ -11,7 +11,7 @@ import numpy as np
 
 from ansorlite.errors import AnsorliteError, ModelError
 from ansorlite.graph.ir import Graph, Node, infer
-from ansorlite.graph.limits import POOLS, Room, peak_bytes, size_bytes, work
+from ansorlite.graph.limits import POOLS, WINDOWS, Room, padded, peak_bytes, size_bytes, work
 from ansorlite.graph.operators import OPERATORS
 from ansorlite.graph.types import DTYPES, Array, Attr, TensorType, type_of
 from ansorlite.names import brief, first_line
@@ -110,7 +110,9 @@ class GraphBuilder:
         if known:
             self.room.another(what, result)
             self.room.compute(what, work(op, attrs, types, result))
-        elif op in POOLS:
+        if op in WINDOWS:
+            self.room.value(f"the padded data of {what}", padded(attrs, types[0]))
+        if op in POOLS:
             self.room.windows(what, work(op, attrs, types, result))
 
     def shape(self, value: str) -> tuple[int, ...]:

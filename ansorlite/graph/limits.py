@@ -17,7 +17,8 @@ from pathlib import Path
 import numpy as np
 
 from ansorlite.errors import ModelError
-from ansorlite.graph.types import Array, Attrs, TensorType, ints
+from ansorlite.graph.shapes import spatial_axes
+from ansorlite.graph.types import Array, Attrs, TensorType, ints, pairs
 from ansorlite.settings import settings
 
 VARIABLE = "ANSORLITE_MAX_BYTES"
@@ -179,6 +180,15 @@ def work(op: str, attrs: Attrs, types: tuple[TensorType, ...], result: TensorTyp
 
 
 POOLS = ("max_pool", "sum_pool", "avg_pool", "lrn")  # whose windows are numbers of the file
+WINDOWS = ("conv", "max_pool", "sum_pool", "avg_pool")  # over padded data
+
+
+def padded(attrs: Attrs, data: TensorType) -> TensorType:
+    """The data under windows with the padding around."""
+    shape = list(data.shape)
+    for axis, pair in zip(spatial_axes(attrs, data.rank), pairs(attrs, "pads"), strict=True):
+        shape[axis] += sum(pair)
+    return TensorType(tuple(shape), data.dtype)
 
 
 def peak_bytes(values: Iterable[tuple[int, int, int]]) -> int:

@@ -49,7 +49,7 @@ def arg(op: str) -> Converter:
         last = bool(n.attrs.get("select_last_index", 0))
         if shape[axis] == 0:
             raise ModelError(f"axis {axis} of {list(shape)} has no element to choose")
-        c.fits(shape[axis])
+        c.room([shape[axis]])
         extreme = c.emit(op, [x], axes=(axis,), keepdims=True)
         places = np.arange(shape[axis], dtype=np.int64)
         places = places.reshape([-1 if d == axis else 1 for d in range(len(shape))])
@@ -70,7 +70,7 @@ def trilu(c: Context, n: OnnxNode) -> str:
     if len(c.shape(x)) < 2:
         raise ModelError(f"{c.type(x)} is no matrix")
     rows, columns = c.shape(x)[-2:]
-    c.fits(rows, columns, itemsize=1)
+    c.room([rows, columns], np.bool_)
     k = max(-rows, min(c.number(n, 1), columns)) if c.has(n, 1) else 0
     ones = np.ones((rows, columns), np.bool_)
     mask = np.triu(ones, k) if n.attrs.get("upper", 1) else np.tril(ones, k)

@@ -95,14 +95,13 @@ class Context:
             given = self.numbers(node, k) if self.has(node, k) else []
         return axes_of(given, rank)
 
-    def room(self, extents: Sequence[int], dtype: Any) -> None:
-        """Raise a ModelError where there is no room for a constant of that shape."""
-        self.builder.room.another("this constant", TensorType(tuple(extents), str(dtype)))
-        self.builder.room.compute("this constant", prod(extents))
+    def room(self, extents: Sequence[int], dtype: Any = np.int64, cost: int = 1) -> None:
+        """Raise a ModelError where there is no room for a constant of that shape.
 
-    def fits(self, *extents: int, itemsize: int = 8) -> None:
-        """Raise a ModelError unless an array of these extents may be made."""
-        self.builder.room.fits(f"an array of {list(extents)} elements", prod(extents) * itemsize)
+        `cost` is how many operations an element takes to compute.
+        """
+        self.builder.room.another("this constant", TensorType(tuple(extents), str(np.dtype(dtype))))
+        self.builder.room.compute("this constant", prod(extents) * cost)
 
     def same_shape(self, value: str, like: str) -> None:
         """Raise a ModelError where broadcasting made more than the operand `like` is."""

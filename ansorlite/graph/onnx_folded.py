@@ -58,6 +58,8 @@ def range_(c: Context, n: OnnxNode) -> str:
         raise ModelError(f"a range from {first} to {last} by {step} has no end")
     count = max(0, math.ceil((Fraction(last) - Fraction(first)) / Fraction(step)))
     dtype = ends[0].dtype
+    if count >= 1 << 62:
+        raise ModelError(f"a range from {first} to {last} by {step} has more than 2^62 elements")
     c.room([count], dtype)
     wide = np.arange(count, dtype=np.float64 if dtype.kind == "f" else np.int64)
     return c.constant((first + wide * step).astype(dtype))

@@ -20,8 +20,9 @@ from ansorlite.graph.onnx_functions import flattened
 from ansorlite.graph.onnx_node import check_operands, dtypes_of, read_node
 from ansorlite.graph.onnx_read import array_of, read_model
 from ansorlite.graph.onnx_table import IMPORTERS
-from ansorlite.names import brief, first_line
+from ansorlite.names import brief, first_line, shown
 
+MOST_CHARACTERS = 900  # of a message
 MOST_LISTED = 12  # names in one message
 Dims = Mapping[str, int]
 
@@ -42,6 +43,10 @@ def load_onnx(model: Any, batch: int | None = None, dims: Dims | None = None) ->
     try:
         with np.errstate(all="ignore"):
             return _network(onnx, model, batch, dims)
+    except ModelError as error:
+        if len(str(error)) <= MOST_CHARACTERS:
+            raise
+        raise ModelError(shown(str(error), MOST_CHARACTERS)) from error
     except AnsorliteError:
         raise
     except Exception as error:  # what a damaged file does to protobuf, to onnx and to numpy

@@ -128,7 +128,7 @@ def pad(c: Context, n: OnnxNode) -> str:
         # Which element stands at each place: the cut-off ones are left out of the indices.
         kept = np.arange(max(0, -lo), shape[axis] + min(0, hi))
         if lo or hi:
-            c.fits(len(kept) + max(0, lo) + max(0, hi))
+            c.room([len(kept) + max(0, lo) + max(0, hi)], cost=16)
             around: Any = mode
             index = np.pad(kept, (max(0, lo), max(0, hi)), mode=around)
             x = c.emit("take", [x, c.constant(index.astype(np.int64))], axis=axis)
@@ -239,11 +239,12 @@ def gather(c: Context, n: OnnxNode) -> str:
         if wrong:
             raise ModelError(f"index {wrong[0]} is outside of axis {axis} of {c.type(x)}")
     result = (*shape[:axis], *c.shape(places), *shape[axis + 1 :])
-    if known is not None and known.size and c.known(n, 0) is None:
-        flat = [int(i) % shape[axis] for i in known.ravel()]
-        step = flat[1] - flat[0] if len(flat) > 1 else 1
-        if step and flat == [flat[0] + k * step for k in range(len(flat))]:
-            starts = tuple(flat[0] if d == axis else 0 for d in range(len(shape)))
+    few = known is not None and 0 < known.size <= shape[axis]  # a range never has more
+    if known is not None and few and c.known(n, 0) is None:
+        flat = known.ravel().astype(np.int64) % shape[axis]
+        step = int(flat[1] - flat[0]) if len(flat) > 1 else 1
+        if step and np.all(np.diff(flat) == step):
+            starts = tuple(int(flat[0]) if d == axis else 0 for d in range(len(shape)))
             sizes = tuple(len(flat) if d == axis else e for d, e in enumerate(shape))
             steps = tuple(step if d == axis else 1 for d in range(len(shape)))
             out = c.emit("slice", [x], starts=starts, sizes=sizes, steps=steps)

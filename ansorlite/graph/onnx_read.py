@@ -15,11 +15,12 @@ from typing import Any
 import numpy as np
 
 from ansorlite.errors import ModelError
-from ansorlite.graph.limits import megabytes, most_bytes
+from ansorlite.graph.limits import MOST_AXES, megabytes, most_bytes
 from ansorlite.graph.types import Array
 from ansorlite.names import brief, first_line
 
 MOST_NODES = 100_000  # of a network, its functions written out
+MOST_OPERANDS = 1 << 16  # of one node
 MOST_NESTED = 20  # graphs within nodes within graphs
 PACKED_BITS = {"INT4": 4, "UINT4": 4, "FLOAT4E2M1": 4, "INT2": 2, "UINT2": 2}
 
@@ -29,10 +30,11 @@ def read_model(onnx: Any, model: Any) -> tuple[Any, str]:
     proto, name, folder = _parse(onnx, model)
     count = 0
     for part in _parts(proto, name):
-        _check_text(part, name)
         count += len(part.node)
         if count > MOST_NODES:
             raise ModelError(f"{name} has {count} nodes, more than the limit of {MOST_NODES}")
+        _check_counts(part, name)
+        _check_text(part, name)
     _load_external(onnx, proto, folder, name)
     return proto, name
 
@@ -47,7 +49,11 @@ def _parse(onnx: Any, model: Any) -> tuple[Any, str, Path | None]:
     elif isinstance(model, str | os.PathLike):
         path = Path(model)
         name, title = brief(str(path)), brief(path.stem)
-        if not path.is_file():
+        try:
+            found = path.is_file()
+        except OSError as error:  # a name that is too long, a folder that may not be read
+            raise ModelError(f"cannot read {name}: {error.strerror}") from None
+        if not found:
             raise ModelError(f"there is no file {name}: give the path of an ONNX model")
         if path.stat().st_size > most_bytes():
             raise ModelError(
@@ -78,6 +84,20 @@ def _parts(proto: Any, name: str) -> Iterator[Any]:
             raise ModelError(f"{name} has graphs nested more than {MOST_NESTED} deep")
         yield part
         waiting += [(g, depth + 1) for a in _attributes(part) for g in (*a.graphs, a.g) if g.node]
+
+
+def _check_counts(part: Any, name: str) -> None:
+    """Raise a ModelError for more of anything than a network has."""
+    for field in ("initializer", "sparse_initializer", "input", "output", "value_info"):
+        if len(getattr(part, field, ())) > MOST_NODES:
+            raise ModelError(f"{name} has more than {MOST_NODES} of the kind {field}")
+    for k, node in enumerate(part.node):
+        count = max(len(node.input), len(node.output), len(node.attribute))
+        if count > MOST_OPERANDS:
+            raise ModelError(
+                f"{name}: node {k} has {count} operands, outputs or attributes, more than the "
+                f"limit of {MOST_OPERANDS}"
+            )
 
 
 def _check_text(part: Any, name: str) -> None:
@@ -246,6 +266,8 @@ def _stored_bytes(onnx: Any, tensor: Any, what: str) -> int:
     kind = numbers.Name(tensor.data_type)
     if kind == "STRING":
         raise ModelError(f"{what} holds strings, which are not supported")
+    if len(tensor.dims) > MOST_AXES:
+        raise ModelError(f"{what} has {len(tensor.dims)} axes, more than the {MOST_AXES} possible")
     if any(d < 0 for d in tensor.dims):
         raise ModelError(f"{what} has the negative dimensions {_listed(tensor.dims)}")
     count = math.prod(tensor.dims)

@@ -195,7 +195,7 @@ def _resized(
     for axis, r in sorted(rows.items(), key=lambda row: row[1].scale):  # fewer elements first
         if r.out == r.n and r.scale == 1.0 and mode != "tf_crop_and_resize":
             continue
-        c.fits(r.out)
+        c.room([r.out], cost=16)
         at = replace(r, single=kind == "nearest").positions(mode)
         if kind == "nearest":
             outwards = "ceil" if r.scale < 1 else "floor"  # opset 10, as onnxruntime has that
@@ -206,7 +206,7 @@ def _resized(
             a, alias = float(n.attrs.get("cubic_coeff_a", -0.75)), bool(n.attrs.get("antialias", 0))
             exclude = bool(n.attrs.get("exclude_outside", 0))
             widening = 1 / min(r.scale, 1.0) if alias else 1.0
-            c.fits(r.out, math.ceil(4 * widening) + 2)
+            c.room([r.out, math.ceil(4 * widening) + 2], cost=16)
             taken, weights = neighbours(at, r.n, r.scale, kind, a, alias, exclude)
             dtype = c.type(x).dtype
             operands = [x, c.constant(taken), c.constant(weights.astype(dtype))]

@@ -49,6 +49,8 @@ def refused(source: Any, message: str, **arguments: Any) -> None:
 
 def test_missing_file(tmp_path: Path) -> None:
     refused(tmp_path / "none.onnx", r"there is no file .*none\.onnx")
+    refused("a" * 5000 + ".onnx", r"cannot read a+\.\.\.a+\.onnx: File name too")
+    refused("a\0.onnx", r"there is no file a\\x00\.onnx")
 
 
 def test_damaged_files(tmp_path: Path) -> None:

@@ -141,6 +141,9 @@ def test_windows_without_measure() -> None:
     attrs: Any = {"kernel_shape": [k], "pads": [k - 1, k - 1]}
     proto = model([node("AveragePool", "x", **attrs)], (1, 1, 4))
     refused(proto, r"node n1 \(.*operations, more than .*: set ANSORLITE_MAX_BYTES=\d+")
+    far = {"kernel_shape": [2], "dilations": [1 << 40], "pads": [(1 << 40) - 1, 1]}
+    proto = model([node("AveragePool", "x", **far)], (1, 1, 4), opset=19)
+    refused(proto, r"the padded data of node n1 \(avg_pool\), .* more than the limit")
     attrs = {"kernel_shape": [k], "pads": [k, k]}
     refused(
         model([node("MaxPool", "x", **attrs)], (1, 1, 4)), "pads .* not smaller than the windows"
@@ -196,6 +199,27 @@ def test_graphs_within_graphs() -> None:
 def test_many_nodes() -> None:
     proto = model([node("Relu", "x")] * (MOST_NODES + 1))
     refused(proto, f"net has {MOST_NODES + 1} nodes, more than the limit of {MOST_NODES}")
+
+
+def test_more_of_anything_than_networks_have() -> None:
+    proto = model([node("Concat", *["x"] * 70_000, axis=0)])
+    refused(proto, "node 0 has 70000 operands, outputs or attributes, more than the limit of 65536")
+    proto = model([node("Add", "x", "w")], arrays={"w": np.ones(3, np.float32)})
+    proto.graph.initializer[0].dims[:] = [1] * 5_000
+    refused(proto, "initializer w has 5000 axes, more than the 32 possible")
+    proto = model([node("Relu", "x")])
+    proto.graph.value_info.extend([proto.graph.output[0]] * (MOST_NODES + 1))
+    refused(proto, f"has more than {MOST_NODES} of the kind value_info")
+
+
+def test_messages_are_short() -> None:
+    proto = model([node("MaxPool", "x", kernel_shape=[2] * 20_000)], (1, 1, 4, 4))
+    refused(proto, r"node n1 \(MaxPool\)")
+    conv, weights = node("Conv", "x", "w", strides=[2] * 20_000), np.ones((1, 1, 2, 2), np.float32)
+    proto = model([conv], (1, 1, 4, 4), arrays={"w": weights})
+    with pytest.raises(ModelError) as caught:
+        load_onnx(proto)
+    assert 800 < len(str(caught.value)) <= 900
 
 
 def test_files_larger_than_the_limit(limit: int, tmp_path: Path) -> None:
