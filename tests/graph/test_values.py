@@ -212,11 +212,11 @@ def test_indices_that_are_wrong_at_run_time() -> None:
     got = module(data, np.asarray([1, -3]))
     np.testing.assert_array_equal(got[0], data[[1, 0]])
     np.testing.assert_array_equal(got[1], data[[2, 1]])
-    with pytest.raises(ModelError, match="node '?first'? takes element 3 along axis 0"):
+    with pytest.raises(ModelError, match=r"node '?first'? takes element 3 along axis 0"):
         module(data, np.asarray([0, 3]))
-    with pytest.raises(ModelError, match="node '?first'? takes element -4"):
+    with pytest.raises(ModelError, match=r"node '?first'? takes element -4"):
         module(data, np.asarray([-4, 0]))
-    with pytest.raises(ModelError, match="node '?second'? takes element 3"):
+    with pytest.raises(ModelError, match=r"node '?second'? takes element 3"):
         module(data, np.asarray([0, 2]))
     np.testing.assert_array_equal(module(data, np.asarray([1, -3]))[1], data[[2, 1]])
 
@@ -225,5 +225,5 @@ def test_constant_indices_that_are_wrong() -> None:
     b = GraphBuilder("lookup")
     x = b.input("x", (3,))
     y = b.emit("take", [x, b.constant(np.asarray([0, 3]))], "y", "n", axis=0)
-    with pytest.raises(ModelError, match="node '?n'? takes element 3"):
+    with pytest.raises(ModelError, match=r"node '?n'? takes element 3"):
         compile_plain(b.finish([y]))
