@@ -23,6 +23,14 @@ _PUBLIC = {
     "CompiledModule": "ansorlite.graph.module",
     "Graph": "ansorlite.graph.ir",
     "AnsorliteError": "ansorlite.errors",
+    "UsageError": "ansorlite.errors",
+    "ModelError": "ansorlite.errors",
+    "LogError": "ansorlite.errors",
+    "ScheduleError": "ansorlite.errors",
+    "BuildError": "ansorlite.errors",
+    "MeasureError": "ansorlite.errors",
+    "MachineError": "ansorlite.errors",
+    "MissingExtra": "ansorlite.errors",
 }
 
 __all__ = ["__version__", *_PUBLIC]

@@ -1,56 +1,152 @@
 """The command line: `ansorlite tune | tune-op | show | bench | compare | log | ...`.
 
 Each command is a function from parsed arguments to an exit status; `COMMANDS` lists them. Results
-go to standard output, progress and errors to standard error. Status 0: done; 1: an AnsorliteError,
-printed as one line; 2: wrong usage; 130: Ctrl-C before anything was found; 141: the reader of the
-output went away.
+go to standard output, progress and errors to standard error, an error on one line. Status 0: done;
+2: input that is wrong (arguments, names, files); 1: a failure; 130: Ctrl-C before anything was
+found; 141: the reader of the output went away; 143 and 129: ended by SIGTERM or SIGHUP, which
+otherwise do what Ctrl-C does: the log is complete, the workers are gone, the best so far is shown.
 """
 
 import argparse
+import contextlib
 import os
+import resource
+import signal
 import sys
-from collections.abc import Callable, Sequence
+import threading
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 import ansorlite
 from ansorlite import cli_bench, cli_compare, cli_logs
-from ansorlite.errors import AnsorliteError, ModelError
+from ansorlite import cli_options as opt
+from ansorlite.cli_options import NETWORK_STAGES
+from ansorlite.cli_paths import readable, writable
+from ansorlite.errors import AnsorliteError, MachineError, MeasureError, ModelError, UsageError
+from ansorlite.files import write_whole
 from ansorlite.settings import settings
+from ansorlite.streams import drop_unwritten, occupy_standard_descriptors, one_line, put, tell
 
 if TYPE_CHECKING:
     from ansorlite.graph.ir import Graph
     from ansorlite.search.result import TuneResult
     from ansorlite.task import SearchTask
 
-OK, FAILED, INTERRUPTED, BROKEN_PIPE = 0, 1, 130, 141
-STAGES = ("dag", "sketches", "program", "features", "llvm", "asm")
-NETWORK_STAGES = ("passes", "partition", "svg")
-ROWS = ("random", "plain", "best")
+OK, FAILED, WRONG, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 130, 141
 TIMED_RUNS, TIMED_S = 20, 2.0  # at most so many runs of a network, and about so long
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit status. Wrong usage leaves through SystemExit (2)."""
-    args = _parser().parse_args(argv)
+    """Run one command; returns the exit status."""
+    occupy_standard_descriptors()
+    with _warnings_on_one_line(), _signals_that_end() as ended:
+        status = _run(argv)
+    if ended:
+        status = 128 + ended[0]
+    lost = drop_unwritten()
+    if lost is not None and status == OK:
+        if isinstance(lost, BrokenPipeError):
+            return BROKEN_PIPE
+        return _failed(f"cannot write to standard output: {lost}", FAILED)
+    return status
+
+
+def _run(argv: Sequence[str] | None) -> int:
     try:
+        args = _parser().parse_args(argv)
         settings()  # a wrong variable is told now, not after hours
-        status: int = args.run(args)
-        sys.stdout.flush()
-        return status
+        return int(args.run(args))
+    except SystemExit as leaving:  # argparse: --help, --version, wrong usage
+        return leaving.code if isinstance(leaving.code, int) else FAILED
     except AnsorliteError as error:
-        _say(f"ansorlite: {' '.join(str(error).split())}")
-        return FAILED
+        return _failed(str(error), error.status)
     except KeyboardInterrupt:
-        _say("ansorlite: interrupted before anything was found")
-        return INTERRUPTED
+        return _failed("interrupted before anything was found", INTERRUPTED)
     except BrokenPipeError:
-        # What is still buffered would fail again when the interpreter ends.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
+    except MemoryError:
+        return _failed(f"not enough memory: free some{_memory_limit()}", FAILED)
+    except (OSError, ImportError) as error:
+        place = f"{error.filename}: " if isinstance(error, OSError) and error.filename else ""
+        reason = getattr(error, "strerror", None) or error
+        return _failed(f"{place}{reason}{_memory_limit()}", FAILED)
+    except Warning as warning:  # python -W error
+        return _failed(f"a warning that is to be an error: {warning}", FAILED)
+    except RecursionError:
+        return _failed("the input is nested too deeply: flatten it", FAILED)
+    except Exception as error:
+        if os.environ.get("ANSORLITE_DEBUG", "0").strip() not in ("", "0"):
+            tell(traceback.format_exc())
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        return _failed(
+            f"{type(error).__name__}: {error} ({Path(last.filename).name}:{last.lineno}): that is"
+            " a defect of ansorlite, ANSORLITE_DEBUG=1 shows where",
+            FAILED,
+        )
+
+
+def _memory_limit() -> str:
+    """The limit of this process's memory in words: libraries tell others than the true cause."""
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if limit == resource.RLIM_INFINITY:
+        return ""
+    return f" (memory is limited to {limit >> 20} MiB: ulimit -v allows more)"
+
+
+def _failed(text: str, status: int) -> int:
+    tell(f"ansorlite: {one_line(text)}")
+    return status
+
+
+@contextlib.contextmanager
+def _signals_that_end() -> Iterator[list[int]]:
+    """SIGTERM and SIGHUP end a command as Ctrl-C does; the second one ends the process at once.
+
+    The list that is given has the signal, once it came. Signals that are ignored (nohup) stay so.
+    """
+    came: list[int] = []
+
+    def end(number: int, frame: object) -> None:
+        came.append(number)
+        signal.signal(number, signal.SIG_DFL)
+        raise KeyboardInterrupt
+
+    before = {}
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is signal.SIG_DFL:
+                before[number] = signal.signal(number, end)
+    try:
+        yield came
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def _warnings_on_one_line() -> Iterator[None]:
+    def show(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        tell(f"ansorlite: warning: {one_line(str(message))}", file)
+
+    before = warnings.showwarning
+    warnings.showwarning = show
+    try:
+        yield
+    finally:
+        warnings.showwarning = before
 
 
 # ---- commands -----------------------------------------------------------------------------------
@@ -60,7 +156,7 @@ def tune(args: argparse.Namespace) -> int:
     """Tune all subgraphs of a network; print the tables and what the network gained."""
     from ansorlite.pipeline import auto_schedule
 
-    output = _writable(args.output) if args.output else None
+    output = writable(args.output, args.log, args.network) if args.output else None
     graph = _network(args)
     module = auto_schedule(
         graph,
@@ -78,9 +174,9 @@ def tune(args: argparse.Namespace) -> int:
     text = f"{report}\n"
     if not report.interrupted:
         text += _compare_with_plain(graph, module)
-    print(text, end="")
-    if output is not None:
-        output.write_text(text, encoding="utf-8")
+    if output is not None:  # first, as nobody may read what is printed
+        _write(output, text)
+    put(text, end="")
     return OK
 
 
@@ -89,6 +185,8 @@ def tune_op(args: argparse.Namespace) -> int:
     from ansorlite.report.tables import TaskRow, task_table
     from ansorlite.search.tune import tune as tune_task
 
+    if args.pretrained is not None:
+        readable(args.pretrained)
     task = _task(args)
     result = tune_task(
         task,
@@ -105,14 +203,14 @@ def tune_op(args: argparse.Namespace) -> int:
         if result.interrupted:
             raise KeyboardInterrupt
         if result.predicted is not None:
-            print(f"{task.name}: nothing was measured; the model's choice is\n{result.predicted}")
+            put(f"{task.name}: nothing was measured; the model's choice is\n{result.predicted}")
             return OK
-        raise AnsorliteError(_nothing_found(result))
+        raise MeasureError(_nothing_found(result))
     best = result.best
-    print(str(best).partition("\n")[0])
+    put(str(best).partition("\n")[0])
     row = TaskRow(task.name, task.flop, 1, best.latency_s, result.trials, best.least_s)
-    print(task_table([row], None if best.peak is None else best.peak.flops_all))
-    print(result.time_table())
+    put(task_table([row], None if best.peak is None else best.peak.flops_all))
+    put(result.time_table())
     return OK
 
 
@@ -121,12 +219,12 @@ def show(args: argparse.Namespace) -> int:
     if args.stage in NETWORK_STAGES:
         from ansorlite.report.networks import network_stage
 
-        print(network_stage(_named(args.case, args.batch, dict(args.dim)), args.stage), end="")
+        put(network_stage(_named(args.case, args.batch, dict(args.dim)), args.stage), end="")
         return OK
     from ansorlite.report.show import roofline, stage
 
     if args.dim:
-        raise AnsorliteError(f"--dim is for networks ({', '.join(NETWORK_STAGES)}): leave it out")
+        raise UsageError(f"--dim is for networks ({', '.join(NETWORK_STAGES)}): leave it out")
     task = _task(args)
     row = args.row or ("best" if args.log else "random")
     if args.roofline:
@@ -134,14 +232,14 @@ def show(args: argparse.Namespace) -> int:
     else:
         text, problems = stage(task, args.stage, row, args.log, args.seed)
     for problem in problems:
-        _say(f"log: {problem}")
-    print(text, end="")
+        tell(f"log: {problem}")
+    put(text, end="")
     return OK
 
 
 def devices(args: argparse.Namespace) -> int:
     """What kernels are made for: the machine, its limits, and the libraries that make them."""
-    from ansorlite.codegen.openmp import runtime
+    from ansorlite.codegen.openmp import max_threads
     from ansorlite.measure.calibrate import calibrate, calibration
     from ansorlite.measure.peak import measure_peak
     from ansorlite.report.limits import calibration_text
@@ -156,7 +254,7 @@ def devices(args: argparse.Namespace) -> int:
         ("vectors", f"{target.vector_registers} of {target.vector_bytes} B"),
         ("l1, l2", f"{target.l1_bytes // kib} KiB, {target.l2_bytes // kib} KiB a core"),
         ("l3", f"{target.l3_bytes // kib} KiB shared" if target.l3_bytes else "none"),
-        ("openmp", runtime().library or "none: kernels run on one thread"),
+        ("threads", str(max_threads())),
         (
             "multiply-add",
             f"{peak.flops_all / 1e9:.1f} GFLOP/s, one core {peak.flops_one / 1e9:.1f}",
@@ -166,42 +264,47 @@ def devices(args: argparse.Namespace) -> int:
         *_versions(),
     ]
     for name, value in lines:
-        print(f"{name:<13} {value}")
-    print(
+        put(f"{name:<13} {value}")
+    put(
         f"{'calibration':<13} {'none: run devices --calibrate once' if known is None else ''}",
         end="",
     )
-    print("" if known is None else calibration_text(known))
+    put("" if known is None else calibration_text(known))
     return OK
 
 
 def bench(args: argparse.Namespace) -> int:
     """Tune the operator suite, or networks, and time them against peers."""
-    return cli_bench.bench(args, _writable)
+    return cli_bench.bench(args)
 
 
 def log(args: argparse.Namespace) -> int:
     """Say what is in tuning logs, or write a new one from them."""
-    print(cli_logs.log(args))
+    put(cli_logs.log(args))
     return OK
 
 
 def replay(args: argparse.Namespace) -> int:
     """Lower, check and time recorded programs again; status 1 if one is not right."""
     text, right = cli_logs.replay(args, lambda name: _named(name, None, {}))
-    print(text)
+    put(text)
     return OK if right else FAILED
 
 
 def simulate(args: argparse.Namespace) -> int:
     """Let policies search what a log holds, without building or measuring."""
-    print(cli_logs.simulate(args, lambda name: _named(name, None, {})))
+    put(cli_logs.simulate(args, lambda name: _named(name, None, {})))
     return OK
 
 
 def compare(args: argparse.Namespace) -> int:
     """Run searchers under the same budgets and show how far each came."""
-    return cli_compare.compare(args, lambda name: _named(name, None, {}), _writable)
+    return cli_compare.compare(args, lambda name: _named(name, None, {}))
+
+
+def pretrain(args: argparse.Namespace) -> int:
+    """Measure programs of tasks like those of networks and save a cost model of this machine."""
+    return cli_compare.pretrain(args, lambda name: _named(name, None, {}))
 
 
 # ---- their parts --------------------------------------------------------------------------------
@@ -220,9 +323,9 @@ def _named(name: str, batch: int | None, dims: dict[str, int]) -> "Graph":
     try:
         graph = ansorlite.network(name, batch or 1)
     except ModelError as error:
-        raise AnsorliteError(f"{error}; an ONNX file is given as ./{name} or {name}.onnx") from None
+        raise UsageError(f"{error}; an ONNX file is given as ./{name} or {name}.onnx") from None
     if dims:
-        raise AnsorliteError(f"network {name} has no dynamic dimensions: leave out --dim")
+        raise UsageError(f"network {name} has no dynamic dimensions: leave out --dim")
     return graph
 
 
@@ -231,13 +334,11 @@ def _task(args: argparse.Namespace) -> "SearchTask":
     return task
 
 
-def _writable(path: Path) -> Path:
-    """The path, found out before hours of tuning to be one that can be written to."""
+def _write(path: Path, text: str) -> None:
     try:
-        path.touch()
+        write_whole(path, text)
     except OSError as error:
-        raise AnsorliteError(f"cannot write {path}: {error.strerror}") from error
-    return path
+        raise MachineError(f"cannot write {path}: {error.strerror}") from error
 
 
 def _nothing_found(result: "TuneResult") -> str:
@@ -301,165 +402,7 @@ def _versions() -> list[tuple[str, str]]:
     return found
 
 
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
-
-
-# ---- arguments ----------------------------------------------------------------------------------
-
-
-def _count(text: str) -> int:
-    if not (text.isascii() and text.isdecimal()):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number >= 0")
-    return int(text)
-
-
-def _positive(text: str) -> int:
-    if (n := _count(text)) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number >= 1")
-    return n
-
-
-def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds > 0")
-    return value
-
-
-def _dim(text: str) -> tuple[str, int]:
-    name, _, number = text.rpartition("=")
-    if not name:
-        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=N, for example N=1 or data.2=224")
-    return name, _positive(number)
-
-
-def _search_options(p: argparse.ArgumentParser, trials: int | None, what: str = "") -> None:
-    what = what or (
-        "64 a subgraph where no budget is given" if trials is None else f"default {trials}"
-    )
-    p.add_argument(
-        "--trials", type=_count, metavar="N", default=trials, help=f"programs to measure ({what})"
-    )
-    p.add_argument(
-        "--timeout", type=_seconds, metavar="S", help="wall-clock seconds for everything"
-    )
-    p.add_argument("--log", type=Path, metavar="F", help="tuning log, continued where it exists")
-    p.add_argument("--seed", type=_count, metavar="K", default=0, help="default 0")
-    p.add_argument("-q", "--quiet", action="store_true", help="no progress")
-
-
-def _tune_options(p: argparse.ArgumentParser) -> None:
-    p.add_argument("network", metavar="NETWORK|FILE.onnx")
-    _search_options(p, None)
-    p.add_argument("--batch", type=_positive, metavar="N", help="first extent of every input")
-    _dim_option(p)
-    p.add_argument(
-        "--scheduler",
-        choices=("gradient", "ucb", "round-robin", "round-robin-limits"),
-        default="gradient",
-        help="which task gets the next round (gradient)",
-    )
-    p.add_argument("--exact", action="store_true", help="no Winograd, nothing rounded otherwise")
-    p.add_argument("--output", type=Path, metavar="F", help="write the closing tables there, too")
-
-
-def _dim_option(p: argparse.ArgumentParser) -> None:
-    p.add_argument(
-        "--dim",
-        type=_dim,
-        metavar="NAME=N",
-        action="append",
-        default=[],
-        help="extent of a dynamic dimension of an ONNX file, by name or place (data.2=224)",
-    )
-
-
-def _case_options(p: argparse.ArgumentParser) -> None:
-    _what_option(p, "CASE", "a case of the operator suite, such as C2D:2")
-
-
-def _what_option(p: argparse.ArgumentParser, metavar: str, meaning: str) -> None:
-    p.add_argument("case", metavar=metavar, help=meaning)
-    p.add_argument("--batch", type=_positive, metavar="N", help="default 1, or as in the file")
-
-
-def _tune_op_options(p: argparse.ArgumentParser) -> None:
-    _case_options(p)
-    _search_options(p, 64)
-    p.add_argument(
-        "--policy",
-        metavar="NAME",
-        default="evolutionary",
-        help="the searcher: evolutionary (default), random, template-xgb, ... (see compare)",
-    )
-    p.add_argument("--pretrained", type=Path, metavar="F", help="model of `ansorlite pretrain`")
-    p.add_argument(
-        "--others",
-        nargs="+",
-        metavar="CASE",
-        default=[],
-        help="learn from what the log has of them",
-    )
-
-
-def _show_options(p: argparse.ArgumentParser) -> None:
-    _what_option(p, "CASE|NETWORK|FILE.onnx", "a case of the operator suite, or a network")
-    _dim_option(p)
-    p.add_argument(
-        "--stage",
-        choices=(*STAGES, *NETWORK_STAGES),
-        default="program",
-        help=f"of a case (default program), or of a network: {', '.join(NETWORK_STAGES)}",
-    )
-    p.add_argument("--log", type=Path, metavar="F", help="tuning log whose best program is shown")
-    p.add_argument("--row", choices=ROWS, help="best where a log is given, otherwise random")
-    p.add_argument("--seed", type=_count, metavar="K", default=0, help="of the random row")
-    p.add_argument(
-        "--roofline", action="store_true", help="the limits of the case and of the program instead"
-    )
-
-
-def _devices_options(p: argparse.ArgumentParser) -> None:
-    p.add_argument(
-        "--calibrate",
-        action="store_true",
-        help="measure caches and register tiles now (some ten seconds) and keep the figures",
-    )
-
-
-def _log_options(p: argparse.ArgumentParser) -> None:
-    cli_logs.log_options(p, _positive)
-
-
-def _replay_options(p: argparse.ArgumentParser) -> None:
-    cli_logs.replay_options(p, _positive)
-
-
-def _simulate_options(p: argparse.ArgumentParser) -> None:
-    cli_logs.simulate_options(p, _positive)
-
-
-def pretrain(args: argparse.Namespace) -> int:
-    """Measure programs of tasks like those of networks and save a cost model of this machine."""
-    return cli_compare.pretrain(args, lambda name: _named(name, None, {}), _writable)
-
-
-def _pretrain_options(p: argparse.ArgumentParser) -> None:
-    cli_compare.pretrain_options(p, _seconds, _count)
-
-
-def _compare_options(p: argparse.ArgumentParser) -> None:
-    cli_compare.compare_options(p, _seconds, _positive)
-
-
-def _bench_options(p: argparse.ArgumentParser) -> None:
-    p.add_argument("what", choices=tuple(cli_bench.PEERS), help="the operator suite, or networks")
-    _search_options(p, None, cli_bench.DEFAULT_BUDGETS)
-    cli_bench.bench_options(p, _positive)
+# ---- the table of commands -----------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -473,21 +416,31 @@ class Command:
 
 
 COMMANDS = (
-    Command("tune", tune, _tune_options, "tune a network and show what it gained"),
-    Command("tune-op", tune_op, _tune_op_options, "tune one operator"),
-    Command("show", show, _show_options, "print a stage between operator and machine code"),
-    Command("bench", bench, _bench_options, "time operators or networks against peers"),
-    Command("compare", compare, _compare_options, "run searchers under the same budgets"),
-    Command("pretrain", pretrain, _pretrain_options, "train a cost model of this machine once"),
-    Command("log", log, _log_options, "say what is in tuning logs, merge or distill them"),
-    Command("replay", replay, _replay_options, "lower, check and time recorded programs again"),
-    Command("simulate", simulate, _simulate_options, "let policies search what a log holds"),
-    Command("devices", devices, _devices_options, "print the machine and its limits"),
+    Command("tune", tune, opt.tune_options, "tune a network and show what it gained"),
+    Command("tune-op", tune_op, opt.tune_op_options, "tune one operator"),
+    Command("show", show, opt.show_options, "print a stage between operator and machine code"),
+    Command("bench", bench, opt.bench_options, "time operators or networks against peers"),
+    Command("compare", compare, opt.compare_options, "run searchers under the same budgets"),
+    Command(
+        "pretrain",
+        pretrain,
+        opt.pretrain_options,
+        "train a cost model of this machine once",
+    ),
+    Command("log", log, opt.log_options, "say what is in tuning logs, merge or distill them"),
+    Command(
+        "replay",
+        replay,
+        opt.replay_options,
+        "lower, check and time recorded programs again",
+    ),
+    Command("simulate", simulate, opt.simulate_options, "let policies search what a log holds"),
+    Command("devices", devices, opt.devices_options, "print the machine and its limits"),
 )
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser("ansorlite", description=ansorlite.__doc__)
+    parser = opt.Parser("ansorlite", description=ansorlite.__doc__)
     parser.add_argument("--version", action="version", version=ansorlite.__version__)
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     for c in COMMANDS:

@@ -4,12 +4,13 @@ Functions from parsed arguments to an exit status; rows are printed and written 
 """
 
 import argparse
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from ansorlite.errors import AnsorliteError
+from ansorlite.cli_paths import folder, writable
+from ansorlite.errors import AnsorliteError, UsageError
+from ansorlite.streams import one_line, put, tell
 
 OK, FAILED = 0, 1
 PEERS = {"ops": ("torch", "numpy"), "networks": ("onnxruntime", "torch")}
@@ -39,21 +40,21 @@ def bench_options(p: argparse.ArgumentParser, count: Callable[[str], int]) -> No
     p.add_argument("--output", type=Path, metavar="F", help="default results/<what>.jsonl")
 
 
-def bench(args: argparse.Namespace, writable: Callable[[Path], Path]) -> int:
+def bench(args: argparse.Namespace) -> int:
     """Tune cases or networks and time them against peers."""
     peers = DEFAULT_PEERS[args.what] if args.peers is None else tuple(args.peers)
     foreign = [p for p in peers if p not in PEERS[args.what]]
     if foreign:
-        raise AnsorliteError(
+        raise UsageError(
             f"{foreign[0]} is no peer of {args.what}: choose {', '.join(PEERS[args.what])}"
         )
     trials, timeout = BUDGETS[args.what]
     args.trials = trials if args.trials is None else args.trials
     args.timeout = timeout if args.timeout is None else args.timeout
-    return (_ops if args.what == "ops" else _networks)(args, peers, writable)
+    return (_ops if args.what == "ops" else _networks)(args, peers)
 
 
-def _ops(args: argparse.Namespace, peers: tuple[str, ...], writable: Callable[[Path], Path]) -> int:
+def _ops(args: argparse.Namespace, peers: tuple[str, ...]) -> int:
     from ansorlite.bench import ops
 
     cases = ops.suite(args.only)
@@ -66,28 +67,26 @@ def _ops(args: argparse.Namespace, peers: tuple[str, ...], writable: Callable[[P
         log=args.log,
         peer_python=args.peer_python,
     )
-    output = writable(args.output or Path("results") / f"ops_b{args.batch}.jsonl")
-    print(ops.head_text(options.peers), flush=True)
+    output = _output(args, f"ops_b{args.batch}.jsonl", ops.read_rows)
+    put(ops.head_text(options.peers))
 
     def each(row: ops.BenchRow) -> None:
-        print(ops.row_text(row), flush=True)
+        put(ops.row_text(row))
         ops.merge_rows(output, [row])
 
     missing: list[str] = []
 
     def failed(case: str, error: AnsorliteError) -> None:
         missing.append(case)
-        print(f"{case}: {error}", file=sys.stderr)
+        tell(one_line(f"{case}: {error}"))
 
     rows = ops.bench_ops(cases, options, each, failed)
     if rows:
-        print(ops.table(rows).splitlines()[-2])
+        put(ops.table(rows).splitlines()[-2])
     return FAILED if missing else OK
 
 
-def _networks(
-    args: argparse.Namespace, peers: tuple[str, ...], writable: Callable[[Path], Path]
-) -> int:
+def _networks(args: argparse.Namespace, peers: tuple[str, ...]) -> int:
     from ansorlite.bench import networks
 
     names = networks.suite(args.only)
@@ -95,16 +94,29 @@ def _networks(
         batch=args.batch, timeout=args.timeout, trials=args.trials, seed=args.seed, log=args.log
     )
     options = replace(options, peers=peers, peer_python=args.peer_python)
-    output = writable(args.output or Path("results") / "networks.jsonl")
-    print(networks.head_text(peers), flush=True)
+    output = _output(args, "networks.jsonl", networks.read_rows)
+    put(networks.head_text(peers))
     missing = 0
     for name in names:
         try:
             row = networks.bench_network(name, options)
         except AnsorliteError as error:
             missing += 1
-            print(f"{name}: {error}", file=sys.stderr)
+            tell(one_line(f"{name}: {error}"))
             continue
-        print(networks.row_text(row), flush=True)
+        put(networks.row_text(row))
         networks.merge_rows(output, row)
     return FAILED if missing else OK
+
+
+def _output(args: argparse.Namespace, default: str, read: Callable[[Path], object]) -> Path:
+    """The file of the rows, which holds nothing else; a table goes beside it as .txt."""
+    path: Path = args.output or Path("results") / default
+    if path.suffix == ".txt":
+        raise UsageError(f"{path} is where the table goes: name the rows otherwise, such as .jsonl")
+    if args.output is None:
+        folder(path.parent)
+    else:
+        path = writable(path, args.log, args.peer_python)
+    read(path)
+    return path

@@ -4,12 +4,13 @@ Searchers under the same budgets, in turn; and the model that one of them begins
 """
 
 import argparse
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ansorlite.errors import AnsorliteError, MissingExtra, ModelError
+from ansorlite.cli_paths import folder, readable, writable
+from ansorlite.errors import MissingExtra, ModelError, UsageError
+from ansorlite.streams import put, tell
 
 if TYPE_CHECKING:
     from ansorlite.graph.ir import Graph
@@ -41,7 +42,6 @@ def compare_options(
 def compare(
     args: argparse.Namespace,
     network: Callable[[str], "Graph"],
-    writable: Callable[[Path], Path],
 ) -> int:
     """Run the searchers; a line a run as it ends, then a table; Ctrl-C keeps those so far."""
     from ansorlite.bench.compare import CompareOptions, curves, table
@@ -52,8 +52,15 @@ def compare(
 
     if args.searchers == "list":
         for name, s in SEARCHERS.items():
-            print(f"{name:22} {s.what}")
+            put(f"{name:22} {s.what}")
         return 0
+    output = None if args.output is None else writable(args.output, args.what)
+    if args.plot is not None:
+        writable(args.plot, args.output, args.what)
+    if args.logs is not None:
+        folder(args.logs)
+    if args.pretrained is not None:
+        readable(args.pretrained)
     what = _what(args.what, network)
     flop = _flop(what)
     trials = 64 if args.trials is None and args.timeout is None else args.trials
@@ -64,31 +71,28 @@ def compare(
     def each(run: Run) -> None:
         runs.append(run)
         best = float(run.best()[-1]) if run.latency_s else None
-        print(
+        tell(
             f"{run.policy} seed {run.seed}: {format_latency(best)} after {len(run.latency_s)} "
-            f"trials, {format_seconds(run.wall_s)}",
-            file=sys.stderr,
-            flush=True,
+            f"trials, {format_seconds(run.wall_s)}"
         )
 
     names = list(dict.fromkeys(n.strip() for n in args.searchers.split(",") if n.strip()))
     if not names:
-        raise AnsorliteError("no searcher is named: give --searchers A,B,... or 'list'")
-    output = None if args.output is None else writable(args.output)
+        raise UsageError("no searcher is named: give --searchers A,B,... or 'list'")
     try:
         run_all(what, names, options, each, output)
     except KeyboardInterrupt:
         if not runs:
             raise
-        print("interrupted: the runs that ended are kept", file=sys.stderr)
-    print(table(runs, flop), end="")
+        tell("interrupted: the runs that ended are kept")
+    put(table(runs, flop), end="")
     if args.plot is not None:
         try:
             plot(curves(runs, flop, False), args.plot, "trials", "best GFLOP/s")
             second = args.plot.with_stem(f"{args.plot.stem}-seconds")
             plot(curves(runs, flop, True), second, "seconds", "best GFLOP/s")
         except MissingExtra as error:
-            print(f"no plot: {error}", file=sys.stderr)
+            tell(f"no plot: {error}")
     return 0
 
 
@@ -139,17 +143,12 @@ def pretrain_options(
 def pretrain(
     args: argparse.Namespace,
     network: Callable[[str], "Graph"],
-    writable: Callable[[Path], Path],
 ) -> int:
     """Measure, train and save; a line a task on standard error."""
     from ansorlite.pretrain import pretrain as make
 
-    output = writable(args.output)
-
-    def tell(line: str) -> None:
-        print(line, file=sys.stderr, flush=True)
-
+    output = writable(args.output, args.log)
     graphs = [network(name) for name in args.networks]
     make(graphs, args.minutes, output, log=args.log, seed=args.seed, kind=args.model, tell=tell)
-    print(f"{output}: use it with --policy one-shot --pretrained {output}")
+    put(f"{output}: use it with --policy one-shot --pretrained {output}")
     return 0

@@ -4,13 +4,15 @@ Each is a function from parsed arguments to lines of text, which `cli` prints.
 """
 
 import argparse
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import ansorlite
-from ansorlite.errors import AnsorliteError, LogError, ModelError
-from ansorlite.records import Record, RecordLog, distill, read_log
+from ansorlite.cli_paths import writable
+from ansorlite.errors import LogError, ModelError, UsageError
+from ansorlite.record_fields import CHOSEN
+from ansorlite.records import LogContents, Record, RecordLog, distill, read_log
 
 if TYPE_CHECKING:
     from ansorlite.graph.ir import Graph
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
 ACTIONS = ("stats", "merge", "distill")
 POLICIES = ("evolutionary", "random")
+MOST_NAME, MOST_DIGITS = 64, 6  # characters of a case that a record names, digits of its batch
 
 
 def log_options(p: argparse.ArgumentParser, count: Callable[[str], int]) -> None:
@@ -34,27 +37,35 @@ def log(args: argparse.Namespace) -> str:
     if args.what == "stats":
         return "\n\n".join(f"{path}\n{log_stats(read_log(path))}" for path in args.logs)
     if args.output is None:
-        raise AnsorliteError(f"log {args.what} writes a new log: say where with --output")
+        raise UsageError(f"log {args.what} writes a new log: say where with --output")
+    writable(args.output)
     if args.output.exists() and args.output.stat().st_size:
-        raise AnsorliteError(f"{args.output} exists: name a new log, so that nothing is lost")
-    found, choices = list[Record](), list[Record]()
-    damaged = 0
-    for path in args.logs:
-        contents = read_log(path)
-        found += contents.records
-        choices += contents.choices
-        damaged += len(contents.problems)
+        raise UsageError(f"{args.output} exists: name a new log, so that nothing is lost")
+    contents = [read_log(path) for path in args.logs]
+    found = [r for c in contents for r in c.records]
     kept = merged(found) if args.what == "merge" else distill(found, args.keep)
     with RecordLog(args.output, fsync=False) as out:
-        for r in (*kept, *merged(choices)):
+        for r in _in_order(contents, kept):
             out.append(r)
     lines = f"{len(kept)} of {len(found)} records of {len(args.logs)} logs in {args.output}"
+    damaged = sum(len(c.problems) for c in contents)
     return lines + (f"; {damaged} damaged lines left out" if damaged else "")
 
 
 def merged(records: Iterable[Record]) -> tuple[Record, ...]:
     """All records in order, those that occur again left out."""
     return tuple({r.to_json(): r for r in records}.values())
+
+
+def _in_order(contents: Sequence[LogContents], kept: Iterable[Record]) -> tuple[Record, ...]:
+    """What is kept and all choices, log by log as they stand there: a later line counts more."""
+    wanted = {id(r) for r in kept}
+    return merged(
+        r
+        for c in contents
+        for r in sorted((*c.records, *c.choices), key=lambda r: r.line)
+        if id(r) in wanted or r.status == CHOSEN
+    )
 
 
 def replay_options(p: argparse.ArgumentParser, count: Callable[[str], int]) -> None:
@@ -80,7 +91,8 @@ def replay(args: argparse.Namespace, network: Callable[[str], "Graph"]) -> tuple
     from ansorlite.report.logs import replayed_table
     from ansorlite.search.replay import replay as run_again
 
-    valid = [r for r in read_log(args.log).records if r.ok]
+    contents = read_log(args.log)
+    valid = [r for r in contents.records if r.ok]
     if not valid:
         raise LogError(f"{args.log} has no valid record: there is nothing to run again")
     tasks = _tasks_of(valid, map(network, args.networks))
@@ -88,7 +100,15 @@ def replay(args: argparse.Namespace, network: Callable[[str], "Graph"]) -> tuple
     # Kernels of networks were timed with constants from memory (see `pipeline.auto_schedule`).
     with LocalRunner(policy=TimingPolicy(fresh_constants=bool(args.networks))) as runner:
         found = list(run_again(chosen, tasks, runner=runner))
-    return replayed_table(found), all(r.latency_s is not None for r in found)
+    return _told(replayed_table(found), contents), all(r.latency_s is not None for r in found)
+
+
+def _told(text: str, contents: LogContents, left_out: int = 0) -> str:
+    """A table, and a line on what of the log is not in it."""
+    damage = [contents.damage] if contents.damage else []
+    if left_out:
+        damage.append(f"records that are in no space searched here: {left_out}")
+    return "\n".join([text, *(f"log: {line}" for line in damage)])
 
 
 def simulate_options(p: argparse.ArgumentParser, count: Callable[[str], int]) -> None:
@@ -104,7 +124,8 @@ def simulate(args: argparse.Namespace, network: Callable[[str], "Graph"]) -> str
     from ansorlite.search.simulate import RecordedTask, simulate_policy
     from ansorlite.space.sketch import sketches
 
-    records = read_log(args.log).records
+    contents = read_log(args.log)
+    records, left_out = contents.records, 0
     tasks = _tasks_of(records, map(network, args.networks))
     found = []
     for key, task in tasks.items():
@@ -112,6 +133,7 @@ def simulate(args: argparse.Namespace, network: Callable[[str], "Graph"]) -> str
         if not own:
             continue
         recorded = RecordedTask(task, sketches(task.dag, task.target), own)
+        left_out += recorded.left_out
         for name in args.policies:
             runs = [
                 simulate_policy(recorded, name, args.trials, seed) for seed in range(args.seeds)
@@ -119,7 +141,7 @@ def simulate(args: argparse.Namespace, network: Callable[[str], "Graph"]) -> str
             found.append((task.name, len(recorded), name, recorded.best_s, runs))
     if not found:
         raise LogError(f"{args.log} has no record for this machine of a task that is known")
-    return simulated_table(found, args.trials)
+    return _told(simulated_table(found, args.trials), contents, left_out)
 
 
 def _tasks_of(records: Iterable[Record], networks: Iterable["Graph"]) -> dict[str, "SearchTask"]:
@@ -143,8 +165,8 @@ def _network_tasks(graphs: Iterable["Graph"]) -> dict[str, "SearchTask"]:
 
 def _suite_tasks(name: str) -> dict[str, "SearchTask"]:
     """The cases of the suite that records call `name` ("C2D:2 batch 1"), by workload key."""
-    case, _, batch = name.partition(" batch ")
-    if batch and not batch.isdecimal():
+    case, _, batch = name[:MOST_NAME].partition(" batch ")
+    if batch and not (batch.isascii() and batch.isdecimal() and len(batch) <= MOST_DIGITS):
         return {}
     tasks: dict[str, SearchTask] = {}
     for constant in (None, True, False):

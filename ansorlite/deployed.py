@@ -1,27 +1,26 @@
 """A saved network, loaded with numpy alone: no compiler, no search, no source network.
 
 In: a folder that `CompiledModule.save` wrote. Out: `DeployedModule`, callable like the module that
-was saved. Raises ModelError for a folder that is no such network, lacks its library, or needs a
-CPU feature that this machine does not have.
+was saved. Every file is compared with the manifest before it is used, and what the library tells of
+itself with the manifest's tables. Raises ModelError for a folder that is no such network, is not as
+it was saved, lacks its library, or needs a CPU feature that this machine does not have.
 """
 
 import ctypes
-import json
+import os
 import platform
 import threading
-import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
+from ansorlite.calls import Array, Operand, Results, address, new_lock
 from ansorlite.errors import ModelError
+from ansorlite.manifest import LIBRARY, VALUE, WEIGHTS, Metadata, check_files, read_metadata
+from ansorlite.names import brief
 
-Array = npt.NDArray[Any]
-FORMAT = 1
-LIBRARY, METADATA, WEIGHTS = "libnetwork.so", "network.json", "weights.bin"
 ARCHITECTURES = {"AMD64": "x86_64", "arm64": "aarch64"}  # other words for the same
 
 
@@ -41,40 +40,39 @@ class DeployedModule:
     """Callable network; calls are serialised, they share one arena."""
 
     def __init__(self, folder: str | Path) -> None:
-        path = Path(folder)
-        self.metadata = _metadata(path)
-        _check_machine(self.metadata, path)
-        library = path / LIBRARY
-        if not library.is_file():
-            raise ModelError(
-                f"{path} has no {LIBRARY}: link it there, by: {self.metadata.get('link')}"
-            )
         try:
-            self._library = ctypes.CDLL(str(library.resolve()))
-        except OSError as error:
-            raise ModelError(f"{library} cannot be loaded: {error}") from None
-        self._library.network_open.restype = ctypes.c_void_p
-        self._library.network_open.argtypes = (ctypes.c_char_p, ctypes.POINTER(ctypes.c_char_p))
-        self._library.network_run.argtypes = (ctypes.c_void_p,) * 3
-        self._library.network_run.restype = None
-        self._library.network_close.argtypes = (ctypes.c_void_p,)
-        self._lock = threading.Lock()
+            path = Path(folder)
+        except TypeError:
+            raise ModelError(f"a {type(folder).__name__} names no folder: give a path") from None
+        self.metadata = read_metadata(path)
+        _check_machine(self.metadata, path)
+        found = check_files(path, self.metadata)
+        self._library = _library(path / LIBRARY, found, self.metadata)
+        self._folder = path.resolve()
+        self._lock = new_lock(self)
+        self._operands, self._results = (
+            [Operand(v["name"], v["shape"], v["dtype"], kind) for v in self.metadata[f"{kind}s"]]
+            for kind in ("input", "output")
+        )
+        self._fresh = tuple(map(Results, self._results))
+        self._read = (ctypes.c_void_p * max(1, len(self._operands)))()
+        self._written = (ctypes.c_void_p * max(1, len(self._results)))()
+        self._places = ctypes.addressof(self._read), ctypes.addressof(self._written)
         self._net: int | None = None
         why = ctypes.c_char_p()
-        weights = str((path / WEIGHTS).resolve()).encode()
+        weights = os.fsencode((path / WEIGHTS).resolve())
         self._net = self._library.network_open(weights, ctypes.byref(why))
         if not self._net:
             raise ModelError(f"{path} cannot be opened: {(why.value or b'?').decode()}")
-        if not self._library.network_is_parallel():
-            warnings.warn(
-                "no OpenMP runtime found, the network runs on one thread: install libgomp",
-                UserWarning,
-                stacklevel=3,
-            )
+        self._run = self._library.network_run
 
     def __del__(self) -> None:
         if getattr(self, "_net", None):
             self._library.network_close(self._net)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy, or what a pickle becomes, is loaded from the same folder."""
+        return DeployedModule, (self._folder,)
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -84,18 +82,27 @@ class DeployedModule:
     def outputs(self) -> tuple[str, ...]:
         return tuple(v["name"] for v in self.metadata["outputs"])
 
-    def __call__(self, *args: npt.ArrayLike, **named: npt.ArrayLike) -> Array | tuple[Array, ...]:
+    def __call__(
+        self, /, *args: npt.ArrayLike, **named: npt.ArrayLike
+    ) -> Array | tuple[Array, ...]:
         """Run on arrays in input order, or by input name; one array, or a tuple in output order.
 
         Raises ModelError for a wrong number, shape or dtype of inputs.
         """
-        given = [
-            _checked(v, x)
-            for v, x in zip(self.metadata["inputs"], self._ordered(args, named), strict=True)
-        ]
-        results = [np.empty(v["shape"], v["dtype"]) for v in self.metadata["outputs"]]
+        if named or len(args) != len(self._operands):
+            args = tuple(self._ordered(args, named))
+        given: list[Any] = []
+        for w, x in zip(self._operands, args):  # noqa: B905 (a call takes microseconds)
+            given.append(x if w.fits(x) else w.read(x))
         with self._lock:
-            self._library.network_run(self._net, _pointers(given), _pointers(results))
+            for k, x in enumerate(given):
+                self._read[k] = address(x)
+            results = [r.take() for r in self._fresh]
+            for k, y in enumerate(results):
+                self._written[k] = address(y)
+            if self._run(self._net, *self._places):
+                why = self._library.network_why(self._net)
+                raise ModelError(f"the network cannot run: {why.decode()}")
         return results[0] if len(results) == 1 else tuple(results)
 
     def _ordered(
@@ -106,14 +113,16 @@ class DeployedModule:
             raise ModelError("give the network's inputs in order or by name, not both")
         wrong = [n for n in named if n not in names]
         if wrong:
-            raise ModelError(f"the network has no input {wrong[0]} (it has: {', '.join(names)})")
+            raise ModelError(
+                f"the network has no input {brief(wrong[0])} (it has: {_listed(names)})"
+            )
         missing = [n for n in names if n not in named] if named else []
         if missing:
-            raise ModelError(f"no value is given for input {missing[0]}")
+            raise ModelError(f"no value is given for input {brief(missing[0])}")
         found = [named[n] for n in names] if named else list(args)
         if len(found) != len(names):
             raise ModelError(
-                f"the network takes {len(names)} inputs ({', '.join(names)}), got {len(found)}"
+                f"the network takes {len(names)} inputs ({_listed(names)}), got {len(found)}"
             )
         return found
 
@@ -123,23 +132,86 @@ def load_module(folder: str | Path) -> DeployedModule:
     return DeployedModule(folder)
 
 
-def _metadata(path: Path) -> dict[str, Any]:
-    file = path / METADATA
-    if not file.is_file():
-        raise ModelError(f"{path} holds no saved network: it has no {METADATA}")
+class _Value(ctypes.Structure):
+    """`network_value` of network.h."""
+
+    _fields_ = (
+        ("name", ctypes.c_void_p),
+        ("name_bytes", ctypes.c_longlong),
+        ("dtype", ctypes.c_char_p),
+        ("rank", ctypes.c_int),
+        ("shape", ctypes.POINTER(ctypes.c_longlong)),
+        ("bytes", ctypes.c_longlong),
+    )
+
+
+_loaded: dict[Path, list[str]] = {}  # SHA-256 of what was loaded from each path
+_loading = threading.Lock()
+
+
+def _spelled(file: Path, digest: str) -> str:
+    """A path of the file that stands for no other content that this process has loaded.
+
+    The dynamic loader takes a path that is spelled as before for the library that it has already,
+    also where another network was saved there since.
+    """
+    path = file.resolve()
+    with _loading:
+        known = _loaded.setdefault(path, [])
+        if digest not in known:
+            known.append(digest)
+        return os.path.join(path.parent, *["."] * known.index(digest), path.name)
+
+
+def _library(file: Path, digest: str, metadata: Metadata) -> ctypes.CDLL:
+    """The library, with the signatures of its functions, proven to be that of the manifest."""
     try:
-        found = json.loads(file.read_text())
-    except ValueError as error:
-        raise ModelError(f"{file} is damaged: {error}") from None
-    if not isinstance(found, dict) or found.get("format") != FORMAT:
-        version = found.get("format") if isinstance(found, dict) else None
-        raise ModelError(f"{file} has format {version}; this version reads {FORMAT}: save it anew")
-    return found
+        library = ctypes.CDLL(_spelled(file, digest))
+    except OSError as error:
+        raise ModelError(f"{file} cannot be loaded: {error}") from None
+    try:
+        library.network_identity.restype = ctypes.c_char_p
+        library.network_open.restype = ctypes.c_void_p
+        library.network_open.argtypes = (ctypes.c_char_p, ctypes.POINTER(ctypes.c_char_p))
+        library.network_run.argtypes = (ctypes.c_void_p,) * 3
+        library.network_run.restype = ctypes.c_int
+        library.network_why.argtypes = (ctypes.c_void_p,)
+        library.network_why.restype = ctypes.c_char_p
+        library.network_close.argtypes = (ctypes.c_void_p,)
+        known_as = library.network_identity()
+        tables = {
+            "inputs": _told(library.network_inputs),
+            "outputs": _told(library.network_outputs),
+        }
+    except AttributeError as error:
+        raise ModelError(f"{file} is no library of a saved network: {error}") from None
+    if known_as != metadata["identity"].encode():
+        raise ModelError(f"{file} is another network's: copy all files of one network, or link it")
+    for kind, told in tables.items():
+        if told != [{key: v[key] for key in VALUE} for v in metadata[kind]]:
+            raise ModelError(f"{file} has other {kind} than the manifest: save the network anew")
+    return library
+
+
+def _told(function: Any) -> list[dict[str, Any]]:
+    """The library's own table of inputs or outputs."""
+    table = ctypes.POINTER(_Value)()
+    function.argtypes = (ctypes.POINTER(ctypes.POINTER(_Value)),)
+    n = function(ctypes.byref(table))
+    return [
+        {
+            "name": ctypes.string_at(v.name, v.name_bytes).decode("utf-8", "surrogatepass"),
+            "shape": v.shape[: v.rank],
+            "dtype": v.dtype.decode(),
+            "bytes": v.bytes,
+        }
+        for v in table[:n]
+    ]
 
 
 def _check_machine(metadata: Mapping[str, Any], path: Path) -> None:
     here = ARCHITECTURES.get(platform.machine(), platform.machine())
-    made_for = str(metadata["triple"]).split("-")[0]
+    made_for = metadata["triple"].split("-")[0]
     if made_for != here:
         raise ModelError(f"{path} is {made_for} code, and this machine is {here}")
     flags = cpu_flags()
@@ -151,15 +223,5 @@ def _check_machine(metadata: Mapping[str, Any], path: Path) -> None:
         )
 
 
-def _checked(v: Mapping[str, Any], x: npt.ArrayLike) -> Array:
-    array = np.asarray(x)
-    if list(array.shape) != v["shape"] or str(array.dtype) != v["dtype"]:
-        raise ModelError(
-            f"input {v['name']} is {array.dtype}{list(array.shape)}, expected "
-            f"{v['dtype']}{v['shape']}"
-        )
-    return np.ascontiguousarray(array)
-
-
-def _pointers(arrays: Sequence[Array]) -> Any:
-    return (ctypes.c_void_p * max(1, len(arrays)))(*(a.ctypes.data for a in arrays))
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(brief(n) for n in names)

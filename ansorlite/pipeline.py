@@ -6,13 +6,13 @@ debug output, timings and `ansorlite show --stage` use. Open the folder of a sta
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, overload
 
 from ansorlite.codegen.build import build_program
 from ansorlite.codegen.image import KernelImage
-from ansorlite.errors import AnsorliteError
+from ansorlite.errors import UsageError
 from ansorlite.graph.contest import Contender, fastest_in_place
 from ansorlite.graph.ir import Graph
 from ansorlite.graph.module import CompiledModule
@@ -24,6 +24,13 @@ from ansorlite.measure.runner import LocalRunner
 from ansorlite.measure.timing import TimingPolicy
 from ansorlite.report.tables import TaskRow, task_table, time_table
 from ansorlite.schedule.lower import lower
+from ansorlite.search.arguments import (
+    check_callable,
+    check_names,
+    check_number,
+    check_target,
+    check_whole,
+)
 from ansorlite.search.forms import Forms
 from ansorlite.search.objectives import Objective, OverNetworks
 from ansorlite.search.result import TuneResult
@@ -114,14 +121,19 @@ def auto_schedule(
     otherwise, such as batch norm folded into weights.
 
     More keyword arguments go to `search.tune.Session`. Returns one module a network. Raises
-    AnsorliteError for a scheduler that does not exist.
+    UsageError for a scheduler that does not exist.
     """
     if scheduler not in SCHEDULERS:
-        raise AnsorliteError(
-            f"no scheduler is called {scheduler!r}: choose {', '.join(SCHEDULERS)}"
-        )
+        raise UsageError(f"no scheduler is called {scheduler!r}: choose {', '.join(SCHEDULERS)}")
+    check_names(session, [f.name for f in fields(Session)])
+    check_target(target)
+    check_number("form_rtol", form_rtol)
+    check_callable("objective", objective)
+    check_callable("on_round", on_round)
+    if early_stop_trials is not None:
+        check_whole("early_stop_trials", early_stop_trials, 1)
     machine = target or Target.detect()
-    graphs = [network] if isinstance(network, Graph) else list(network)
+    graphs = _graphs(network)
     parts = [partition(optimize(g, exact)) for g in graphs]  # passes, partition, expression
     rtol = 0.0 if exact else form_rtol
     weighted, places, weights = shared_tasks([network_tasks(p, machine, rtol) for p in parts])
@@ -142,6 +154,7 @@ def auto_schedule(
             OverNetworks(weights, objective) if objective else None,
             early_stop_trials,
             on_round,
+            race_follows=True,
         )
         peak = measure_peak(machine) if n_trials != 0 else None
         modules = []
@@ -161,6 +174,17 @@ def auto_schedule(
             )
             modules.append(module)
     return modules[0] if isinstance(network, Graph) else modules
+
+
+def _graphs(network: Graph | Sequence[Graph]) -> list[Graph]:
+    found: list[Any] = list(network) if isinstance(network, list | tuple) else [network]
+    for thing in found:
+        if not isinstance(thing, Graph):
+            raise UsageError(
+                f"{type(thing).__name__} is no network: give what load_onnx or network returns, or "
+                "a list of them"
+            )
+    return found
 
 
 def shared_tasks(
@@ -224,7 +248,7 @@ def raced_in_place(
     found = []
     for result, pick in zip(results, picks, strict=True):
         found.append(result.with_rival(pick - 1) if pick else result)
-        if pick and (best := found[-1].best) is not None:
+        if result.rivals and (best := found[-1].best) is not None:
             run.choose((best.record, best.latency_s))
     return found
 

@@ -16,19 +16,28 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NoReturn, Self
+from typing import Any, Self
 
-from ansorlite.errors import LogError
+from ansorlite.errors import LogError, LogWriteError
+from ansorlite.record_fields import (
+    CHOSEN,
+    FIELDS,
+    FORMAT,
+    OK,
+    Damaged,
+    check_fields,
+    check_sense,
+    is_int,
+    load_object,
+    shown,
+)
 
 if sys.platform != "win32":
     import fcntl
 
-FORMAT = 1
-OK = "OK"
-CHOSEN = "CHOSEN"
 MOST_STEPS = 4096  # of different sketches that are kept to be shared
 _STEPS: dict[str, tuple[Any, ...]] = {}
 
@@ -41,6 +50,7 @@ class Record:
     `steps` holds JSON values (nested lists become tuples); `holes` maps a hole's name to the
     values chosen, never to an index into its table of options. `latency_s` is None unless the
     program ran; `times_s` are the single repeats. `timestamp` is seconds since 1970.
+    `line` is no part of what is written.
     """
 
     format: int = FORMAT
@@ -61,6 +71,7 @@ class Record:
     build_s: float = 0.0
     run_s: float = 0.0
     version: str = ""
+    line: int = field(default=0, compare=False)  # where it stands in a log that was read, from 1
 
     def __post_init__(self) -> None:
         # Callers pass numpy scalars, enums and lists; what is kept equals what is read back.
@@ -96,11 +107,11 @@ class Record:
 
     def to_json(self) -> str:
         """One line without its newline. Raises LogError where a value has no place in JSON."""
-        data = {f.name: getattr(self, f.name) for f in fields(self)}
+        data = {name: getattr(self, name) for name in FIELDS}
         try:
-            _check_fields(data)
+            check_fields(data)
             return json.dumps(data, allow_nan=False, separators=(",", ":"))
-        except (_Damaged, TypeError, ValueError) as error:
+        except (Damaged, TypeError, ValueError) as error:
             raise LogError(
                 f"cannot log trial {self.trial} of task {self.task_name or self.task}: {error}"
             ) from error
@@ -112,37 +123,15 @@ class Record:
         Raises LogError that names the field that is missing or wrong.
         """
         try:
-            return _record_of(_load_object(line))
-        except _Damaged as error:
+            return _record_of(load_object(line))
+        except Damaged as error:
             raise LogError(f"this line is no record: {error}") from error
 
 
-class _Damaged(Exception):
-    """Text or values that make no record; the message says why."""
-
-
-def _load_object(line: str) -> dict[str, Any]:
-    try:
-        data = json.loads(line, parse_constant=_no_constant)
-    except (ValueError, RecursionError) as error:
-        raise _Damaged(f"not a JSON object: {error}") from error
-    if not isinstance(data, dict):
-        raise _Damaged(f"not a JSON object: {line[:40]!r}")
-    return data
-
-
-def _record_of(data: Mapping[str, Any]) -> Record:
-    for name in _FIELDS:
-        if name not in data:
-            raise _Damaged(f"field {name!r} is missing")
-    _check_fields(data)
-    return Record(**{name: data[name] for name in _FIELDS})
-
-
-def _check_fields(data: Mapping[str, Any]) -> None:
-    for name, (test, wanted) in _FIELDS.items():
-        if not test(data[name]):
-            raise _Damaged(f"field {name!r} is not {wanted}: {str(data[name])[:40]!r}")
+def _record_of(data: Mapping[str, Any], line: int = 0) -> Record:
+    check_fields(data)
+    check_sense(data)
+    return Record(**{name: data[name] for name in FIELDS}, line=line)
 
 
 def _frozen(value: Any) -> Any:
@@ -162,85 +151,6 @@ def _shared(steps: tuple[Any, ...]) -> tuple[Any, ...]:
 
 def _interned(text: Any) -> Any:
     return sys.intern(text) if type(text) is str else text
-
-
-def _no_constant(text: str) -> NoReturn:
-    raise ValueError(f"{text} is not a number of JSON")
-
-
-def _is_int(value: object) -> bool:
-    return type(value) is int
-
-
-def _is_number(value: object) -> bool:
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        return False
-    try:
-        return math.isfinite(float(value))
-    except OverflowError:
-        return False
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str)
-
-
-def _is_json(value: object) -> bool:
-    match value:
-        case None | bool() | int() | str():
-            return True
-        case float():
-            return math.isfinite(value)
-        case list() | tuple():
-            return all(map(_is_json, value))
-        case dict():
-            # json.dumps would turn other keys into text without a word.
-            return all(map(_is_text, value)) and all(map(_is_json, value.values()))
-    return False
-
-
-def _is_steps(value: object) -> bool:
-    return isinstance(value, list | tuple) and _is_json(value)
-
-
-def _is_holes(value: object) -> bool:
-    return isinstance(value, dict) and all(
-        isinstance(k, str) and isinstance(v, list) and all(map(_is_int, v))
-        for k, v in value.items()
-    )
-
-
-def _is_times(value: object) -> bool:
-    return isinstance(value, list) and all(map(_is_number, value))
-
-
-def _is_latency(value: object) -> bool:
-    return value is None or (_is_number(value) and isinstance(value, int | float) and value > 0)
-
-
-_INT = (_is_int, "an integer")
-_NUMBER = (_is_number, "a finite number")
-_TEXT = (_is_text, "text")
-_FIELDS: Mapping[str, tuple[Callable[[object], bool], str]] = {
-    "format": (lambda value: _is_int(value) and value == FORMAT, f"{FORMAT}"),
-    "target": _TEXT,
-    "task": _TEXT,
-    "task_name": _TEXT,
-    "sketch": _TEXT,
-    "steps": (_is_steps, "a list of finite numbers, text, lists and mappings"),
-    "holes": (_is_holes, "a mapping from hole names to lists of integers"),
-    "status": _TEXT,
-    "times_s": (_is_times, "a list of finite numbers"),
-    "latency_s": (_is_latency, "a positive finite number or null"),
-    "error": _TEXT,
-    "round": _INT,
-    "trial": _INT,
-    "seed": _INT,
-    "timestamp": _NUMBER,
-    "build_s": _NUMBER,
-    "run_s": _NUMBER,
-    "version": _TEXT,
-}
 
 
 @dataclass(frozen=True)
@@ -266,15 +176,26 @@ class LogContents:
     problems: tuple[LogProblem, ...]
     choices: tuple[Record, ...] = ()
 
+    @property
+    def damage(self) -> str:
+        """What was skipped, in one line; empty if nothing was."""
+        first = next(iter(self.problems), None)
+        if first is None or len(self.problems) == 1:
+            return "" if first is None else f"a damaged line is left out: {first}"
+        return f"{len(self.problems)} damaged lines are left out, the first is {first}"
+
 
 def read_log(path: str | os.PathLike[str]) -> LogContents:
     """Read a log, also while a tuner appends to it.
 
-    A damaged line (a torn last one, too) becomes a `LogProblem`; all others are kept. Raises
-    LogError if the file cannot be read, is no tuning log, or was written in another format.
+    Takes no lock and writes nothing. A damaged line (a torn last one, too) becomes a `LogProblem`;
+    all others are kept. Raises LogError if the file cannot be read, is no tuning log, or was
+    written in another format.
     """
     path = _expanded(path)
     try:
+        if path.is_char_device() or path.is_block_device():
+            raise LogError(f"the tuning log {path} is a device: name a file")
         data = path.read_bytes()
     except FileNotFoundError as error:
         raise LogError(f"there is no tuning log {path}: check the path") from error
@@ -284,17 +205,27 @@ def read_log(path: str | os.PathLike[str]) -> LogContents:
 
 
 def _parse(data: bytes, path: Path) -> LogContents:
-    records, problems = [], []
+    records: list[Record] = []
+    problems: list[LogProblem] = []
+    others: list[_OtherFormat] = []
     lines = data.split(b"\n")
     for number, raw in enumerate(lines, start=1):
         if not raw.strip():
             continue
         try:
-            records.append(_parse_line(raw, number, path))
-        except _Damaged as damage:
+            records.append(_parse_line(raw, number))
+        except Damaged as damage:
             # Every complete line ends in a newline, so text after the last one was cut off.
             torn = "torn last line, " if number == len(lines) else ""
             problems.append(LogProblem(number, f"{torn}{damage}"))
+            if isinstance(damage, _OtherFormat):
+                others.append(damage)
+    # A few lines among many are damage, as all others are.
+    if len(others) > 0 and len(others) >= len(records):
+        raise LogError(
+            f"{path} {others[0]}, this version reads format {FORMAT}: "
+            "start a new log, or use the version of ansorlite that wrote this one"
+        )
     if problems and not records and not _begins_like_a_log(data):
         raise LogError(
             f"{path} is not a tuning log ({problems[0]}): name another file, it was left as it is"
@@ -304,19 +235,20 @@ def _parse(data: bytes, path: Path) -> LogContents:
     return LogContents(measured, tuple(problems), choices)
 
 
-def _parse_line(raw: bytes, number: int, path: Path) -> Record:
+class _OtherFormat(Damaged):
+    """A line that claims another format; the message says where and which."""
+
+
+def _parse_line(raw: bytes, number: int) -> Record:
     try:
         text = raw.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise _Damaged(f"byte {error.start} is not UTF-8") from error
-    data = _load_object(text)
+        raise Damaged(f"byte {error.start} is not UTF-8") from error
+    data = load_object(text)
     claimed = data.get("format")
-    if _is_int(claimed) and claimed != FORMAT:
-        raise LogError(
-            f"{path} line {number} has log format {claimed}, this version reads format {FORMAT}: "
-            "start a new log, or use the version of ansorlite that wrote this one"
-        )
-    return _record_of(data)
+    if is_int(claimed) and claimed != FORMAT:
+        raise _OtherFormat(f"line {number} has log format {shown(claimed)}")
+    return _record_of(data, number)
 
 
 def _begins_like_a_log(data: bytes) -> bool:
@@ -359,12 +291,12 @@ class RecordLog:
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise LogError(
+            raise LogWriteError(
                 f"another tuner is writing to {self.path}: wait until it has ended, "
                 "or give this run a log of its own"
             ) from error
         except OSError as error:
-            raise LogError(
+            raise LogWriteError(
                 f"cannot lock {self.path} ({error.strerror}): put the log on a local disk"
             ) from error
 
@@ -377,15 +309,17 @@ class RecordLog:
         data = line.encode("ascii")
         try:
             if os.fstat(self._fd).st_nlink == 0:
-                raise LogError(f"the tuning log {self.path} was deleted: continue with a new one")
+                raise LogWriteError(
+                    f"the tuning log {self.path} was deleted: continue with a new one"
+                )
             written = os.write(self._fd, data)
             self._torn = written < len(data)
             if self._fsync:
                 os.fsync(self._fd)
         except OSError as error:
-            raise LogError(f"cannot write to {self.path}: {error.strerror}") from error
+            raise LogWriteError(f"cannot write to {self.path}: {error.strerror}") from error
         if self._torn:
-            raise LogError(
+            raise LogWriteError(
                 f"cannot write to {self.path}: {written} of {len(data)} bytes were taken, "
                 "free some disk space and continue with the same log"
             )
@@ -444,18 +378,25 @@ def choice(record: Record, latency_s: float) -> Record:
     return replace(record, status=CHOSEN, latency_s=latency_s, timestamp=time.time())
 
 
-def chosen(contents: LogContents, tasks: Iterable[str], target: str) -> Record | None:
+def chosen(
+    contents: LogContents,
+    tasks: Iterable[str],
+    target: str,
+    fits: Callable[[Record], bool] = lambda record: True,
+) -> Record | None:
     """The record that the last run settled on for any of these tasks; None if there is none.
 
-    A choice is out of date when a program measured after it is faster.
+    What is last is told by the order of the log, not by clocks. A choice is out of date when a
+    program measured after it is faster. Records that do not fit, of either kind, do not count.
     """
     keys = set(tasks)
     own = [c for c in contents.choices if c.task in keys and c.target == target]
-    if not own:
+    last = next((c for c in reversed(own) if fits(c)), None)
+    if last is None:
         return None
-    last = max(own, key=lambda c: c.timestamp)
-    later = [r for r in contents.records if r.ok and r.timestamp > last.timestamp]
-    if any(r.task in keys and r.target == target and _latency(r) < _latency(last) for r in later):
+    known = _latency(last)
+    later = [r for r in contents.records if r.ok and r.line > last.line and _latency(r) < known]
+    if any(r.task in keys and r.target == target and fits(r) for r in later):
         return None
     return replace(last, status=OK)
 

@@ -1,12 +1,13 @@
 """Every environment variable that ansorlite reads, declared in one place.
 
 Goes in: `os.environ`, read once, at the first call of `settings()`. Comes out: a frozen `Settings`.
-A value that makes no sense raises an `AnsorliteError` naming the variable, the value and what is
+A value that makes no sense raises a `UsageError` naming the variable, the value and what is
 allowed; an unknown variable with our prefix is a warning, because it is most likely a typo.
 Nothing else in the package reads the environment for its own options.
 """
 
 import difflib
+import os
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from functools import cache
 from os import environ
 from pathlib import Path
 
-from ansorlite.errors import AnsorliteError
+from ansorlite.errors import UsageError
 
 PREFIX = "ANSORLITE_"
 VARIABLES: tuple[tuple[str, str], ...] = (
@@ -24,27 +25,33 @@ VARIABLES: tuple[tuple[str, str], ...] = (
     ("ANSORLITE_VERIFY", "0 or 1: verify every level between the stages"),
     ("ANSORLITE_NUM_THREADS", "threads of a kernel; default: the processors we may use"),
     ("ANSORLITE_BUILD_WORKERS", "processes that compile; default: the processors we may use"),
+    ("ANSORLITE_MAX_BYTES", "limit of a network's values; default: half of the memory we may use"),
 )
 MAX_THREADS = 4096
+MAX_BYTES = 1 << 60
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The values of `VARIABLES`; None where the default is found out elsewhere."""
+    """The values of `VARIABLES`; None where the default is found out elsewhere.
 
-    cache_dir: Path
+    `cache_dir` is None where there is no home directory either: then nothing is kept.
+    """
+
+    cache_dir: Path | None
     debug: int = 0
     dump: Path | None = None
     verify: bool = False
     num_threads: int | None = None
     build_workers: int | None = None
+    max_bytes: int | None = None
 
 
 @cache
 def settings() -> Settings:
     """The settings of this process (`settings.cache_clear()` reads them anew).
 
-    Raises AnsorliteError if a variable has a value that makes no sense.
+    Raises UsageError if a variable has a value that makes no sense.
     """
     return read_settings(environ)
 
@@ -59,12 +66,13 @@ def read_settings(env: Mapping[str, str]) -> Settings:
             warnings.warn(f"{name} is set, but ansorlite does not read it: {hint}", stacklevel=3)
     dump = _text(env, "DUMP")
     return Settings(
-        cache_dir=_cache_dir(env),
+        cache_dir=cache_dir(env),
         debug=_integer(env, "DEBUG", 0, 5) or 0,
         dump=_directory("DUMP", dump) if dump else None,
         verify=_boolean(env, "VERIFY"),
         num_threads=_integer(env, "NUM_THREADS", 1, MAX_THREADS),
         build_workers=_integer(env, "BUILD_WORKERS", 1, MAX_THREADS),
+        max_bytes=_integer(env, "MAX_BYTES", 1, MAX_BYTES),
     )
 
 
@@ -77,9 +85,9 @@ def _integer(env: Mapping[str, str], name: str, low: int, high: int) -> int | No
     if not text:
         return None
     # isdecimal keeps out "1_000", "+3" and "1e3", which int() or a shell would read differently
-    if not (text.isascii() and text.isdecimal() and low <= int(text) <= high):
-        raise AnsorliteError(
-            f"{PREFIX}{name}={text!r} is not a whole number from {low} to {high}: correct it"
+    if not (text.isascii() and text.isdecimal() and low <= int(text[:9]) <= high):
+        raise UsageError(
+            f"{PREFIX}{name}={text[:40]!r} is not a whole number from {low} to {high}: correct it"
         )
     return int(text)
 
@@ -91,21 +99,35 @@ def _boolean(env: Mapping[str, str], name: str) -> bool:
         case "1" | "true" | "yes" | "on":
             return True
         case other:
-            raise AnsorliteError(
+            raise UsageError(
                 f"{PREFIX}{name}={other!r} is neither true nor false: set it to 0 or 1"
             )
 
 
 def _directory(name: str, text: str) -> Path:
-    path = Path(text).expanduser()
-    if path.exists() and not path.is_dir():
-        raise AnsorliteError(f"{PREFIX}{name}={text!r} is a file: name a directory")
+    path = _expanded(text)
+    if path is None:
+        raise UsageError(f"{PREFIX}{name}={text!r}: no home directory is known, name a full path")
+    # a folder that may not be searched exists, too
+    if os.path.lexists(path) and not path.is_dir():
+        raise UsageError(f"{PREFIX}{name}={text!r} is a file: name a directory")
     return path
 
 
-def _cache_dir(env: Mapping[str, str]) -> Path:
+def cache_dir(env: Mapping[str, str]) -> Path | None:
+    """The folder for what is kept of the machine; None where no home directory is known."""
     if text := _text(env, "CACHE_DIR"):
         return _directory("CACHE_DIR", text)
     # XDG base directory specification: a relative XDG_CACHE_HOME is to be ignored
     base = Path(env.get("XDG_CACHE_HOME") or "~/.cache")
-    return (base if base.is_absolute() else Path("~/.cache").expanduser()) / "ansorlite"
+    found = base if base.is_absolute() else _expanded("~/.cache")
+    return None if found is None else found / "ansorlite"
+
+
+def _expanded(text: str) -> Path | None:
+    """The path; None where it needs a home directory, and neither HOME nor passwd has one."""
+    try:
+        path = Path(text).expanduser()
+    except RuntimeError:
+        return None
+    return path if path.is_absolute() or not text.startswith("~") else None

@@ -18,7 +18,10 @@ from typing import Any
 import llvmlite.binding as llvm
 import numpy as np
 
+from ansorlite.errors import UsageError
+
 SYSFS_CPU = Path("/sys/devices/system/cpu")
+CGROUPS, OWN_CGROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 KIB, MIB = 1024, 1024 * 1024
 
 
@@ -51,11 +54,12 @@ class Target:
         for name in ("cores", "vector_bytes", "vector_registers", "l1_bytes", "cache_line"):
             value = getattr(self, name)
             if not isinstance(value, int) or value < 1:
-                raise ValueError(f"Target.{name} is {value!r}: it must be a positive integer")
-        if not (self.l2_bytes >= 0 and self.l3_bytes >= 0):
-            raise ValueError(f"Target l2_bytes={self.l2_bytes}, l3_bytes={self.l3_bytes}: not < 0")
+                raise UsageError(f"Target.{name} is {value!r}: it must be a positive integer")
+        sizes = (self.l2_bytes, self.l3_bytes)
+        if not all(isinstance(n, int) and n >= 0 for n in sizes):
+            raise UsageError(f"Target l2_bytes={self.l2_bytes}, l3_bytes={self.l3_bytes}: not < 0")
         if self.vector_bytes & (self.vector_bytes - 1):
-            raise ValueError(f"Target.vector_bytes is {self.vector_bytes}: not a power of two")
+            raise UsageError(f"Target.vector_bytes is {self.vector_bytes}: not a power of two")
 
     @staticmethod
     def detect() -> "Target":
@@ -66,10 +70,10 @@ class Target:
     def cross(name: str, cores: int = 1) -> "Target":
         """A target by preset name, independent of the host; the names are `PRESETS`' keys.
 
-        Raises ValueError for an unknown name.
+        Raises UsageError for an unknown name.
         """
         if name not in PRESETS:
-            raise ValueError(f"no target preset {name!r}: choose one of {', '.join(PRESETS)}")
+            raise UsageError(f"no target preset {name!r}: choose one of {', '.join(PRESETS)}")
         return Target(cores=cores, **PRESETS[name])
 
     @staticmethod
@@ -104,11 +108,11 @@ class Target:
 
     @staticmethod
     def from_json(data: dict[str, Any]) -> "Target":
-        """Inverse of `to_json`; raises ValueError where a field is missing or unknown."""
+        """Inverse of `to_json`; raises UsageError where a field is missing or unknown."""
         names = {f.name for f in fields(Target)}
         if names != data.keys():
             odd = ", ".join(sorted(names ^ data.keys()))
-            raise ValueError(f"target in JSON: missing or unknown field {odd}")
+            raise UsageError(f"target in JSON: missing or unknown field {odd}")
         return Target(**data)
 
     def __str__(self) -> str:
@@ -190,9 +194,65 @@ def _vector_unit(arch: str, enabled: dict[str, bool]) -> tuple[int, int]:
 
 
 def _available_cores() -> int:
+    """Processors that this process may run on, no more than its containers have time for."""
+    count = os.cpu_count() or 1
     if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+        count = len(os.sched_getaffinity(0))
+    quota = _cpu_quota()
+    return count if quota is None else max(1, min(count, int(quota)))
+
+
+def _cpu_quota(own: Path = OWN_CGROUPS, root: Path = CGROUPS) -> float | None:
+    """Processors that the control groups of this process leave it, None without a limit.
+
+    Threads beyond a quota do not run more: the whole process waits for the next period. Each group
+    is limited by its own quota and those above it; in a container the path may be that of the
+    machine, while the container's own group lies at the root.
+    """
+    try:
+        lines = own.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return None
+    quotas: list[float] = []
+    for line in lines:
+        _, _, rest = line.partition(":")
+        names, _, path = rest.partition(":")
+        if names == "":  # version 2
+            tops, read = [root, root / "unified"], _quota_v2
+        elif "cpu" in names.split(","):
+            tops, read = [root / names, root / "cpu"], _quota_v1
+        else:
+            continue
+        parts = [p for p in path.split("/") if p not in ("", "..")]
+        for top in tops:
+            folders = [top.joinpath(*parts[:n]) for n in range(len(parts) + 1)]
+            quotas += [q for q in map(read, folders) if q is not None]
+    return min(quotas, default=None)
+
+
+def _quota_v2(folder: Path) -> float | None:
+    """cpu.max holds microseconds in a period, or "max", and the period."""
+    return _quota(_words(folder / "cpu.max"))
+
+
+def _quota_v1(folder: Path) -> float | None:
+    """-1 for no limit."""
+    return _quota(_words(folder / "cpu.cfs_quota_us") + _words(folder / "cpu.cfs_period_us"))
+
+
+def _quota(words: list[str]) -> float | None:
+    try:
+        limit_us, period_us = map(float, words)
+    except ValueError:
+        return None
+    return limit_us / period_us if limit_us > 0 and period_us > 0 else None
+
+
+def _words(file: Path) -> list[str]:
+    try:
+        return file.read_text(encoding="utf-8", errors="replace").split()
+    except OSError:
+        return []
 
 
 def _caches(root: Path = SYSFS_CPU) -> dict[int, int]:
@@ -207,7 +267,8 @@ def _caches(root: Path = SYSFS_CPU) -> dict[int, int]:
     for index in sorted((root / f"cpu{first}" / "cache").glob("index*")):
         try:
             kind, level, size = (
-                (index / name).read_text().strip() for name in ("type", "level", "size")
+                (index / name).read_text(encoding="utf-8").strip()
+                for name in ("type", "level", "size")
             )
             if kind in ("Data", "Unified"):
                 found[int(level)] = _size_bytes(size)

@@ -44,6 +44,16 @@ def test_stats_count_what_there_is(run: Run, tmp_path: Path, task: SearchTask) -
     assert "failures: RUN_ERROR 1" in out and "damaged: line 4" in out
 
 
+def test_names_in_a_log_are_no_commands_to_a_terminal(
+    run: Run, tmp_path: Path, task: SearchTask
+) -> None:
+    odd = replace(record(task), task_name="a\nb\x1b[2J", timestamp=1e300)
+    log = write(tmp_path / "log", [odd])
+    status, out, _ = run("log", "stats", log)
+    assert status == 0 and "a\\nb\\x1b[2J" in out
+    assert out.replace("\n", "").isprintable() and out.count("\n") == 6
+
+
 def test_merge_keeps_everything_once(run: Run, tmp_path: Path, task: SearchTask) -> None:
     a = write(tmp_path / "a", [record(task), record(task, 1)])
     b = write(tmp_path / "b", [record(task, 1), record(task, 2)])
@@ -61,11 +71,11 @@ def test_distill_keeps_the_best(run: Run, tmp_path: Path, task: SearchTask) -> N
 def test_nothing_is_overwritten(run: Run, tmp_path: Path, task: SearchTask) -> None:
     a, b = write(tmp_path / "a", [record(task)]), write(tmp_path / "b", [record(task, 1)])
     status, _, err = run("log", "merge", a, "--output", b)
-    assert status == 1 and "exists: name a new log" in err
+    assert status == 2 and "exists: name a new log" in err
     status, _, err = run("log", "merge", a)
-    assert status == 1 and "--output" in err
+    assert status == 2 and "--output" in err
     status, _, err = run("log", "stats", tmp_path / "none")
-    assert status == 1 and "no tuning log" in err
+    assert status == 2 and "no tuning log" in err
 
 
 def test_recorded_programs_run_again(run: Run, tmp_path: Path, task: SearchTask) -> None:
@@ -88,7 +98,7 @@ def test_programs_that_cannot_run_again(run: Run, tmp_path: Path, task: SearchTa
 def test_a_log_without_a_valid_record(run: Run, tmp_path: Path, task: SearchTask) -> None:
     log = write(tmp_path / "log", [record(task, status="RUN_ERROR", latency_s=None)])
     status, _, err = run("replay", log)
-    assert status == 1 and "no valid record" in err
+    assert status == 2 and "no valid record" in err
 
 
 def test_policies_search_what_was_recorded(run: Run, tmp_path: Path, task: SearchTask) -> None:
@@ -104,7 +114,7 @@ def test_policies_search_what_was_recorded(run: Run, tmp_path: Path, task: Searc
 def test_nothing_to_search(run: Run, tmp_path: Path, task: SearchTask) -> None:
     elsewhere = write(tmp_path / "a", [record(task, target="other")])
     status, _, err = run("simulate", elsewhere)
-    assert status == 1 and "no record for this machine" in err
+    assert status == 2 and "no record for this machine" in err
     failed = write(tmp_path / "b", [record(task, status="RUN_ERROR", latency_s=None)])
     status, _, err = run("simulate", failed)
-    assert status == 1 and "no valid record" in err
+    assert status == 2 and "no valid record" in err

@@ -12,20 +12,26 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-MAX_LINES = 500
+MAX_LINES = 700
 FOLDERS = ("ansorlite", "workloads", "scripts", "tests")
 
 # Everybody may import these; they import nothing but each other.
-BASE = {"errors", "settings"}
+BASE = {"calls", "errors", "files", "names", "settings", "streams"}
 _SEARCHING = {"ir", "te", "target", "task", "schedule", "space", "cost", "codegen", "measure"}
 # What each folder or module of ansorlite may import, beside BASE and itself; lowest first. A module
 # with a line of its own (as report.stages) does not count as part of its folder.
 ALLOWED: dict[str, set[str]] = {
+    "names": set(),
+    "calls": set(),
     "errors": set(),
+    "files": set(),
     "settings": set(),
+    "streams": set(),
     "target": set(),
-    "deployed": set(),
-    "records": set(),
+    "manifest": set(),
+    "deployed": {"manifest"},
+    "record_fields": set(),
+    "records": {"record_fields"},
     "report": set(),
     "ir": set(),
     "te": {"ir"},
@@ -50,7 +56,7 @@ ALLOWED: dict[str, set[str]] = {
         "report.limits",
         "search",
     },
-    "graph": {*_SEARCHING, "deployed", "records", "search"},
+    "graph": {*_SEARCHING, "manifest", "deployed", "records", "search"},
     "report.networks": {"graph", "report"},
     "workloads": {"ir", "te", "target", "task", "graph"},
     "bench": {*_SEARCHING, "measure.limits", "records", "report", "search", "workloads"},
@@ -66,6 +72,8 @@ TOP = {
     "cli_bench",
     "cli_compare",
     "cli_logs",
+    "cli_options",
+    "cli_paths",
     "__init__",
     "__main__",
 }  # these may import everything

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ansorlite.errors import AnsorliteError
+from ansorlite.errors import UsageError
 from ansorlite.settings import VARIABLES, Settings, read_settings, settings
 
 
@@ -22,6 +22,7 @@ def test_every_variable_reaches_its_field() -> None:
         "ANSORLITE_VERIFY": "yes",
         "ANSORLITE_NUM_THREADS": " 8 ",
         "ANSORLITE_BUILD_WORKERS": "2",
+        "ANSORLITE_MAX_BYTES": "1000000",
         "ANSORLITE_CACHE_DIR": "/nowhere/cache",
     }
     assert set(env) == {name for name, _ in VARIABLES}
@@ -31,6 +32,7 @@ def test_every_variable_reaches_its_field() -> None:
         verify=True,
         num_threads=8,
         build_workers=2,
+        max_bytes=1000000,
         cache_dir=Path("/nowhere/cache"),
     )
 
@@ -58,12 +60,13 @@ def test_an_empty_value_counts_as_unset() -> None:
         ("NUM_THREADS", "2.5"),
         ("NUM_THREADS", "²"),
         ("BUILD_WORKERS", "99999"),
+        ("BUILD_WORKERS", "9" * 30),
         ("DUMP", __file__),
         ("CACHE_DIR", __file__),
     ],
 )
 def test_nonsense_is_refused_by_name_and_value(name: str, value: str) -> None:
-    with pytest.raises(AnsorliteError, match=re.escape(f"ANSORLITE_{name}={value!r}")):
+    with pytest.raises(UsageError, match=re.escape(f"ANSORLITE_{name}={value!r}")):
         read_settings({f"ANSORLITE_{name}": value})
 
 
@@ -77,6 +80,24 @@ def test_cache_dir_follows_xdg_only_where_it_is_absolute(monkeypatch: pytest.Mon
     assert read_settings({"XDG_CACHE_HOME": "/x"}).cache_dir == Path("/x/ansorlite")
     relative = read_settings({"XDG_CACHE_HOME": "x"}).cache_dir
     assert relative == Path("/home/someone/.cache/ansorlite")
+
+
+def nobody(uid: int) -> None:
+    raise KeyError(uid)
+
+
+def test_without_a_home_directory_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A container's user whom passwd does not know, HOME unset."""
+    import pwd
+
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", nobody)
+    assert read_settings({}).cache_dir is None
+    assert read_settings({"XDG_CACHE_HOME": "relative"}).cache_dir is None
+    assert read_settings({"XDG_CACHE_HOME": "/x"}).cache_dir == Path("/x/ansorlite")
+    assert read_settings({"ANSORLITE_CACHE_DIR": "/c"}).cache_dir == Path("/c")
+    with pytest.raises(UsageError, match="no home directory is known"):
+        read_settings({"ANSORLITE_DUMP": "~/dump"})
 
 
 def test_read_once_until_cleared(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from ansorlite.target import PRESETS, Target, _caches, _size_bytes, _vector_unit
+import ansorlite.target as module
+from ansorlite.errors import UsageError
+from ansorlite.target import PRESETS, Target, _caches, _cpu_quota, _size_bytes, _vector_unit
 
 
 def test_defaults_are_the_host_and_fields_override_it() -> None:
@@ -36,7 +38,7 @@ def test_presets_have_the_registers_of_their_instruction_set() -> None:
     }
     assert Target.cross("aarch64-neon", cores=8).cores == 8
     assert Target.cross("aarch64-neon").arch == "aarch64"
-    with pytest.raises(ValueError, match="no target preset 'vax'"):
+    with pytest.raises(UsageError, match="no target preset 'vax'"):
         Target.cross("vax")
 
 
@@ -44,7 +46,7 @@ def test_the_host_with_the_instructions_of_a_preset() -> None:
     host, avx2 = Target.detect(), Target.host_as("x86-avx2")
     assert avx2.vector_bytes == 32 and avx2.cpu == Target.cross("x86-avx2").cpu
     assert (avx2.cores, avx2.l2_bytes) == (host.cores, host.l2_bytes)
-    with pytest.raises(ValueError, match="no target preset 'vax'"):
+    with pytest.raises(UsageError, match="no target preset 'vax'"):
         Target.host_as("vax")
 
 
@@ -54,14 +56,14 @@ def test_json_round_trip_and_fingerprint() -> None:
     prints = {t.fingerprint for t in (Target(), Target(cores=77), *map(Target.cross, PRESETS))}
     assert len(prints) == 5 and all(len(p) < 50 for p in prints)
     broken = Target().to_json() | {"gpu": 1}
-    with pytest.raises(ValueError, match="gpu"):
+    with pytest.raises(UsageError, match="gpu"):
         Target.from_json(broken)
 
 
 def test_nonsense_is_refused() -> None:
-    with pytest.raises(ValueError, match="cores is 0"):
+    with pytest.raises(UsageError, match="cores is 0"):
         Target(cores=0)
-    with pytest.raises(ValueError, match="power of two"):
+    with pytest.raises(UsageError, match="power of two"):
         Target(vector_bytes=24)
 
 
@@ -85,3 +87,40 @@ def test_caches_from_sysfs(tmp_path: Path) -> None:
     assert _caches(tmp_path) == {1: 48 * 1024, 2: 2 * 1024 * 1024}
     assert _caches(tmp_path / "missing") == {}
     assert _size_bytes("512") == 512
+
+
+def cgroups(folder: Path, own: str, files: dict[str, str]) -> float | None:
+    folder.mkdir()
+    (folder / "own").write_text(own)
+    for name, text in files.items():
+        path = folder / "fs" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text + "\n")
+    return _cpu_quota(folder / "own", folder / "fs")
+
+
+def test_quotas_of_control_groups(tmp_path: Path) -> None:
+    second = "0::/a/b\n"
+    assert cgroups(tmp_path / "none", second, {}) is None
+    assert cgroups(tmp_path / "max", second, {"a/b/cpu.max": "max 100000"}) is None
+    assert cgroups(tmp_path / "own", second, {"a/b/cpu.max": "250000 100000"}) == 2.5
+    above = {"a/b/cpu.max": "max 100000", "a/cpu.max": "50000 100000"}
+    assert cgroups(tmp_path / "above", second, above) == 0.5
+    # a container whose path is that of the machine, with its own group at the root
+    assert cgroups(tmp_path / "root", "0::/../c\n", {"cpu.max": "100000 100000"}) == 1.0
+    first = "7:memory:/x\n4:cpu,cpuacct:/docker/x\n0::/\n"
+    quota = {"cpu.cfs_quota_us": "300000", "cpu.cfs_period_us": "100000"}
+    for top in ("cpu,cpuacct", "cpu,cpuacct/docker/x", "cpu", "cpu/docker/x"):
+        files = {f"{top}/{name}": text for name, text in quota.items()}
+        assert cgroups(tmp_path / top.replace("/", "-"), first, files) == 3.0
+    free = {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}
+    assert cgroups(tmp_path / "free", first, free) is None
+    assert cgroups(tmp_path / "odd", second, {"a/b/cpu.max": "lots"}) is None
+    assert _cpu_quota(tmp_path / "no such file", tmp_path) is None
+
+
+def test_cores_follow_affinity_and_quota(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module.os, "sched_getaffinity", lambda pid: set(range(8)), raising=False)
+    for quota, cores in ((None, 8), (2.5, 2), (0.5, 1), (64.0, 8)):
+        monkeypatch.setattr(module, "_cpu_quota", lambda found=quota: found)
+        assert module._available_cores() == cores

@@ -7,6 +7,7 @@ in `transformers`.
 """
 
 from collections.abc import Callable
+from numbers import Integral
 
 from ansorlite.errors import ModelError
 from ansorlite.graph.ir import Graph
@@ -151,6 +152,6 @@ def network(name: str, batch: int = 1, seed: int = 0) -> Graph:
     """
     if name not in NETWORKS:
         raise ModelError(f"there is no network {name!r}: choose one of {', '.join(NETWORKS)}")
-    if batch < 1:
-        raise ModelError(f"batch of network {name} is {batch}, must be at least 1")
-    return NETWORKS[name](name, batch, seed)
+    if not isinstance(batch, Integral) or batch < 1:
+        raise ModelError(f"batch of network {name} is {batch!r}, must be at least 1")
+    return NETWORKS[name](name, int(batch), seed)

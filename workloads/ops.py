@@ -11,6 +11,7 @@ import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -40,14 +41,14 @@ class Operator:
 
     def case(self, index: int, batch: int = 1) -> dict[str, int]:
         """Parameters of a case by name; raises ModelError for a case that does not exist."""
-        if not 0 <= index < len(self.cases):
+        if not isinstance(index, Integral) or not 0 <= index < len(self.cases):
             known = f"{self.name}:0 to {self.name}:{len(self.cases) - 1}"
-            raise ModelError(f"{self.name} has no case {index}: choose one of {known}")
-        params = dict(zip(self.parameters, self.cases[index], strict=True))
-        if batch < 1 or (batch != 1 and not self.batch):
+            raise ModelError(f"{self.name} has no case {index!r}: choose one of {known}")
+        params = dict(zip(self.parameters, self.cases[int(index)], strict=True))
+        if not isinstance(batch, Integral) or batch < 1 or (batch != 1 and not self.batch):
             why = "it must be positive" if self.batch else f"{self.name} has none, leave it at 1"
-            raise ModelError(f"batch of {self.name} is {batch}: {why}")
-        return {**params, self.batch: batch * params[self.batch]} if self.batch else params
+            raise ModelError(f"batch of {self.name} is {batch!r}: {why}")
+        return {**params, self.batch: int(batch) * params[self.batch]} if self.batch else params
 
     def count_flop(self, params: Params) -> int:
         """Floating-point operations for these parameters, by the formula of ops.toml."""
@@ -125,7 +126,7 @@ def workload(
     so that they may be packed ahead of time; without, nothing is; None is as in the suite.
     Raises ModelError, naming what there is, for an unknown name, case or batch.
     """
-    if ":" in name:
+    if ":" in str(name):
         name, index = parse_case(name)
     op = find(name)
     result = define(op.name, op.case(index, batch), constant_weights)
@@ -139,7 +140,7 @@ def parse_case(text: str) -> tuple[str, int]:
     op = find(name)
     if number and not (number.isascii() and number.isdecimal()):
         raise ModelError(f"{text!r} is no case: write {op.name}:0 to {op.name}:{len(op.cases) - 1}")
-    index = int(number or 0)
+    index = int(number[:9] or 0)
     op.case(index)
     return op.name, index
 
@@ -147,7 +148,7 @@ def parse_case(text: str) -> tuple[str, int]:
 def find(name: str) -> Operator:
     """The operator of a name in any case, or a ModelError that lists the names."""
     for op in operators().values():
-        if op.name.casefold() == name.casefold():
+        if op.name.casefold() == str(name).casefold():
             return op
     raise ModelError(f"unknown workload {name!r}: choose one of {', '.join(operators())}")
 

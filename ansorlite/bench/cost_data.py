@@ -31,8 +31,9 @@ from ansorlite.measure.runner import Runner
 from ansorlite.records import Record, RecordLog, for_task
 from ansorlite.search.history import Candidate, History
 from ansorlite.search.policy import EvolutionParams
+from ansorlite.search.recorded import record_candidate
 from ansorlite.search.tune import Session
-from ansorlite.search.tuner import TaskTuner, record_candidate
+from ansorlite.search.tuner import TaskTuner
 from ansorlite.task import SearchTask
 
 Floats = npt.NDArray[np.float64]

@@ -17,7 +17,8 @@ from statistics import median
 from typing import Any
 
 from ansorlite.bench.ops import machine, paired_ratio, peer_interpreter, take_turns
-from ansorlite.errors import AnsorliteError, MissingExtra
+from ansorlite.errors import MeasureError, MissingExtra, UsageError
+from ansorlite.files import write_whole
 from ansorlite.graph.contest import random_inputs
 from ansorlite.graph.winograd import relative_error
 from ansorlite.measure.peak import measure_peak
@@ -74,7 +75,7 @@ def suite(only: Sequence[str] = ()) -> list[str]:
 
 
 def bench_network(name: str, options: NetworkOptions) -> NetworkRow:
-    """Tune a network and time it; AnsorliteError where a contender cannot run it."""
+    """Tune a network and time it; MeasureError where a contender cannot run it."""
     from ansorlite.graph.onnx_export import export_onnx
     from ansorlite.graph.partition import partition
     from ansorlite.graph.passes import optimize
@@ -137,7 +138,7 @@ def bench_network(name: str, options: NetworkOptions) -> NetworkRow:
 
 
 def _error(got: Any, model: Path, inputs: Sequence[Any], threads: int) -> float:
-    """The greatest difference from onnxruntime's outputs; AnsorliteError above `MOST_ERROR`."""
+    """The greatest difference from onnxruntime's outputs; MeasureError above `MOST_ERROR`."""
     from ansorlite.bench.peer_onnxruntime_network import session
 
     try:
@@ -150,7 +151,7 @@ def _error(got: Any, model: Path, inputs: Sequence[Any], threads: int) -> float:
     errors = [relative_error(x, y) for x, y in zip(outputs, wanted, strict=True)]
     wrong = [e for e in errors if not e < MOST_ERROR]  # NaN is wrong, too
     if wrong:
-        raise AnsorliteError(f"outputs differ from onnxruntime's by {wrong[0]:.2g}")
+        raise MeasureError(f"outputs differ from onnxruntime's by {wrong[0]:.2g}")
     return max(errors)
 
 
@@ -174,18 +175,24 @@ def row_text(row: NetworkRow) -> str:
     )
 
 
+def read_rows(path: Path) -> list[NetworkRow]:
+    """The rows of a file, none if there is no file; UsageError if it holds anything else."""
+    if not path.exists():
+        return []
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+        return [NetworkRow(**json.loads(line)) for line in lines if line]
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"{path} does not hold rows of networks: {error}") from error
+
+
 def merge_rows(path: Path, new: NetworkRow) -> list[NetworkRow]:
     """Write a row in place of an older one of its network and batch, and the table beside."""
-    old = (
-        [NetworkRow(**json.loads(x)) for x in path.read_text().splitlines()]
-        if path.exists()
-        else []
-    )
-    rows = {(r.batch, r.network): r for r in (*old, new)}
+    rows = {(r.batch, r.network): r for r in (*read_rows(path), new)}
     order = {name: k for k, name in enumerate(SUITE)}
     merged = sorted(rows.values(), key=lambda r: (r.batch, order.get(r.network, len(order))))
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(asdict(r)) + "\n" for r in merged))
+    write_whole(path, "".join(json.dumps(asdict(r)) + "\n" for r in merged))
     peers = [n for n in new.latency_s if n != "ansorlite"]
     lines = [head_text(peers), *map(row_text, merged)]
     for batch in dict.fromkeys(r.batch for r in merged):
@@ -194,5 +201,5 @@ def merge_rows(path: Path, new: NetworkRow) -> list[NetworkRow]:
             mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
             lines.append(f"batch {batch}: geometric mean of {len(ratios)} ratios {mean:.3f}")
     lines.append(", ".join(f"{k} {v}" for k, v in new.machine.items()) + f", {new.date}")
-    path.with_suffix(".txt").write_text("\n".join(lines) + "\n")
+    write_whole(path.with_suffix(".txt"), "\n".join(lines) + "\n")
     return merged

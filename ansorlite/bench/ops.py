@@ -6,6 +6,7 @@ over the turns of the median within each, a ratio the median over neighbouring t
 those of workloads/ops.toml.
 """
 
+import contextlib
 import json
 import math
 import os
@@ -19,7 +20,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from ansorlite.errors import AnsorliteError
+from ansorlite.errors import AnsorliteError, MeasureError, UsageError
+from ansorlite.files import write_whole
 from ansorlite.measure.limits import least_seconds
 from ansorlite.measure.peak import Peak, measure_peak
 from ansorlite.report.units import format_latency
@@ -85,8 +87,8 @@ def suite(only: Iterable[str] = ()) -> list[str]:
 
 def write_results(path: Path, rows: Sequence[Mapping[str, Any]], lines: Sequence[str]) -> None:
     """Rows as JSON lines, and beside them the same as a table."""
-    path.write_text("".join(json.dumps(r) + "\n" for r in rows))
-    path.with_suffix(".txt").write_text("\n".join(lines) + "\n")
+    write_whole(path, "".join(json.dumps(r) + "\n" for r in rows))
+    write_whole(path.with_suffix(".txt"), "\n".join(lines) + "\n")
 
 
 def machine(target: Target, peak: Peak) -> dict[str, Any]:
@@ -94,7 +96,11 @@ def machine(target: Target, peak: Peak) -> dict[str, Any]:
     name = target.cpu
     info = Path("/proc/cpuinfo")
     if info.exists():
-        models = [x for x in info.read_text().splitlines() if x.startswith("model name")]
+        models = [
+            x
+            for x in info.read_text(encoding="utf-8", errors="replace").splitlines()
+            if x.startswith("model name")
+        ]
         name = models[0].partition(":")[2].strip() if models else name
     return {
         "cpu": f"{name} ({target.cpu})",
@@ -147,7 +153,7 @@ def _bench_case(
     tuning_s = time.perf_counter() - began
     if found.best is None:
         why = next((f": {r.error}" for r in reversed(found.records) if r.error), "")
-        raise AnsorliteError(f"no program of {task.name} ran in {tuning_s:.0f} s{why}")
+        raise MeasureError(f"no program of {task.name} ran in {tuning_s:.0f} s{why}")
     params = op.case(index, batch)
     # The winner of the race at the end, which one lucky measurement in the log may have beaten.
     ours = {"case": case, "batch": batch, "log": str(log), "trial": found.best.record.trial}
@@ -199,7 +205,7 @@ def peer_interpreter(peer: str, given: str | None = None) -> str:
                 return str(python)
         except OSError:
             continue
-    raise AnsorliteError(
+    raise UsageError(
         f"no interpreter with {peer}: run scripts/bench_ops.py, which makes one, or name one "
         "with --peer-python"
     )
@@ -224,18 +230,19 @@ class _Contender:
 
     def turn(self, seconds: float) -> float:
         assert self._process.stdin is not None
-        self._process.stdin.write(f"{seconds}\n")
-        self._process.stdin.flush()
+        with contextlib.suppress(BrokenPipeError):  # it died: its answer, or none, tells why
+            self._process.stdin.write(f"{seconds}\n")
+            self._process.stdin.flush()
         return float(self._answer()["latency_s"])
 
     def _answer(self) -> dict[str, Any]:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
-            raise AnsorliteError(f"contender {self.name} died: status {self._process.wait()}")
+            raise MeasureError(f"contender {self.name} died: status {self._process.wait()}")
         answer: dict[str, Any] = json.loads(line)
         if "error" in answer:
-            raise AnsorliteError(f"contender {self.name}: {answer['error']}")
+            raise MeasureError(f"contender {self.name}: {answer['error']}")
         return answer
 
     def close(self) -> None:
@@ -306,9 +313,14 @@ def table(rows: Sequence[BenchRow]) -> str:
 
 
 def read_rows(path: Path) -> list[BenchRow]:
+    """The rows of a file, none if there is no file; UsageError if it holds anything else."""
     if not path.exists():
         return []
-    return [BenchRow(**json.loads(line)) for line in path.read_text().splitlines() if line]
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+        return [BenchRow(**json.loads(line)) for line in lines if line]
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"{path} does not hold rows of operators: {error}") from error
 
 
 def merge_rows(path: Path, new: Sequence[BenchRow]) -> list[BenchRow]:
@@ -317,6 +329,6 @@ def merge_rows(path: Path, new: Sequence[BenchRow]) -> list[BenchRow]:
     rows = {r.case: r for r in (*read_rows(path), *new)}
     merged = sorted(rows.values(), key=lambda r: order.get(r.case, len(order)))
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(asdict(r)) + "\n" for r in merged))
-    path.with_suffix(".txt").write_text(table(merged))
+    write_whole(path, "".join(json.dumps(asdict(r)) + "\n" for r in merged))
+    write_whole(path.with_suffix(".txt"), table(merged))
     return merged

@@ -13,7 +13,7 @@ def prepare(spec: dict[str, Any]) -> tuple[Callable[[], Any], str]:
     """The call of a case {case, batch, log, trial} and the name of the sketch it runs."""
     from ansorlite.codegen.kernel import Kernel
     from ansorlite.records import for_task, read_log
-    from ansorlite.search.tuner import record_program, record_sketch
+    from ansorlite.search.recorded import record_program, record_sketch
     from ansorlite.workloads import workload
 
     task = workload(spec["case"], batch=spec["batch"])
@@ -26,14 +26,10 @@ def prepare(spec: dict[str, Any]) -> tuple[Callable[[], Any], str]:
 
 
 def prepared(kernel: "Kernel") -> Callable[[], Any]:
-    """A call of a kernel on random data, constants bound, with nothing left to check."""
-    from ansorlite.codegen.loader import resident_copy, resident_empty
-
+    """A call of a kernel as users make it: arrays as numpy makes them, constants bound before."""
     rng = np.random.default_rng(0)
-    values = {
-        p.name: resident_copy(rng.standard_normal(p.shape).astype(p.dtype)) for p in kernel.inputs
-    }
+    values = {p.name: rng.standard_normal(p.shape).astype(p.dtype) for p in kernel.inputs}
     constants = {p.name for p in kernel.inputs if p.role == "constant"}
     bound = kernel.bind(**{name: values[name] for name in constants})
-    out = tuple(resident_empty(p.shape, p.dtype) for p in bound.outputs)
-    return bound.prepare(*(values[p.name] for p in bound.inputs), out=out)
+    arrays = [values[p.name] for p in bound.inputs]
+    return lambda: bound(*arrays)

@@ -18,9 +18,9 @@ from ansorlite.ir.program import NO_NOTE, Program, all_buffers, stores_under
 from ansorlite.measure.race import pooled, race
 from ansorlite.measure.runner import LocalRunner
 from ansorlite.measure.timing import TimingPolicy
+from ansorlite.search.recorded import record_candidate
 from ansorlite.search.result import TuneResult
 from ansorlite.search.tune import SETTLE_ALONE, Session
-from ansorlite.search.tuner import record_candidate
 from ansorlite.space.sketch import Sketch
 from ansorlite.target import Target
 from ansorlite.task import SearchTask

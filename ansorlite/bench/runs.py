@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from ansorlite.errors import AnsorliteError, MissingExtra
+from ansorlite.errors import MissingExtra, UsageError
 
 if TYPE_CHECKING:
     from ansorlite.search.result import TuneResult
@@ -106,12 +106,12 @@ def whole(interrupted: bool) -> None:
 
 
 def read_runs(path: Path) -> list[Run]:
-    """The runs of a file, none if there is no file; AnsorliteError if it holds anything else."""
+    """The runs of a file, none if there is no file; UsageError if it holds anything else."""
     lines = path.read_text().splitlines() if path.exists() else []
     try:
         return [Run(**json.loads(line)) for line in lines]
     except (TypeError, ValueError) as error:
-        raise AnsorliteError(f"{path} does not hold runs of searches: {error}") from error
+        raise UsageError(f"{path} does not hold runs of searches: {error}") from error
 
 
 def append_run(path: Path, new: Run) -> None:

@@ -13,8 +13,8 @@ from ansorlite.bench.programs import RACES, raced
 from ansorlite.ir.program import Program
 from ansorlite.measure.timing import TimingPolicy
 from ansorlite.records import Record, read_log
+from ansorlite.search.recorded import record_program
 from ansorlite.search.tune_tasks import SETTLE, WeightedTask
-from ansorlite.search.tuner import record_program
 
 CONTENDERS = SETTLE
 AS_IN_A_NETWORK = TimingPolicy(fresh_constants=True)  # weights come from memory

@@ -13,6 +13,7 @@ from ansorlite.codegen.emit import emit_module, workspace_bytes
 from ansorlite.codegen.image import KernelImage, Param, Role
 from ansorlite.errors import BuildError
 from ansorlite.ir.expr import Const, Expr
+from ansorlite.ir.inside import verify_inside
 from ansorlite.ir.interpret import concrete_layout
 from ansorlite.ir.program import Program, all_buffers, stores_under, verify
 from ansorlite.ir.specialize import specialize
@@ -43,6 +44,7 @@ def build_program(program: Program, target: Target, symbol: str = SYMBOL) -> Ker
     ready = specialize(program)
     if settings().verify:
         verify(ready)
+        verify_inside(ready)
     code = compile_module(emit_module(ready, target, symbol), target, passes=passes_for(ready))
     params = kernel_params(program)
     read = {x.tensor for store, _ in stores_under(ready.body) for x in loads(store.value)}

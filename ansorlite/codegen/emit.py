@@ -1,9 +1,9 @@
 """Code generation: a specialised `Program` -> an LLVM module as text.
 
 One function per root nest takes the buffers as `noalias` pointers and a range of grains; the entry
-point calls it directly, or through `GOMP_parallel` where the outermost loops are parallel (threads
-take chunks of grains; the collapsed index is decoded once per grain). Register buffers
-become stack slots with constant offsets, which LLVM promotes to vector registers.
+point calls it directly, or through the pool of `codegen.threads` where the outermost loops are
+parallel (threads take chunks of grains; the collapsed index is decoded once per grain). Register
+buffers become stack slots with constant offsets, which LLVM promotes to vector registers.
 """
 
 import math
@@ -17,8 +17,10 @@ from ansorlite.codegen.compile import data_layout
 from ansorlite.codegen.emit_expr import ExprEmitter
 from ansorlite.codegen.emit_index import BYTES, I1, I32, I64, TYPES, declared
 from ansorlite.codegen.scope import Env, Memory, Scope
+from ansorlite.codegen.vector_math import extremum
 from ansorlite.codegen.zeros import decided, is_zero
 from ansorlite.errors import BuildError
+from ansorlite.ir.deep import with_room
 from ansorlite.ir.expr import Const, Expr, Load, is_int
 from ansorlite.ir.interpret import concrete_shape
 from ansorlite.ir.program import (
@@ -31,10 +33,11 @@ from ansorlite.ir.program import (
     Program,
     Stmt,
     Store,
+    depth,
     walk,
 )
 from ansorlite.ir.ranges import bounds
-from ansorlite.ir.traverse import loads
+from ansorlite.ir.traverse import branches_by_lane, loads
 from ansorlite.target import Target
 
 PTR = ir.PointerType()
@@ -48,6 +51,10 @@ STACK_BYTES = 64 * 1024  # larger local buffers come from the heap, once per sha
 
 def emit_module(p: Program, target: Target, symbol: str) -> str:
     """LLVM IR of the kernel; `p` must be specialised, its name is not used."""
+    return with_room(depth(p), lambda: _module_text(p, target, symbol))
+
+
+def _module_text(p: Program, target: Target, symbol: str) -> str:
     module = ir.Module(name=symbol)
     module.triple = target.triple
     module.data_layout = data_layout(target)
@@ -110,20 +117,60 @@ class _Nest:
     def emit(self, nest: Stmt, b: ir.IRBuilder, args: ir.Value) -> None:
         """Define the function and call it from the entry point."""
         used = self._used(nest)
-        kind = ir.FunctionType(VOID, [PTR] * len(used) + [I64, I64])
-        fn = ir.Function(self.module, kind, self.name)
-        fn.linkage = "internal"
-        fn.attributes.add("noinline")
-        for arg in fn.args[: len(used)]:
-            arg.add_attribute("noalias")
-            arg.attributes.align = ALIGN
         loops, body = _parallel_loops(nest)
-        self._body(fn, used, loops, body)
+        fn = self._function(self.name, used, loops, body)
+        streamed = _streamed(body)
+        if streamed:
+            whole = [k for k, x in enumerate(used) if x.name in streamed]
+            plain = self._function(f"{self.name}.plain", used, loops, body, past_caches=False)
+            fn = self._by_alignment(fn, plain, whole)
         grains = math.prod(_nominal(lp) for lp in loops)
         if loops and grains > 1 and self.cores > 1:
             self._call_parallel(fn, used, grains, b, args)
         else:
             b.call(fn, [*self._pointers(b, args, used), I64(0), I64(grains)])
+
+    def _function(
+        self,
+        name: str,
+        used: list[Buffer],
+        loops: list[For],
+        body: Stmt,
+        *,
+        past_caches: bool = True,
+    ) -> ir.Function:
+        """The nest as a function; without `past_caches` all that it stores goes through them."""
+        kind = ir.FunctionType(VOID, [PTR] * len(used) + [I64, I64])
+        fn = ir.Function(self.module, kind, name)
+        fn.linkage = "internal"
+        fn.attributes.add("noinline")
+        for x, arg in zip(used, fn.args, strict=False):
+            arg.add_attribute("noalias")
+            if x.layout is not None or x.role in ("derived", "temp"):  # no caller's array
+                arg.attributes.align = ALIGN
+        self._body(fn, used, loops, body, past_caches)
+        return fn
+
+    def _by_alignment(self, fn: ir.Function, plain: ir.Function, whole: list[int]) -> ir.Function:
+        """One of two functions: `fn` where these arguments are aligned to 64 bytes.
+
+        Stores past the caches want whole lines, and a caller's array may begin anywhere.
+        """
+        either = ir.Function(self.module, fn.function_type, f"{self.name}.either")
+        either.linkage = "internal"
+        b = ir.IRBuilder(either.append_basic_block("entry"))
+        mask = declared(self.module, "llvm.ptrmask.p0.i64", PTR, [PTR, I64])
+        flag: ir.Value = I1(1)
+        for k in whole:
+            rest = b.call(mask, [either.args[k], I64(ALIGN - 1)])
+            flag = b.and_(flag, b.icmp_unsigned("==", rest, ir.Constant(PTR, None)))
+        with b.if_else(flag) as (then, orelse):
+            with then:
+                b.call(fn, either.args)
+            with orelse:
+                b.call(plain, either.args)
+        b.ret_void()
+        return either
 
     def _used(self, nest: Stmt) -> list[Buffer]:
         names = set()
@@ -168,13 +215,13 @@ class _Nest:
         b.store(args, frame)
         for k in range(parts):
             b.store(I64(k * grains // parts), self._next_grain(b, frame, I64(k)))
-        share = ir.Function(self.module, ir.FunctionType(VOID, [PTR]), f"{self.name}.share")
+        kind = ir.FunctionType(VOID, [PTR, I64, I64])
+        share = ir.Function(self.module, kind, f"{self.name}.share")
         share.linkage = "internal"
         entry = ir.IRBuilder(share.append_basic_block("entry"))
         c = _StmtEmitter(entry, self.module, self.target)
-        data = share.args[0]
+        data, me, _ = share.args
         pointers = self._pointers(c.b, c.b.load(data, typ=PTR), used)
-        me = c.b.zext(c.b.call(declared(self.module, "omp_get_thread_num", I32, []), []), I64)
 
         def part(k: ir.Value, _: Scope) -> None:
             mine = c.b.urem(c.b.add(me, k), I64(parts))
@@ -195,16 +242,23 @@ class _Nest:
 
         c.count(I64(0), I64(parts), Scope(None, None), part)
         c.b.ret_void()
-        gomp = declared(self.module, "GOMP_parallel", VOID, [PTR, PTR, I32, I32])
-        b.call(gomp, [share, frame, I32(0), I32(0)])
+        parallel = declared(self.module, "ansorlite_parallel", VOID, [PTR, PTR, I64, I64])
+        b.call(parallel, [share, frame, I64(parts), I64(0)])
 
     def _next_grain(self, b: ir.IRBuilder, frame: ir.Value, part: ir.Value) -> ir.Value:
         line = b.add(part, I64(1))
         return b.gep(frame, [b.mul(line, I64(WORDS_A_LINE))], source_etype=I64)
 
-    def _body(self, fn: ir.Function, used: list[Buffer], loops: list[For], body: Stmt) -> None:
+    def _body(
+        self,
+        fn: ir.Function,
+        used: list[Buffer],
+        loops: list[For],
+        body: Stmt,
+        past_caches: bool,
+    ) -> None:
         entry = fn.append_basic_block("entry")
-        emitter = _StmtEmitter(ir.IRBuilder(entry), self.module, self.target)
+        emitter = _StmtEmitter(ir.IRBuilder(entry), self.module, self.target, past_caches)
         written = {s.buffer for s in walk(body) if isinstance(s, Store)}
         memory = {
             x.name: Memory(a, _strides(concrete_shape(x)), x.dtype, constant=x.name not in written)
@@ -221,12 +275,18 @@ class _Nest:
             emitter.grains(loops, first, last, body, env)
         else:
             emitter.stmt(body, env)
-        if any(isinstance(s, For) and s.mark == "stream" for s in walk(body)):
+        if past_caches and _streamed(body):
             emitter.b.fence("seq_cst")  # such stores are in no order with others
         emitter.release()
         emitter.b.ret_void()
         emitter.b.position_at_end(entry)
         emitter.b.branch(start)
+
+
+def _streamed(body: Stmt) -> set[str]:
+    """Buffers that are written past the caches."""
+    loops = [s for s in walk(body) if isinstance(s, For) and s.mark == "stream"]
+    return {x.buffer for lp in loops for x in walk(lp) if isinstance(x, Store)}
 
 
 def _parallel_loops(nest: Stmt) -> tuple[list[For], Stmt]:
@@ -267,9 +327,11 @@ Trip = Callable[[ir.Value, Scope], None]
 class _StmtEmitter(ExprEmitter):
     """Statements of one function."""
 
-    def __init__(self, builder: ir.IRBuilder, module: ir.Module, target: Target) -> None:
+    def __init__(
+        self, builder: ir.IRBuilder, module: ir.Module, target: Target, past_caches: bool = True
+    ) -> None:
         super().__init__(builder)
-        self.module, self.target = module, target
+        self.module, self.target, self.past_caches = module, target, past_caches
         self._heap: list[ir.Value] = []
 
     def allocate(self, buffers: list[Buffer]) -> dict[str, Memory]:
@@ -419,8 +481,11 @@ class _StmtEmitter(ExprEmitter):
         if lanes == 1:
             self.stmt(s.body, env.inner({s.var: 0}))
             return
+        if isinstance(s.body, Store) and branches_by_lane(s.body.value, s.var):
+            self._for(replace(s, mark="serial"), env)
+            return
         width = 1 << (lanes - 1).bit_length() if self.target.has_masks else lanes
-        past = s.mark == "stream"
+        past = s.mark == "stream" and self.past_caches
         place = {"vector": s.var, "width": width, "lanes": lanes, "past_caches": past}
         self.stmt(s.body, env.inner({s.var: 0}, {s.var: (0, lanes - 1)}, **place))
 
@@ -483,7 +548,7 @@ class _StmtEmitter(ExprEmitter):
 
     def _combine(self, combiner: str, old: ir.Value, new: ir.Value, e: Expr) -> ir.Value:
         if combiner != "sum":
-            return self.extremum(combiner, old, new)
+            return extremum(self.b, combiner, new, old)  # the chain of `old` is not tested for NaN
         if is_int(e):
             return self.b.add(old, new)
         return self.b.fadd(old, new, flags=("contract",))

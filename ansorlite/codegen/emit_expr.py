@@ -13,9 +13,11 @@ from llvmlite import ir
 
 from ansorlite.codegen.emit_index import BYTES, I1, I32, I64, TYPES, IndexEmitter, declared
 from ansorlite.codegen.scope import Env
-from ansorlite.codegen.vector_math import emit_math
+from ansorlite.codegen.vector_math import call_math, constant_of, emit_math, extremum
 from ansorlite.codegen.zeros import decided
 from ansorlite.ir.expr import Const, Expr, Load, Op, Var, add, is_float, is_int, mul, terms_of
+from ansorlite.ir.literals import least, rounded, wrapped
+from ansorlite.ir.ranges import bounds
 from ansorlite.ir.traverse import loads, substitute
 
 FLOATS = ("float32", "float64")
@@ -72,15 +74,18 @@ class ExprEmitter(IndexEmitter):
         return self.b.shuffle_vector(one, ir.Constant(kind, ir.Undefined), mask)
 
     def _constant(self, e: Const) -> ir.Value:
-        kind = I1 if e.dtype == "bool" else TYPES[e.dtype]
-        return ir.Constant(kind, int(e.value) if e.dtype == "bool" else e.value)
+        if e.dtype == "bool":
+            return I1(int(e.value))
+        value = rounded(e.value, e.dtype) if is_float(e) else wrapped(e.value, e.dtype)
+        return ir.Constant(TYPES[e.dtype], value)
 
     def _scalar(self, e: Expr, env: Env) -> ir.Value:
         if isinstance(e, Const):
             return self._constant(e)
         if is_int(e):
             v = self.index(e, env)
-            v = I64(v) if isinstance(v, int) else v
+            if isinstance(v, int):
+                return TYPES[e.dtype](wrapped(v, e.dtype))
             return v if e.dtype == "int64" else self.b.trunc(v, I32)
         if isinstance(e, Load):
             return self.load(e, env)
@@ -117,7 +122,7 @@ class ExprEmitter(IndexEmitter):
             case "div":
                 return b.fdiv(*args)
             case "min" | "max":
-                return self.extremum(e.name, *args)
+                return extremum(b, e.name, *args)
             case "and" | "or":
                 out = args[0]
                 for a in args[1:]:
@@ -134,23 +139,22 @@ class ExprEmitter(IndexEmitter):
             case name:
                 return emit_math(b, name, args)
 
-    def extremum(self, name: str, x: ir.Value, y: ir.Value) -> ir.Value:
-        """min or max; a NaN in the operand that is no constant wins (one minps/maxps on x86)."""
-        if isinstance(y, ir.Constant):
-            x, y = y, x
-        kind = x.type.element if isinstance(x.type, ir.VectorType) else x.type
-        if kind == I1:
-            return self.b.and_(x, y) if name == "min" else self.b.or_(x, y)
-        if isinstance(kind, ir.IntType):
-            first = self.b.icmp_signed("<" if name == "min" else ">", x, y)
-        else:
-            first = self.b.fcmp_ordered("<" if name == "min" else ">", x, y)
-        return self.b.select(first, x, y)
-
     def _cast_scalar(self, e: Op, env: Env) -> ir.Value:
         """A cast; to integers the result is i64, as everywhere in index arithmetic."""
-        out = self._convert(self._scalar(e.args[0], env), e.args[0].dtype, e.dtype)
+        source, old = e.args[0], e.args[0].dtype
+        if self._is_beyond(source, env):
+            v, old = self._branch_value(source, env), "int64"
+        else:
+            v = self._scalar(source, env)
+        out = self._convert(v, old, e.dtype)
         return self._widen(out, e.dtype) if is_int(e) else out
+
+    def _is_beyond(self, e: Expr, env: Env) -> bool:
+        """May an expression of loop variables leave the range of its type? It is exact."""
+        if e.dtype != "int32" or e.reads or isinstance(e, Const):
+            return False
+        low, high = bounds(e, env.ranges)
+        return low < least("int32") or high >= -least("int32")
 
     def _convert(self, v: ir.Value, old: str, new: str) -> ir.Value:
         b = self.b
@@ -171,10 +175,17 @@ class ExprEmitter(IndexEmitter):
         if old == "bool":
             return b.zext(v, kind)
         if old.startswith("float"):
-            return b.fptosi(v, kind)
+            return self._to_int(v, kind, new)
         if BYTES[new] == BYTES[old]:
             return v
         return b.sext(v, kind) if BYTES[new] > BYTES[old] else b.trunc(v, kind)
+
+    def _to_int(self, v: ir.Value, kind: ir.Type, dtype: str) -> ir.Value:
+        """A float as an integer, the least one where it has none: LLVM leaves that open."""
+        b, low = self.b, least(dtype)
+        size, limit = call_math(b, "llvm.fabs", v), constant_of(v.type, -float(low))
+        fits = b.fcmp_ordered("<", size, limit)
+        return b.select(fits, b.fptosi(v, kind), constant_of(kind, low))
 
     def _select_scalar(self, e: Op, env: Env) -> ir.Value:
         cond, a, c = e.args
@@ -252,6 +263,8 @@ class ExprEmitter(IndexEmitter):
             if loads(a) or loads(c):
                 return self._per_lane(e, env)
             return self.b.select(*(self.wide(x, env) for x in e.args))
+        if any(self._is_beyond(a, env) for a in e.args):
+            return self._per_lane(e, env)
         if e.name == "cast":
             source = e.args[0]
             return self._convert(self.value(source, env), source.dtype, e.dtype)
@@ -267,7 +280,7 @@ class ExprEmitter(IndexEmitter):
             return self._per_lane(e, env)
         base = self._scalar(start, env)
         kind = ir.VectorType(base.type, env.width)
-        steps = ir.Constant(kind, [int(c.value) * k for k in range(env.width)])
+        steps = ir.Constant(kind, [wrapped(c.value * k, e.dtype) for k in range(env.width)])
         return self.b.add(self.splat(base, env.width), steps)
 
     def _per_lane(self, e: Expr, env: Env) -> ir.Value:

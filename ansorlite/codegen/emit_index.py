@@ -14,6 +14,7 @@ from llvmlite import ir
 from ansorlite.codegen.scope import Env, Scoped
 from ansorlite.errors import BuildError
 from ansorlite.ir.expr import Const, Expr, Op, Var, add, mul, terms_of
+from ansorlite.ir.literals import ceil_divide, floor_divide, modulo, wrapped
 from ansorlite.ir.ranges import coefficient
 from ansorlite.ir.traverse import substitute
 
@@ -49,7 +50,7 @@ class IndexEmitter(Scoped, ABC):
             return offset
         if not offset:
             return rest
-        return self.once("add", (rest, offset), env, lambda: self.b.add(rest, I64(offset)))
+        return self.once("add", (rest, offset), env, lambda: self.b.add(rest, _i64(offset)))
 
     def _parts(self, e: Expr, env: Env) -> tuple[int, ir.Value | None]:
         """(constant, run-time value or None) with their sum the value of `e`.
@@ -115,8 +116,9 @@ class IndexEmitter(Scoped, ABC):
                 offset += c
         wanted = [(self._depth(factors[k], env), k, c) for k, c in runtime.items() if c]
         total: ir.Value | None = None
+        flags = () if e.reads else ("nsw",)  # what is read may overflow, and wraps
         for _, k, c in sorted(wanted):
-            total = self._add_term(total, factors[k], c, env)
+            total = self._add_term(total, factors[k], c, env, flags)
         return offset, total
 
     def _depth(self, values: list[ir.Value], env: Env) -> int:
@@ -125,7 +127,12 @@ class IndexEmitter(Scoped, ABC):
         return max(env.scope.depth + 1 if h is None else h.depth for h in homes)
 
     def _add_term(
-        self, total: ir.Value | None, factors: list[ir.Value], c: int, env: Env
+        self,
+        total: ir.Value | None,
+        factors: list[ir.Value],
+        c: int,
+        env: Env,
+        flags: tuple[str, ...],
     ) -> ir.Value:
         """total + c * product of the factors."""
 
@@ -133,16 +140,16 @@ class IndexEmitter(Scoped, ABC):
             prod = factors[0]
             for f in factors[1:]:
                 prod = self.b.mul(prod, f)
-            return prod if c == 1 else self.b.mul(prod, I64(c), flags=["nsw"])
+            return prod if c == 1 else self.b.mul(prod, _i64(c), flags=flags)
 
         term = factors[0] if (c == 1 and len(factors) == 1) else None
         if term is None:
-            term = self.once("mul", (*factors, c), env, product)
+            term = self.once(("mul", flags), (*factors, c), env, product)
         if total is None:
             return term
         before = total
         return self.once(
-            "sum", (before, term), env, lambda: self.b.add(before, term, flags=["nsw"])
+            ("sum", flags), (before, term), env, lambda: self.b.add(before, term, flags=flags)
         )
 
     def _atom(self, atom: Expr, env: Env) -> Any:
@@ -177,14 +184,29 @@ class IndexEmitter(Scoped, ABC):
         if name == "abs":
             return b.select(b.icmp_signed("<", vals[0], I64(0)), b.neg(vals[0]), vals[0])
         x, y = vals
-        if name == "ceildiv":
-            x = b.neg(x)
-        q, r = b.sdiv(x, y), b.srem(x, y)
-        off = b.and_(b.icmp_signed("!=", r, I64(0)), b.icmp_signed("<", b.xor(r, y), I64(0)))
-        if name == "mod":
-            return b.select(off, b.add(r, y), r)
-        floor = b.select(off, b.sub(q, I64(1)), q)
-        return b.neg(floor) if name == "ceildiv" else floor
+        return self._divide(name, x, y, args[1])
+
+    def _divide(self, name: str, x: ir.Value, y: ir.Value, by: Any) -> ir.Value:
+        """floordiv, ceildiv or mod; machines trap where the divisor is zero, and at least / -1."""
+        b, zero, one = self.b, I64(0), I64(1)
+        safe = isinstance(by, int) and by > 0
+        unit = null = ir.Constant(I1, 0)
+        divisor = y
+        if not safe:
+            unit, null = b.icmp_signed("==", y, I64(-1)), b.icmp_signed("==", y, zero)
+            divisor = b.select(b.or_(unit, null), one, y)
+        q, r = b.sdiv(x, divisor), b.srem(x, divisor)
+        inexact = b.icmp_signed("!=", r, zero)
+        negative = b.icmp_signed("<", b.xor(r, divisor), zero)
+        if name == "mod":  # the remainder by 1 is right for -1 and 0 too
+            return b.select(b.and_(inexact, negative), b.add(r, divisor), r)
+        if name == "floordiv":
+            out = b.select(b.and_(inexact, negative), b.sub(q, one), q)
+        else:
+            out = b.select(b.and_(inexact, b.not_(negative)), b.add(q, one), q)
+        if safe:
+            return out
+        return b.select(null, zero, b.select(unit, b.neg(x), out))
 
     def flat(self, tensor: str, indices: tuple[Expr, ...], env: Env) -> Expr:
         """The element offset of an access, as one polynomial."""
@@ -230,6 +252,10 @@ class IndexEmitter(Scoped, ABC):
         )
 
 
+def _i64(value: int) -> ir.Constant:
+    return I64(wrapped(value, "int64"))
+
+
 def declared(module: ir.Module, name: str, ret: ir.Type, args: list[ir.Type]) -> ir.Function:
     known = module.globals.get(name)
     return known if known is not None else ir.Function(module, ir.FunctionType(ret, args), name)
@@ -242,11 +268,11 @@ def _fold(name: str, args: list[int]) -> int:
         case "max":
             return max(args)
         case "floordiv":
-            return args[0] // args[1]
+            return floor_divide(*args)
         case "ceildiv":
-            return -(-args[0] // args[1])
+            return ceil_divide(*args)
         case "mod":
-            return args[0] % args[1]
+            return modulo(*args)
         case "abs":
             return abs(args[0])
         case _:

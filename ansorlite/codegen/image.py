@@ -1,8 +1,9 @@
 """The native form of a kernel: relocatable object bytes and what is needed to call them.
 
 Flow: `codegen.build` -> `KernelImage` -> runner, `Kernel`, `CompiledModule`. The entry point is
-`void symbol(ptr args)` where `args` points to one pointer per parameter, in the order of `params`;
-every pointer is 64-byte aligned. Workspace parameters are scratch memory without meaning.
+`void symbol(ptr args)` where `args` points to one pointer per parameter, in the order of `params`.
+Pointers are aligned to their elements, those of `packed` parameters to 64 bytes. Workspace
+parameters are scratch memory without meaning.
 """
 
 import math
@@ -30,6 +31,11 @@ class Param:
     @property
     def stored_shape(self) -> tuple[int, ...]:
         return self.layout.shape if self.layout else self.shape
+
+    @property
+    def packed(self) -> bool:
+        """Is the memory always the package's own? Otherwise a caller's array may be given."""
+        return self.layout is not None or self.role in ("derived", "workspace")
 
     @property
     def nbytes(self) -> int:

@@ -1,11 +1,11 @@
 """A native kernel as users call it: numpy arrays in their original layouts in, numpy arrays out.
 
 In: a concrete program (or its compiled image). Out: `Kernel`, callable with the task's inputs in
-order; `bind` packs constants once. Calls check shapes and dtypes and copy what is not contiguous
-or not aligned. Calls of one kernel object are serialised: it owns one workspace.
+order; `bind` packs constants once. Calls check shapes and dtypes and copy what is not contiguous;
+arrays may begin anywhere. Calls of one kernel object are serialised: it owns one workspace.
 """
 
-import threading
+import ctypes
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
@@ -13,25 +13,27 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ansorlite.codegen.build import build_program, kernel_assembly, llvm_ir
-from ansorlite.codegen.image import KernelImage, Param
-from ansorlite.codegen.loader import (
+from ansorlite.calls import (
     ALIGNMENT,
+    Array,
+    Operand,
+    Results,
+    address,
     aligned_copy,
-    aligned_empty,
-    load_image,
+    new_lock,
     resident_copy,
     resident_empty,
 )
+from ansorlite.codegen.build import build_program, kernel_assembly, llvm_ir
+from ansorlite.codegen.image import KernelImage, Param
+from ansorlite.codegen.loader import load_image
 from ansorlite.errors import ModelError
 from ansorlite.ir.program import Buffer, Program
 from ansorlite.target import Target
 
-Array = npt.NDArray[Any]
-
 
 class Kernel:
-    """Callable native code of one program."""
+    """Callable native code of one program; it can be copied and pickled (for the same machine)."""
 
     def __init__(
         self,
@@ -44,19 +46,40 @@ class Kernel:
         self.image = image or build_program(program, target)
         self._native = load_image(self.image)
         self._bound = dict(bound or {})  # packed constants by name
-        self._lock = threading.Lock()
-        spaces = [p for p in self.image.params if p.role == "workspace"]
-        self._workspace = {p.name: resident_empty(p.stored_shape, p.dtype) for p in spaces}
+        self._lock = new_lock(self)
+        params = self.image.params
+        spaces = {
+            p.name: resident_empty(p.stored_shape, p.dtype) for p in params if p.role == "workspace"
+        }
+        self._kept = {**spaces, **self._bound}  # memory that the pointers point to
+        self._pointers = (ctypes.c_void_p * max(1, len(params)))()
+        for k, p in enumerate(params):
+            if p.name in self._kept:
+                self._pointers[k] = address(self._kept[p.name])
+        self._args = ctypes.addressof(self._pointers)
+        self._wanted = tuple(
+            _Place(k, p)
+            for k, p in enumerate(params)
+            if p.role in ("input", "constant") and p.name not in self._bound
+        )
+        self._written = tuple(_Place(k, p) for k, p in enumerate(params) if p.role == "output")
+        self._results = tuple(Results(w) for w in self._written)
+        self._late = tuple(
+            _Place(k, p)
+            for k, p in enumerate(params)
+            if p.role == "derived" and p.name not in self._kept
+        )
+        self._places = tuple(w.index for w in (*self._wanted, *self._written, *self._late))
+        self._enter = self._native.enter
 
     @property
     def inputs(self) -> tuple[Param, ...]:
         """What a call takes, in order: the task's inputs less the bound constants."""
-        given = [p for p in self.image.params if p.role in ("input", "constant")]
-        return tuple(p for p in given if p.name not in self._bound)
+        return tuple(w.param for w in self._wanted)
 
     @property
     def outputs(self) -> tuple[Param, ...]:
-        return tuple(p for p in self.image.params if p.role == "output")
+        return tuple(w.param for w in self._written)
 
     @property
     def llvm_ir(self) -> str:
@@ -67,15 +90,18 @@ class Kernel:
     def asm(self) -> str:
         return kernel_assembly(self.program, self.target)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Kernel, (self.program, self.target, self.image, self._bound)
+
     def bind(self, **constants: npt.ArrayLike) -> "Kernel":
         """A kernel with these constants packed once; ModelError names what is wrong."""
-        known = {p.name: p for p in self.inputs if p.role == "constant"}
+        known = {w.name: w for w in self._wanted if w.param.role == "constant"}
         packed = dict(self._bound)
         for name, value in constants.items():
             if name not in known:
                 names = ", ".join(known) or "none"
                 raise ModelError(f"cannot bind {name}: the unbound constants are {names}")
-            packed[name] = resident_copy(_stored(known[name], _checked(known[name], value)))
+            packed[name] = resident_copy(known[name].read(value))
         prologue = self.image.bound
         if prologue is not None and all(p.name in packed for p in _inputs(prologue)):
             packed |= self._derived(packed)
@@ -83,92 +109,154 @@ class Kernel:
 
     def _derived(self, constants: Mapping[str, Array]) -> dict[str, Array]:
         """What the program `bound` makes of the constants, as the kernel reads it."""
-        params = [p for p in self.image.params if p.role == "derived"]
+        params = [_Place(0, p) for p in self.image.params if p.role == "derived"]
         if self.image.bound is None:
             return {}
         values = derive(self.image.bound, self.target, constants)
-        return {p.name: resident_copy(_stored(p, values[p.name])) for p in params}
+        return {w.name: resident_copy(w.read(values[w.name])) for w in params}
 
     def __call__(
         self, *args: npt.ArrayLike, out: Array | tuple[Array, ...] | None = None
     ) -> Array | tuple[Array, ...]:
         """Run on arrays in the order of `inputs`; one array, or a tuple in output order.
 
-        `out` gives the arrays to write to. Raises ModelError for a wrong count, shape or dtype.
+        `out` gives the arrays to write to, of any strides; those that share memory with an input
+        are written when all is read. Raises ModelError for a wrong count, shape or dtype, and for
+        results that share memory with each other. Results without `out` may lie in memory of
+        earlier ones that nobody refers to any more.
         """
-        arrays = self._arrays(args)
-        results, copies = self._results(out)
-        arrays.update(copies)
+        wanted, pointers = self._wanted, self._pointers
+        if len(args) != len(wanted):
+            raise self._wrong_count(args)
+        arrays: list[Any] = []
+        for w, x in zip(wanted, args):  # noqa: B905 (what stands here counts in tenths of 1 us)
+            if not (
+                type(x) is np.ndarray
+                and x.shape == w.shape
+                and x.dtype is w.dtype
+                and (flags := x.flags).c_contiguous
+                and flags.aligned
+                and w.direct
+            ):
+                x = w.read(x)
+            arrays.append(x)
+        late = self._derived_from(arrays) if self._late else []
+        copies: list[tuple[Array, Array]] = []
         with self._lock:
-            self._native.run([arrays[p.name] for p in self.image.params])
-        for name, target in results.items():
-            if target is not copies[name]:
-                target[...] = copies[name]
-        ordered = tuple(results[p.name] for p in self.outputs)
-        return ordered[0] if len(ordered) == 1 else ordered
+            if out is None:
+                writes = [r.take() for r in self._results]
+                given = writes
+            else:
+                given, writes, copies = self._writes(out, arrays)
+            for k, x in zip(self._places, arrays + writes + late):  # noqa: B905
+                pointers[k] = address(x)
+            self._enter(self._args)
+            for target, source in copies:
+                target[...] = source
+        return given[0] if len(given) == 1 else tuple(given)
 
     def prepare(
         self, *args: npt.ArrayLike, out: Array | tuple[Array, ...] | None = None
     ) -> Callable[[], Array | tuple[Array, ...]]:
         """A call with nothing left to check, for small kernels in loops.
 
-        It reads `args` and writes `out` where they lie, so they must be C-contiguous and aligned to
-        64 bytes (`codegen.loader.aligned_copy`); ModelError names the one that is not.
+        It reads `args` and writes `out` where they lie, so they must be C-contiguous and `out` must
+        share no memory with the others; ModelError names the one that is not so.
         """
-        for p, value in zip(self.inputs, args, strict=False):
-            if not p.layout and not (isinstance(value, np.ndarray) and _aligned(value)):
-                raise ModelError(f"cannot prepare a call: {p.name} is no aligned contiguous array")
-        arrays = self._arrays(args)
-        results, writes = self._results(out)
-        for name, result in results.items():
-            if result is not writes[name]:
-                raise ModelError(f"cannot prepare a call: {name} is no aligned contiguous array")
-        arrays.update(writes)
-        kept = [arrays[p.name] for p in self.image.params]
-        pointers = self._native.pointer_array(kept)
-        ordered = tuple(results[p.name] for p in self.outputs)
-        answer = ordered[0] if len(ordered) == 1 else ordered
-        lock, call = self._lock, self._native.call
+        wanted = self._wanted
+        if len(args) != len(wanted):
+            raise self._wrong_count(args)
+        for w, x in zip(wanted, args, strict=True):
+            if w.direct and not w.fits(w.checked(x)):
+                raise ModelError(f"cannot prepare a call: {w.label} is no contiguous array")
+        arrays: list[Any] = [
+            x if w.direct and w.fits(x) else w.read(x) for w, x in zip(wanted, args, strict=True)
+        ]
+        late = self._derived_from(arrays) if self._late else []
+        if out is None:
+            out = tuple(resident_empty(w.shape, w.dtype) for w in self._written)
+        given, writes, copies = self._writes(out, arrays)
+        if copies:
+            raise ModelError(
+                "cannot prepare a call: out is no contiguous array, or shares memory with an input"
+            )
+        pointers = (ctypes.c_void_p * len(self._pointers))(*self._pointers)
+        for k, x in zip(self._places, arrays + writes + late, strict=True):
+            pointers[k] = address(x)
+        kept = (arrays, writes, late, pointers, self)
+        answer = given[0] if len(given) == 1 else tuple(given)
+        lock, enter, at = self._lock, self._enter, ctypes.addressof(pointers)
 
         def run(_owners: object = kept) -> Array | tuple[Array, ...]:
             with lock:
-                call(pointers)
+                enter(at)
             return answer
 
         return run
 
-    def _arrays(self, args: Sequence[npt.ArrayLike]) -> dict[str, Array]:
-        """Everything but the outputs by name, as the kernel reads it."""
-        wanted = self.inputs
-        if len(args) != len(wanted):
-            names = ", ".join(p.name for p in wanted)
-            raise ModelError(f"the kernel takes {len(wanted)} arrays ({names}), got {len(args)}")
-        arrays: dict[str, Array] = {**self._bound, **self._workspace}
-        for p, value in zip(wanted, args, strict=True):
-            arrays[p.name] = _stored(p, _checked(p, value))
-        if any(p.role == "derived" and p.name not in arrays for p in self.image.params):
-            arrays |= self._derived(arrays)
-        return arrays
+    def _wrong_count(self, args: Sequence[npt.ArrayLike]) -> ModelError:
+        names = ", ".join(w.label for w in self._wanted)
+        return ModelError(f"the kernel takes {len(self._wanted)} arrays ({names}), got {len(args)}")
 
-    def _results(
-        self, out: Array | tuple[Array, ...] | None
-    ) -> tuple[dict[str, Array], dict[str, Array]]:
-        """(what is returned, what the kernel writes) by output name."""
-        params = self.outputs
-        if out is None:
-            fresh = {p.name: aligned_empty(p.shape, p.dtype) for p in params}
-            return fresh, fresh
-        given = out if isinstance(out, tuple) else (out,)
-        if len(given) != len(params):
-            raise ModelError(f"out has {len(given)} arrays, the kernel has {len(params)} outputs")
-        results = {p.name: x for p, x in zip(params, given, strict=True)}
-        for p in params:
-            _check(p, results[p.name])
-        writes = {
-            p.name: results[p.name] if _usable(results[p.name]) else aligned_empty(p.shape, p.dtype)
-            for p in params
-        }
-        return results, writes
+    def _derived_from(self, arrays: Sequence[Any]) -> list[Array]:
+        """What `bound` makes of constants that are given with a call."""
+        given = {w.name: x for w, x in zip(self._wanted, arrays, strict=True)}
+        found = self._derived({**self._bound, **given})
+        return [found[w.name] for w in self._late]
+
+    def _writes(
+        self, out: Array | tuple[Array, ...], read: Sequence[Any]
+    ) -> tuple[list[Array], list[Array], list[tuple[Array, Array]]]:
+        """(a caller's results, what the kernel writes, what is then copied: to, from).
+
+        An array that the kernel cannot write to, or that shares memory with an input, gets its
+        values by way of one of the kernel's own. Call it with the lock held.
+        """
+        given = list(out) if isinstance(out, tuple) else [out]
+        if len(given) != len(self._written):
+            n = len(self._written)
+            raise ModelError(f"out has {len(given)} arrays, the kernel has {n} outputs")
+        writes, copies = [], []
+        for k, x in enumerate(given):
+            w = self._written[k]
+            if not (w.fits(x) and x.flags.writeable):
+                w.check_result(x)
+            if k and any(np.shares_memory(x, y) for y in given[:k]):
+                raise ModelError(f"out for {w.label} shares memory with another result")
+            start = address(x)
+            end, free = start + w.nbytes, w.fits(x)
+            for y in read:
+                at = address(y)
+                if at < end and start < at + y.nbytes:
+                    free = False
+            if not free:
+                own = self._results[k].take()
+                copies.append((x, own))
+                x = own
+            writes.append(x)
+        return given, writes, copies
+
+
+class _Place(Operand):
+    """An operand of a kernel: `direct` if a caller's array is read or written where it lies."""
+
+    __slots__ = ("direct", "index", "param")
+
+    def __init__(self, index: int, param: Param) -> None:
+        super().__init__(param.name, param.shape, param.dtype)
+        self.index, self.param, self.direct = index, param, not param.packed
+
+    def read(self, value: npt.ArrayLike) -> Array:
+        """The array as the kernel reads it: packed, contiguous."""
+        layout = self.param.layout
+        if layout is None:
+            return super().read(value) if self.direct else aligned(super().read(value))
+        return aligned(layout.pack(self.checked(value)))
+
+
+def aligned(x: Array) -> Array:
+    """The array itself where it is contiguous and aligned to 64 bytes, else a copy that is."""
+    return x if x.flags.c_contiguous and address(x) % ALIGNMENT == 0 else aligned_copy(x)
 
 
 def _inputs(program: Program) -> list[Buffer]:
@@ -186,30 +274,3 @@ def derive(program: Program, target: Target, constants: Mapping[str, Array]) -> 
     got = kernel(*(constants[p.name] for p in kernel.inputs))
     values = got if isinstance(got, tuple) else (got,)
     return {p.name: x for p, x in zip(kernel.outputs, values, strict=True)}
-
-
-def _check(p: Param, x: Array) -> None:
-    if x.shape != p.shape:
-        raise ModelError(f"{p.name} has shape {x.shape}, expected {p.shape}")
-    if x.dtype != np.dtype(p.dtype):
-        raise ModelError(f"{p.name} has dtype {x.dtype}, expected {p.dtype}")
-
-
-def _checked(p: Param, value: npt.ArrayLike) -> Array:
-    x = np.asarray(value)
-    _check(p, x)
-    return x
-
-
-def _aligned(x: Array) -> bool:
-    return bool(x.flags.c_contiguous and x.ctypes.data % ALIGNMENT == 0)
-
-
-def _usable(x: Array) -> bool:
-    return _aligned(x) and bool(x.flags.writeable)
-
-
-def _stored(p: Param, x: Array) -> Array:
-    """The array as the kernel reads it: packed, contiguous, aligned."""
-    x = p.layout.pack(x) if p.layout else x
-    return x if _aligned(x) else aligned_copy(x)

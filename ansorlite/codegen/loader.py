@@ -3,14 +3,12 @@
 In: a `KernelImage` for this machine, and aligned arrays. Out: a `NativeFunction` that runs the
 kernel on pointers, once or many times without Python in between. The object is linked by LLVM's
 JIT linker, one instance per kernel, so that all of its memory is returned when the function is
-collected. OpenMP's functions come from `codegen.openmp`; libc and libm (memset, memcpy, exp) from
-the process. A kernel trusts its pointers: shapes, types and alignment are checked here, not there.
+collected. Threads come from `codegen.openmp`; libc and libm (memset, memcpy, exp) from the process.
+A kernel trusts its pointers: shapes, types and alignment are checked here, not there.
 """
 
 import ctypes
 import ctypes.util
-import math
-import mmap
 import platform
 from collections.abc import Sequence
 from functools import cache
@@ -18,17 +16,32 @@ from typing import Any
 
 import llvmlite.binding as llvm
 import numpy as np
-import numpy.typing as npt
 
+from ansorlite.calls import (
+    ALIGNMENT,
+    HUGE_PAGES_FROM,
+    Array,
+    aligned_copy,
+    aligned_empty,
+    resident_copy,
+    resident_empty,
+)
 from ansorlite.codegen import openmp
 from ansorlite.codegen.image import KernelImage, Param
 from ansorlite.errors import BuildError
 from ansorlite.target import Target
 
-Array = npt.NDArray[Any]
-ALIGNMENT = 64
-HUGE_PAGE = 1 << 21
-HUGE_PAGES_FROM = 1 << 18
+__all__ = [
+    "ALIGNMENT",
+    "HUGE_PAGES_FROM",
+    "CallSequence",
+    "NativeFunction",
+    "aligned_copy",
+    "aligned_empty",
+    "load_image",
+    "resident_copy",
+    "resident_empty",
+]
 
 _ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 _REPEAT = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
@@ -81,14 +94,15 @@ class NativeFunction:
     def __init__(self, image: KernelImage, tracker: llvm.ResourceTracker, jit: llvm.LLJIT) -> None:
         self.image = image
         self.address: int = tracker[image.symbol]
-        self._entry = _ENTRY(self.address)
+        self.enter = _ENTRY(self.address)  # takes the address of prepared pointers
         self._owners = (tracker, jit)
 
     def pointer_array(self, pointers: Sequence[Array | int]) -> ctypes.Array[ctypes.c_void_p]:
         """The kernel's `args`, prepared for `call` and `repeat`.
 
         Raises ValueError where the number of pointers, an array's shape, dtype or strides, or a
-        pointer's 64-byte alignment is not what the kernel needs.
+        pointer's alignment (64 bytes for packed constants and workspaces, else that of an element)
+        is not what the kernel needs.
         """
         params = self.image.params
         if len(pointers) != len(params):
@@ -102,7 +116,7 @@ class NativeFunction:
 
     def call(self, args: ctypes.Array[ctypes.c_void_p]) -> None:
         """Run once on prepared pointers."""
-        self._entry(ctypes.addressof(args))
+        self.enter(ctypes.addressof(args))
 
     def run(self, pointers: Sequence[Array | int]) -> None:
         """Check the pointers and run once."""
@@ -164,47 +178,6 @@ def load_image(image: KernelImage) -> NativeFunction:
         ) from error
 
 
-def aligned_empty(shape: Sequence[int], dtype: npt.DTypeLike, alignment: int = ALIGNMENT) -> Array:
-    """A C-contiguous array of undefined values whose address is a multiple of `alignment` bytes."""
-    dtype = np.dtype(dtype)
-    size_bytes = math.prod(shape) * dtype.itemsize
-    memory = np.empty(size_bytes + alignment, np.uint8)
-    start = -memory.ctypes.data % alignment
-    return np.ndarray(tuple(shape), dtype, buffer=memory.data, offset=start)
-
-
-def resident_empty(shape: Sequence[int], dtype: npt.DTypeLike) -> Array:
-    """An aligned array for memory that stays: zeros, in huge pages where it is not small.
-
-    Small pages lie anywhere in physical memory, so how well an array fits the second-level cache
-    is then another matter in every process. Not for results of single calls: clearing huge pages
-    takes as long as many kernels.
-    """
-    size_bytes = math.prod(shape) * np.dtype(dtype).itemsize
-    if size_bytes < HUGE_PAGES_FROM or not hasattr(mmap, "MADV_HUGEPAGE"):
-        return aligned_empty(shape, dtype)
-    whole = -(-size_bytes // HUGE_PAGE) * HUGE_PAGE
-    pages = mmap.mmap(-1, whole + HUGE_PAGE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    pages.madvise(mmap.MADV_HUGEPAGE)
-    memory = np.frombuffer(pages, np.uint8)
-    start = -memory.ctypes.data % HUGE_PAGE
-    return np.ndarray(tuple(shape), np.dtype(dtype), buffer=memory.data, offset=start)
-
-
-def resident_copy(x: Array) -> Array:
-    """`x`'s values in a `resident_empty` array."""
-    copy = resident_empty(x.shape, x.dtype)
-    copy[...] = x
-    return copy
-
-
-def aligned_copy(x: Array, alignment: int = ALIGNMENT) -> Array:
-    """`x`'s values in a new aligned, C-contiguous array of the same dtype."""
-    copy = aligned_empty(x.shape, x.dtype, alignment)
-    copy[...] = x
-    return copy
-
-
 def _address(x: Array | int, param: Param) -> int:
     if isinstance(x, int):
         address = x
@@ -217,9 +190,10 @@ def _address(x: Array | int, param: Param) -> int:
         if not x.flags.c_contiguous:
             raise ValueError(f"parameter {param.name}: the array is not C-contiguous, copy it")
         address = x.ctypes.data
-    if address % ALIGNMENT:
+    needed = ALIGNMENT if param.packed else np.dtype(param.dtype).itemsize
+    if address % needed:
         raise ValueError(
-            f"parameter {param.name}: address {address:#x} is not a multiple of {ALIGNMENT} bytes,"
+            f"parameter {param.name}: address {address:#x} is not a multiple of {needed} bytes,"
             " use aligned_empty or aligned_copy"
         )
     return address

@@ -2,7 +2,7 @@
 
 In: a `Target`. Out: `KernelImage`s that `measure.peak` runs. All take their amount of work and
 the number of threads to ask for from their first parameter, so that one image serves all
-measurements. Compiler, loader and OpenMP runtime are those of every kernel, so the limits are
+measurements. Compiler, loader and threads are those of every kernel, so the limits are
 what a kernel of this package can reach.
 """
 
@@ -18,7 +18,7 @@ from ansorlite.target import Target
 
 Value: TypeAlias = ir.Value
 
-FLOAT, I32, I64, VOID = ir.FloatType(), ir.IntType(32), ir.IntType(64), ir.VoidType()
+FLOAT, I64, VOID = ir.FloatType(), ir.IntType(64), ir.VoidType()
 POINTER = ir.PointerType()
 READS = 8  # vectors read in a step, each added to a sum of its own
 
@@ -64,7 +64,7 @@ def fma_kernel(target: Target) -> KernelImage:
     total = nexts[0]
     for after in nexts[1:]:
         total = b.fadd(total, after)
-    b.store(total, _at(b, out, vector, _of_openmp(b, "omp_get_thread_num")), align=4)
+    b.store(total, _at(b, out, vector, b.function.args[1]), align=4)
     b.ret_void()
     params = (
         Param("work", (2,), "int64", "input"),
@@ -124,7 +124,7 @@ def read_kernel(target: Target, n: int) -> KernelImage:
     total, *sums = _sweeps(b, args, groups, [zero] * READS, step)
     for s in sums:
         total = b.fadd(total, s)
-    thread = _of_openmp(b, "omp_get_thread_num")
+    thread = b.function.args[1]
     b.store(total, _at(b, out, vector, thread), align=4)
     b.ret_void()
     params = (
@@ -147,7 +147,7 @@ def _sweeps(
     Returns the carried values at the end; the builder stands there.
     """
     times = b.load(_at(b, _argument(b, args, 0), I64, I64(2)), typ=I64)
-    thread, threads = _of_openmp(b, "omp_get_thread_num"), _of_openmp(b, "omp_get_num_threads")
+    thread, threads = b.function.args[1], b.function.args[2]
     first = b.sdiv(b.mul(steps, thread), threads)
     last = b.sdiv(b.mul(steps, b.add(thread, I64(1))), threads)
     start, again = b.block, b.append_basic_block("again")
@@ -188,17 +188,14 @@ def _threaded(symbol: str) -> tuple[ir.Module, ir.IRBuilder, Value, tuple[Value,
     Returns it with a builder in the body, the body's `args` and both elements of `work`.
     """
     module = ir.Module(name=symbol)
-    body_type = ir.FunctionType(VOID, [POINTER])
-    body = ir.Function(module, body_type, name=f"{symbol}_body")
+    body = ir.Function(module, ir.FunctionType(VOID, [POINTER, I64, I64]), name=f"{symbol}_body")
     body.linkage = "internal"
-    parallel = ir.Function(
-        module, ir.FunctionType(VOID, [POINTER, POINTER, I32, I32]), name="GOMP_parallel"
-    )
+    parallel = declared(module, "ansorlite_parallel", VOID, [POINTER, POINTER, I64, I64])
 
-    entry = ir.Function(module, body_type, name=symbol)
+    entry = ir.Function(module, ir.FunctionType(VOID, [POINTER]), name=symbol)
     b = ir.IRBuilder(entry.append_basic_block("entry"))
     _, threads = _work(b, entry.args[0])
-    b.call(parallel, [body, entry.args[0], b.trunc(threads, I32), I32(0)])
+    b.call(parallel, [body, entry.args[0], threads, I64(1)])
     b.ret_void()
 
     b = ir.IRBuilder(body.append_basic_block("entry"))
@@ -208,11 +205,6 @@ def _threaded(symbol: str) -> tuple[ir.Module, ir.IRBuilder, Value, tuple[Value,
 def _work(b: ir.IRBuilder, args: Value) -> tuple[Value, Value]:
     work = _argument(b, args, 0)
     return b.load(work, typ=I64), b.load(_at(b, work, I64, I64(1)), typ=I64)
-
-
-def _of_openmp(b: ir.IRBuilder, name: str) -> Value:
-    """The result of one of OpenMP's functions without arguments."""
-    return b.zext(b.call(declared(b.module, name, I32, []), []), I64)
 
 
 def _argument(b: ir.IRBuilder, args: Value, index: int) -> Value:

@@ -1,79 +1,32 @@
-"""The OpenMP runtime that parallel kernels call.
+"""The threads of this process's kernels, under OpenMP's environment variables.
 
-Kernels call GNU's entry point `GOMP_parallel(fn, data, threads, flags)`, which libgomp, LLVM's
-libomp and Intel's libiomp5 all export, and ask `omp_get_thread_num` which thread they are. This
-module finds such a library (the system's, else one that an installed wheel brought along), loads
-it for the whole process and gives the functions' addresses to the loader. Without one, five
-functions compiled here run everything on the calling thread, after one warning.
+In: nothing; the pool of `codegen.threads` is compiled and loaded on the first call. Out: a
+`Runtime` whose `addresses` kernels are linked with. ANSORLITE_NUM_THREADS, else OMP_NUM_THREADS,
+says how many threads a region may have (default: the processors that this process may use), at most
+OMP_THREAD_LIMIT; with OMP_WAIT_POLICY=passive idle threads sleep at once. No library is needed, and
+one that is in the process for other reasons (libgomp, libomp) is left alone. A child of a fork
+starts threads of its own.
 """
 
 import ctypes
-import ctypes.util
-import site
-import sys
+import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import llvmlite.binding as llvm
 
-SYMBOLS = (
-    "GOMP_parallel",
-    "omp_get_thread_num",
-    "omp_get_num_threads",
-    "omp_get_max_threads",
-    "omp_set_num_threads",
-)
-
-# In the order of preference: GNU's is what gcc, scikit-learn's and LightGBM's Linux builds use,
-# and two runtimes in one process fight for the cores.
-LIBRARY_NAMES = (
-    "libgomp.so.1",
-    "libomp.so.5",
-    "libomp.so",
-    "libiomp5.so",
-    "libomp.dylib",
-    "libiomp5.dylib",
-    "/opt/homebrew/opt/libomp/lib/libomp.dylib",
-    "/usr/local/opt/libomp/lib/libomp.dylib",
-)
-
-# Where wheels keep the runtimes that they bundle, relative to site-packages.
-WHEEL_PATTERNS = (
-    "*.libs/libgomp*.so*",
-    "*/lib/libgomp*.so*",
-    "*/lib/libomp*.so*",
-    "*/lib/libiomp5*.so*",
-    "*/.dylibs/libomp*.dylib",
-    "*/lib/libomp*.dylib",
-)
-
-SERIAL_IR = """
-define void @GOMP_parallel(ptr %fn, ptr %data, i32 %threads, i32 %flags) {
-  call void %fn(ptr %data)
-  ret void
-}
-define i32 @omp_get_thread_num() {
-  ret i32 0
-}
-define i32 @omp_get_num_threads() {
-  ret i32 1
-}
-define i32 @omp_get_max_threads() {
-  ret i32 1
-}
-define void @omp_set_num_threads(i32 %n) {
-  ret void
-}
-"""
+from ansorlite.codegen.compile import compile_module
+from ansorlite.codegen.threads import MAX_THREADS, SPIN_NS, SYMBOLS, serial_ir, threads_ir
+from ansorlite.settings import settings
+from ansorlite.target import Target
 
 
 @dataclass(frozen=True)
-class OpenMP:
-    """A loaded runtime: its library ("" for the serial one) and the address of each symbol.
+class Runtime:
+    """A loaded pool: what it is in words, and the address of each symbol.
 
     `owner` keeps the code alive; it is nobody's business.
     """
@@ -88,74 +41,71 @@ class OpenMP:
 
 
 @cache
-def runtime() -> OpenMP:
-    """The process's runtime, found on the first call; warns once where there is none."""
-    for name in (*LIBRARY_NAMES, *_system_libraries(), *_wheel_libraries(_site_packages())):
-        found = load(name)
-        if found is not None:
-            return found
-    warnings.warn(
-        "no OpenMP runtime found, kernels run on one thread: install libgomp"
-        " (apt-get install libgomp1, dnf install libgomp) or libomp (brew install libomp)",
-        UserWarning,
-        stacklevel=2,
-    )
-    return serial_runtime()
-
-
-def load(library: str) -> OpenMP | None:
-    """The runtime in `library` (a name or a path); None if it is absent or lacks a symbol."""
+def runtime() -> Runtime:
+    """The process's pool, made on the first call; warns once where this system can have none."""
+    target = Target.detect()
     try:
-        handle = ctypes.CDLL(library, mode=ctypes.RTLD_GLOBAL)
-        addresses = {name: _address(getattr(handle, name)) for name in SYMBOLS}
-    except (OSError, AttributeError):
-        return None
-    return OpenMP(library, addresses, handle)
+        found = _linked(pool_object(target), "built-in threads")
+    except ValueError as error:
+        warnings.warn(f"kernels run on one thread: {error}", UserWarning, stacklevel=2)
+        return serial_runtime()
+    _function(found, "ansorlite_set_threads", ctypes.c_int64)(default_threads(os.environ, target))
+    spin_ns = 0 if os.environ.get("OMP_WAIT_POLICY", "").strip().lower() == "passive" else SPIN_NS
+    _function(found, "ansorlite_set_spin", ctypes.c_int64)(spin_ns)
+    os.register_at_fork(after_in_child=_function(found, "ansorlite_after_fork"))
+    return found
 
 
-def serial_runtime() -> OpenMP:
-    """The same five functions for one thread: `GOMP_parallel` only calls `fn(data)`."""
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
-    jit = llvm.create_lljit_compiler()
-    library = llvm.JITLibraryBuilder().add_ir(SERIAL_IR)
-    for name in SYMBOLS:
-        library.export_symbol(name)
-    tracker = library.link(jit, "ansorlite_serial_openmp")
-    return OpenMP("", {name: tracker[name] for name in SYMBOLS}, (tracker, jit))
+@cache
+def pool_object(target: Target) -> bytes:
+    """Relocatable object of the pool; raises ValueError for a system that it does not know."""
+    return compile_module(threads_ir(target), target)
+
+
+def serial_runtime() -> Runtime:
+    """The same functions for one thread."""
+    return _linked(compile_module(serial_ir(), Target.detect()), "")
+
+
+def default_threads(env: Mapping[str, str], target: Target) -> int:
+    """How many threads a region may have, by the environment and the processors.
+
+    Of OMP_NUM_THREADS, which may be a list by nesting level, the first number counts; what is no
+    number is passed over, as OpenMP runtimes do.
+    """
+    wanted = settings().num_threads or _number(env.get("OMP_NUM_THREADS", "").split(",")[0])
+    limit = _number(env.get("OMP_THREAD_LIMIT", "")) or MAX_THREADS
+    return min(wanted or target.cores, limit, MAX_THREADS)
 
 
 def set_num_threads(n: int) -> None:
-    """Let kernels that the calling thread starts from now on use `n` threads (at least 1)."""
+    """Let kernels use `n` threads (at least 1) from now on."""
     if n < 1:
         raise ValueError(f"cannot use {n} threads: at least 1")
-    ctypes.CFUNCTYPE(None, ctypes.c_int)(runtime().addresses["omp_set_num_threads"])(n)
+    _function(runtime(), "ansorlite_set_threads", ctypes.c_int64)(n)
 
 
 def max_threads() -> int:
-    """How many threads a kernel that the calling thread starts may use."""
-    return int(ctypes.CFUNCTYPE(ctypes.c_int)(runtime().addresses["omp_get_max_threads"])())
+    """How many threads a kernel may use."""
+    address = runtime().addresses["ansorlite_threads"]
+    return int(ctypes.CFUNCTYPE(ctypes.c_int64)(address)())
 
 
-def _address(function: Any) -> int:
-    return ctypes.cast(function, ctypes.c_void_p).value or 0
+def _number(text: str) -> int:
+    text = text.strip()
+    return int(text) if text.isascii() and text.isdecimal() else 0
 
 
-def _system_libraries() -> Iterator[str]:
-    """What the system's own search finds under other names; asked last, since it runs tools."""
-    for name in ("gomp", "omp", "omp5", "iomp5"):
-        found = ctypes.util.find_library(name)
-        if found:
-            yield found
+def _function(pool: Runtime, name: str, *arguments: Any) -> Any:
+    return ctypes.CFUNCTYPE(None, *arguments)(pool.addresses[name])
 
 
-def _site_packages() -> list[Path]:
-    folders = [*sys.path, *site.getsitepackages(), site.getusersitepackages()]
-    return [Path(f) for f in dict.fromkeys(folders) if f.endswith("-packages")]
-
-
-def _wheel_libraries(folders: list[Path]) -> Iterator[str]:
-    """Paths of the runtimes inside installed wheels, in the order of WHEEL_PATTERNS."""
-    for pattern in WHEEL_PATTERNS:
-        for folder in folders:
-            yield from map(str, sorted(folder.glob(pattern)))
+def _linked(code: bytes, library: str) -> Runtime:
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    jit = llvm.create_lljit_compiler(use_jit_link=True, suppress_errors=True)
+    builder = llvm.JITLibraryBuilder().add_object_img(code).add_current_process()
+    for name in SYMBOLS:
+        builder.export_symbol(name)
+    tracker = builder.link(jit, "ansorlite_threads")
+    return Runtime(library, {name: tracker[name] for name in SYMBOLS}, (tracker, jit))

@@ -152,31 +152,31 @@ def tanh(b: B, x: V) -> V:
 
     tanh|x| = e / (e + 2) with e = exp(2|x|) - 1 = 2^n expm1(r) + (2^n - 1), accurate near 0.
     """
-    a = _clamp(b, _call(b, "llvm.fabs", x), -math.inf, 10.0)
+    a = _clamp(b, call_math(b, "llvm.fabs", x), -math.inf, 10.0)
     a = b.fadd(a, a)
     n, r = _reduce_exp(b, a)
     scale = _power_of_two(b, x, n)
     expm1 = _fma(b, b.fmul(r, r), _poly(b, r, EXPM1_Q), r)
     e = _fma(b, expm1, scale, b.fsub(scale, _const(x, 1.0)))
-    return _call(b, "llvm.copysign", b.fdiv(e, b.fadd(e, _const(x, 2.0))), x)
+    return call_math(b, "llvm.copysign", b.fdiv(e, b.fadd(e, _const(x, 2.0))), x)
 
 
 def erf(b: B, x: V) -> V:
     """Error function; float: error below 1.5 ulp, exact sign and subnormals."""
-    a = _clamp(b, _call(b, "llvm.fabs", x), -math.inf, 4.0)
+    a = _clamp(b, call_math(b, "llvm.fabs", x), -math.inf, 4.0)
     small = _fma(b, x, _poly(b, b.fmul(a, a), ERF_SMALL), x)
     n, r = _reduce_exp(b, b.fneg(_poly(b, a, ERF_TAIL)))
     expm1 = _fma(b, b.fmul(r, r), _poly(b, r, EXP_Q), r)
     scale = _power_of_two(b, x, n)
     tail = b.fsub(b.fsub(_const(x, 1.0), scale), b.fmul(expm1, scale))
-    tail = _call(b, "llvm.copysign", tail, x)
+    tail = call_math(b, "llvm.copysign", tail, x)
     return b.select(b.fcmp_ordered("<", a, _const(x, ERF_CUT)), small, tail)
 
 
 def sigmoid(b: B, x: V) -> V:
     """1 / (1 + exp(-x)) without overflow; float: error below 2.5 ulp, underflows gradually."""
     one = _const(x, 1.0)
-    e = emit_math(b, "exp", [b.fneg(_call(b, "llvm.fabs", x))])
+    e = emit_math(b, "exp", [b.fneg(call_math(b, "llvm.fabs", x))])
     top = b.select(b.fcmp_ordered("<", x, _const(x, 0.0)), e, one)
     return b.fdiv(top, b.fadd(one, e))
 
@@ -184,7 +184,7 @@ def sigmoid(b: B, x: V) -> V:
 def power(b: B, x: V, y: V) -> V:
     """x^y with C's special cases; float: error below 0.52 ulp, computed in double."""
     double = _like(x.type, ir.DoubleType())
-    magnitude = _call(b, "llvm.fabs", x)
+    magnitude = call_math(b, "llvm.fabs", x)
     exponent = b.fmul(b.fpext(y, double), _log2_double(b, b.fpext(magnitude, double)))
     z = b.fptrunc(_exp2_double(b, exponent), x.type)
     zero, one = _const(x, 0.0), _const(x, 1.0)
@@ -193,10 +193,10 @@ def power(b: B, x: V, y: V) -> V:
     unit = b.and_(unit, b.fcmp_ordered("ord", y, y))
     unit = b.or_(unit, b.fcmp_ordered("==", x, one))
     z = b.select(unit, one, z)
-    integer = b.fcmp_ordered("==", _call(b, "llvm.floor", y), y)
+    integer = b.fcmp_ordered("==", call_math(b, "llvm.floor", y), y)
     half = b.fmul(y, _const(x, 0.5))
-    odd = b.and_(integer, b.fcmp_ordered("!=", _call(b, "llvm.floor", half), half))
-    z = b.select(odd, _call(b, "llvm.copysign", z, x), z)
+    odd = b.and_(integer, b.fcmp_ordered("!=", call_math(b, "llvm.floor", half), half))
+    z = b.select(odd, call_math(b, "llvm.copysign", z, x), z)
     # Every number is an even integer from 2^24 on, the infinities too.
     finite_negative = b.and_(
         b.fcmp_ordered("<", x, zero), b.fcmp_ordered(">", x, _const(x, -math.inf))
@@ -207,17 +207,17 @@ def power(b: B, x: V, y: V) -> V:
 
 def sqrt(b: B, x: V) -> V:
     """Square root, correctly rounded."""
-    return _call(b, "llvm.sqrt", x)
+    return call_math(b, "llvm.sqrt", x)
 
 
 def floor(b: B, x: V) -> V:
     """The greatest integer not above x, exact."""
-    return _call(b, "llvm.floor", x)
+    return call_math(b, "llvm.floor", x)
 
 
 def absolute(b: B, x: V) -> V:
     """|x|, exact; clears the sign of zeros and NaN too."""
-    return _call(b, "llvm.fabs", x)
+    return call_math(b, "llvm.fabs", x)
 
 
 # te's name -> the emitting function and its number of arguments.
@@ -234,6 +234,26 @@ FUNCTIONS: dict[str, tuple[Callable[..., V], int]] = {
 }
 # Those that are libm calls on double, under the same name (errors: libm's, about 1 ulp).
 LIBM = ("exp", "log", "tanh", "erf", "pow")
+
+
+def extremum(b: B, name: str, x: V, y: V) -> V:
+    """min or max; a NaN in either operand is the result, of two zeros either is.
+
+    One instruction where an operand is a constant, or the machine has one. x86 has one that
+    gives the second operand for a NaN in either: `x` is tested too, masks make that two.
+    """
+    kind = _scalar(x.type)
+    if kind == ir.IntType(1):
+        return b.and_(x, y) if name == "min" else b.or_(x, y)
+    order = "<" if name == "min" else ">"
+    if isinstance(kind, ir.IntType):
+        return b.select(b.icmp_signed(order, x, y), x, y)
+    constant = isinstance(x, ir.Constant) or isinstance(y, ir.Constant)
+    if constant or not b.module.triple.startswith("x86"):
+        return call_math(b, f"llvm.{name}imum", x, y, flags=("nsz",))
+    number = b.fcmp_ordered("ord", x, constant_of(x.type, 0.0))
+    one = b.select(b.fcmp_ordered(order, x, y), x, y)
+    return b.select(number, one, x)
 
 
 def _libm(b: B, name: str, args: Sequence[V]) -> V:
@@ -323,16 +343,17 @@ def _clamp(b: B, x: V, low: float, high: float) -> V:
 
 
 def _fma(b: B, x: V, y: V, z: V) -> V:
-    return _call(b, "llvm.fmuladd", x, y, z)
+    return call_math(b, "llvm.fmuladd", x, y, z)
 
 
-def _call(b: B, intrinsic: str, *args: V) -> V:
+def call_math(b: B, intrinsic: str, *args: V, flags: tuple[str, ...] = ()) -> V:
     """Call an LLVM intrinsic that is overloaded on the one type of its arguments and result."""
     kind = args[0].type
     scalar = _scalar(kind).intrinsic_name
     suffix = f"v{kind.count}{scalar}" if isinstance(kind, ir.VectorType) else scalar
     function_type = ir.FunctionType(kind, [kind] * len(args))
-    return b.call(_declare(b, f"{intrinsic}.{suffix}", function_type), args)
+    function = _declare(b, f"{intrinsic}.{suffix}", function_type)
+    return b.call(function, args, fastmath=flags)
 
 
 def _declare(b: B, name: str, function_type: ir.FunctionType) -> ir.Function:
@@ -347,10 +368,11 @@ def _bits(b: B, x: V) -> V:
 
 def _const(like: V, value: float) -> V:
     """`value` as a constant of `like`'s type, in every lane; an integer for integers."""
-    return _splat(like.type, value)
+    return constant_of(like.type, value)
 
 
-def _splat(kind: ir.Type, value: float) -> ir.Constant:
+def constant_of(kind: ir.Type, value: float) -> ir.Constant:
+    """A number in every lane of a type."""
     if isinstance(kind, ir.VectorType):
         return ir.Constant(kind, [ir.Constant(kind.element, value)] * kind.count)
     return ir.Constant(kind, value)

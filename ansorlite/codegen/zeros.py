@@ -1,8 +1,10 @@
 """What the ranges of loop variables decide: tests, and terms that are zero by construction.
 
 `acc += select(hit, x, 0) * w` does nothing in the copies of an unrolled body where `hit` is false;
-so a transposed or a sparse computation written with tests costs no products with zeros. The zero of
-a test counts as zero even where the other factor is infinite or no number.
+so a transposed or a sparse computation written with tests costs no products with zeros. In a sum
+the zero of a test is nothing: where the other factor is infinite or NaN, a program may leave the
+product out or have NaN, as a padded convolution by ONNX's reference (out) and onnxruntime (NaN).
+The numpy meaning and the interpreter multiply. A product with a literal zero is always made.
 """
 
 from collections.abc import Mapping
@@ -22,7 +24,7 @@ def is_zero(e: Expr, ranges: Ranges) -> bool:
         return False
     match e.name:
         case "mul":
-            return any(is_zero(a, ranges) for a in e.args)
+            return any(is_zero(a, ranges) for a in e.args if not isinstance(a, Const))
         case "add" | "sub":
             return all(is_zero(a, ranges) for a in e.args)
         case "select":

@@ -39,7 +39,8 @@ from ansorlite.cost.trees import (
     sum_of_trees,
     train_trees,
 )
-from ansorlite.errors import AnsorliteError
+from ansorlite.errors import MachineError, UsageError
+from ansorlite.files import write_whole
 
 if TYPE_CHECKING:
     import lightgbm as lgb
@@ -72,7 +73,7 @@ class CostModel(Protocol):
         ...
 
     def load(self, path: PathLike) -> None:
-        """Replace the model by a saved one. Raises AnsorliteError if the file is no such model."""
+        """Replace the model by a saved one. Raises UsageError if the file is no such model."""
         ...
 
 
@@ -248,7 +249,7 @@ class GBDTModel:
     def load(self, path: PathLike) -> None:
         content = _load(path, self.KIND)
         if content.get("objective") != self.objective:
-            raise AnsorliteError(
+            raise UsageError(
                 f"the model {path} was trained for {content.get('objective')!r}, "
                 f"this one is for {self.objective!r}: create it with the same objective"
             )
@@ -364,33 +365,41 @@ def _check_width(width: int, expected: int) -> None:
         raise ValueError(f"the model was trained on {expected} features, these rows have {width}")
 
 
-def _save(path: PathLike, content: dict[str, Any]) -> None:
-    path = Path(path).expanduser()
+def expanded(path: PathLike) -> Path:
+    """The path of a model, ~ replaced. Raises UsageError where no home directory is known."""
     try:
-        path.write_text(json.dumps({"ansorlite_model": FORMAT, **content}), encoding="utf-8")
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        raise UsageError(f"cannot find the model {os.fspath(path)}: {error}") from error
+
+
+def _save(path: PathLike, content: dict[str, Any]) -> None:
+    path = expanded(path)
+    try:
+        write_whole(path, json.dumps({"ansorlite_model": FORMAT, **content}))
     except OSError as error:
-        raise AnsorliteError(f"cannot write the model {path}: {error.strerror}") from error
+        raise MachineError(f"cannot write the model {path}: {error.strerror}") from error
 
 
 def _load(path: PathLike, kind: str) -> dict[str, Any]:
-    path = Path(path).expanduser()
+    path = expanded(path)
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise AnsorliteError(f"cannot read the model {path}: {error.strerror}") from error
+        raise UsageError(f"cannot read the model {path}: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
         raise _broken(path, error) from error
     if not isinstance(content, dict) or "ansorlite_model" not in content:
         raise _broken(path, "it was not saved by a cost model")
     if content["ansorlite_model"] != FORMAT:
-        raise AnsorliteError(
+        raise UsageError(
             f"the model {path} has format {content['ansorlite_model']}, this version reads "
             f"{FORMAT}: train it anew from its tuning log"
         )
     if content.get("kind") != kind:
-        raise AnsorliteError(f"the model {path} is of kind {content.get('kind')!r}, not {kind!r}")
+        raise UsageError(f"the model {path} is of kind {content.get('kind')!r}, not {kind!r}")
     return content
 
 
-def _broken(path: PathLike, why: object) -> AnsorliteError:
-    return AnsorliteError(f"{path} is no usable cost model ({why}): train it anew from its log")
+def _broken(path: PathLike, why: object) -> UsageError:
+    return UsageError(f"{path} is no usable cost model ({why}): train it anew from its log")

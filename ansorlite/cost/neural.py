@@ -9,15 +9,16 @@ Saved models are numpy arrays; loading one executes nothing.
 
 import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Literal
+from zipfile import BadZipFile
 
 import numpy as np
 import numpy.typing as npt
 
 from ansorlite.cost.loop_context import MAX_LOOPS, WIDTH
 from ansorlite.cost.losses import TrainingGroup, labels
-from ansorlite.errors import AnsorliteError, MissingExtra
+from ansorlite.cost.model import expanded
+from ansorlite.errors import MachineError, MissingExtra, UsageError
 
 Features = npt.NDArray[np.float32]
 Floats = npt.NDArray[np.float64]
@@ -128,20 +129,24 @@ class NeuralModel:
         return torch.from_numpy(scaled.astype(np.float32)), torch.from_numpy(there)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the weights; AnsorliteError where there are none."""
+        """Write the weights; UsageError where there are none."""
         if self._net is None:
-            raise AnsorliteError("the model has learned nothing yet: there is nothing to save")
+            raise UsageError("the model has learned nothing yet: there is nothing to save")
         arrays = {f"net.{k}": v.numpy() for k, v in self._net.state_dict().items()}
         arrays["mean"], arrays["scale"] = self._mean, self._scale
         arrays["kind"] = np.asarray(self.kind)
-        with Path(path).expanduser().open("wb") as out:
-            np.savez(out, **arrays)
+        target = expanded(path)
+        try:
+            with target.open("wb") as out:
+                np.savez(out, **arrays)
+        except OSError as error:
+            raise MachineError(f"cannot write the model {target}: {error.strerror}") from error
 
     def load(self, path: str | os.PathLike[str]) -> None:
-        """Replace the model by a saved one; AnsorliteError if the file is none of this kind."""
+        """Replace the model by a saved one; UsageError if the file is none of this kind."""
         torch = _torch()
         try:
-            with np.load(Path(path).expanduser(), allow_pickle=False) as found:
+            with np.load(expanded(path), allow_pickle=False) as found:
                 arrays = {k: found[k] for k in found.files}
             kind = str(arrays.pop("kind"))
             self._mean, self._scale = arrays.pop("mean"), arrays.pop("scale")
@@ -150,8 +155,8 @@ class NeuralModel:
             if kind != self.kind:
                 raise ValueError(f"it is of kind {kind}")
             net.load_state_dict(state)
-        except (OSError, ValueError, KeyError, RuntimeError) as error:
-            raise AnsorliteError(f"{path} is no usable {self.kind} model: {error}") from error
+        except (OSError, ValueError, KeyError, RuntimeError, EOFError, BadZipFile) as error:
+            raise UsageError(f"{path} is no usable {self.kind} model: {error}") from error
         self._net = net.eval()
 
 

@@ -5,19 +5,18 @@ executed.
 """
 
 import zipfile
-from pathlib import Path
 
 from ansorlite.cost.correction import CorrectionModel
-from ansorlite.cost.model import CostModel, PathLike
+from ansorlite.cost.model import CostModel, PathLike, expanded
 from ansorlite.cost.neural import NeuralModel
 
 
 def load_model(path: PathLike, seed: int = 0) -> CostModel:
     """Boosted trees, which further measurements refine, or an attention predictor (needs torch).
 
-    Raises AnsorliteError for a file of no such model, MissingExtra without torch.
+    Raises UsageError for a file of no such model, MissingExtra without torch.
     """
-    neural = zipfile.is_zipfile(Path(path).expanduser())
+    neural = zipfile.is_zipfile(expanded(path))
     model: CostModel = NeuralModel("attention", seed) if neural else CorrectionModel(seed=seed)
     model.load(path)
     return model

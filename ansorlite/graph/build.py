@@ -5,18 +5,23 @@ Used by import, workloads and passes. Names that are taken get a number; nodes w
 all constant are computed at once where the caller asks for it.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from ansorlite.errors import ModelError
+from ansorlite.errors import AnsorliteError, ModelError
 from ansorlite.graph.ir import Graph, Node, infer
+from ansorlite.graph.limits import POOLS, Room, peak_bytes, size_bytes, work
 from ansorlite.graph.operators import OPERATORS
 from ansorlite.graph.types import DTYPES, Array, Attr, TensorType, type_of
+from ansorlite.names import brief, first_line
 
 
 class GraphBuilder:
-    """Collects nodes; `fold=True` evaluates nodes of constants instead of emitting them."""
+    """Collects nodes; `fold=True` evaluates nodes of constants instead of emitting them.
+
+    What is larger than `limits` allows raises a ModelError before it is made.
+    """
 
     def __init__(self, name: str, fold: bool = False) -> None:
         self.name, self.fold = name, fold
@@ -24,31 +29,33 @@ class GraphBuilder:
         self.types: dict[str, TensorType] = {}
         self.constants: dict[str, Array] = {}
         self.producers: dict[str, Node] = {}
+        self.room = Room()
         self._node_names: set[str] = set()
+        self._last: dict[str, int] = {}  # numbers that names were given
+        self._last_node: dict[str, int] = {}
 
     def unique(self, name: str) -> str:
         """`name`, or `name.1`, `name.2`, ... where that value exists already."""
-        candidate, k = name, 1
-        while candidate in self.types:
-            candidate, k = f"{name}.{k}", k + 1
-        return candidate
+        return _free(name, self.types, self._last)
 
     def input(self, name: str, shape: Sequence[int], dtype: str = "float32") -> str:
         if dtype not in DTYPES:
-            raise ModelError(f"input {name} has dtype {dtype}: convert the model to float32")
+            raise ModelError(f"input {brief(name)} has dtype {dtype}: convert the model to float32")
         if name in self.types:
-            raise ModelError(f"input {name} is defined twice")
+            raise ModelError(f"input {brief(name)} is defined twice")
         self.types[name] = TensorType(tuple(int(n) for n in shape), dtype)
+        self.room.value(f"input {brief(name)}", self.types[name])
         self.inputs.append(name)
         return name
 
-    def constant(self, array: Array, name: str = "const") -> str:
-        """Add a constant and return its value name."""
+    def constant(self, array: Array, name: str = "const", computed: bool = False) -> str:
+        """Add a constant, part of the network's data or computed, and return its value name."""
         array = np.asarray(array)
         if str(array.dtype) not in DTYPES:
             raise ModelError(
-                f"constant {name} has dtype {array.dtype}: convert the model to float32"
+                f"constant {brief(name)} has dtype {array.dtype}: convert the model to float32"
             )
+        self.room.keep(brief(name), array, computed)
         value = self.unique(name)
         self.constants[value], self.types[value] = array, type_of(array)
         return value
@@ -70,20 +77,41 @@ class GraphBuilder:
         label = node or value
         for v in inputs:
             if v not in self.types:
-                raise ModelError(f"node {label} ({op}) reads {v}, which nothing computes")
-        result = infer(op, label, attrs, [self.types[v] for v in inputs])
-        if self.fold and all(v in self.constants for v in inputs):
+                raise ModelError(
+                    f"node {brief(label)} ({op}) reads {brief(v)}, which nothing computes"
+                )
+        types = tuple(self.types[v] for v in inputs)
+        result = infer(op, label, attrs, types)
+        known = self.fold and all(v in self.constants for v in inputs)
+        self._check_room(f"node {brief(label)} ({op})", op, attrs, types, result, known)
+        if known:
             arrays = tuple(self.constants[v] for v in inputs)
-            self.constants[value] = np.asarray(OPERATORS[op].meaning(attrs, arrays))
-            self.types[value] = result
+            array = _computed(f"node {brief(label)} ({op})", op, attrs, arrays)
+            self.room.keep(f"node {brief(label)} ({op})", array, computed=True)
+            self.constants[value], self.types[value] = array, result
             return value
-        k, taken = 1, label
-        while taken in self._node_names:
-            taken, k = f"{label}.{k}", k + 1
+        taken = _free(label, self._node_names, self._last_node)
         self._node_names.add(taken)
         self.types[value] = result
         self.producers[value] = Node(taken, op, tuple(inputs), (value,), dict(attrs))
         return value
+
+    def _check_room(
+        self,
+        what: str,
+        op: str,
+        attrs: Mapping[str, Attr],
+        types: tuple[TensorType, ...],
+        result: TensorType,
+        known: bool,
+    ) -> None:
+        """Raise a ModelError where a result, or what computing it takes, is beyond the limits."""
+        self.room.value(f"the result of {what}", result)
+        if known:
+            self.room.another(what, result)
+            self.room.compute(what, work(op, attrs, types, result))
+        elif op in POOLS:
+            self.room.windows(what, work(op, attrs, types, result))
 
     def shape(self, value: str) -> tuple[int, ...]:
         return self.types[value].shape
@@ -106,7 +134,43 @@ class GraphBuilder:
             constants,
         )
         graph.verify()
+        self.room.fits(f"network {brief(graph.name)}", _most_at_once(graph))
         return graph
+
+
+def _free(name: str, taken: Container[str], last: dict[str, int]) -> str:
+    """`name`, or `name.1`, `name.2`, ... behind the last number that was given."""
+    candidate, k = name, last.get(name, 0)
+    while candidate in taken:
+        k += 1
+        candidate = f"{name}.{k}"
+    last[name] = k
+    return candidate
+
+
+def _computed(what: str, op: str, attrs: Mapping[str, Attr], arrays: tuple[Array, ...]) -> Array:
+    """The value of a node of constants; a ModelError names the node."""
+    try:
+        with np.errstate(all="ignore"):
+            return np.asarray(OPERATORS[op].meaning(attrs, arrays))
+    except AnsorliteError:
+        raise
+    except MemoryError:
+        raise ModelError(f"{what} needs more memory than there is") from None
+    except Exception as error:  # numpy's own kinds
+        raise ModelError(f"{what} cannot be computed: {first_line(error)}") from error
+
+
+def _most_at_once(graph: Graph) -> int:
+    """Bytes of all constants and of the activations that live at the same time."""
+    last = {v: k for k, n in enumerate(graph.nodes) for v in n.inputs}
+    last |= dict.fromkeys(graph.outputs, len(graph.nodes))
+    made = [(v, -1) for v in graph.inputs] + [(n.output, k) for k, n in enumerate(graph.nodes)]
+    spans = [(size_bytes(graph.types[v]), k, last.get(v, k)) for v, k in made]
+    room = Room()
+    for name, array in graph.constants.items():
+        room.keep(brief(name), array, computed=False)
+    return peak_bytes(spans) + room.given
 
 
 def start(graph: Graph, fold: bool = False) -> GraphBuilder:

@@ -1,68 +1,120 @@
 """Step after `compile`: a compiled network -> a folder that runs without this package's tools.
 
 In: a `CompiledModule` and a folder. Out, in it: `libnetwork.so` where a C compiler links one,
-else what it is linked from; `network.h`, `network.c` (all kernels in order, memory, OpenMP found
-when it is loaded), `kernel*.o`, `weights.bin` in the kernels' own layouts, `network.json`. Python
-reads the folder by `ansorlite.deployed`, which needs numpy alone; C by `network.h`.
+else what it is linked from; `network.h`, `network.c` (all kernels in order, memory), `kernel*.o`,
+`threads.o`, `weights.bin` in the kernels' own layouts, and the manifest `network.json`. Python
+reads the folder by `ansorlite.deployed`, which needs numpy alone; C by `network.h`. Names are data:
+in C they stand in literals and comments alone, written by `names`.
 """
 
+import hashlib
 import json
+import os
+import re
 import shutil
+import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 import ansorlite
-from ansorlite.deployed import FORMAT, LIBRARY, METADATA, WEIGHTS, cpu_flags
-from ansorlite.errors import AnsorliteError
+from ansorlite.codegen.compile import compile_module
+from ansorlite.codegen.threads import serial_ir, threads_ir
+from ansorlite.deployed import cpu_flags
+from ansorlite.errors import AnsorliteError, BuildError
+from ansorlite.graph.whole_folder import whole_folder
+from ansorlite.manifest import (
+    HEADER,
+    LIBRARY,
+    METADATA,
+    SOURCE,
+    THREADS,
+    WEIGHTS,
+    file_entry,
+    identity,
+    kernel_file,
+    link_command,
+    sealed,
+)
+from ansorlite.names import c_comment, c_string
 from ansorlite.target import Target
 
 if TYPE_CHECKING:
     from ansorlite.graph.module import CompiledModule
 
 ALIGN = 64
+CHUNK = 1 << 20  # bytes of weights that are written at a time
 SYMBOL = "ansorlite_kernel"
-SOURCE = Path(__file__).with_name("network.c.in")
-HEADER = Path(__file__).with_name("network.h.in")
-FLAGS = ("-O2", "-shared", "-fPIC", "-fvisibility=hidden")
-LIBRARIES = ("-ldl", "-lm", "-lpthread")
+SOURCE_FORM = Path(__file__).with_name("network.c.in")
+HEADER_FORM = Path(__file__).with_name("network.h.in")
 
 
 def save(module: "CompiledModule", folder: str | Path) -> Path:
     """Write the network into a new or empty folder and return the folder.
 
-    Raises AnsorliteError where the folder holds anything, or the C compiler refuses.
+    The folder is there whole or not at all. Raises AnsorliteError where the folder holds anything
+    or cannot be written, BuildError where the C compiler refuses.
     """
-    path = Path(folder)
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise AnsorliteError(f"{path} is there already: name a new folder, so that nothing is lost")
-    path.mkdir(parents=True, exist_ok=True)
+    try:
+        path = Path(folder)
+    except TypeError:
+        raise AnsorliteError(f"a {type(folder).__name__} names no folder: give a path") from None
     layout = _Layout(module)
-    objects = _write_objects(module, path)
-    weights = np.zeros(max(layout.weights_bytes, ALIGN), np.uint8)
-    for at, array in layout.weights:
-        flat = array.reshape(-1).view(np.uint8)
-        weights[at : at + flat.size] = flat
-    weights.tofile(path / WEIGHTS)
-    (path / "network.c").write_text(_source(module, layout))
-    (path / "network.h").write_text(_header(module))
-    command = ["cc", *FLAGS, "-o", LIBRARY, "network.c", *objects, *LIBRARIES]
-    metadata = _metadata(module, layout, command)
-    (path / METADATA).write_text(json.dumps(metadata, indent=1) + "\n")
-    if shutil.which("cc"):
-        done = subprocess.run(command, cwd=path, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise AnsorliteError(f"cc cannot link the network: {done.stderr.strip()[:500]}")
+    with whole_folder(path, last=METADATA) as made:
+        _fill(module, layout, made)
     return path
+
+
+def _fill(module: "CompiledModule", layout: "_Layout", path: Path) -> None:
+    files = {WEIGHTS: _write_weights(layout, path), **_write_objects(module, path)}
+    described = _described(module, layout)
+    source = _source(module, layout, identity(described, files))
+    (path / SOURCE).write_text(source, encoding="ascii")
+    (path / HEADER).write_text(_header(module), encoding="ascii")
+    if compiler := shutil.which("cc"):
+        _link(path, [compiler, *link_command(len(module.images))[1:]])
+        files[LIBRARY] = file_entry(path / LIBRARY)
+    files |= {name: file_entry(path / name) for name in (SOURCE, HEADER)}
+    metadata = json.dumps(sealed(described, files), indent=1) + "\n"
+    (path / METADATA).write_text(metadata, encoding="ascii")
+
+
+def _link(path: Path, command: Sequence[str]) -> None:
+    """Run the compiler in the folder, where its temporary files lie, too."""
+    before = {f.name for f in path.iterdir()}
+    try:
+        process = subprocess.Popen(
+            command,
+            cwd=path,
+            env={**os.environ, "TMPDIR": str(path)},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise BuildError(f"cc cannot be run: {error.strerror}: mend it or take it away") from None
+    try:
+        said, _ = process.communicate()
+    except BaseException:
+        os.killpg(process.pid, signal.SIGKILL)  # the compiler's own children, too
+        process.communicate()
+        raise
+    if process.returncode or not (path / LIBRARY).is_file():
+        text = " ".join(said.decode("utf-8", "replace").split())[:500] or "it said nothing"
+        raise BuildError(f"cc cannot link the network (status {process.returncode}): {text}")
+    for file in path.iterdir():
+        if file.name not in (*before, LIBRARY):
+            file.unlink()
 
 
 class _Layout:
     """Where each pointer of each kernel points to: (kind, byte offset), by the module's addresses.
 
-    Kinds are "A" for the arena, "W" for weights, "S" for the workspace.
+    Kinds are "A" for the arena, "W" for weights, "S" for the workspace, "C" for the caller's.
     """
 
     def __init__(self, module: "CompiledModule") -> None:
@@ -79,8 +131,23 @@ class _Layout:
             self.weights.append((at, array))
             self._offsets[int(array.ctypes.data)] = at
             at += -(-array.nbytes // ALIGN) * ALIGN
-        self.weights_bytes = at
-        self.slots = [[self.place(int(p or 0)) for p in args] for _, args in memory.calls]
+        self.weights_bytes = max(at, ALIGN)
+        self.checksum = 0  # of the weights, when they are written
+        self.links, self.results, self.checks = memory.links, memory.results, memory.checks
+        given = {(link.call, link.slot) for link in memory.links}
+        self.slots = [
+            [("C", 0) if (k, s) in given else self.place(int(p or 0)) for s, p in enumerate(args)]
+            for k, (_, args) in enumerate(memory.calls)
+        ]
+
+    def blocks(self) -> Iterator[Any]:
+        """All weights in order, in blocks of bytes that are multiples of `ALIGN`."""
+        for _, array in self.weights:
+            flat = array.reshape(-1).view(np.uint8)
+            for at in range(0, flat.size, CHUNK):
+                yield _padded(flat[at : at + CHUNK])
+        if not any(array.nbytes for _, array in self.weights):
+            yield np.zeros(ALIGN, np.uint8)
 
     def place(self, address: int) -> tuple[str, int]:
         if address in self._offsets:
@@ -91,16 +158,59 @@ class _Layout:
         raise AnsorliteError("a kernel reads memory that is not the network's own")
 
 
-def _write_objects(module: "CompiledModule", path: Path) -> list[str]:
+def _padded(block: Any) -> Any:
+    short = -block.size % ALIGN
+    return np.concatenate([block, np.zeros(short, np.uint8)]) if short else block
+
+
+def _write_objects(module: "CompiledModule", path: Path) -> dict[str, Any]:
     """The objects of all kernels, each with its entry point under a name of its own."""
-    names = []
+    files = {}
     for k, image in enumerate(module.images):
         if image.symbol != SYMBOL or SYMBOL.encode() not in image.object_bytes:
             raise AnsorliteError(f"kernel {k} has the entry point {image.symbol}, not {SYMBOL}")
         code = image.object_bytes.replace(SYMBOL.encode(), entry(k).encode())
-        (path / f"kernel{k}.o").write_bytes(code)
-        names.append(f"kernel{k}.o")
-    return names
+        (path / kernel_file(k)).write_bytes(code)
+        files[kernel_file(k)] = file_entry(path / kernel_file(k))
+    target = Target.detect()
+    try:
+        threads = threads_ir(target, hidden=True)
+    except ValueError:  # a system that the pool does not know
+        threads = serial_ir(hidden=True)
+    (path / THREADS).write_bytes(compile_module(threads, target))
+    files[THREADS] = file_entry(path / THREADS)
+    return files
+
+
+def _write_weights(layout: "_Layout", path: Path) -> dict[str, Any]:
+    """The file of all weights, without another copy of them in memory; sets `layout.checksum`."""
+    known, size, sums = hashlib.sha256(), 0, 0
+    with (path / WEIGHTS).open("wb") as file:
+        for block in layout.blocks():
+            file.write(block.data)
+            known.update(block.data)
+            sums += checksum(block, size // 8)
+            size += block.size
+    layout.checksum = sums % (1 << 64)
+    return {"bytes": size, "sha256": known.hexdigest()}
+
+
+def checksum(block: Any, at: int) -> int:
+    """What a block of bytes, a multiple of 8, adds to the sum that network.c checks.
+
+    Every 64-bit word is mixed with its position (Steele et al., SplittableRandom, OOPSLA'14, the
+    generator's output function); the mixed words are added modulo 2^64. `at` is the position of
+    the first word.
+    """
+    words = block.view(np.uint64)
+    x = words + np.arange(at + 1, at + 1 + words.size, dtype=np.uint64) * np.uint64(GOLDEN)
+    for shift, factor in MIX:
+        x = (x ^ (x >> np.uint64(shift))) * np.uint64(factor)
+    return int((x ^ (x >> np.uint64(31))).sum(dtype=np.uint64))
+
+
+GOLDEN = 0x9E3779B97F4A7C15
+MIX = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
 
 
 def entry(k: int) -> str:
@@ -108,7 +218,7 @@ def entry(k: int) -> str:
     return f"ansorlite_{k:06x}"[: len(SYMBOL)].ljust(len(SYMBOL), "_")
 
 
-def _source(module: "CompiledModule", layout: _Layout) -> str:
+def _source(module: "CompiledModule", layout: _Layout, known_as: str) -> str:
     """The C source: tables, then the code that is the same for every network."""
     used = range(len(module.images))
     calls = module.memory.calls
@@ -118,30 +228,82 @@ def _source(module: "CompiledModule", layout: _Layout) -> str:
         places = ", ".join(f"{{'{kind}', {at}ll}}" for kind, at in slots)
         rows.append(f"  {{{entry(k)}, {len(slots)}, {{{places}}}}},")
     kernels = "\n".join(f"extern void {entry(k)}(void **);" for k in used)
-    inputs, outputs = _inputs(module, layout), _outputs(module, layout)
+    inputs = [_value(module, v) for v in module.graph_inputs]
+    outputs = [_value(module, v) for v in module.graph_outputs]
     tables = f"""{kernels}
 
 #define N_CALLS {len(calls)}
+#define N_LINKS {len(layout.links)}
+#define N_CHECKS {len(layout.checks)}
 #define N_INPUTS {len(module.graph_inputs)}
 #define N_OUTPUTS {len(module.graph_outputs)}
-#define MOST_SLOTS {widest}
+#define MOST_SLOTS {max(widest, 1)}
 #define ARENA_BYTES {layout.arena_bytes}ll
 #define WORKSPACE_BYTES {layout.workspace_bytes}ll
-#define WEIGHTS_BYTES {max(layout.weights_bytes, ALIGN)}ll
+#define WEIGHTS_BYTES {layout.weights_bytes}ll
+#define WEIGHTS_CHECKSUM {layout.checksum:#018x}ull
+#define IDENTITY {c_string(known_as)}
 """
-    rest = SOURCE.read_text()
-    rest = rest.replace("/* CALLS */", "\n".join(rows) or "  {0},")
-    rest = rest.replace("/* INPUTS */", _table(inputs)).replace("/* OUTPUTS */", _table(outputs))
     flags = [f for f in _required() if f in C_FLAGS]
     checks = "\n".join(f'  if (!__builtin_cpu_supports("{f}")) return "{f}";' for f in flags)
-    return rest.replace("/* TABLES */", tables).replace("/* CPU */", checks)
+    filled = {
+        "TABLES": tables,
+        "CALLS": "\n".join(rows) or "  {0},",
+        "CHECKS": _rows(_checks(module, layout)),
+        "LINKS": _rows((n.call, n.slot, n.index, int(n.written)) for n in layout.links),
+        "INPUTS": ", ".join(f"{v['bytes']}ll" for v in inputs) or "0",
+        "OUTPUTS": _rows(_origins(module, layout, outputs)),
+        "TOLD": f"{_told('inputs', inputs)}\n{_told('outputs', outputs)}",
+        "CPU": checks,
+    }
+    return _filled(SOURCE_FORM, filled)
 
 
-def _table(values: Sequence[Mapping[str, Any]]) -> str:
-    rows = [
-        f"  {{\"{v['name']}\", {{'{v['kind']}', {v['offset']}ll}}, {v['bytes']}ll}}" for v in values
+def _filled(form: Path, parts: Mapping[str, str]) -> str:
+    """The form with each mark replaced once: nothing is looked for in what was filled in."""
+    marks = re.compile(rf"/\* ({'|'.join(parts)}) \*/")
+    return marks.sub(lambda found: parts[found[1]], form.read_text(encoding="ascii"))
+
+
+def _rows(rows: Iterable[Sequence[Any]]) -> str:
+    return ",\n".join(f"  {{{', '.join(map(str, row))}}}" for row in rows) or "  {0}"
+
+
+def _origins(
+    module: "CompiledModule", layout: _Layout, outputs: Sequence[Mapping[str, Any]]
+) -> Iterator[tuple[str, str, str]]:
+    """Of each output where its values come from, as network.c writes it."""
+    for v, origin in zip(outputs, layout.results, strict=True):
+        kind = {"written": "K", "constant": "W", "input": "I", "output": "O"}[origin.kind]
+        at = origin.index
+        if kind == "W":
+            _, at = layout.place(module.constant_address(v["name"]))
+        yield f"'{kind}'", f"{at}ll", f"{v['bytes']}ll"
+
+
+def _checks(module: "CompiledModule", layout: _Layout) -> Iterator[tuple[str, ...]]:
+    """Where indices lie that are checked at run time, and what is said of wrong ones."""
+    for check, kind, k in layout.checks:
+        known = module.partition.graph.types[check.value]
+        letter, at = layout.place(k) if kind == "arena" else (kind[0].upper(), k)
+        wide = np.dtype(known.dtype).itemsize
+        numbers = (f"{at}ll", f"{known.size}ll", str(wide), f"{check.extent}ll")
+        yield f"'{letter}'", *numbers, c_string(check.told())
+
+
+def _told(kind: str, values: Sequence[Mapping[str, Any]]) -> str:
+    """What the library says of its inputs or outputs: names and dtypes as literals, shapes."""
+    shapes = [
+        f"static const long long {kind}_{k}_shape[] = {{{', '.join(map(str, v['shape'])) or 0}}};"
+        for k, v in enumerate(values)
     ]
-    return ",\n".join(rows)
+    rows = [
+        f"  {{{c_string(v['name'])}, {len(v['name'].encode('utf-8', 'surrogatepass'))}ll,"
+        f" {c_string(v['dtype'])}, {len(v['shape'])}, {kind}_{k}_shape, {v['bytes']}ll}},"
+        for k, v in enumerate(values)
+    ]
+    table = "\n".join(rows) or "  {0},"
+    return "\n".join([*shapes, f"static const network_value {kind}_told[] = {{", table, "};"])
 
 
 # Names that C compilers' __builtin_cpu_supports knows.
@@ -157,46 +319,37 @@ def _required() -> list[str]:
 
 def _header(module: "CompiledModule") -> str:
     graph = module.partition.graph
-    lines = [f" *   input {k}: {v}, {graph.types[v]}" for k, v in enumerate(module.graph_inputs)]
-    lines += [f" *   output {k}: {v}, {graph.types[v]}" for k, v in enumerate(module.graph_outputs)]
-    return HEADER.read_text().replace("/* VALUES */", "\n".join(lines))
+    ends = {"input": module.graph_inputs, "output": module.graph_outputs}
+    lines = [
+        f" *   {kind} {k}: {c_comment(v)}, {graph.types[v]}"
+        for kind, values in ends.items()
+        for k, v in enumerate(values)
+    ]
+    return _filled(HEADER_FORM, {"VALUES": "\n".join(lines)})
 
 
-def _value(module: "CompiledModule", name: str, kind: str, at: int) -> dict[str, Any]:
+def _value(module: "CompiledModule", name: str) -> dict[str, Any]:
     known = module.partition.graph.types[name]
     return {
         "name": name,
         "shape": list(known.shape),
         "dtype": known.dtype,
         "bytes": known.size * np.dtype(known.dtype).itemsize,
-        "kind": kind,
-        "offset": at,
     }
 
 
-def _inputs(module: "CompiledModule", layout: _Layout) -> list[dict[str, Any]]:
-    return [_value(module, v, *layout.place(module.address(v))) for v in module.graph_inputs]
-
-
-def _outputs(module: "CompiledModule", layout: _Layout) -> list[dict[str, Any]]:
-    return [_value(module, v, *layout.place(module.address(v))) for v in module.graph_outputs]
-
-
-def _metadata(
-    module: "CompiledModule", layout: _Layout, command: Sequence[str]
-) -> Mapping[str, Any]:
+def _described(module: "CompiledModule", layout: _Layout) -> dict[str, Any]:
+    """The description of the network in network.json: `manifest.DESCRIBED`."""
     target = Target.detect()
     return {
-        "format": FORMAT,
         "network": module.partition.graph.name,
         "version": ansorlite.__version__,
         "triple": target.triple,
         "cpu": target.cpu,
         "requires": _required(),
-        "inputs": _inputs(module, layout),
-        "outputs": _outputs(module, layout),
+        "inputs": [_value(module, v) for v in module.graph_inputs],
+        "outputs": [_value(module, v) for v in module.graph_outputs],
         "arena_bytes": layout.arena_bytes,
         "weights_bytes": layout.weights_bytes,
         "kernels": len(module.images),
-        "link": " ".join(command),
     }

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from ansorlite.errors import ModelError
 from ansorlite.graph.ir import Graph
 from ansorlite.graph.types import Array, integer
+from ansorlite.names import brief
 
 
 @dataclass(frozen=True)
@@ -28,11 +29,14 @@ class IndexCheck:
         if indices.size:
             low, high = indices.min(), indices.max()
             if low < -self.extent or high >= self.extent:
-                wrong = low if low < -self.extent else high
-                raise ModelError(
-                    f"node {self.node!r} takes element {wrong} along axis {self.axis}, which has "
-                    f"{self.extent}: indices are from {-self.extent} to {self.extent - 1}"
-                )
+                raise ModelError(self.told(str(low if low < -self.extent else high)))
+
+    def told(self, index: str = "that is not there") -> str:
+        """What is said of a wrong index."""
+        return (
+            f"node {brief(self.node)} takes element {index} along axis {self.axis}, which has "
+            f"{self.extent}: indices are from {-self.extent} to {self.extent - 1}"
+        )
 
 
 def index_checks(graph: Graph, aliases: Mapping[str, str]) -> tuple[IndexCheck, ...]:

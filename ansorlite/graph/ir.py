@@ -13,6 +13,7 @@ import numpy.typing as npt
 from ansorlite.errors import ModelError
 from ansorlite.graph.operators import OPERATORS, Operator
 from ansorlite.graph.types import Array, Attr, Attrs, TensorType, type_of
+from ansorlite.names import brief, first_line
 
 
 @dataclass(frozen=True)
@@ -34,8 +35,8 @@ class Node:
         return OPERATORS[self.op]
 
     def __str__(self) -> str:
-        args = [*self.inputs, *(f"{k}={_show(v)}" for k, v in self.attrs.items())]
-        return f"{', '.join(self.outputs)} = {self.op}({', '.join(args)})"
+        args = [*map(brief, self.inputs), *(f"{k}={_show(v)}" for k, v in self.attrs.items())]
+        return f"{', '.join(map(brief, self.outputs))} = {self.op}({', '.join(args)})"
 
 
 def _show(value: Attr) -> str:
@@ -54,11 +55,11 @@ class Graph:
     constants: Mapping[str, Array]
 
     def __str__(self) -> str:
-        head = ", ".join(f"{v}: {self.types[v]}" for v in self.inputs)
-        lines = [f"graph {self.name}({head}):"]
-        lines += [f"    {v} = constant {self.types[v]}" for v in self.constants]
+        head = ", ".join(f"{brief(v)}: {self.types[v]}" for v in self.inputs)
+        lines = [f"graph {brief(self.name)}({head}):"]
+        lines += [f"    {brief(v)} = constant {self.types[v]}" for v in self.constants]
         lines += [f"    {n}  # {self.types[n.output]}" for n in self.nodes]
-        return "\n".join([*lines, f"    return {', '.join(self.outputs)}", ""])
+        return "\n".join([*lines, f"    return {', '.join(map(brief, self.outputs))}", ""])
 
     @property
     def producers(self) -> dict[str, Node]:
@@ -80,61 +81,73 @@ class Graph:
         for name, array in self.constants.items():
             if type_of(array) != self.types[name]:
                 raise ModelError(
-                    f"constant {name} is {type_of(array)}, declared {self.types[name]}"
+                    f"constant {brief(name)} is {type_of(array)}, declared {self.types[name]}"
                 )
         seen, names = set(known), set()
         if len(seen) != len(known):
-            raise ModelError(f"graph {self.name} defines an input or constant twice")
+            raise ModelError(f"graph {brief(self.name)} defines an input or constant twice")
         for n in self.nodes:
             missing = [v for v in n.inputs if v not in seen]
             if missing:
-                raise ModelError(f"node {n.name} ({n.op}) reads {missing[0]} before it is computed")
+                raise ModelError(
+                    f"node {brief(n.name)} ({n.op}) reads {brief(missing[0])} before it is computed"
+                )
             if n.name in names or len(n.outputs) != 1 or n.output in seen:
-                raise ModelError(f"node {n.name} ({n.op}) or its value is defined twice")
+                raise ModelError(f"node {brief(n.name)} ({n.op}) or its value is defined twice")
             inferred = infer(n.op, n.name, n.attrs, [self.types[v] for v in n.inputs])
             if inferred != self.types[n.output]:
                 raise ModelError(
-                    f"{n.output} of node {n.name} ({n.op}) is {inferred}, "
+                    f"{brief(n.output)} of node {brief(n.name)} ({n.op}) is {inferred}, "
                     f"declared {self.types[n.output]}"
                 )
             names.add(n.name)
             seen.add(n.output)
         for v in self.outputs:
             if v not in seen:
-                raise ModelError(f"output {v} of graph {self.name} is never computed")
+                raise ModelError(f"output {brief(v)} of graph {brief(self.name)} is never computed")
 
 
 def infer(op: str, name: str, attrs: Attrs, types: Sequence[TensorType]) -> TensorType:
     """The type of the node's result; a ModelError names the node."""
     operator = OPERATORS.get(op)
     if operator is None:
-        raise ModelError(f"node {name}: {op} is no operator of graph/operators.py")
+        raise ModelError(f"node {brief(name)}: {op} is no operator of graph/operators.py")
     low, high = operator.arity
     if not low <= len(types) <= high:
-        raise ModelError(f"node {name} ({op}) has {len(types)} operands, not {low} to {high}")
+        raise ModelError(
+            f"node {brief(name)} ({op}) has {len(types)} operands, not {low} to {high}"
+        )
     if set(attrs) != set(operator.attrs):
         given, wanted = ", ".join(sorted(attrs)), ", ".join(sorted(operator.attrs))
         raise ModelError(
-            f"node {name} ({op}) has attributes {given or 'none'}, not {wanted or 'none'}"
+            f"node {brief(name)} ({op}) has attributes {given or 'none'}, not {wanted or 'none'}"
         )
     try:
-        return operator.infer(attrs, tuple(types))
+        result = operator.infer(attrs, tuple(types))
+        if any(n < 0 for n in result.shape):
+            raise ModelError(f"the result {result} has a negative extent")
     except ModelError as error:
-        raise ModelError(f"node {name} ({op}): {error}") from None
+        raise ModelError(f"node {brief(name)} ({op}): {error}") from None
+    return result
 
 
 def check_inputs(graph: Graph, inputs: Sequence[npt.ArrayLike]) -> dict[str, Array]:
     """The arrays by input name; a ModelError names the input whose shape or dtype is wrong."""
     if len(inputs) != len(graph.inputs):
         raise ModelError(
-            f"graph {graph.name} takes {len(graph.inputs)} inputs "
-            f"({', '.join(graph.inputs)}), got {len(inputs)}"
+            f"graph {brief(graph.name)} takes {len(graph.inputs)} inputs "
+            f"({brief(', '.join(graph.inputs))}), got {len(inputs)}"
         )
     arrays = {}
     for name, value in zip(graph.inputs, inputs, strict=True):
-        array = np.asarray(value)
+        try:
+            array = np.asarray(value)
+        except (TypeError, ValueError) as error:  # rows of different lengths, above all
+            raise ModelError(f"input {brief(name)} is no array: {first_line(error)}") from None
         if type_of(array) != graph.types[name]:
-            raise ModelError(f"input {name} is {type_of(array)}, expected {graph.types[name]}")
+            raise ModelError(
+                f"input {brief(name)} is {type_of(array)}, expected {graph.types[name]}"
+            )
         arrays[name] = array
     return arrays
 
@@ -146,7 +159,9 @@ def evaluate(
     if isinstance(inputs, Mapping):
         missing = [v for v in graph.inputs if v not in inputs]
         if missing:
-            raise ModelError(f"no value is given for input {missing[0]} of graph {graph.name}")
+            raise ModelError(
+                f"no value is given for input {brief(missing[0])} of graph {brief(graph.name)}"
+            )
         inputs = [inputs[v] for v in graph.inputs]
     values: dict[str, Array] = {**graph.constants, **check_inputs(graph, inputs)}
     last_use = {v: k for k, n in enumerate(graph.nodes) for v in n.inputs}

@@ -240,9 +240,9 @@ def window_counts(attrs: Attrs, spatial: Sequence[int], out: Sequence[int]) -> F
         strict=True,
     )
     for n, o, k, s, d, (lo, hi) in rows:
-        at = np.arange(o)[:, None] * s - lo + np.arange(k) * d
+        at = np.arange(o) * s - lo
         first, last = (-lo, n + hi) if attrs["count_include_pad"] else (0, n)
-        count = ((at >= first) & (at < last)).sum(axis=1)
+        count = np.minimum(-((at - last) // d), k) - np.maximum(-((at - first) // d), 0)
         total = total[..., None] * np.maximum(count, 1)
     return total
 

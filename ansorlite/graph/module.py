@@ -5,27 +5,35 @@ arrays in the network's own layouts. All activations live in one arena whose off
 lifetimes; pointers are prepared once; each constant is stored once per layout that a kernel reads.
 """
 
-import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from ansorlite.calls import (
+    Array,
+    Operand,
+    Results,
+    address,
+    new_lock,
+    resident_copy,
+    resident_empty,
+)
 from ansorlite.codegen.image import KernelImage, Param
 from ansorlite.codegen.kernel import derive
-from ansorlite.codegen.loader import CallSequence, load_image, resident_copy, resident_empty
+from ansorlite.codegen.loader import CallSequence, load_image
 from ansorlite.errors import ModelError
-from ansorlite.graph.ir import check_inputs
+from ansorlite.graph.indices import IndexCheck
+from ansorlite.graph.ir import Graph
 from ansorlite.graph.memory import Lifetime, plan_arena
 from ansorlite.graph.partition import Partition, Subgraph, tasks
 from ansorlite.ir.layout import Layout
+from ansorlite.names import brief
 from ansorlite.target import Target
-
-Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -39,16 +47,47 @@ class LayerTime:
 
 @dataclass(frozen=True)
 class ModuleMemory:
-    """All that a compiled network's kernels point to, and the pointers of each (kernel, args)."""
+    """All that a compiled network's kernels point to, and the pointers of each (kernel, args).
+
+    `checks` have the input, output or address where the indices of each check lie.
+    """
 
     arena: Array
     workspace: Array
     constants: tuple[Array, ...]
     calls: tuple[tuple[int, Any], ...]
+    links: tuple["Link", ...]
+    results: tuple["Result", ...]
+    checks: tuple[tuple[IndexCheck, Literal["input", "output", "arena"], int], ...]
+
+
+@dataclass(frozen=True)
+class Link:
+    """Slot `slot` of call `call` points to a graph input or, with `written`, a graph output."""
+
+    call: int
+    slot: int
+    index: int
+    written: bool
+
+
+@dataclass(frozen=True)
+class Result:
+    """Where a graph output comes from: kernels ("written"), a constant, an input, another output.
+
+    `index` is that of the input or of the earlier output that it has the values of.
+    """
+
+    kind: Literal["written", "constant", "input", "output"]
+    index: int = 0
 
 
 class CompiledModule:
-    """Callable network; calls are serialised, they share one arena."""
+    """Callable network; calls are serialised, they share one arena.
+
+    Kernels read a caller's arrays and write results where they lie. A module can be copied and
+    pickled (for machines of the same kind).
+    """
 
     def __init__(
         self, parts: Partition, images: Sequence[KernelImage], forms: Sequence[int] | None = None
@@ -58,29 +97,85 @@ class CompiledModule:
         `forms[k]` is which of its forms that task is compiled in (`Subgraph.forms`), or the first.
         Of the constants only what kernels read is kept, in their layouts, and what is an output.
         """
-        self.partition = parts
-        self._lock = threading.Lock()
         self.images = tuple(images)
+        self._constants: dict[tuple[str, Layout | None, tuple[int, ...]], Array] = {}
+        self._forms = None if forms is None else tuple(forms)
+        self._constant_names = frozenset(parts.graph.constants)
+        self.partition = parts
+        self._link()
+        self.partition = _without_weights(parts)
+
+    def __getstate__(self) -> dict[str, Any]:
+        kept = ("images", "partition", "_constants", "_constant_names", "_forms")
+        return {name: getattr(self, name) for name in kept}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._constants = {k: resident_copy(x) for k, x in self._constants.items()}
+        self._link()
+
+    def _link(self) -> None:
+        """Load the kernels and prepare their pointers; constants are packed where they are not."""
+        parts, images, forms = self.partition, self.images, self._forms
+        graph, alias = parts.graph, parts.aliases
+        self._lock = new_lock(self)
         self._kernels = [load_image(image) for image in images]
         by_subgraph = {s: k for k, t in enumerate(tasks(parts)) for s in t.subgraphs}
-        self._checks = parts.checks
         self._values = self._place()
-        self._constants: dict[tuple[str, Layout | None, tuple[int, ...]], Array] = {}
         workspace = max(
             (p.nbytes for i in images for p in i.params if p.role == "workspace"), default=0
         )
         self._workspace = resident_empty((workspace,), "uint8")
         self._calls: list[tuple[Any, Any, Subgraph]] = []
+        self._results = tuple(self._origins())
+        ends = {v: k for k, v in enumerate(graph.inputs)}
+        written = {
+            alias.get(v, v): k
+            for k, v in enumerate(graph.outputs)
+            if self._results[k].kind == "written"
+        }
+        links = []
         for n, subgraph in enumerate(parts.subgraphs):
             native = self._kernels[by_subgraph[n]]
             form = 0 if forms is None else forms[by_subgraph[n]]
             inputs = subgraph.forms[form].inputs
-            pointers = self._pointers(inputs, subgraph.outputs, native.image)
+            pointers, owners = self._pointers(inputs, subgraph.outputs, native.image)
             args = native.pointer_array([int(x.ctypes.data) for x in pointers])
             self._calls.append((native, args, subgraph))
+            for slot, owner in enumerate(owners):
+                if owner in ends:
+                    links.append(Link(n, slot, ends[owner], False))
+                elif owner in written:
+                    links.append(Link(n, slot, written[owner], True))
+        self._links = tuple(links)
         self._order = [by_subgraph[n] for n in range(len(parts.subgraphs))]
         self._sequence = CallSequence([(native, args) for native, args, _ in self._calls])
-        self.partition = _without_weights(parts)
+        self._operands = tuple(_operand(graph, v, "input") for v in graph.inputs)
+        self._reads: tuple[list[tuple[Any, int]], ...] = tuple([] for _ in graph.inputs)
+        self._fills: tuple[list[tuple[Any, int]], ...] = tuple([] for _ in graph.outputs)
+        for link in links:
+            into = self._fills if link.written else self._reads
+            into[link.index].append((self._calls[link.call][1], link.slot))
+        self._input_checks = [(c, ends[c.value]) for c in parts.checks if c.value in ends]
+        self._late_checks = [
+            (c, written.get(c.value, -1)) for c in parts.checks if c.value not in ends
+        ]
+        self._outputs = tuple(Results(_operand(graph, v, "output")) for v in graph.outputs)
+
+    def _origins(self) -> Iterator[Result]:
+        """Of each graph output in order."""
+        graph, seen = self.partition.graph, dict[str, int]()
+        for k, v in enumerate(graph.outputs):
+            owner = self.partition.aliases.get(v, v)
+            if owner in graph.constants:
+                yield Result("constant")
+            elif owner in graph.inputs:
+                yield Result("input", graph.inputs.index(owner))
+            elif owner in seen:
+                yield Result("output", seen[owner])
+            else:
+                seen[owner] = k
+                yield Result("written")
 
     # ---- memory ---------------------------------------------------------------------------------
 
@@ -94,9 +189,9 @@ class CompiledModule:
         for k, s in enumerate(self.partition.subgraphs):
             for v in (*s.inputs, *s.outputs):
                 owner = alias.get(v, v)
-                if owner not in graph.constants:
+                if owner not in self._constant_names:
                     life.setdefault(owner, [k, k])[1] = k
-        for v in (*graph.outputs, *(c.value for c in self._checks)):
+        for v in (*graph.outputs, *(c.value for c in self.partition.checks)):
             owner = alias.get(v, v)
             if owner in life:
                 life[owner][1] = last
@@ -116,21 +211,24 @@ class CompiledModule:
 
     def _pointers(
         self, read: Sequence[str], written: Sequence[str], image: KernelImage
-    ) -> list[Array]:
-        inputs, outputs = iter(read), iter(written)
-        alias, graph = self.partition.aliases, self.partition.graph
+    ) -> tuple[list[Array], list[str | None]]:
+        """What a kernel's parameters point to, and the value of each (None: its own memory)."""
+        inputs, outputs, alias = iter(read), iter(written), self.partition.aliases
         arrays: list[Array] = []
+        owners: list[str | None] = []
         constants: dict[str, tuple[str, Array]] = {}  # of this kernel: value and array by parameter
         for p in image.params:
             if p.role in ("workspace", "derived"):
                 arrays.append(self._workspace)  # derived ones follow when all constants are known
+                owners.append(None)
                 continue
             value = next(outputs) if p.role == "output" else next(inputs)
             owner = alias.get(value, value)
-            if owner not in graph.constants:
+            owners.append(owner)
+            if owner in self._values:
                 arrays.append(self._values[owner])
             elif p.name in image.unread:
-                constants[p.name] = owner, graph.constants[owner].reshape(p.shape)
+                constants[p.name] = owner, self._original(owner, p)
                 arrays.append(self._workspace)
             else:
                 arrays.append(self._constant(owner, p))
@@ -138,7 +236,12 @@ class CompiledModule:
         if any(p.role == "derived" for p in image.params):
             derived = self._derived(image, constants)
             arrays = [derived.get(p.name, x) for p, x in zip(image.params, arrays, strict=True)]
-        return arrays
+        return arrays, owners
+
+    def _original(self, owner: str, p: Param) -> Array:
+        """A constant that is only derived from; none where what is derived is there already."""
+        found = self.partition.graph.constants.get(owner)
+        return np.empty(0, p.dtype) if found is None else found.reshape(p.shape)
 
     def _constant(self, value: str, p: Param) -> Array:
         key = (value, p.layout, p.shape)
@@ -165,33 +268,58 @@ class CompiledModule:
 
     # ---- calls ----------------------------------------------------------------------------------
 
-    def __call__(self, *args: npt.ArrayLike, **named: npt.ArrayLike) -> Array | tuple[Array, ...]:
+    def __call__(
+        self, /, *args: npt.ArrayLike, **named: npt.ArrayLike
+    ) -> Array | tuple[Array, ...]:
         """Run on arrays in input order, or by input name; one array, or a tuple in output order.
 
         Raises ModelError for a wrong number, shape or dtype of inputs, and for indices that leave
         what they index.
         """
-        graph = self.partition.graph
-        given = check_inputs(graph, _ordered(graph.inputs, args, named))
-        for c in self._checks:
-            if c.value in given:
-                c.check(given[c.value])
         with self._lock:
-            for name, x in given.items():
-                self._values[name][...] = x
+            given, results = self._bind(_ordered(self.partition.graph.inputs, args, named))
+            for c, k in self._input_checks:
+                c.check(given[k])
             self._sequence.run()
-            for c in self._checks:
-                if c.value not in given:
-                    c.check(self._values[c.value])
-            results = tuple(self._result(v) for v in graph.outputs)
-        return results[0] if len(results) == 1 else results
+            for c, k in self._late_checks:
+                c.check(self._values[c.value] if k < 0 else results[k])
+            for k, origin in enumerate(self._results):
+                if origin.kind != "written":
+                    results[k][...] = self._copied(k, origin, given, results)
+        return results[0] if len(results) == 1 else tuple(results)
 
-    def _result(self, value: str) -> Array:
-        graph = self.partition.graph
-        owner = self.partition.aliases.get(value, value)
-        source = graph.constants.get(owner)
-        x = self._values[owner] if source is None else source
-        return np.array(x.reshape(graph.types[value].shape))
+    def _bind(self, args: Sequence[npt.ArrayLike]) -> tuple[list[Any], list[Array]]:
+        """Let the kernels read these arrays: (they, as read; arrays that results go to)."""
+        if len(args) != len(self._operands):
+            names = ", ".join(brief(w.name) for w in self._operands)
+            raise ModelError(
+                f"the network takes {len(self._operands)} inputs ({names}), got {len(args)}"
+            )
+        given = []
+        for w, x, places in zip(self._operands, args, self._reads):  # noqa: B905 (microseconds)
+            if not w.fits(x):
+                x = w.read(x)
+            at = address(x)  # type: ignore[arg-type]
+            for pointers, slot in places:
+                pointers[slot] = at
+            given.append(x)
+        results = []
+        for r, places in zip(self._outputs, self._fills):  # noqa: B905
+            x = r.take()
+            at = address(x)
+            for pointers, slot in places:
+                pointers[slot] = at
+            results.append(x)
+        return given, results
+
+    def _copied(self, k: int, origin: Result, given: list[Any], results: list[Array]) -> Array:
+        """The values of output k, which no kernel writes."""
+        if origin.kind == "constant":
+            value = self.partition.graph.outputs[k]
+            source = self.partition.graph.constants[self.partition.aliases.get(value, value)]
+        else:
+            source = (given if origin.kind == "input" else results)[origin.index]
+        return source.reshape(results[k].shape)
 
     def profile(self, *args: npt.ArrayLike, repeats: int = 10) -> tuple[LayerTime, ...]:
         """Latency of every kernel on these inputs, each timed `repeats` times in its place."""
@@ -204,15 +332,14 @@ class CompiledModule:
 
     def timed_calls(self, args: Sequence[npt.ArrayLike]) -> list[float]:
         """Seconds of every kernel in one run on these inputs, in running order."""
-        given = check_inputs(self.partition.graph, args)
         times = []
         with self._lock:
-            for name, x in given.items():
-                self._values[name][...] = x
+            kept = self._bind(args)
             for native, call, _ in self._calls:
                 began = perf_counter()
                 native.call(call)
                 times.append(perf_counter() - began)
+            del kept
         return times
 
     # ---- deployment -----------------------------------------------------------------------------
@@ -237,17 +364,30 @@ class CompiledModule:
     @property
     def memory(self) -> ModuleMemory:
         """What the kernels point to; constants that are results of the network included."""
-        for v in self.graph_outputs:  # a constant that no kernel reads is kept from here on
-            self.address(v)
+        for v, origin in zip(self.graph_outputs, self._results, strict=True):
+            if origin.kind == "constant":  # one that no kernel reads is kept from here on
+                self.constant_address(v)
         calls = tuple((k, args) for k, (_, args, _) in zip(self._order, self._calls, strict=True))
         constants = tuple(self._constants.values())
-        return ModuleMemory(self._arena, self._workspace, constants, calls)
+        checks: list[tuple[IndexCheck, Literal["input", "output", "arena"], int]] = [
+            (c, "input", k) for c, k in self._input_checks
+        ]
+        for c, k in self._late_checks:
+            at = int(self._values[c.value].ctypes.data)
+            checks.append((c, "arena", at) if k < 0 else (c, "output", k))
+        return ModuleMemory(
+            self._arena,
+            self._workspace,
+            constants,
+            calls,
+            self._links,
+            self._results,
+            tuple(checks),
+        )
 
-    def address(self, value: str) -> int:
-        """Where a graph input or output lies in memory."""
-        owner = self.partition.aliases.get(value, value)
-        if owner in self._values:
-            return int(self._values[owner].ctypes.data)
+    def constant_address(self, output: str) -> int:
+        """Where a constant lies that is an output of the graph."""
+        owner = self.partition.aliases.get(output, output)
         kept = (owner, None, self.partition.graph.types[owner].shape)
         if kept not in self._constants:
             self._constants[kept] = resident_copy(self.partition.graph.constants[owner])
@@ -256,6 +396,11 @@ class CompiledModule:
     @property
     def weights_bytes(self) -> int:
         return sum(x.nbytes for x in self._constants.values())
+
+
+def _operand(graph: Graph, value: str, kind: str) -> Operand:
+    known = graph.types[value]
+    return Operand(value, known.shape, known.dtype, kind)
 
 
 def _without_weights(parts: Partition) -> Partition:

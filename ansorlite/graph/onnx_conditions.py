@@ -7,7 +7,7 @@ constants are computed at once, as all shape arithmetic is. The table is `onnx_t
 import numpy as np
 
 from ansorlite.errors import ModelError
-from ansorlite.graph.onnx_context import Context, Converter, OnnxNode
+from ansorlite.graph.onnx_context import Context, Converter, OnnxNode, axis_of
 
 
 def swapped(op: str) -> Converter:
@@ -45,8 +45,11 @@ def arg(op: str) -> Converter:
     def convert(c: Context, n: OnnxNode) -> str:
         x = c.operand(n, 0)
         shape = c.shape(x)
-        axis = int(n.attrs.get("axis", 0)) % len(shape)
+        axis = axis_of(int(n.attrs.get("axis", 0)), len(shape))
         last = bool(n.attrs.get("select_last_index", 0))
+        if shape[axis] == 0:
+            raise ModelError(f"axis {axis} of {list(shape)} has no element to choose")
+        c.fits(shape[axis])
         extreme = c.emit(op, [x], axes=(axis,), keepdims=True)
         places = np.arange(shape[axis], dtype=np.int64)
         places = places.reshape([-1 if d == axis else 1 for d in range(len(shape))])
@@ -64,8 +67,11 @@ def arg(op: str) -> Converter:
 def trilu(c: Context, n: OnnxNode) -> str:
     """The upper or lower triangle of the last two axes, zeros elsewhere."""
     x = c.operand(n, 0)
+    if len(c.shape(x)) < 2:
+        raise ModelError(f"{c.type(x)} is no matrix")
     rows, columns = c.shape(x)[-2:]
-    k = int(c.required(n, 1).item()) if c.has(n, 1) else 0
+    c.fits(rows, columns, itemsize=1)
+    k = max(-rows, min(c.number(n, 1), columns)) if c.has(n, 1) else 0
     ones = np.ones((rows, columns), np.bool_)
     mask = np.triu(ones, k) if n.attrs.get("upper", 1) else np.tril(ones, k)
     return c.emit("where", [c.constant(mask), x, c.scalar(0, x)])

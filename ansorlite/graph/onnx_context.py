@@ -4,8 +4,9 @@ In: `OnnxNode`s in order. Out: nodes in a folding `GraphBuilder`. A converter as
 operands, static shapes and known constants.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -13,11 +14,15 @@ import numpy as np
 from ansorlite.errors import ModelError
 from ansorlite.graph.build import GraphBuilder
 from ansorlite.graph.types import Array, Attr, TensorType
+from ansorlite.names import brief
 
 
 @dataclass(frozen=True)
 class OnnxNode:
-    """A node of the model: attributes as Python values and arrays, `opset` of the model."""
+    """A node of the model: attributes as Python values and arrays, `opset` of the model.
+
+    `schema` is what ONNX says about the operator, or None.
+    """
 
     name: str
     op: str
@@ -25,16 +30,22 @@ class OnnxNode:
     outputs: tuple[str, ...]
     attrs: dict[str, Any]
     opset: int
+    schema: Any = None
 
 
 @dataclass
 class Context:
-    """Values by ONNX name; `dtypes` gives numpy's names of ONNX's dtype numbers."""
+    """Values by ONNX name; `dtypes` gives numpy's names of ONNX's dtype numbers.
+
+    `absent` says why outputs are not computed, `later` has the results of all nodes.
+    """
 
     builder: GraphBuilder
     dtypes: dict[int, str]
     values: dict[str, str] = field(default_factory=dict)
     node: OnnxNode | None = None
+    absent: dict[str, str] = field(default_factory=dict)
+    later: set[str] = field(default_factory=set)
 
     def has(self, node: OnnxNode, k: int) -> bool:
         """Whether the optional operand k is there."""
@@ -57,14 +68,46 @@ class Context:
         """The array of operand k, which must be constant."""
         array = self.known(node, k)
         if array is None:
-            raise ModelError(f"operand {node.inputs[k]} must be constant: it depends on the input")
+            raise ModelError(
+                f"operand {brief(node.inputs[k])} must be constant: it depends on the input"
+            )
         return array
 
-    def axes(self, node: OnnxNode, k: int) -> list[int]:
-        """The attribute `axes`, or operand k, or nothing."""
+    def numbers(self, node: OnnxNode, k: int) -> list[int]:
+        """The whole numbers of operand k, a constant."""
+        array = self.required(node, k)
+        if array.dtype.kind not in "iu":
+            raise ModelError(f"operand {brief(node.inputs[k])} has dtype {array.dtype}, not int64")
+        return [int(v) for v in array.ravel()]
+
+    def number(self, node: OnnxNode, k: int) -> int:
+        """The one whole number of operand k."""
+        found = self.numbers(node, k)
+        if len(found) != 1:
+            raise ModelError(f"operand {brief(node.inputs[k])} has {len(found)} elements, not one")
+        return found[0]
+
+    def axes(self, node: OnnxNode, k: int, rank: int) -> list[int]:
+        """The attribute `axes`, or operand k, or nothing: distinct axes, counted from the front."""
         if "axes" in node.attrs:
-            return [int(a) for a in node.attrs["axes"]]
-        return [int(a) for a in self.required(node, k).ravel()] if self.has(node, k) else []
+            given = [int(a) for a in node.attrs["axes"]]
+        else:
+            given = self.numbers(node, k) if self.has(node, k) else []
+        return axes_of(given, rank)
+
+    def room(self, extents: Sequence[int], dtype: Any) -> None:
+        """Raise a ModelError where there is no room for a constant of that shape."""
+        self.builder.room.another("this constant", TensorType(tuple(extents), str(dtype)))
+        self.builder.room.compute("this constant", prod(extents))
+
+    def fits(self, *extents: int, itemsize: int = 8) -> None:
+        """Raise a ModelError unless an array of these extents may be made."""
+        self.builder.room.fits(f"an array of {list(extents)} elements", prod(extents) * itemsize)
+
+    def same_shape(self, value: str, like: str) -> None:
+        """Raise a ModelError where broadcasting made more than the operand `like` is."""
+        if self.shape(value) != self.shape(like):
+            raise ModelError(f"the other operands do not broadcast to {self.type(like)}")
 
     def type(self, value: str) -> TensorType:
         return self.builder.types[value]
@@ -80,13 +123,28 @@ class Context:
 
     def constant(self, array: Any, name: str = "") -> str:
         assert self.node is not None
-        return self.builder.constant(np.asarray(array), name or self.node.outputs[0])
+        return self.builder.constant(np.asarray(array), name or self.node.outputs[0], computed=True)
 
     def scalar(self, value: float, like: str) -> str:
         """A constant without dimensions, of the dtype of `like`."""
         assert self.node is not None
         array = np.asarray(value, self.type(like).dtype)
         return self.builder.constant(array, f"{self.node.outputs[0]}.scalar")
+
+
+def axis_of(axis: int, rank: int) -> int:
+    """The axis counted from the front; a ModelError if there is none."""
+    if not -rank <= axis < rank:
+        raise ModelError(f"axis {axis} is none of the {rank} axes of the operand")
+    return axis % rank
+
+
+def axes_of(axes: Iterable[int], rank: int) -> list[int]:
+    """The axes counted from the front; a ModelError for one that is none, or there twice."""
+    found = [axis_of(int(a), rank) for a in axes]
+    if len({*found}) != len(found):
+        raise ModelError(f"axes {found} name an axis twice")
+    return found
 
 
 Converter = Callable[[Context, OnnxNode], str]

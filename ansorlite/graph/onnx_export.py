@@ -2,7 +2,7 @@
 
 In: a graph before the passes (channels first). Out: a ModelProto of opset 17 with the graph's value
 names, constants as initializers. Raises MissingExtra without the package onnx, ModelError for nodes
-that ONNX has no operator for.
+that ONNX has no operator for, and for names that it cannot hold.
 """
 
 from collections.abc import Callable
@@ -25,6 +25,7 @@ class _Writer:
         self.onnx, self.graph = onnx, graph
         self.nodes: list[Any] = []
         self.initializers: list[Any] = []
+        self.taken = set(graph.types)
 
     def emit(self, op: str, node: Node, inputs: Any = None, **attrs: Any) -> None:
         operands = list(node.inputs) if inputs is None else inputs
@@ -33,7 +34,10 @@ class _Writer:
         )
 
     def constant(self, node: Node, name: str, value: Any, dtype: str) -> str:
-        full = f"{node.output}.{name}"
+        full, k = f"{node.output}.{name}", 1
+        while full in self.taken:
+            full, k = f"{node.output}.{name}.{k}", k + 1
+        self.taken.add(full)
         array = np.asarray(value, dtype)
         self.initializers.append(self.onnx.numpy_helper.from_array(array, full))
         return full
@@ -48,6 +52,7 @@ def export_onnx(graph: Graph) -> Any:
         import onnx
     except ImportError:
         raise MissingExtra("onnx", "onnx") from None
+    _check_names(graph)
     writer = _Writer(onnx, graph)
     for node in graph.nodes:
         if node.op not in EXPORTERS:
@@ -70,6 +75,17 @@ def export_onnx(graph: Graph) -> Any:
     )
     opset = onnx.helper.make_opsetid("", OPSET)
     return onnx.helper.make_model(body, opset_imports=[opset], ir_version=IR_VERSION)
+
+
+def _check_names(graph: Graph) -> None:
+    """Raise ModelError for names that ONNX cannot hold."""
+    if "" in graph.types:
+        raise ModelError(f"a value of graph {graph.name} has no name, which ONNX reads as none")
+    for name in (graph.name, *graph.types, *(n.name for n in graph.nodes)):
+        try:
+            name.encode("utf-8")
+        except UnicodeEncodeError:
+            raise ModelError(f"the name {name} is no UTF-8 text: rename the value") from None
 
 
 def _plain(op: str) -> Exporter:

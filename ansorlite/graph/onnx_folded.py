@@ -4,7 +4,9 @@ In: constant operands (the shape of any value is constant). Out: a constant. A M
 which operand depends on the network's input.
 """
 
+import math
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -24,13 +26,17 @@ _SCALARS: dict[str, Callable[[Any], Any]] = {
 def constant(c: Context, n: OnnxNode) -> str:
     for key, make in _SCALARS.items():
         if key in n.attrs:
-            return c.constant(make(n.attrs[key]))
+            return c.builder.constant(make(n.attrs[key]), n.outputs[0])
     raise ModelError(f"a constant of kind {', '.join(n.attrs) or 'none'} is not supported")
 
 
 def constant_of_shape(c: Context, n: OnnxNode) -> str:
-    value = np.asarray(n.attrs.get("value", np.zeros(1, np.float32))).ravel()[0]
-    return c.constant(np.full([int(v) for v in c.required(n, 0)], value))
+    value = np.asarray(n.attrs.get("value", np.zeros(1, np.float32))).ravel()
+    extents = c.numbers(n, 0)
+    if len(value) != 1 or any(e < 0 for e in extents):
+        raise ModelError(f"a shape {extents} of {len(value)} values: extents >= 0, one value")
+    c.room(extents, value.dtype)
+    return c.constant(np.full(extents, value[0]))
 
 
 def shape(c: Context, n: OnnxNode) -> str:
@@ -43,19 +49,24 @@ def size(c: Context, n: OnnxNode) -> str:
     return c.constant(np.asarray(c.type(c.operand(n, 0)).size, np.int64))
 
 
-def numpy(fn: Callable[..., Any]) -> Converter:
-    """fn of the constant operands."""
-
-    def convert(c: Context, n: OnnxNode) -> str:
-        return c.constant(fn(*(c.required(n, k) for k in range(len(n.inputs)))))
-
-    return convert
+def range_(c: Context, n: OnnxNode) -> str:
+    ends = [c.required(n, k) for k in range(3)]
+    if any(e.size != 1 for e in ends):
+        raise ModelError("start, limit and delta need one element each")
+    first, last, step = (e.item() for e in ends)
+    if not all(map(math.isfinite, (first, last, step))) or step == 0:
+        raise ModelError(f"a range from {first} to {last} by {step} has no end")
+    count = max(0, math.ceil((Fraction(last) - Fraction(first)) / Fraction(step)))
+    dtype = ends[0].dtype
+    c.room([count], dtype)
+    wide = np.arange(count, dtype=np.float64 if dtype.kind == "f" else np.int64)
+    return c.constant((first + wide * step).astype(dtype))
 
 
 FOLDED: dict[str, Converter] = {
     "Constant": constant,
     "ConstantOfShape": constant_of_shape,
-    "Range": numpy(lambda first, last, step: np.arange(first, last, step, dtype=first.dtype)),
+    "Range": range_,
     "Shape": shape,
     "Size": size,
 }

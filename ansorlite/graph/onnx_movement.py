@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 
 from ansorlite.errors import ModelError
-from ansorlite.graph.onnx_context import Context, OnnxNode
+from ansorlite.graph.ir import infer
+from ansorlite.graph.onnx_context import Context, OnnxNode, axes_of, axis_of
+from ansorlite.graph.shapes import broadcast
 
 
 def identity(c: Context, n: OnnxNode) -> str:
@@ -25,11 +27,13 @@ def dropout(c: Context, n: OnnxNode) -> str:
 
 def reshape(c: Context, n: OnnxNode) -> str:
     x = c.operand(n, 0)
-    shape, target = c.shape(x), [int(v) for v in c.required(n, 1).ravel()]
+    shape, target = c.shape(x), c.numbers(n, 1)
     if not n.attrs.get("allowzero", 0):
         if any(v == 0 and d >= len(shape) for d, v in enumerate(target)):
             raise ModelError(f"shape {target} copies a dimension that {list(shape)} has not")
         target = [shape[d] if v == 0 else v for d, v in enumerate(target)]
+    if target.count(-1) > 1 or any(v < -1 for v in target):
+        raise ModelError(f"shape {target} leaves more than one extent open")
     if -1 in target:
         rest = math.prod(v for v in target if v != -1)
         target[target.index(-1)] = math.prod(shape) // rest if rest else 0
@@ -39,7 +43,7 @@ def reshape(c: Context, n: OnnxNode) -> str:
 def flatten(c: Context, n: OnnxNode) -> str:
     x = c.operand(n, 0)
     shape, axis = c.shape(x), int(n.attrs.get("axis", 1))
-    axis += len(shape) if axis < 0 else 0
+    axis = axis if axis == len(shape) else axis_of(axis, len(shape))
     return c.emit("reshape", [x], shape=(math.prod(shape[:axis]), math.prod(shape[axis:])))
 
 
@@ -51,8 +55,9 @@ def transpose(c: Context, n: OnnxNode) -> str:
 
 def squeeze(c: Context, n: OnnxNode) -> str:
     x = c.operand(n, 0)
-    shape, given = c.shape(x), c.axes(n, 1)
-    axes = {a % len(shape) for a in given} if given else {d for d, e in enumerate(shape) if e == 1}
+    shape = c.shape(x)
+    given = c.axes(n, 1, len(shape))
+    axes = {*given} if given else {d for d, e in enumerate(shape) if e == 1}
     wrong = [a for a in axes if shape[a] != 1]
     if wrong:
         raise ModelError(f"cannot squeeze axis {wrong[0]} of extent {shape[wrong[0]]}")
@@ -60,22 +65,28 @@ def squeeze(c: Context, n: OnnxNode) -> str:
 
 
 def unsqueeze(c: Context, n: OnnxNode) -> str:
-    x, given = c.operand(n, 0), c.axes(n, 1)
+    x = c.operand(n, 0)
     shape = list(c.shape(x))
-    rank = len(shape) + len(given)
-    for a in sorted(a % rank for a in given):
+    count = len(n.attrs["axes"]) if "axes" in n.attrs else len(c.numbers(n, 1))
+    for a in sorted(c.axes(n, 1, len(shape) + count)):
         shape.insert(a, 1)
     return c.emit("reshape", [x], shape=tuple(shape))
 
 
 def concat(c: Context, n: OnnxNode) -> str:
-    rank = len(c.shape(c.operand(n, 0)))
-    return c.emit("concat", c.operands(n), axis=int(n.attrs.get("axis", 1)) % rank)
+    """Operands without elements are left out once they are known to fit."""
+    values = c.operands(n)
+    axis = axis_of(int(n.attrs.get("axis", 1)), len(c.shape(values[0])))
+    kept = [v for v in values if c.type(v).size]
+    if kept and len(kept) < len(values):
+        infer("concat", n.name, {"axis": axis}, [c.type(v) for v in values])
+        values = kept
+    return c.emit("concat", values, axis=axis)
 
 
 def expand(c: Context, n: OnnxNode) -> str:
-    x, shape = c.operand(n, 0), tuple(int(v) for v in c.required(n, 1))
-    full = tuple(int(v) for v in np.broadcast_shapes(c.shape(x), shape))
+    x, shape = c.operand(n, 0), tuple(c.numbers(n, 1))
+    full = broadcast((c.shape(x), shape))
     return x if full == c.shape(x) else c.emit("expand", [x], shape=full)
 
 
@@ -85,7 +96,7 @@ def padded(c: Context, x: str, widths: tuple[tuple[int, int], ...], value: float
         starts = tuple(max(0, -lo) for lo, _ in widths)
         cut = zip(c.shape(x), widths, strict=True)
         sizes = tuple(size + min(lo, 0) + min(hi, 0) for size, (lo, hi) in cut)
-        if min(sizes) < 1:
+        if min(sizes, default=0) < 0:
             raise ModelError(f"padding {list(widths)} leaves nothing of {list(c.shape(x))}")
         x = c.emit("slice", [x], starts=starts, sizes=sizes, steps=(1,) * len(sizes))
     pairs = tuple((max(lo, 0), max(hi, 0)) for lo, hi in widths)
@@ -99,11 +110,13 @@ def pad(c: Context, n: OnnxNode) -> str:
     x = c.operand(n, 0)
     shape = c.shape(x)
     mode, rank = n.attrs.get("mode", "constant"), len(shape)
-    flat = [int(v) for v in (n.attrs["pads"] if n.opset < 11 else c.required(n, 1))]
-    value = float(n.attrs.get("value", 0.0))
+    flat = [int(v) for v in n.attrs["pads"]] if n.opset < 11 else c.numbers(n, 1)
+    value: int | float = float(n.attrs.get("value", 0.0))
     if n.opset >= 11 and c.has(n, 2):
-        value = float(c.required(n, 2).item())
-    axes = [int(a) % rank for a in c.required(n, 3)] if c.has(n, 3) else list(range(rank))
+        value = c.required(n, 2).item()
+    axes = axes_of(c.numbers(n, 3), rank) if c.has(n, 3) else list(range(rank))
+    if len(flat) != 2 * len(axes):
+        raise ModelError(f"{len(flat)} pads for {len(axes)} axes: two per axis are needed")
     widths = [(0, 0)] * rank
     for k, a in enumerate(axes):
         widths[a] = flat[k], flat[k + len(axes)]
@@ -115,6 +128,7 @@ def pad(c: Context, n: OnnxNode) -> str:
         # Which element stands at each place: the cut-off ones are left out of the indices.
         kept = np.arange(max(0, -lo), shape[axis] + min(0, hi))
         if lo or hi:
+            c.fits(len(kept) + max(0, lo) + max(0, hi))
             around: Any = mode
             index = np.pad(kept, (max(0, lo), max(0, hi)), mode=around)
             x = c.emit("take", [x, c.constant(index.astype(np.int64))], axis=axis)
@@ -123,10 +137,10 @@ def pad(c: Context, n: OnnxNode) -> str:
 
 def tile(c: Context, n: OnnxNode) -> str:
     """Each axis is repeated as a whole: an axis of repetitions in front of it, expanded."""
-    x, times = c.operand(n, 0), [int(v) for v in c.required(n, 1).ravel()]
+    x, times = c.operand(n, 0), c.numbers(n, 1)
     shape = c.shape(x)
-    if len(times) != len(shape) or any(t < 1 for t in times):
-        raise ModelError(f"repeats {times} for {list(shape)}: one of at least 1 per axis is needed")
+    if len(times) != len(shape) or any(t < 0 for t in times):
+        raise ModelError(f"repeats {times} for {list(shape)}: one of at least 0 per axis is needed")
     if {*times} == {1}:
         return x
     ones = tuple(v for e in shape for v in (1, e))
@@ -135,8 +149,16 @@ def tile(c: Context, n: OnnxNode) -> str:
     return c.emit("reshape", [x], shape=tuple(t * e for t, e in zip(times, shape, strict=True)))
 
 
+def _block(c: Context, n: OnnxNode) -> int:
+    """The block size over an image, at least 1."""
+    block, shape = int(n.attrs["blocksize"]), c.shape(c.operand(n, 0))
+    if block < 1 or len(shape) != 4:
+        raise ModelError(f"blocksize {block} for data {list(shape)}: at least 1, four axes")
+    return block
+
+
 def depth_to_space(c: Context, n: OnnxNode) -> str:
-    x, block = c.operand(n, 0), int(n.attrs["blocksize"])
+    x, block = c.operand(n, 0), _block(c, n)
     batch, channels, h, w = c.shape(x)
     rest = channels // block**2
     if n.attrs.get("mode", "DCR") == "DCR":
@@ -148,7 +170,7 @@ def depth_to_space(c: Context, n: OnnxNode) -> str:
 
 
 def space_to_depth(c: Context, n: OnnxNode) -> str:
-    x, block = c.operand(n, 0), int(n.attrs["blocksize"])
+    x, block = c.operand(n, 0), _block(c, n)
     batch, channels, h, w = c.shape(x)
     split = (batch, channels, h // block, block, w // block, block)
     perm = (0, 3, 5, 1, 2, 4) if n.attrs.get("mode", "DCR") == "DCR" else (0, 1, 3, 5, 2, 4)
@@ -163,19 +185,20 @@ def slice_(c: Context, n: OnnxNode) -> str:
         first, last = list(n.attrs["starts"]), list(n.attrs["ends"])
         axes, steps = list(n.attrs.get("axes", range(len(first)))), [1] * len(first)
     else:
-        first, last = c.required(n, 1).tolist(), c.required(n, 2).tolist()
-        axes = c.required(n, 3).tolist() if c.has(n, 3) else list(range(len(first)))
-        steps = c.required(n, 4).tolist() if c.has(n, 4) else [1] * len(first)
+        first, last = c.numbers(n, 1), c.numbers(n, 2)
+        axes = c.numbers(n, 3) if c.has(n, 3) else list(range(len(first)))
+        steps = c.numbers(n, 4) if c.has(n, 4) else [1] * len(first)
+    if not len(first) == len(last) == len(axes) == len(steps) or 0 in steps:
+        raise ModelError(
+            f"starts {first}, ends {last}, axes {axes} and steps {steps} do not fit together"
+        )
     rows = [(0, size, 1) for size in shape]
-    for lo, hi, a, step in zip(first, last, axes, steps, strict=True):
-        at = int(a) % len(shape)
+    for lo, hi, at, step in zip(first, last, axes_of(axes, len(shape)), steps, strict=True):
         index = range(*slice(int(lo), int(hi), int(step)).indices(shape[at]))
-        rows[at] = (index.start, len(index), int(step))
+        rows[at] = (index.start if index else 0, len(index), int(step))
     starts, sizes, strides = (tuple(r[k] for r in rows) for k in range(3))
     if sizes == shape and set(strides) <= {1}:
         return x
-    if 0 in sizes and c.known(n, 0) is None:
-        raise ModelError(f"the slice of {list(shape)} is empty")
     return c.emit("slice", [x], starts=starts, sizes=sizes, steps=strides)
 
 
@@ -183,13 +206,15 @@ def split(c: Context, n: OnnxNode) -> tuple[str, ...]:
     """One slice per output; equal parts (the last may be smaller) where no sizes are given."""
     x = c.operand(n, 0)
     shape = c.shape(x)
-    axis, parts = int(n.attrs.get("axis", 0)) % len(shape), len(n.outputs)
+    axis, parts = axis_of(int(n.attrs.get("axis", 0)), len(shape)), len(n.outputs)
+    if int(n.attrs.get("num_outputs", parts)) != parts:
+        raise ModelError(f"num_outputs is {n.attrs['num_outputs']}, but there are {parts} outputs")
     if "split" in n.attrs or c.has(n, 1):
-        sizes = [int(v) for v in (n.attrs["split"] if "split" in n.attrs else c.required(n, 1))]
+        sizes = [int(v) for v in n.attrs["split"]] if "split" in n.attrs else c.numbers(n, 1)
     else:
         part = -(-shape[axis] // parts)
         sizes = [min(part, shape[axis] - k * part) for k in range(parts)]
-    if sum(sizes) != shape[axis] or len(sizes) != parts:
+    if sum(sizes) != shape[axis] or len(sizes) != parts or min(sizes) < 0:
         raise ModelError(f"cannot split extent {shape[axis]} into {parts} parts {sizes}")
     out = []
     for k, size in enumerate(sizes):
@@ -199,11 +224,20 @@ def split(c: Context, n: OnnxNode) -> tuple[str, ...]:
     return tuple(out)
 
 
+def in_range(index: int, extent: int) -> bool:
+    """Whether an axis has that element, negative ones counted from the end."""
+    return -extent <= index < extent
+
+
 def gather(c: Context, n: OnnxNode) -> str:
     """One index, or a range with a fixed step, is a slice; others, known or not, are taken."""
     x, places = c.operand(n, 0), c.operand(n, 1)
     shape, known = c.shape(x), c.known(n, 1)
-    axis = int(n.attrs.get("axis", 0)) % len(shape)
+    axis = axis_of(int(n.attrs.get("axis", 0)), len(shape))
+    if known is not None and known.size:
+        wrong = [i for i in (int(known.min()), int(known.max())) if not in_range(i, shape[axis])]
+        if wrong:
+            raise ModelError(f"index {wrong[0]} is outside of axis {axis} of {c.type(x)}")
     result = (*shape[:axis], *c.shape(places), *shape[axis + 1 :])
     if known is not None and known.size and c.known(n, 0) is None:
         flat = [int(i) % shape[axis] for i in known.ravel()]

@@ -9,7 +9,9 @@ import math
 import numpy as np
 
 from ansorlite.errors import ModelError
-from ansorlite.graph.onnx_context import Context, Converter, OnnxNode
+from ansorlite.graph.onnx_context import Context, Converter, OnnxNode, axis_of
+
+MOST_WINDOW = 1024  # channels that LRN adds up, where the data has not as many
 
 
 def batch_norm(c: Context, n: OnnxNode) -> str:
@@ -31,11 +33,12 @@ def _normalised(c: Context, x: str, axes: tuple[int, ...], epsilon: float) -> tu
 def layer_norm(c: Context, n: OnnxNode) -> tuple[str, ...]:
     x = c.operand(n, 0)
     rank = len(c.shape(x))
-    axes = tuple(range(int(n.attrs.get("axis", -1)) % rank, rank))
+    axes = tuple(range(axis_of(int(n.attrs.get("axis", -1)), rank), rank))
     out, mean, root = _normalised(c, x, axes, float(n.attrs.get("epsilon", 1e-5)))
     out = c.emit("mul", [out, c.operand(n, 1)])
     if c.has(n, 2):
         out = c.emit("add", [out, c.operand(n, 2)])
+    c.same_shape(out, x)
     if len(n.outputs) == 1:
         return (out,)
     return out, mean, c.emit("div", [c.scalar(1, x), root])
@@ -44,6 +47,11 @@ def layer_norm(c: Context, n: OnnxNode) -> tuple[str, ...]:
 def instance_norm(c: Context, n: OnnxNode) -> str:
     x, scale, bias = c.operands(n)
     rank = len(c.shape(x))
+    if rank < 3 or not c.shape(scale) == c.shape(bias) == c.shape(x)[1:2]:
+        raise ModelError(
+            f"scale {c.type(scale)} and bias {c.type(bias)} need an element per channel of "
+            f"{c.type(x)}"
+        )
     out, *_ = _normalised(c, x, tuple(range(2, rank)), float(n.attrs.get("epsilon", 1e-5)))
     shape = (c.shape(scale)[0], *(1,) * (rank - 2))
     out = c.emit("mul", [out, c.emit("reshape", [scale], shape=shape)])
@@ -54,7 +62,7 @@ def group_norm(c: Context, n: OnnxNode) -> str:
     """Normalised over groups of channels; scale and bias by group (opset 18) or by channel."""
     x, scale, bias = c.operands(n)
     shape, groups = c.shape(x), int(n.attrs["num_groups"])
-    if shape[1] % groups:
+    if groups < 1 or len(shape) < 3 or shape[1] % groups:
         raise ModelError(f"{shape[1]} channels are not divisible into {groups} groups")
     split = (shape[0], groups, math.prod(shape[1:]) // groups)
     view = c.emit("reshape", [x], shape=split)
@@ -69,15 +77,18 @@ def group_norm(c: Context, n: OnnxNode) -> str:
 
 
 def lrn(c: Context, n: OnnxNode) -> str:
+    size, channels = int(n.attrs["size"]), c.shape(c.operand(n, 0))[1]
+    if not 1 <= size <= max(MOST_WINDOW, 2 * channels + 1):
+        raise ModelError(f"size {size} is no window over {channels} channels")
     defaults = {"alpha": 1e-4, "beta": 0.75, "bias": 1.0}
     values = {k: float(n.attrs.get(k, v)) for k, v in defaults.items()}
-    return c.emit("lrn", c.operands(n), axis=1, size=int(n.attrs["size"]), **values)
+    return c.emit("lrn", c.operands(n), axis=1, size=size, **values)
 
 
 def _softmax_axes(c: Context, n: OnnxNode) -> tuple[int, ...]:
     """One axis since opset 13; before, all from `axis` on (the operand seen as a matrix)."""
     rank = len(c.shape(c.operand(n, 0)))
-    axis = int(n.attrs.get("axis", -1 if n.opset >= 13 else 1)) % rank
+    axis = axis_of(int(n.attrs.get("axis", -1 if n.opset >= 13 else 1)), rank)
     return (axis,) if n.opset >= 13 else tuple(range(axis, rank))
 
 
@@ -96,10 +107,10 @@ def log_softmax(c: Context, n: OnnxNode) -> str:
 def _reduced_axes(c: Context, n: OnnxNode, x: str) -> tuple[int, ...] | None:
     """The axes: an attribute, or an operand since opset 13 (sums) and 18; None for none at all."""
     rank = len(c.shape(x))
-    given = c.axes(n, 1)
+    given = c.axes(n, 1, rank)
     if not given and n.attrs.get("noop_with_empty_axes", 0):
         return None
-    return tuple(sorted(a % rank for a in given)) if given else tuple(range(rank))
+    return tuple(sorted(given)) if given else tuple(range(rank))
 
 
 def reduce(op: str, before: str = "", after: str = "") -> Converter:

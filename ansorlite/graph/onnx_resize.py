@@ -3,48 +3,61 @@
 In: a `Context` and an `OnnxNode` with constant scales or sizes. Out: per axis that changes one
 `expand` (whole factors, nearest), `take` (nearest) or `resample` (linear, cubic: a weighted sum of
 neighbours); positions and weights are computed here, as the operator's specification has them.
+Extents, and positions that are rounded, come from float32 scales, as onnxruntime computes them.
 """
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ansorlite.errors import ModelError
-from ansorlite.graph.onnx_context import Context, OnnxNode
+from ansorlite.graph.onnx_context import Context, OnnxNode, axes_of
 
 Float = npt.NDArray[np.float64]
+HALF = 1e-6  # what float32 may lose of a position, as onnxruntime allows for
+LARGEST = float(1 << 62)  # extent
 ROUNDINGS = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 
 
 @dataclass(frozen=True)
 class AxisResize:
-    """One axis: `n` elements become `out`; `scale` is the factor that positions are mapped by."""
+    """One axis: `n` elements become `out`; `scale` is the factor that positions are mapped by.
+
+    `single` computes positions in float32.
+    """
 
     n: int
     out: int
     scale: float
     roi: tuple[float, float] = (0.0, 1.0)
+    single: bool = False
 
     def positions(self, mode: str) -> Float:
         """float64[out]: where each result lies between the elements, by the named convention."""
-        y, full = np.arange(self.out, dtype=np.float64), self.scale * self.n
+        real = np.float32 if self.single else np.float64
+        return np.asarray(self._positions(mode, np.arange(self.out).astype(real)), np.float64)
+
+    def _positions(self, mode: str, y: Any) -> Any:
+        real = y.dtype.type
+        n, scale, half = real(self.n), real(self.scale), real(0.5)
+        full = scale * n  # the length before it is cut off to a whole number
         match mode:
             case "half_pixel":
-                return (y + 0.5) / self.scale - 0.5
+                return (y + half) / scale - half
             case "half_pixel_symmetric":
-                return self.n / 2 * (1 - self.out / full) + (y + 0.5) / self.scale - 0.5
+                return n * half * (1 - real(self.out) / full) + (y + half) / scale - half
             case "pytorch_half_pixel":
-                return np.full(1, -0.5) if full == 1 else (y + 0.5) / self.scale - 0.5
+                return y * 0.0 if self.out == 1 else (y + half) / scale - half
             case "tf_half_pixel_for_nn":
-                return (y + 0.5) / self.scale
+                return (y + half) / scale
             case "align_corners":
                 return y * 0.0 if full == 1 else y * (self.n - 1) / (full - 1)
             case "asymmetric":
-                return y / self.scale
+                return y / scale
             case "tf_crop_and_resize":
                 first, last = (r * (self.n - 1) for r in self.roi)
                 step = (last - first) / 2 if full == 1 else (last - first) / (full - 1)
@@ -53,14 +66,15 @@ class AxisResize:
 
 
 def rounded(at: Float, mode: str) -> Float:
-    """The whole positions that "nearest" means."""
+    """The whole positions that "nearest" means; halves to HALF are halves."""
+    low = np.floor(at)
     match mode:
         case "round_prefer_floor":
-            return np.ceil(at - 0.5)
+            return np.where(at - low < 0.5 + HALF, low, low + 1)
         case "round_prefer_ceil":
-            return np.floor(at + 0.5)
+            return np.where(at - low > 0.5 - HALF, low + 1, low)
         case "floor":
-            return np.floor(at)
+            return low
         case "ceil":
             return np.ceil(at)
     raise ModelError(f"nearest_mode {mode!r} is none of {', '.join(ROUNDINGS)}")
@@ -104,7 +118,7 @@ def resize(c: Context, n: OnnxNode) -> str:
     """Resize of opset 10 and later: scales or sizes, per axis or for the axes of an attribute."""
     x = c.operand(n, 0)
     shape = c.shape(x)
-    axes = [int(a) % len(shape) for a in n.attrs.get("axes", range(len(shape)))]
+    axes = axes_of(n.attrs.get("axes", range(len(shape))), len(shape))
     places = (1, 2, 3) if n.opset >= 11 else (None, 1, None)
     roi, scales, sizes = (
         _numbers(c.required(n, k)) if k is not None and c.has(n, k) else np.zeros(0) for k in places
@@ -116,14 +130,14 @@ def resize(c: Context, n: OnnxNode) -> str:
         raise ModelError("it needs either scales or sizes")
     rows = _by_sizes(n, shape, axes, sizes) if len(sizes) else _by_scales(shape, axes, scales)
     if mode == "tf_crop_and_resize":
-        if len(roi) != 2 * len(axes):
-            raise ModelError(f"roi has {len(roi)} numbers, not {2 * len(axes)}")
+        if len(roi) != 2 * len(axes) or not np.isfinite(roi).all():
+            raise ModelError(f"roi {roi.tolist()}: {2 * len(axes)} finite numbers are needed")
         ends = zip(roi[: len(axes)], roi[len(axes) :], strict=True)
         rows = {
-            d: AxisResize(r.n, r.out, r.scale, (float(lo), float(hi)))
+            d: replace(r, roi=(float(lo), float(hi)))
             for (d, r), (lo, hi) in zip(rows.items(), ends, strict=True)
         }
-    rounding = n.attrs.get("nearest_mode", "round_prefer_floor" if n.opset >= 11 else "floor")
+    rounding = n.attrs.get("nearest_mode", "round_prefer_floor" if n.opset >= 11 else "outwards")
     return _resized(c, n, x, rows, mode, rounding)
 
 
@@ -142,12 +156,12 @@ def _by_scales(shape: tuple[int, ...], axes: Iterable[int], scales: Float) -> di
     found = list(axes)
     if len(scales) != len(found):
         raise ModelError(f"{len(scales)} scales for {len(found)} axes")
-    rows = {
-        d: AxisResize(shape[d], math.floor(shape[d] * float(s)), float(s))
-        for d, s in zip(found, scales, strict=True)
-    }
-    if any(r.out < 1 for r in rows.values()):
-        raise ModelError(f"scales {scales.tolist()} leave nothing of {list(shape)}")
+    rows = {}
+    for d, s in zip(found, scales, strict=True):
+        extent = float(np.float32(shape[d]) * np.float32(s))
+        if not 0 < s < math.inf or not 1 <= extent < LARGEST:
+            raise ModelError(f"scale {s} of extent {shape[d]} gives {extent:.6g} elements")
+        rows[d] = AxisResize(shape[d], math.floor(extent), float(s))
     return rows
 
 
@@ -158,13 +172,18 @@ def _by_sizes(
         raise ModelError(f"{len(sizes)} sizes for {len(axes)} axes")
     policy = n.attrs.get("keep_aspect_ratio_policy", "stretch")
     wanted = {d: int(s) for d, s in zip(axes, sizes, strict=True)}
+    if any(s < 1 or shape[d] < 1 for d, s in wanted.items()):
+        raise ModelError(f"sizes {list(wanted.values())} of {list(shape)}: at least 1 each")
     if policy == "stretch":
         return {d: AxisResize(shape[d], s, s / shape[d]) for d, s in wanted.items()}
     if policy not in ("not_larger", "not_smaller"):
         raise ModelError(f"keep_aspect_ratio_policy {policy!r} is not known")
     pick = min if policy == "not_larger" else max
     scale = pick(s / shape[d] for d, s in wanted.items())
-    return {d: AxisResize(shape[d], math.floor(scale * shape[d] + 0.5), scale) for d in axes}
+    rows = {d: AxisResize(shape[d], math.floor(scale * shape[d] + 0.5), scale) for d in axes}
+    if any(r.out < 1 for r in rows.values()):
+        raise ModelError(f"sizes {list(wanted.values())} leave nothing of {list(shape)}")
+    return rows
 
 
 def _resized(
@@ -176,13 +195,18 @@ def _resized(
     for axis, r in sorted(rows.items(), key=lambda row: row[1].scale):  # fewer elements first
         if r.out == r.n and r.scale == 1.0 and mode != "tf_crop_and_resize":
             continue
-        at = r.positions(mode)
+        c.fits(r.out)
+        at = replace(r, single=kind == "nearest").positions(mode)
         if kind == "nearest":
-            index = np.clip(rounded(at, rounding), 0, r.n - 1).astype(np.int64)
+            outwards = "ceil" if r.scale < 1 else "floor"  # opset 10, as onnxruntime has that
+            whole = rounded(at, outwards if rounding == "outwards" else rounding)
+            index = np.clip(whole, 0, r.n - 1).astype(np.int64)
             x = nearest(c, x, axis, index)
         else:
             a, alias = float(n.attrs.get("cubic_coeff_a", -0.75)), bool(n.attrs.get("antialias", 0))
             exclude = bool(n.attrs.get("exclude_outside", 0))
+            widening = 1 / min(r.scale, 1.0) if alias else 1.0
+            c.fits(r.out, math.ceil(4 * widening) + 2)
             taken, weights = neighbours(at, r.n, r.scale, kind, a, alias, exclude)
             dtype = c.type(x).dtype
             operands = [x, c.constant(taken), c.constant(weights.astype(dtype))]

@@ -59,6 +59,8 @@ def clip(c: Context, n: OnnxNode) -> str:
         for k, op in ((1, "maximum"), (2, "minimum")):
             x = c.emit(op, [x, c.operand(n, k)]) if c.has(n, k) else x
         return x
+    if any(v is not None and v.size != 1 for v in (low, high)):
+        raise ModelError("min and max need one element each")
     limits = (-math.inf if low is None else low.item(), math.inf if high is None else high.item())
     return c.emit("clip", [x], min=limits[0], max=limits[1])
 
@@ -82,15 +84,18 @@ def prelu(c: Context, n: OnnxNode) -> str:
     if known is None or not np.all(np.isfinite(known)):
         return c.emit("where", [c.emit("less", [x, zero]), c.emit("mul", [slope, x]), x])
     low = c.emit("mul", [slope, c.emit("minimum", [x, zero])])
+    c.same_shape(low, x)
     return c.emit("add", [c.emit("relu", [x]), low])
 
 
 def elu(c: Context, n: OnnxNode) -> str:
     """max(x, 0) + alpha * (exp(min(x, 0)) - 1)."""
-    x = c.operand(n, 0)
+    x, alpha = c.operand(n, 0), float(n.attrs.get("alpha", 1.0))
     e = c.emit("exp", [c.emit("minimum", [x, c.scalar(0, x)])])
     low = c.emit("sub", [e, c.scalar(1, x)])
-    scaled = c.emit("mul", [low, c.scalar(float(n.attrs.get("alpha", 1.0)), x)])
+    scaled = c.emit("mul", [low, c.scalar(alpha, x)])
+    if not math.isfinite(alpha):  # zero times that is no number
+        return c.emit("where", [c.emit("less", [x, c.scalar(0, x)]), scaled, x])
     return c.emit("add", [c.emit("relu", [x]), scaled])
 
 
@@ -137,15 +142,22 @@ def reciprocal(c: Context, n: OnnxNode) -> str:
 # ---- convolutions, pools, matrices --------------------------------------------------------------
 
 
+def _numbers(n: OnnxNode, name: str, count: int, least: int = 1) -> tuple[int, ...]:
+    """The attribute `name`: `count` whole numbers, each (and by default) at least `least`."""
+    found = tuple(int(v) for v in n.attrs.get(name, (least,) * count))
+    if len(found) != count or any(v < least for v in found):
+        raise ModelError(f"{name} {list(found)}: {count} numbers of at least {least} are needed")
+    return found
+
+
 def _window(c: Context, n: OnnxNode, kernel: tuple[int, ...]) -> dict[str, Any]:
     """strides, dilations and pads of a window over data of the node's first operand."""
     rank, spatial = len(kernel), c.shape(c.operand(n, 0))[2:]
     if rank != len(spatial):
         raise ModelError(f"a kernel of {rank} extents over {len(spatial)} spatial axes")
-    strides = tuple(n.attrs.get("strides", (1,) * rank))
-    dilations = tuple(n.attrs.get("dilations", (1,) * rank))
+    strides, dilations = _numbers(n, "strides", rank), _numbers(n, "dilations", rank)
     auto = n.attrs.get("auto_pad", "NOTSET")
-    flat = tuple(n.attrs.get("pads", (0,) * 2 * rank))
+    flat = _numbers(n, "pads", 2 * rank, least=0)
     pads = tuple(zip(flat[:rank], flat[rank:], strict=True))
     if auto == "VALID":
         pads = ((0, 0),) * rank
@@ -170,8 +182,12 @@ def conv(c: Context, n: OnnxNode) -> str:
 
 def pool(op: str) -> Converter:
     def convert(c: Context, n: OnnxNode) -> str:
-        kernel = tuple(n.attrs["kernel_shape"])
+        n.attrs["kernel_shape"]  # there is no default
+        kernel = _numbers(n, "kernel_shape", len(n.attrs["kernel_shape"]))
         attrs = _window(c, n, kernel)
+        spans = [d * (k - 1) + 1 for k, d in zip(kernel, attrs["dilations"], strict=True)]
+        if any(max(pair) >= span for pair, span in zip(attrs["pads"], spans, strict=True)):
+            raise ModelError(f"pads {attrs['pads']} are not smaller than the windows {spans}")
         ceil = bool(n.attrs.get("ceil_mode", 0)) and n.attrs.get("auto_pad", "NOTSET") != "VALID"
         attrs |= {"kernel": kernel, "ceil_mode": ceil}
         if op == "avg_pool":
@@ -184,6 +200,8 @@ def pool(op: str) -> Converter:
 def global_pool(op: str) -> Converter:
     def convert(c: Context, n: OnnxNode) -> str:
         x = c.operand(n, 0)
+        if len(c.shape(x)) < 3:
+            raise ModelError(f"{c.type(x)} has no spatial axes")
         return c.emit(op, [x], axes=tuple(range(2, len(c.shape(x)))), keepdims=True)
 
     return convert
@@ -220,9 +238,11 @@ def matmul(c: Context, n: OnnxNode) -> str:
 def conv_transpose(c: Context, n: OnnxNode) -> str:
     """Groups and dilations are those of a convolution with the kernel reversed."""
     x, w = c.operand(n, 0), c.operand(n, 1)
+    if len(c.shape(x)) < 3 or len(c.shape(w)) < 3:
+        raise ModelError(f"data {c.type(x)} and weights {c.type(w)} need spatial axes")
     data, (ci, co, *kernel) = c.shape(x), c.shape(w)
     groups = int(n.attrs.get("group", 1))
-    if len(kernel) != len(data) - 2 or data[1] != ci or ci % groups:
+    if groups < 1 or len(kernel) != len(data) - 2 or data[1] != ci or ci % groups:
         raise ModelError(f"weights {list(c.shape(w))} with {groups} groups for data {list(data)}")
     strides, dilations, pads = _transposed_window(n, data[2:], tuple(kernel))
     if groups == 1 and {*dilations} == {1}:
@@ -262,13 +282,16 @@ def _transposed_window(
 ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[tuple[int, int], ...]]:
     """(strides, dilations, pads); what `output_padding` adds at the end is negative padding."""
     rank = len(kernel)
-    strides = tuple(n.attrs.get("strides", (1,) * rank))
-    dilations = tuple(n.attrs.get("dilations", (1,) * rank))
-    extra = tuple(n.attrs.get("output_padding", (0,) * rank))
-    flat = tuple(n.attrs.get("pads", (0,) * 2 * rank))
+    strides, dilations = _numbers(n, "strides", rank), _numbers(n, "dilations", rank)
+    extra = _numbers(n, "output_padding", rank, least=0)
+    flat = _numbers(n, "pads", 2 * rank, least=0)
     auto = n.attrs.get("auto_pad", "NOTSET")
     same = auto in ("SAME_UPPER", "SAME_LOWER")
+    if auto not in ("NOTSET", "VALID") and not same:
+        raise ModelError(f"auto_pad {auto!r} is none of NOTSET, VALID, SAME_UPPER, SAME_LOWER")
     wanted = n.attrs.get("output_shape")
+    if wanted is not None and (len(wanted) < rank or min(wanted) < 1):
+        raise ModelError(f"output_shape {wanted} for {rank} spatial axes")
     if wanted is None and same:
         wanted = [e * s for e, s in zip(spatial, strides, strict=True)]
     if wanted is None:

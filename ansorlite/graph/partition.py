@@ -20,6 +20,7 @@ from ansorlite.graph.indices import IndexCheck, index_checks
 from ansorlite.graph.ir import Graph, check_inputs
 from ansorlite.graph.lower import Lowered, lower, other_forms
 from ansorlite.graph.types import Array
+from ansorlite.names import shown
 from ansorlite.te.dag import ComputeDAG, shape_of
 from ansorlite.te.tensor import Operation
 
@@ -86,14 +87,16 @@ class Partition:
         return sum(s.dag.flop for s in self.subgraphs)
 
     def __str__(self) -> str:
-        types, lines = self.graph.types, [f"partition of {self.graph.name}:"]
+        types, lines = self.graph.types, [f"partition of {shown(self.graph.name)}:"]
         for s in self.steps:
             if isinstance(s, View):
-                lines.append(f"    {s.result} = view {s.source}  # {types[s.result]}")
+                view = f"{shown(s.result)} = view {shown(s.source)}"
+                lines.append(f"    {view}  # {types[s.result]}")
             else:
-                call = f"{', '.join(s.outputs)} = {s.name}({', '.join(s.inputs)})"
+                read, written = (", ".join(map(shown, v)) for v in (s.inputs, s.outputs))
+                call = f"{written} = {s.name}({read})"
                 lines.append(f"    {call}  # {types[s.outputs[0]]}")
-        return "\n".join([*lines, f"    return {', '.join(self.graph.outputs)}", ""])
+        return "\n".join([*lines, f"    return {', '.join(map(shown, self.graph.outputs))}", ""])
 
     def verify(self) -> None:
         """Raise a ModelError unless every step reads computed values of matching size."""

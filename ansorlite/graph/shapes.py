@@ -8,8 +8,6 @@ follow ONNX: floor((n + pads - dilation*(k-1) - 1) / stride) + 1, or the ceiling
 import math
 from collections.abc import Sequence
 
-import numpy as np
-
 from ansorlite.errors import ModelError
 from ansorlite.graph.types import DTYPES, Attrs, TensorType, integer, ints, number, pairs, text
 
@@ -25,12 +23,20 @@ def same_dtype(types: Types) -> str:
 
 def elementwise(attrs: Attrs, types: Types) -> TensorType:
     """The broadcast of all operands, as in numpy."""
-    try:
-        shape = np.broadcast_shapes(*(t.shape for t in types))
-    except ValueError:
-        shapes = " and ".join(str(list(t.shape)) for t in types)
-        raise ModelError(f"shapes {shapes} do not broadcast") from None
-    return TensorType(tuple(int(n) for n in shape), same_dtype(types))
+    return TensorType(broadcast([t.shape for t in types]), same_dtype(types))
+
+
+def broadcast(shapes: Sequence[Sequence[int]]) -> tuple[int, ...]:
+    """The shape that all of `shapes` broadcast to, as in numpy; of any size."""
+    rank = max(map(len, shapes))
+    full = [1] * rank
+    for shape in shapes:
+        for axis, n in enumerate(shape, rank - len(shape)):
+            if n != 1 and full[axis] not in (1, n):
+                listed = " and ".join(str(list(s)) for s in shapes[:4])
+                raise ModelError(f"shapes {listed} do not broadcast")
+            full[axis] = n if full[axis] == 1 else full[axis]
+    return tuple(full)
 
 
 def integers(attrs: Attrs, types: Types) -> TensorType:
@@ -71,6 +77,10 @@ def window_extent(
     n: int, kernel: int, stride: int, dilation: int, pad: tuple[int, int], ceil_mode: bool = False
 ) -> int:
     """Number of windows along one axis; a window never starts in the padding after the data."""
+    if min(kernel, stride, dilation) < 1:
+        raise ModelError(
+            f"a window of {kernel} with stride {stride} and dilation {dilation}: at least 1 each"
+        )
     room = n + sum(pad) - dilation * (kernel - 1) - 1
     out = (-(-room // stride) if ceil_mode else room // stride) + 1
     if ceil_mode and (out - 1) * stride >= n + pad[0]:
@@ -123,7 +133,7 @@ def conv(attrs: Attrs, types: Types) -> TensorType:
     channels = x.shape[channel_axis(attrs, x.rank)]
     co, ci = (w.shape[0], w.shape[1]) if first else (w.shape[-1], w.shape[-2])
     kernel = w.shape[2:] if first else w.shape[:-2]
-    if channels != ci * groups or co % groups:
+    if groups < 1 or channels != ci * groups or co % groups:
         raise ModelError(
             f"weight {w} with {groups} groups wants {ci * groups} input channels and output "
             f"channels divisible by {groups}; data {x} has {channels}, the weight {co}"
@@ -150,7 +160,7 @@ def conv_transpose(attrs: Attrs, types: Types) -> TensorType:
         raise ModelError(f"weight {w} wants {ci} input channels; data {x} has {channels}")
     axes, kernel = spatial_axes(attrs, x.rank), w.shape[2:] if first else w.shape[:-2]
     strides, pad = ints(attrs, "strides"), pairs(attrs, "pads")
-    if not len(strides) == len(pad) == len(axes):
+    if not len(strides) == len(pad) == len(axes) or min(strides) < 1:
         raise ModelError(f"data {x} needs {len(axes)} strides and pads")
     rows = zip(axes, kernel, strides, pad, strict=True)
     out = tuple((x.shape[a] - 1) * s + k - sum(p) for a, k, s, p in rows)
@@ -161,6 +171,8 @@ def conv_transpose(attrs: Attrs, types: Types) -> TensorType:
 
 def pool(attrs: Attrs, types: Types) -> TensorType:
     (x,) = types
+    if x.rank < 3:
+        raise ModelError(f"data {x} has no spatial axes")
     channels = x.shape[channel_axis(attrs, x.rank)]
     spatial = _windows(attrs, x, ints(attrs, "kernel"))
     return TensorType(_data_shape(attrs, x.shape[0], spatial, channels), x.dtype)
@@ -218,6 +230,8 @@ def softmax(attrs: Attrs, types: Types) -> TensorType:
 
 def lrn(attrs: Attrs, types: Types) -> TensorType:
     axes_in_range((integer(attrs, "axis"),), types[0].rank)
+    if integer(attrs, "size") < 1:
+        raise ModelError(f"a window of {attrs['size']} channels")
     return types[0]
 
 

@@ -6,67 +6,39 @@ Integer arithmetic (+, -, *) is always an expanded polynomial over atoms (`Var`,
 `Op`), so equal polynomials are equal objects by structure; min, max, floordiv, ceildiv and mod are
 opaque atoms with their own canonical rules. Substitution rebuilds bottom-up through the same
 constructors, hence substitute-then-build equals build-then-substitute. Floating-point arithmetic
-is kept as written, but for literals.
+is kept as written, but for literals. Polynomials of loop variables are exact; values that are read
+wrap at the width of their type, which a cast to that same type marks (`settled`).
 Equality goes by structure; order by `key`, the deterministic printed form of a node.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import operator
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from ansorlite.errors import AnsorliteError
-from ansorlite.ir.text import INFIX, op_text, poly_text
+from ansorlite.ir.deep import FLOATS, Node, Piece
+from ansorlite.ir.literals import converted, rounded, wrapped
+from ansorlite.ir.text import INFIX, listed, op_pieces, poly_pieces
 
 Role = Literal["axis", "loop", "hole", "knob"]
 Scalar = int | float | bool
 Monomial = tuple["Expr", ...]
 
-_FLOATS = ("float32", "float64")
-_NOTHING: frozenset[str] = frozenset()
 
+class Expr(Node):
+    """Base of all expressions: `dtype`, `key` (printed form) and `free` (names of variables).
 
-class Expr:
-    """Base of all expressions: `dtype`, `key` (printed form) and `free` (names of variables)."""
+    They may be thousands of nodes deep: whatever goes down one does so in steps (see `ir.deep`).
+    """
 
-    __slots__ = ("_hash", "_key", "_parts", "dtype", "free")
-    dtype: str
-    free: frozenset[str]
-    _parts: tuple[Any, ...]
-    _hash: int
-    _key: str | None
-    infix = False  # printed with operators between its parts
-
-    def _seal(self, parts: tuple[Any, ...], dtype: str, free: frozenset[str]) -> None:
-        """`parts` and `dtype` are what makes a node equal to another."""
-        self._parts, self.dtype, self.free = parts, dtype, free
-        self._hash, self._key = hash((parts, dtype)), None
+    __slots__ = ()
 
     @property
-    def key(self) -> str:
-        if self._key is None:
-            self._key = self._text()
-        return self._key
-
-    def _text(self) -> str:
-        return type(self).__name__
-
-    def __str__(self) -> str:
-        return self.key
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.key})"
-
-    def __eq__(self, other: object) -> bool:
-        return self is other or (
-            isinstance(other, Expr)
-            and self._hash == other._hash
-            and self.dtype == other.dtype
-            and self._parts == other._parts
-        )
-
-    def __hash__(self) -> int:
-        return self._hash
+    def operands(self) -> tuple[Expr, ...]:
+        """The expressions right below."""
+        return ()
 
     def __bool__(self) -> bool:
         raise AnsorliteError(
@@ -98,31 +70,31 @@ class Expr:
         return divide(other, self)
 
     def __floordiv__(self, other: Any) -> Expr:
-        return floordiv(self, other)
+        return floordiv(settled(self), settled(other))
 
     def __rfloordiv__(self, other: Any) -> Expr:
-        return floordiv(other, self)
+        return floordiv(settled(other), settled(self))
 
     def __mod__(self, other: Any) -> Expr:
-        return mod(self, other)
+        return mod(settled(self), settled(other))
 
     def __rmod__(self, other: Any) -> Expr:
-        return mod(other, self)
+        return mod(settled(other), settled(self))
 
     def __neg__(self) -> Expr:
         return mul(self, -1)
 
     def __lt__(self, other: Any) -> Expr:
-        return compare("lt", self, other)
+        return compare("lt", settled(self), settled(other))
 
     def __le__(self, other: Any) -> Expr:
-        return compare("le", self, other)
+        return compare("le", settled(self), settled(other))
 
     def __gt__(self, other: Any) -> Expr:
-        return compare("lt", other, self)
+        return compare("lt", settled(other), settled(self))
 
     def __ge__(self, other: Any) -> Expr:
-        return compare("le", other, self)
+        return compare("le", settled(other), settled(self))
 
 
 class Const(Expr):
@@ -133,16 +105,16 @@ class Const(Expr):
     def __init__(self, value: Scalar, dtype: str = "int32") -> None:
         if dtype == "bool":
             self.value: Any = bool(value)
-        elif dtype in _FLOATS:
+        elif dtype in FLOATS:
             self.value = float(value)
         else:
             self.value = int(value)
-        self._seal(("const", repr(self.value)), dtype, _NOTHING)
+        self._seal(("const", repr(self.value)), dtype)
 
-    def _text(self) -> str:
-        return repr(self.value)
+    def pieces(self) -> list[Piece]:
+        return [repr(self.value)]
 
-    def __reduce__(self) -> Any:
+    def made_of(self) -> tuple[Any, tuple[Any, ...]]:
         return Const, (self.value, self.dtype)
 
 
@@ -153,12 +125,13 @@ class Var(Expr):
 
     def __init__(self, name: str, role: Role = "loop") -> None:
         self.name, self.role = name, role
-        self._seal(("var", name), "int32", frozenset((name,)))
+        self._seal(("var", name), "int32")
+        self.free = frozenset((name,))
 
-    def _text(self) -> str:
-        return self.name
+    def pieces(self) -> list[Piece]:
+        return [self.name]
 
-    def __reduce__(self) -> Any:
+    def made_of(self) -> tuple[Any, tuple[Any, ...]]:
         return Var, (self.name, self.role)
 
 
@@ -170,12 +143,16 @@ class Poly(Expr):
 
     def __init__(self, terms: tuple[tuple[Monomial, int], ...], dtype: str = "int32") -> None:
         self.terms = terms
-        self._seal(terms, dtype, _NOTHING.union(*(a.free for m, _ in terms for a in m)))
+        self._seal(terms, dtype, [a for m, _ in terms for a in m])
 
-    def _text(self) -> str:
-        return poly_text(self.terms)
+    @property
+    def operands(self) -> tuple[Expr, ...]:
+        return tuple(a for m, _ in self.terms for a in m)
 
-    def __reduce__(self) -> Any:
+    def pieces(self) -> list[Piece]:
+        return poly_pieces(self.terms)
+
+    def made_of(self) -> tuple[Any, tuple[Any, ...]]:
         return Poly, (self.terms, self.dtype)
 
 
@@ -186,16 +163,20 @@ class Op(Expr):
 
     def __init__(self, name: str, args: tuple[Expr, ...], dtype: str) -> None:
         self.name, self.args = name, args
-        self._seal((name, args), dtype, _NOTHING.union(*(a.free for a in args)))
+        self._seal((name, args), dtype, args)
 
-    def _text(self) -> str:
-        return op_text(self.name, self.args, self.dtype)
+    @property
+    def operands(self) -> tuple[Expr, ...]:
+        return self.args
+
+    def pieces(self) -> list[Piece]:
+        return op_pieces(self.name, self.args, self.dtype)
 
     @property
     def infix(self) -> bool:  # type: ignore[override]
         return self.name in INFIX
 
-    def __reduce__(self) -> Any:
+    def made_of(self) -> tuple[Any, tuple[Any, ...]]:
         return Op, (self.name, self.args, self.dtype)
 
 
@@ -203,15 +184,20 @@ class Load(Expr):
     """The element of tensor (or buffer) `tensor` at `indices`."""
 
     __slots__ = ("indices", "tensor")
+    is_load = True
 
     def __init__(self, tensor: str, indices: tuple[Expr, ...], dtype: str) -> None:
         self.tensor, self.indices = tensor, indices
-        self._seal((tensor, indices), dtype, _NOTHING.union(*(a.free for a in indices)))
+        self._seal((tensor, indices), dtype, indices)
 
-    def _text(self) -> str:
-        return f"{self.tensor}[{', '.join(i.key for i in self.indices)}]"
+    @property
+    def operands(self) -> tuple[Expr, ...]:
+        return self.indices
 
-    def __reduce__(self) -> Any:
+    def pieces(self) -> list[Piece]:
+        return [f"{self.tensor}[", *listed(self.indices), "]"]
+
+    def made_of(self) -> tuple[Any, tuple[Any, ...]]:
         return Load, (self.tensor, self.indices, self.dtype)
 
 
@@ -229,7 +215,7 @@ def wrap(x: Any, dtype: str | None = None) -> Expr:
     if isinstance(x, int):
         return Const(x, dtype if dtype not in (None, "bool") else "int32")
     if isinstance(x, float):
-        return Const(x, dtype if dtype in _FLOATS else "float32")
+        return Const(x, dtype if dtype in FLOATS else "float32")
     raise AnsorliteError(f"{x!r} of type {type(x).__name__} is no expression and no number")
 
 
@@ -238,16 +224,41 @@ def is_int(e: Expr) -> bool:
 
 
 def is_float(e: Expr) -> bool:
-    return e.dtype in _FLOATS
+    return e.dtype in FLOATS
 
 
 def cast(x: Any, dtype: str) -> Expr:
     e = wrap(x)
-    if e.dtype == dtype:
-        return e
+    return e if e.dtype == dtype else cast_op(settled(e), dtype)
+
+
+def cast_op(e: Expr, dtype: str) -> Expr:
+    """The cast of an expression, to its own type too."""
     if isinstance(e, Const):
-        return Const(e.value, dtype)
+        value = rounded(e.value, e.dtype) if is_float(e) else e.value
+        return Const(converted(value, dtype), dtype)
     return Op("cast", (e,), dtype)
+
+
+def settled(x: Any) -> Any:
+    """An integer that is read, wrapped where it may be out of its type's range; others as given.
+
+    Sums and products of wrapped and of exact numbers agree modulo 2^32; nothing else does.
+    """
+    return cast_op(x, x.dtype) if isinstance(x, Expr) and is_int(x) and _is_open(x) else x
+
+
+def _is_open(e: Expr) -> bool:
+    """May an integer that is read lie outside of its type's range, as exact numbers count?"""
+    if isinstance(e, Const):
+        return bool(wrapped(e.value, e.dtype) != e.value)
+    if not isinstance(e, Op):
+        return isinstance(e, Poly) and e.reads
+    if e.name == "select":
+        return any(_is_open(a) for a in e.args[1:])
+    if e.name in ("floordiv", "ceildiv"):  # the least number over -1
+        return e.reads and not (isinstance(e.args[1], Const) and e.args[1].value > 0)
+    return e.name == "abs" and e.reads
 
 
 _RANK = {"bool": 0, "int32": 1, "int64": 2, "float32": 3, "float64": 4}
@@ -264,8 +275,13 @@ def promote(a: Any, b: Any) -> tuple[Expr, Expr]:
     ea, eb = wrap(a), wrap(b)
     if ea.dtype == eb.dtype:
         return ea, eb
-    dtype = max(ea.dtype, eb.dtype, key=_RANK.__getitem__)
+    dtype = wider(ea.dtype, eb.dtype)
     return cast(ea, dtype), cast(eb, dtype)
+
+
+def wider(*dtypes: str) -> str:
+    """The type that values of these types have in common."""
+    return max(dtypes, key=_RANK.__getitem__)
 
 
 def terms_of(e: Expr) -> dict[Monomial, int]:
@@ -345,17 +361,17 @@ def mul(a: Any, b: Any) -> Expr:
 
 
 _FOLD: dict[str, Callable[[Any, Any], Any]] = {
-    "add": lambda a, b: a + b,
-    "sub": lambda a, b: a - b,
-    "mul": lambda a, b: a * b,
+    name: getattr(operator, name) for name in ("add", "sub", "mul")
 }
 
 
 def _float_op(name: str, a: Expr, b: Expr) -> Expr:
     if a.dtype == "bool":
         raise AnsorliteError(f"{name} of booleans {a} and {b}: cast them first")
-    if isinstance(a, Const) and isinstance(b, Const) and name in _FOLD:
-        return Const(_FOLD[name](a.value, b.value), a.dtype)
+    if isinstance(a, Const) and isinstance(b, Const):
+        short = _FOLD[name](a.value, b.value)  # as written by people, where that is the same number
+        value = rounded(_FOLD[name](*(rounded(c.value, c.dtype) for c in (a, b))), a.dtype)
+        return Const(short if rounded(short, a.dtype) == value else value, a.dtype)
     return Op(name, (a, b), a.dtype)
 
 
@@ -378,11 +394,12 @@ def _split_residue(e: Expr, c: int) -> tuple[Expr, Expr]:
 
 
 def floordiv(a: Any, b: Any) -> Expr:
+    """The quotient rounded down; 0 for a divisor of zero, as numpy has it."""
     return int_divide("floordiv", a, b)
 
 
 def ceildiv(a: Any, b: Any) -> Expr:
-    """The quotient rounded up; divisors are positive."""
+    """The quotient rounded up; 0 for a divisor of zero."""
     return int_divide("ceildiv", a, b)
 
 
@@ -396,7 +413,7 @@ def int_divide(name: str, a: Any, b: Any) -> Expr:
     if c == 0:
         raise AnsorliteError(f"division of {a} by zero")
     if c < 0:
-        return int_divide(name, mul(a, -1), -c)
+        return Op(name, (a, b), a.dtype) if a.reads else int_divide(name, mul(a, -1), -c)
     q, r = _split_residue(a, c)
     if isinstance(r, Const):
         v = r.value // c if name == "floordiv" else -((-r.value) // c)
@@ -405,89 +422,23 @@ def int_divide(name: str, a: Any, b: Any) -> Expr:
 
 
 def mod(a: Any, b: Any) -> Expr:
-    """The remainder of floor division; divisors are positive."""
+    """The remainder of floor division, with the divisor's sign; 0 for a divisor of zero."""
     a, b = promote(a, b)
     if not is_int(a):
         raise AnsorliteError(f"% needs integers, got {a.dtype} and {b.dtype}")
     if not isinstance(b, Const):
         return Op("mod", (a, b), a.dtype)
     c = b.value
+    if c < 0 and a.reads:
+        return Op("mod", (a, b), a.dtype)
     if c <= 0:
         raise AnsorliteError(f"modulus of {a} is {c}: it must be positive")
     r = poly({m: k % c for m, k in terms_of(a).items()}, a.dtype)
     return Const(r.value % c, a.dtype) if isinstance(r, Const) else Op("mod", (r, b), a.dtype)
 
 
-# A name may be a hole in one sketch and a loop in another, so the holes belong to the key.
-_NONNEG: dict[tuple[Expr, frozenset[str]], bool] = {}
-
-
-def provably_nonneg(e: Expr) -> bool:
-    """True if holes >= 1 and loop variables >= 0 alone imply e >= 0 (opaque atoms: never)."""
-    terms = terms_of(e)
-    holes: set[str] = set()
-    for mono in terms:
-        for atom in mono:
-            if not isinstance(atom, Var):
-                return False
-            if atom.role == "hole":
-                holes.add(atom.name)
-    if all(c >= 0 for c in terms.values()):
-        return True
-    if terms.get((), 0) < 0 and len(terms) == 1:
-        return False
-    key = e, frozenset(holes)
-    known = _NONNEG.get(key)
-    if known is None:
-        moved: Expr = Const(0, e.dtype)
-        for mono, c in terms.items():
-            prod: Expr = Const(c, e.dtype)
-            for atom in mono:
-                prod = mul(prod, add(atom, 1) if atom.key in holes else atom)
-            moved = add(moved, prod)
-        known = all(c >= 0 for c in terms_of(moved).values())
-        if len(_NONNEG) > 50_000:
-            _NONNEG.clear()
-        _NONNEG[key] = known
-    return known
-
-
-def minimum(*args: Any) -> Expr:
-    return extremum("min", args)
-
-
-def maximum(*args: Any) -> Expr:
-    return extremum("max", args)
-
-
-def extremum(name: str, raw: Sequence[Any]) -> Expr:
-    """n-ary, flattened, sorted; an argument goes only when another provably dominates it."""
-    first = next((a for a in raw if isinstance(a, Expr)), wrap(raw[0]))
-    exprs = [promote(a, first)[0] for a in raw]
-    dtype = max((e.dtype for e in exprs), key=_RANK.__getitem__)
-    args: list[Expr] = []
-    for e in (cast(e, dtype) for e in exprs):
-        args.extend(e.args if isinstance(e, Op) and e.name == name and is_int(e) else (e,))
-    if not is_int(args[0]):
-        out = args[0]
-        for e in args[1:]:
-            out = Op(name, (out, e), out.dtype)
-        return out
-    least = name == "min"
-    kept: list[Expr] = []
-    for e in sorted(set(args), key=lambda x: x.key):
-        if any(provably_nonneg(sub(e, k) if least else sub(k, e)) for k in kept):
-            continue
-        kept = [k for k in kept if not provably_nonneg(sub(k, e) if least else sub(e, k))]
-        kept.append(e)
-    return kept[0] if len(kept) == 1 else Op(name, tuple(kept), kept[0].dtype)
-
-
 COMPARE: dict[str, Callable[[Any, Any], bool]] = {
-    "lt": lambda a, b: a < b,
-    "le": lambda a, b: a <= b,
-    "eq": lambda a, b: a == b,
-    "ne": lambda a, b: a != b,
+    name: getattr(operator, name) for name in ("lt", "le", "eq", "ne")
 }
 
 
@@ -495,5 +446,6 @@ def compare(name: str, a: Any, b: Any) -> Expr:
     """lt, le, eq or ne, as written; only literals are compared here."""
     a, b = promote(a, b)
     if isinstance(a, Const) and isinstance(b, Const):
-        return Const(COMPARE[name](a.value, b.value), "bool")
+        values = [rounded(c.value, c.dtype) if is_float(c) else c.value for c in (a, b)]
+        return Const(COMPARE[name](*values), "bool")
     return Op(name, (a, b), "bool")

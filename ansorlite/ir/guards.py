@@ -2,16 +2,17 @@
 
 `for k: for j in tile: acc[j] += select(lo <= i + k, x[i + k - lo], 0) * w[k, j]` multiplies zeros
 where a window reaches past the edge. The test does not move with the tile, so it is made once:
-`for k: if lo <= i + k: for j in tile: acc[j] += x[i + k - lo] * w[k, j]`.
+`for k: if lo <= i + k: for j in tile: acc[j] += x[i + k - lo] * w[k, j]`. The zero of a test is
+nothing, whatever the other factor, see `codegen.zeros`.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ansorlite.ir.expr import Const, Expr, Op
+from ansorlite.ir.expr import Const, Expr, Load, Op, Poly
 from ansorlite.ir.logic import combiner_identity, conjuncts, logic
 from ansorlite.ir.program import For, If, Stmt, Store
-from ansorlite.ir.traverse import loads, rebuild
+from ansorlite.ir.traverse import loads, transform
 
 
 @dataclass(frozen=True)
@@ -54,26 +55,28 @@ def under(tests: Sequence[Expr], body: Stmt) -> Stmt:
 
 def needed(e: Expr, combiner: str) -> list[Expr]:
     """Tests on loop variables without which a term leaves what it is combined with as it was."""
-    if not isinstance(e, Op):
-        return []
-    if e.name == "select":
-        cond, x, fill = e.args
-        own = conjuncts(cond)
-        if fill != combiner_identity(combiner, fill.dtype) or not isinstance(fill, Const):
-            return []
-        return [t for t in own if not loads(t)] + needed(x, combiner)
-    if e.name == "mul" and combiner == "sum":
-        return [t for a in e.args for t in needed(a, combiner)]
-    return []
+    out: list[Expr] = []
+    stack = [e]
+    while stack:
+        x = stack.pop()
+        if not isinstance(x, Op):
+            continue
+        if x.name == "select":
+            cond, value, fill = x.args
+            if fill == combiner_identity(combiner, fill.dtype) and isinstance(fill, Const):
+                out += [t for t in conjuncts(cond) if not loads(t)]
+                stack.append(value)
+        elif x.name == "mul" and combiner == "sum":
+            stack.extend(reversed(x.args))
+    return out
 
 
 def _drop(e: Expr, tests: frozenset[Expr]) -> Expr:
-    if not isinstance(e, Op):
-        return e
-    args = [_drop(a, tests) for a in e.args]
-    if e.name == "select":
-        cond, x, fill = args
-        own = conjuncts(cond)
-        left = [t for t in own if t not in tests]
-        return Op("select", (logic("and", left), x, fill), e.dtype) if left else x
-    return rebuild(e, args)
+    def bare(x: Op) -> Expr:
+        if x.name != "select":
+            return x
+        cond, value, fill = x.args
+        left = [t for t in conjuncts(cond) if t not in tests]
+        return Op("select", (logic("and", left), value, fill), x.dtype) if left else value
+
+    return transform(e, lambda x: x if isinstance(x, Load | Poly) else None, {}, bare)

@@ -1,9 +1,9 @@
 """The meaning of a concrete `Program`: written out as plain Python and run, element by element.
 
 In: a program (before or after `specialize`) and arrays by parameter name in the users' shapes.
-Out: arrays by output name. Slow on purpose; every index is checked against its buffer. Arithmetic
-is in Python floats and rounded to the buffer's dtype by each store. `counts` reports how often the
-store of each stage ran.
+Out: arrays by output name. Slow on purpose; every index is checked against its buffer. Numbers are
+Python's: floats are rounded to their dtype by every operation, integers are unbounded and wrapped
+by casts and stores. `counts` reports how often the store of each stage ran.
 """
 
 import math
@@ -17,7 +17,16 @@ import numpy.typing as npt
 from ansorlite.errors import ScheduleError
 from ansorlite.ir.expr import Const, Expr, Load, Op, Poly, Var
 from ansorlite.ir.layout import Layout
+from ansorlite.ir.literals import (
+    BITS,
+    ceil_divide,
+    converted,
+    floor_divide,
+    modulo,
+    rounded,
+)
 from ansorlite.ir.program import Alloc, Block, Buffer, For, If, Prefetch, Program, Stmt, Store
+from ansorlite.ir.traverse import below
 
 Array = npt.NDArray[Any]
 
@@ -58,7 +67,8 @@ def interpret(
         arrays[b.name] = _Checked(b.name, _bind(b, known))
     env = {**_RUNTIME, "counts": counts, "buffer": _new_buffer}
     exec(compile(source, f"<{p.name}>", "exec"), env)
-    env["kernel"](*[arrays[n] for n in names])
+    with np.errstate(all="ignore"):
+        env["kernel"](*[arrays[n] for n in names])
     return {b.name: arrays[b.name].data for b in p.buffers if b.role == "output"}
 
 
@@ -132,11 +142,12 @@ def _write(s: Stmt, depth: int, out: list[str], ident: Any, count: bool) -> None
         case Store():
             idx = "".join(f"{_py(i, ident)}, " for i in s.indices)
             place = f"{ident(s.buffer)}[({idx})]"
-            value = _py(s.value, ident)
+            value, dtype = _value(s.value, ident, pad, out), s.value.dtype
             if s.combiner == "sum":
                 value = f"{place} + {value}"
             elif s.combiner:
-                value = f"{s.combiner}_({place}, {value})"
+                value = f"{s.combiner}_({place}, {_settled(value, dtype)})"
+            value = _settled(value, dtype)
             out.append(f"{pad}{place} = {value}")
             if count:
                 out.append(f"{pad}counts[{s.stage!r}] += 1")
@@ -152,37 +163,62 @@ _PYTHON = {
     "le": "({} <= {})",
     "eq": "({} == {})",
     "ne": "({} != {})",
-    "floordiv": "({} // {})",
-    "ceildiv": "(-(-{} // {}))",
-    "mod": "({} % {})",
     "not": "(not {})",
 }
+_EXACT = ("min", "max", "abs", "floor", "select")  # operations that return what is rounded already
 
 
-def _py(e: Expr, ident: Any) -> str:
+def _settled(text: str, dtype: str) -> str:
+    """The value in the range of its dtype."""
+    return f"cast({dtype!r}, {text})" if dtype in BITS else text
+
+
+def _value(e: Expr, ident: Any, pad: str, out: list[str]) -> str:
+    """The Python form of a value; parts of a deep one become functions, called where needed."""
+    parts: dict[Expr, str] = {}
+    for x in below(e):
+        text = _py(x, ident, parts)
+        parts[x] = f"part{len(parts)}"
+        out.append(f"{pad}{parts[x]} = lambda: {text}")
+    return _py(e, ident, parts)
+
+
+def _py(e: Expr, ident: Any, parts: Mapping[Expr, str] | None = None) -> str:
+    """The Python form; `parts` are functions that give the values of parts of a deep one."""
+    if parts and e in parts:
+        return f"{parts[e]}()"
     match e:
         case Const():
-            return f"float('{e.value}')" if isinstance(e.value, float) else repr(e.value)
+            if isinstance(e.value, float):
+                return f"float('{rounded(e.value, e.dtype)!r}')"
+            return repr(e.value)
         case Var():
             return str(ident(e.name))
         case Poly():
-            parts = ["*".join([str(c), *(_py(a, ident) for a in m)]) for m, c in e.terms]
-            return f"({' + '.join(parts)})"
+            terms = ["*".join([str(c), *(_py(a, ident, parts) for a in m)]) for m, c in e.terms]
+            text = f"({' + '.join(terms)})"
+            return _settled(text, "int64") if e.reads else text
         case Load():
-            idx = "".join(f"{_py(i, ident)}, " for i in e.indices)
+            idx = "".join(f"{_py(i, ident, parts)}, " for i in e.indices)
             return f"{ident(e.tensor)}[({idx})]"
         case Op():
-            args = [_py(a, ident) for a in e.args]
-            if e.name == "select":
-                return f"({args[1]} if {args[0]} else {args[2]})"
-            if e.name in ("and", "or"):
-                return f"({f' {e.name} '.join(args)})"
-            if e.name == "cast":
-                return f"cast({e.dtype!r}, {args[0]})"
-            if e.name in _PYTHON:
-                return _PYTHON[e.name].format(*args)
-            return f"{e.name}_({', '.join(args)})"
+            text = _operation(e, [_py(a, ident, parts) for a in e.args])
+            if e.dtype == "float32" and e.name not in (*_EXACT, "cast"):
+                return f"cast('float32', {text})"
+            return text
     raise ScheduleError(f"{e} has no Python form")
+
+
+def _operation(e: Op, args: list[str]) -> str:
+    if e.name == "select":
+        return f"({args[1]} if {args[0]} else {args[2]})"
+    if e.name in ("and", "or"):
+        return f"({f' {e.name} '.join(args)})"
+    if e.name == "cast":
+        return f"cast({e.dtype!r}, {args[0]})"
+    if e.name in _PYTHON:
+        return _PYTHON[e.name].format(*args)
+    return f"{e.name}_({', '.join(args)})"
 
 
 def _ieee(fn: Any) -> Any:
@@ -221,5 +257,8 @@ _RUNTIME: dict[str, Any] = {
     "sigmoid_": _sigmoid,
     "floor_": _ieee(np.floor),
     "abs_": abs,
-    "cast": lambda dtype, x: np.dtype(dtype).type(x).item(),
+    "floordiv_": floor_divide,
+    "ceildiv_": ceil_divide,
+    "mod_": modulo,
+    "cast": lambda dtype, x: converted(x, dtype),
 }

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from ansorlite.errors import AnsorliteError
-from ansorlite.ir.expr import Const, Expr, Op, is_float, promote, wrap
+from ansorlite.ir.expr import Const, Expr, Op, is_float, promote, settled, wrap
+from ansorlite.ir.literals import least
 
 
 def all_of(*conds: Any) -> Expr:
@@ -78,7 +79,7 @@ def call(name: str, *args: Any) -> Expr:
         exprs = list(promote(args[0], args[1]))
     if any(not is_float(e) for e in exprs) and name != "abs":
         raise AnsorliteError(f"{name} needs floating-point arguments, got {exprs[0].dtype}")
-    return Op(name, tuple(exprs), exprs[0].dtype)
+    return Op(name, tuple(map(settled, exprs)), exprs[0].dtype)
 
 
 def combiner_identity(combiner: str, dtype: str) -> Const:
@@ -89,5 +90,4 @@ def combiner_identity(combiner: str, dtype: str) -> Const:
         return Const(float("-inf") if combiner == "max" else float("inf"), dtype)
     if dtype == "bool":
         return Const(combiner == "min", "bool")
-    bits = 31 if dtype == "int32" else 63
-    return Const(-(1 << bits) if combiner == "max" else (1 << bits) - 1, dtype)
+    return Const(least(dtype) if combiner == "max" else -1 - least(dtype), dtype)

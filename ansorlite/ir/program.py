@@ -269,6 +269,12 @@ def all_buffers(p: Program) -> list[Buffer]:
     return [*p.buffers, *(s.buffer for s in walk(p.body) if isinstance(s, Alloc))]
 
 
+def depth(p: Program) -> int:
+    """The depth of the deepest expression that a program computes."""
+    stores = [s for s in walk(p.body) if isinstance(s, Store)]
+    return max((e.depth for s in stores for e in (s.value, *s.indices)), default=0)
+
+
 def map_exprs(s: Stmt, fn: Callable[[Expr], Expr]) -> Stmt:
     """The statement with `fn` applied to every expression."""
     match s:

@@ -6,6 +6,7 @@ candidate).
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import reduce
 from typing import Any
 
@@ -16,54 +17,83 @@ from ansorlite.ir.expr import (
     COMPARE,
     Const,
     Expr,
+    Load,
     Op,
     Poly,
     Var,
     add,
-    extremum,
     is_int,
     mul,
     poly,
     sub,
     terms_of,
 )
-from ansorlite.ir.traverse import rebuild, transform
+from ansorlite.ir.extremum import extremum
+from ansorlite.ir.literals import least
+from ansorlite.ir.traverse import below, transform
 
 Interval = tuple[int, int]
 INF = 1 << 62
 
 
 def bounds(e: Expr, ranges: Mapping[str, Interval]) -> Interval:
-    """Smallest known interval of an integer expression; unknown parts are +-INF."""
+    """Smallest known interval of an integer expression; +-INF: unknown, and maybe beyond."""
+    done: dict[Expr, Interval] = {}
+    for x in below(e):
+        done[x] = _bounds(x, ranges, done)
+    return _bounds(e, ranges, done)
+
+
+def _bounds(e: Expr, ranges: Mapping[str, Interval], done: dict[Expr, Interval]) -> Interval:
     if isinstance(e, Const):
         return int(e.value), int(e.value)
     if isinstance(e, Var):
         return ranges.get(e.name, (0 if e.role != "hole" else 1, INF))
+    if done and e in done:
+        return done[e]
     if isinstance(e, Poly):
         lo = hi = 0
+        bottom = top = True  # are there bounds?
         for mono, c in e.terms:
             a = b = 1
             for atom in mono:
-                x, y = bounds(atom, ranges)
+                x, y = _bounds(atom, ranges, done)
                 ends = (a * x, a * y, b * x, b * y)
                 a, b = min(ends), max(ends)
-            lo, hi = lo + min(a * c, b * c), hi + max(a * c, b * c)
+            least_term, largest = min(a * c, b * c), max(a * c, b * c)
+            lo, hi = lo + least_term, hi + largest
+            bottom, top = bottom and least_term > -INF, top and largest < INF
+        lo, hi = lo if bottom else -INF, hi if top else INF
         for mono, c in e.terms:
             if c == 1 and len(mono) == 1:
-                a, b = _quotient_bounds(e, mono[0], ranges)
+                a, b = _quotient_bounds(e, mono[0], ranges, done)
                 lo, hi = max(lo, a), min(hi, b)
         return max(lo, -INF), min(hi, INF)
+    if isinstance(e, Load) and is_int(e):
+        return _type_bounds(e.dtype)
+    if isinstance(e, Op) and e.name == "cast" and is_int(e):
+        source, (low, high) = e.args[0], _type_bounds(e.dtype)
+        if source.dtype == "bool":
+            return 0, 1
+        lo, hi = _bounds(source, ranges, done) if is_int(source) else (low, high)
+        return (lo, hi) if low <= lo and hi <= high else (low, high)
     if isinstance(e, Op) and is_int(e):
-        return _op_bounds(e, [bounds(a, ranges) for a in e.args if is_int(a)])
+        return _op_bounds(e, [_bounds(a, ranges, done) for a in e.args if is_int(a)])
     return -INF, INF
 
 
-def _quotient_bounds(e: Poly, atom: Expr, ranges: Mapping[str, Interval]) -> Interval:
+def _type_bounds(dtype: str) -> Interval:
+    return max(least(dtype), -INF), min(-1 - least(dtype), INF)
+
+
+def _quotient_bounds(
+    e: Poly, atom: Expr, ranges: Mapping[str, Interval], done: dict[Expr, Interval]
+) -> Interval:
     """Bounds of q + r // d as (d*q + r) // d: the normal form took them apart."""
     if isinstance(atom, Op) and atom.name in ("floordiv", "ceildiv"):
         r, d = atom.args
         if isinstance(d, Const):
-            dividend = bounds(add(mul(sub(e, atom), d), r), ranges)
+            dividend = _bounds(add(mul(sub(e, atom), d), r), ranges, done)
             return _op_bounds(atom, [dividend, (d.value, d.value)])
     return -INF, INF
 
@@ -76,9 +106,9 @@ def _op_bounds(e: Op, args: list[Interval]) -> Interval:
             return max(a for a, _ in args), max(b for _, b in args)
         case "floordiv" | "ceildiv" if args[1][0] > 0:
             (a, b), (c, d) = args
-            if e.name == "floordiv":
-                return min(a // c, a // d), max(b // c, b // d)
-            return min(-(-a // c), -(-a // d)), max(-(-b // c), -(-b // d))
+            up = e.name == "ceildiv"
+            ends = [-(-x // y) if up else x // y for x in (a, b) for y in (c, d)]
+            return -INF if a <= -INF else min(ends[:2]), INF if b >= INF else max(ends[2:])
         case "mod" if args[1][0] > 0:
             (a, b), (c, d) = args
             if c == d and a // c == b // c:
@@ -93,13 +123,7 @@ def _op_bounds(e: Op, args: list[Interval]) -> Interval:
 def simplify(e: Expr, ranges: Mapping[str, Interval], memo: dict[Expr, Expr]) -> Expr:
     """Use the ranges of the loops: drop dominated min/max arguments, decide comparisons."""
 
-    def leaf(x: Expr) -> Expr | None:
-        if not isinstance(x, Op):
-            return None
-        y = rebuild(x, [simplify(a, ranges, memo) for a in x.args])
-        return _by_range(y, ranges) if isinstance(y, Op) else y
-
-    return transform(e, leaf, memo)
+    return transform(e, lambda x: None, memo, lambda x: _by_range(x, ranges))
 
 
 def _by_range(e: Op, ranges: Mapping[str, Interval]) -> Expr:
@@ -154,6 +178,12 @@ class Evaluator:
         self._memo: dict[Expr, Any] = {}
 
     def __call__(self, e: Expr) -> Any:
+        for x in below(e):
+            with suppress(AnsorliteError):  # of a branch that is not taken, maybe
+                self._value(x)
+        return self._value(e)
+
+    def _value(self, e: Expr) -> Any:
         if isinstance(e, Const):
             return e.value
         value = self._memo.get(e)
@@ -171,14 +201,14 @@ class Evaluator:
             for mono, c in e.terms:
                 prod: Any = c
                 for atom in mono:
-                    prod = prod * self(atom)
+                    prod = prod * self._value(atom)
                 total = total + prod
             return total
         if not isinstance(e, Op):
             raise AnsorliteError(f"{e} is no integer expression over variables")
         if e.name == "select":
             return self._select(*e.args)
-        args = [self(a) for a in e.args]
+        args = [self._value(a) for a in e.args]
         plain = all(isinstance(a, int) for a in args)
         match e.name:
             case "min":
@@ -191,6 +221,8 @@ class Evaluator:
                 return -(-args[0] // args[1])
             case "mod":
                 return args[0] % args[1]
+            case "abs":
+                return abs(args[0])
             case "and":
                 return reduce(np.logical_and, args)
             case "or":
@@ -203,10 +235,10 @@ class Evaluator:
                 raise AnsorliteError(f"{e.name} has no integer meaning in {e}")
 
     def _select(self, cond: Expr, a: Expr, b: Expr) -> Any:
-        chosen = self(cond)
+        chosen = self._value(cond)
         if np.ndim(chosen) == 0:  # one value for all: the other branch may have none
-            return self(a if chosen else b)
-        return np.where(chosen, self(a), self(b))
+            return self._value(a if chosen else b)
+        return np.where(chosen, self._value(a), self._value(b))
 
 
 def coefficient(e: Expr, var: str) -> Expr | None:

@@ -20,7 +20,8 @@ from dataclasses import dataclass, replace
 
 from ansorlite.ir.collapse import collapsed
 from ansorlite.ir.copies import is_transposed
-from ansorlite.ir.expr import Const, Expr, Load, Op, Var, add, floordiv, maximum, mod, mul
+from ansorlite.ir.expr import Const, Expr, Load, Op, Var, add, floordiv, mod, mul
+from ansorlite.ir.extremum import maximum
 from ansorlite.ir.guards import guarded, under
 from ansorlite.ir.logic import combiner_identity
 from ansorlite.ir.prefetch import prefetches

@@ -1,7 +1,8 @@
 """The printed form of expressions: deterministic, and what they are ordered by."""
 
 from collections.abc import Sequence
-from typing import Protocol
+
+from ansorlite.ir.deep import Node, Piece
 
 INFIX = {
     "add": "+",
@@ -19,31 +20,37 @@ INFIX = {
 }
 
 
-class Printed(Protocol):
-    @property
-    def key(self) -> str: ...
-    @property
-    def infix(self) -> bool: ...
-
-
-def op_text(name: str, args: Sequence[Printed], dtype: str) -> str:
+def op_pieces(name: str, args: Sequence[Node], dtype: str) -> list[Piece]:
     if name in INFIX:
-        return f" {INFIX[name]} ".join(_paren(a) for a in args)
-    if name == "cast":
-        return f"{dtype}({args[0].key})"
-    return f"{name}({', '.join(a.key for a in args)})"
+        out: list[Piece] = []
+        for a in args:
+            out += [f" {INFIX[name]} ", *_paren(a)]
+        return out[1:]
+    return [f"{dtype if name == 'cast' else name}(", *listed(args), ")"]
 
 
-def poly_text(terms: Sequence[tuple[Sequence[Printed], int]]) -> str:
-    out = ""
+def listed(args: Sequence[Node]) -> list[Piece]:
+    """The expressions with commas between them."""
+    out: list[Piece] = []
+    for a in args:
+        out += [", ", a]
+    return out[1:]
+
+
+def poly_pieces(terms: Sequence[tuple[Sequence[Node], int]]) -> list[Piece]:
+    out: list[Piece] = []
     for mono, c in terms:
+        if out:
+            out.append(" - " if c < 0 else " + ")
+        elif c < 0:
+            out.append("-")
         factors = [_paren(a) for a in mono]
         if abs(c) != 1 or not factors:
-            factors.append(str(abs(c)))
-        text = "*".join(factors)
-        out += (f"-{text}" if c < 0 else text) if not out else (f" {'-' if c < 0 else '+'} {text}")
+            factors.append([str(abs(c))])
+        for k, factor in enumerate(factors):
+            out += ["*", *factor] if k else factor
     return out
 
 
-def _paren(e: Printed) -> str:
-    return f"({e.key})" if e.infix else e.key
+def _paren(e: Node) -> list[Piece]:
+    return ["(", e, ")"] if e.infix else [e]

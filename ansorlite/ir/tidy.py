@@ -7,7 +7,8 @@ depends on values.
 
 from dataclasses import replace
 
-from ansorlite.ir.expr import Const, Expr, Op, Var, add, ceildiv, extremum, mul, terms_of
+from ansorlite.ir.expr import Const, Expr, Op, Var, add, ceildiv, mul, terms_of
+from ansorlite.ir.extremum import extremum
 from ansorlite.ir.program import (
     Alloc,
     Block,

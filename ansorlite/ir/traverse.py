@@ -7,6 +7,7 @@ then building gives the same expression as building with the values in place.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 
+from ansorlite.ir.deep import landings
 from ansorlite.ir.expr import (
     COMPARE,
     Const,
@@ -17,9 +18,8 @@ from ansorlite.ir.expr import (
     Poly,
     Var,
     add,
-    cast,
+    cast_op,
     compare,
-    extremum,
     int_divide,
     mod,
     mul,
@@ -27,8 +27,10 @@ from ansorlite.ir.expr import (
     sub,
     terms_of,
 )
+from ansorlite.ir.extremum import extremum
 from ansorlite.ir.logic import logic, negate, select
 
+MANY = 256  # operations of which no copy is made for each lane
 _ARITHMETIC = {"add": add, "sub": sub, "mul": mul}
 
 
@@ -52,29 +54,49 @@ def rebuild(e: Op, args: Sequence[Expr]) -> Expr:
     if name == "select":
         return select(*args)
     if name == "cast":
-        return cast(args[0], e.dtype)
+        return cast_op(args[0], e.dtype)
     return Op(name, tuple(args), e.dtype)
 
 
 def children(e: Expr) -> tuple[Expr, ...]:
-    if isinstance(e, Op):
-        return e.args
-    if isinstance(e, Load):
-        return e.indices
-    if isinstance(e, Poly):
-        return tuple(a for m, _ in e.terms for a in m)
-    return ()
+    return e.operands
 
 
 def walk(e: Expr) -> Iterator[Expr]:
     """The expression and all below it, parents first."""
-    yield e
-    for c in children(e):
-        yield from walk(c)
+    stack = [e]
+    while stack:
+        x = stack.pop()
+        yield x
+        stack.extend(reversed(children(x)))
 
 
-def transform(e: Expr, leaf: Callable[[Expr], Expr | None], memo: dict[Expr, Expr]) -> Expr:
-    """Rebuild bottom-up; `leaf` may replace a node (seen before its children) or return None."""
+def below(e: Expr) -> list[Expr]:
+    """Where a recursion down a deep expression lands, the innermost nodes first; see `ir.deep`."""
+    return landings(e, children)
+
+
+def transform(
+    e: Expr,
+    leaf: Callable[[Expr], Expr | None],
+    memo: dict[Expr, Expr],
+    then: Callable[[Op], Expr] | None = None,
+) -> Expr:
+    """Rebuild bottom-up; `leaf` may replace a node (seen before its children) or return None.
+
+    `then` may replace an operation whose operands are rebuilt.
+    """
+    for x in below(e):
+        _transform(x, leaf, memo, then)
+    return _transform(e, leaf, memo, then)
+
+
+def _transform(
+    e: Expr,
+    leaf: Callable[[Expr], Expr | None],
+    memo: dict[Expr, Expr],
+    then: Callable[[Op], Expr] | None,
+) -> Expr:
     done = memo.get(e)
     if done is not None:
         return done
@@ -83,7 +105,7 @@ def transform(e: Expr, leaf: Callable[[Expr], Expr | None], memo: dict[Expr, Exp
         if isinstance(e, Poly):
             out: dict[Monomial, int] = {}
             for mono, c in e.terms:
-                atoms = [transform(atom, leaf, memo) for atom in mono]
+                atoms = [_transform(atom, leaf, memo, then) for atom in mono]
                 if all(new is old for new, old in zip(atoms, mono, strict=True)):
                     out[mono] = out.get(mono, 0) + c
                     continue
@@ -97,9 +119,12 @@ def transform(e: Expr, leaf: Callable[[Expr], Expr | None], memo: dict[Expr, Exp
                     out[m] = out.get(m, 0) + k
             new = poly(out, e.dtype)
         elif isinstance(e, Op):
-            new = rebuild(e, [transform(a, leaf, memo) for a in e.args])
+            new = rebuild(e, [_transform(a, leaf, memo, then) for a in e.args])
+            if then is not None and isinstance(new, Op):
+                new = then(new)
         elif isinstance(e, Load):
-            new = Load(e.tensor, tuple(transform(i, leaf, memo) for i in e.indices), e.dtype)
+            indices = tuple(_transform(i, leaf, memo, then) for i in e.indices)
+            new = Load(e.tensor, indices, e.dtype)
         else:
             new = e
     memo[e] = new
@@ -118,7 +143,31 @@ def substitute(e: Expr, values: Mapping[str, Expr], memo: dict[Expr, Expr] | Non
     return transform(e, leaf, {} if memo is None else memo)
 
 
+def rename_loads(e: Expr, names: Mapping[str, str]) -> Expr:
+    """Let loads of tensor x read names[x] (where given)."""
+    memo: dict[Expr, Expr] = {}
+
+    def leaf(x: Expr) -> Expr | None:
+        if isinstance(x, Load) and x.tensor in names:
+            idx = tuple(transform(i, leaf, memo) for i in x.indices)
+            return Load(names[x.tensor], idx, x.dtype)
+        return None
+
+    return transform(e, leaf, memo)
+
+
 @lru_cache(maxsize=1 << 13)
 def loads(e: Expr) -> tuple[Load, ...]:
     """The loads of an expression, those of their indices after each; asked for again and again."""
     return tuple(x for x in walk(e) if isinstance(x, Load))
+
+
+def branches_by_lane(e: Expr, var: str = "") -> bool:
+    """Is a value so large, and its reads chosen by a variable, that it is worth no vectors?
+
+    Each lane would take branches, and have a copy of the code, of its own.
+    """
+    if e.size <= MANY:
+        return False
+    selects = (x for x in walk(e) if isinstance(x, Op) and x.name == "select")
+    return any((not var or var in x.args[0].free) and loads(x) for x in selects)

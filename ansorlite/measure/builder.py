@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 from ansorlite.codegen.image import KernelImage
+from ansorlite.errors import UsageError
 from ansorlite.measure.child import load_entry
 from ansorlite.measure.result import MeasureResult, Status
 from ansorlite.measure.worker import Reply, Worker
@@ -52,8 +53,9 @@ class PoolBuilder:
     """Builds in `n_workers` processes (default: one a processor), which start at once, unwaited.
 
     A request that takes longer than `timeout_s` is BUILD_TIMEOUT; one that raises or takes the
-    process down with it (an LLVM assertion) is BUILD_ERROR. Each process is replaced after
-    `max_tasks` builds, because LLVM leaks some 95 KiB in each.
+    process down with it (an LLVM assertion) is BUILD_ERROR. Where somebody else killed or stopped
+    the process, the request is built again, once. Each process is replaced after `max_tasks`
+    builds, because LLVM leaks some 95 KiB in each.
     """
 
     def __init__(
@@ -64,6 +66,10 @@ class PoolBuilder:
         max_tasks: int = 300,
         entry: str = BUILD_ENTRY,
     ) -> None:
+        if n_workers is not None and n_workers < 1:
+            raise UsageError(f"{n_workers} processes cannot build anything: at least 1")
+        if not timeout_s > 0:
+            raise UsageError(f"no build ends within {timeout_s} s: give it some seconds")
         n_workers = n_workers or settings().build_workers or Target.detect().cores
         # numpy would start a BLAS thread a core in every worker, for nothing
         env = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
@@ -99,18 +105,24 @@ class PoolBuilder:
     def build(self, requests: Sequence[Any]) -> list[BuildOutcome]:
         """Build all requests; afterwards no worker is busy, not even with its start.
 
-        What is measured next has the machine for itself. Raises AnsorliteError if a worker cannot
+        What is measured next has the machine for itself. Raises MachineError if workers cannot
         start; whatever a request does is an outcome.
         """
         self.warm_up()
         outcomes: dict[int, BuildOutcome] = {}
         waiting = deque(range(len(requests)))
         busy: dict[Worker, int] = {}
+        again: set[int] = set()
         try:
             while waiting or busy or any(w.starting for w in self._workers):
                 for worker in self._workers:
                     if (reply := worker.poll()) is not None:
-                        outcomes[busy.pop(worker)] = _outcome(reply)
+                        k = busy.pop(worker)
+                        if reply.outside and k not in again:
+                            again.add(k)
+                            waiting.appendleft(k)
+                        else:
+                            outcomes[k] = _outcome(reply)
                     if waiting and worker.idle:
                         busy[worker] = waiting.popleft()
                         # packed by itself: a request that cannot be unpacked costs no news

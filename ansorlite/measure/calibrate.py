@@ -100,7 +100,7 @@ def level_bytes(target: Target) -> dict[str, int]:
 def calibrate(target: Target) -> Calibration:
     """Measure now, and keep it.
 
-    Raises AnsorliteError where this machine cannot run the target's code.
+    Raises MachineError where this machine cannot run the target's code.
     """
     measured = _measure(target)
     path = kept_file("calibration")
@@ -114,7 +114,7 @@ def calibration(target: Target) -> Calibration | None:
     if entry is None:
         return None
     try:
-        return Calibration(
+        found = Calibration(
             Peak(**entry["peak"]),
             tuple(LevelSpeed(**c) for c in entry["levels"]),
             tuple(BodySpeed(**b) for b in entry["bodies"]),
@@ -122,6 +122,14 @@ def calibration(target: Target) -> Calibration | None:
         )
     except (KeyError, TypeError):
         return None
+    parts: list[Peak | LevelSpeed | BodySpeed] = [found.peak, *found.levels, *found.bodies]
+    return found if found.levels and all(map(_sensible, parts)) else None
+
+
+def _sensible(speeds: Peak | LevelSpeed | BodySpeed) -> bool:
+    """Are all figures positive? The file may have been edited."""
+    figures = [v for k, v in asdict(speeds).items() if k not in ("level", "packed")]
+    return all(isinstance(v, int | float) and 0 < v < float("inf") for v in figures)
 
 
 def legal_bodies(target: Target) -> list[tuple[int, int]]:

@@ -25,7 +25,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-from ansorlite.errors import AnsorliteError
+from ansorlite.errors import AnsorliteError, UsageError
 
 PR_SET_PDEATHSIG = 1
 PARENT_CHECK_S = 1.0
@@ -44,15 +44,16 @@ def main(fd: int, parent_pid: int, tied_to_thread: bool) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if tied_to_thread and sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    threading.Thread(target=_watch_parent, args=(parent_pid,), daemon=True).start()
+    # RuntimeError: no thread is allowed here; the closed socket and the death signal are left
+    with contextlib.suppress(RuntimeError):
+        threading.Thread(target=_watch_parent, args=(parent_pid,), daemon=True).start()
     channel = socket.socket(fileno=fd)
     # what the handler starts must not keep the socket open: closing it is how our death is noticed
     channel.set_inheritable(False)
     status = 1
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         status = _serve(channel)
-    sys.stdout.flush()
-    sys.stderr.flush()
+    _flush()
     os._exit(status)  # no teardown: native libraries may crash in it, and nothing is worth saving
 
 
@@ -88,20 +89,27 @@ def _serve(channel: socket.socket) -> int:
             answer = pickle.dumps(("error", describe(error)))
         if served % COLLECT_EVERY == 0:
             gc.collect()
-        sys.stdout.flush()
+        _flush()
         send(channel, answer)
     return 0
+
+
+def _flush() -> None:
+    """What was printed counts where a child crashes; where it has no room, it is lost."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
 
 
 def load_entry(entry: str) -> Callable[..., Any]:
     """The function that "module:function" names.
 
-    Raises AnsorliteError if there is none.
+    Raises UsageError if there is none.
     """
     module, _, name = entry.partition(":")
     found = getattr(importlib.import_module(module), name, None) if name else None
     if not callable(found):
-        raise AnsorliteError(f"{entry!r} names no function: write it as 'module:function'")
+        raise UsageError(f"{entry!r} names no function: write it as 'module:function'")
     return found  # type: ignore[no-any-return]
 
 

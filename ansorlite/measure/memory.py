@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ansorlite.codegen.loader import HUGE_PAGE, HUGE_PAGES_FROM
-from ansorlite.errors import AnsorliteError
+from ansorlite.calls import HUGE_PAGE, HUGE_PAGES_FROM
+from ansorlite.errors import MachineError
 
 Array = npt.NDArray[Any]
 ALIGNMENT = 64
@@ -45,7 +45,7 @@ class GuardedBuffer:
 def guarded_empty(shape: Sequence[int], dtype: npt.DTypeLike) -> GuardedBuffer:
     """A C-contiguous, 64-byte aligned array of zeros between guard pages.
 
-    Raises AnsorliteError where the system has no memory for it.
+    Raises MachineError where the system has no memory for it.
     """
     kind = np.dtype(dtype)
     count, page = math.prod(shape), mmap.PAGESIZE
@@ -58,7 +58,7 @@ def guarded_empty(shape: Sequence[int], dtype: npt.DTypeLike) -> GuardedBuffer:
     try:
         pages = mmap.mmap(-1, size_bytes + 2 * page + room, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except OSError as error:
-        raise AnsorliteError(
+        raise MachineError(
             f"no memory for {kind.name}{list(shape)} ({size_bytes} bytes): {error}"
         ) from error
     if huge:
@@ -85,4 +85,4 @@ def guarded_copy(x: Array, *, read_only: bool = False) -> GuardedBuffer:
 def _mprotect(address: int, size_bytes: int, protection: int) -> None:
     function = ctypes.CDLL(None, use_errno=True).mprotect
     if function(ctypes.c_void_p(address), ctypes.c_size_t(size_bytes), protection):
-        raise AnsorliteError(f"mprotect of {size_bytes} bytes failed: errno {ctypes.get_errno()}")
+        raise MachineError(f"mprotect of {size_bytes} bytes failed: errno {ctypes.get_errno()}")

@@ -1,16 +1,16 @@
 """What the machine can do: multiply-adds per second and bytes copied per second, measured.
 
 In: a `Target` that this machine can run. Out: a `Peak`, the limit that every report quotes. A
-measurement takes well under a second; it is kept for the process and, unless the machine was too
-busy for a steady figure, in `$XDG_CACHE_HOME/ansorlite/peak.json` (else ~/.cache) by the
-target's fingerprint.
+measurement takes well under a second; it is kept for the process and, by the target's fingerprint,
+in a file (see `measure.kept`). What a busy machine showed lies in a file of its own: it is measured
+again by the next process.
 """
 
 import math
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from functools import cache
 from pathlib import Path
 
@@ -24,7 +24,7 @@ from ansorlite.codegen.microbenchmarks import (
     fma_kernel,
     read_kernel,
 )
-from ansorlite.errors import AnsorliteError
+from ansorlite.errors import MachineError
 from ansorlite.measure.kept import keep, kept_file, read_kept
 from ansorlite.target import Target
 
@@ -57,22 +57,24 @@ class Peak:
 def measure_peak(target: Target) -> Peak:
     """The machine's limits with the target's vectors and number of cores; cached.
 
-    Raises AnsorliteError where this machine cannot run the target's code.
+    Raises MachineError where this machine cannot run the target's code.
     """
     host = Target.detect()
     if target.arch != host.arch or target.vector_bytes > host.vector_bytes:
-        raise AnsorliteError(
+        raise MachineError(
             f"cannot measure {target.cpu} ({target.arch}, vectors of {target.vector_bytes} B) here:"
             f" this machine is {host.cpu} ({host.arch}, {host.vector_bytes} B)"
         )
     known = kept_peak(target)
     if known is not None:
         return known
-    path = cache_file()
     peak, steady = run_benchmarks(target)
-    if steady:
-        kept = {key: asdict(p) for key, p in _read(path).items()}
-        keep(path, kept | {target.fingerprint: asdict(peak)})
+    # A busy machine shows less than it can do: of what several processes saw, the most is right.
+    path = cache_file() if steady else kept_file("peak_of_busy_machine")
+    entries = _read(path)
+    if not steady and (seen := entries.get(target.fingerprint)) is not None:
+        peak = Peak(*map(max, astuple(peak), astuple(seen)))
+    keep(path, {key: asdict(p) for key, p in entries.items()} | {target.fingerprint: asdict(peak)})
     return peak
 
 
@@ -97,7 +99,7 @@ def run_benchmarks(target: Target) -> tuple[Peak, bool]:
     return best, steady
 
 
-def cache_file() -> Path:
+def cache_file() -> Path | None:
     """Where measured limits are kept between processes."""
     return kept_file("peak")
 
@@ -125,7 +127,7 @@ def fma_run(target: Target, threads: int, run_s: float = RUN_S) -> tuple[Callabl
     work[:] = int(100_000 * run_s / min(_seconds(run) for _ in range(3))), threads
     out[:] = np.nan
     run()
-    # OpenMP may give fewer threads than asked for (OMP_THREAD_LIMIT, or no runtime at all).
+    # There may be fewer threads than asked for: a limit of processes, or a system without a pool.
     ran = int(np.count_nonzero(np.isfinite(out[:, 0])))
     return run, 2.0 * lanes * fma_accumulators(target) * ran * int(work[0])
 
@@ -188,7 +190,7 @@ def _seconds(run: Callable[[], None]) -> float:
     return max(time.perf_counter() - start, 1e-9)
 
 
-def _read(path: Path) -> dict[str, Peak]:
+def _read(path: Path | None) -> dict[str, Peak]:
     found: dict[str, Peak] = {}
     for key, entry in read_kept(path).items():
         try:

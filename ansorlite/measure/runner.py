@@ -6,8 +6,7 @@ holds the task's data (see `measure.session`); when a candidate hangs or crashes
 killed, replaced and prepared again. One kernel runs at a time. Times are in seconds.
 """
 
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Protocol, Self
@@ -15,7 +14,7 @@ from typing import Any, Protocol, Self
 import numpy.typing as npt
 
 from ansorlite.codegen.image import KernelImage
-from ansorlite.errors import AnsorliteError
+from ansorlite.errors import MeasureError, UsageError
 from ansorlite.measure.compare import default_tolerance
 from ansorlite.measure.race import pooled
 from ansorlite.measure.result import MeasureResult, Status
@@ -27,9 +26,9 @@ from ansorlite.te.dag import ComputeDAG
 
 SESSION_ENTRY = "ansorlite.measure.session:serve"
 MEMORY_BYTES = 4 << 30
+ATTEMPTS = 3  # to have a task's data and a run of it in the same process
 HEATS = 3
 HEAT_S = 0.8  # least seconds of a heat, where there are several
-AFFINITY_VARIABLES = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
 CRASH_HINT = (
     " (every buffer lies between guard pages and inputs are read-only: an access outside"
     " a buffer, or a write to an input)"
@@ -114,12 +113,16 @@ class LocalRunner:
         max_tasks: int = 2000,
         memory_bytes: int = MEMORY_BYTES,
     ) -> None:
+        if n_threads is not None and n_threads < 1:
+            raise UsageError(f"{n_threads} threads cannot run anything: at least 1")
+        if not (timeout_s > 0 and prepare_timeout_s > 0):
+            raise UsageError("no kernel runs within 0 s: give it some seconds")
         self.n_threads = n_threads or settings().num_threads or Target.detect().cores
         self._timeout_s = timeout_s
         self._prepare_timeout_s = prepare_timeout_s
         # with the reference, so that a process that replaces another need not compute it again
         self._tasks: dict[str, tuple[CheckSpec, Reference]] = {}
-        env = thread_variables(self.n_threads, Target.detect().cores, os.environ)
+        env = thread_variables(self.n_threads)
         initargs = (policy or TimingPolicy(), memory_bytes)
         self._worker = Worker(SESSION_ENTRY, initargs, name="runner", env=env, max_tasks=max_tasks)
         self._worker.start()
@@ -136,18 +139,11 @@ class LocalRunner:
     ) -> MeasureResult:
         """Check and time one kernel; timing ends early if it is clearly slower than the best.
 
-        Raises AnsorliteError if the task was not prepared or the process cannot start.
+        Raises MeasureError if the task was not prepared, MachineError if no process can start.
         """
-        if task_key not in self._tasks:
-            raise AnsorliteError(f"task {task_key} was not prepared: call prepare first")
+        self._check_prepared(task_key)
         request = ("run", task_key, image, best_latency_s)
-        reply = self._worker.call(request, self._timeout_s)
-        if reply.kind == "value" and reply.value is None:  # a new process, or dropped for space
-            again = self._prepare(task_key, *self._tasks[task_key])
-            if not again.ok:
-                return MeasureResult(Status.RUN_ERROR, error=again.error, run_s=again.prepare_s)
-            reply = self._worker.call(request, self._timeout_s)
-        return _result(reply)
+        return _result(self._ask(task_key, request, self._timeout_s))
 
     def race(
         self, task_key: str, images: Sequence[KernelImage], budget_s: float
@@ -158,8 +154,7 @@ class LocalRunner:
         where memory lies in one is luck that lasts. A time-out or a crash of one is the result of
         all.
         """
-        if task_key not in self._tasks:
-            raise AnsorliteError(f"task {task_key} was not prepared: call prepare first")
+        self._check_prepared(task_key)
         n = max(1, min(HEATS, int(budget_s / HEAT_S)))
         heats = [self._heat(task_key, images, budget_s / n)]
         while len(heats) < n and any(r.ok for r in heats[-1]):
@@ -172,15 +167,33 @@ class LocalRunner:
     ) -> list[MeasureResult]:
         request = ("race", task_key, list(images), budget_s)
         limit_s = self._timeout_s * len(images) + 4 * budget_s
-        reply = self._worker.call(request, limit_s)
-        if reply.kind == "value" and reply.value is None:
-            again = self._prepare(task_key, *self._tasks[task_key])
-            if again.ok:
-                reply = self._worker.call(request, limit_s)
-        if reply.kind == "value" and reply.value is not None:
+        reply = self._ask(task_key, request, limit_s)
+        if reply.kind == "value":
             found: list[MeasureResult] = reply.value
             return found
         return [_failed(reply) for _ in images]
+
+    def _check_prepared(self, task_key: str) -> None:
+        if task_key not in self._tasks:
+            raise MeasureError(f"task {task_key} was not prepared: call prepare first")
+
+    def _ask(self, task_key: str, request: tuple[Any, ...], limit_s: float) -> Reply:
+        """The answer to a request about a task, whose data may have to be made again for it."""
+        for _ in range(ATTEMPTS):
+            reply = self._call(request, limit_s)
+            if reply.kind != "value" or reply.value is not None:
+                return reply
+            # a new process, or dropped for space
+            ready = self._prepare(task_key, *self._tasks[task_key])
+            if not ready.ok:
+                return Reply("error", None, ready.error, ready.prepare_s)
+        text = f"the data of task {task_key} was lost {ATTEMPTS} times in a row"
+        return Reply("error", None, text)
+
+    def _call(self, request: tuple[Any, ...], limit_s: float) -> Reply:
+        """One answer; asks once more where somebody else killed or stopped the process."""
+        reply = self._worker.call(request, limit_s)
+        return self._worker.call(request, limit_s) if reply.outside else reply
 
     def close(self) -> None:
         """Kill the process; a later run starts a new one."""
@@ -199,7 +212,7 @@ class LocalRunner:
 
     def _prepare(self, task_key: str, spec: CheckSpec, known: Reference | None) -> PrepareResult:
         request = ("prepare", task_key, spec, known)
-        reply = self._worker.call(request, self._prepare_timeout_s)
+        reply = self._call(request, self._prepare_timeout_s)
         if reply.kind == "value":
             result, reference = reply.value
             assert isinstance(result, PrepareResult) and isinstance(reference, Reference)
@@ -211,20 +224,11 @@ class LocalRunner:
         return PrepareResult(False, error, reply.seconds)
 
 
-def thread_variables(n_threads: int, cores: int, user: Mapping[str, str]) -> dict[str, str]:
-    """Environment of the runner: the number of threads, and where they may run.
-
-    The OpenMP runtime's threads spin while they wait. Where there are as many of them as cores and
-    anything else runs, the system may put two on one core, and then each waits for the other's
-    time slice to end: 8 ms a call, steadily, for a kernel of 60 us (seen on two cores with a load
-    of 1.8). So each gets a core of its own, unless the user has arranged that otherwise. With
-    fewer threads than cores there is room to move, and binding would stack up parallel tuners.
-    """
-    # numpy's own threads would spin beside the kernel's
-    env = {"OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OMP_NUM_THREADS": str(n_threads)}
-    if 1 < n_threads >= cores and not any(name in user for name in AFFINITY_VARIABLES):
-        env |= {"OMP_PROC_BIND": "close", "OMP_PLACES": "threads"}
-    return env
+def thread_variables(n_threads: int) -> dict[str, str]:
+    """Environment of the runner: the threads of kernels, and none of numpy's own beside them."""
+    n = str(n_threads)
+    numpy = {"OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    return {**numpy, "ANSORLITE_NUM_THREADS": n, "OMP_NUM_THREADS": n}
 
 
 def _result(reply: Reply) -> MeasureResult:

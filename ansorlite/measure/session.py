@@ -8,7 +8,6 @@ the same for several kernels, which then run in turn. Out: `PrepareResult`, `Mea
 in seconds.
 """
 
-import os
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -21,7 +20,8 @@ import numpy.typing as npt
 
 from ansorlite.codegen.image import KernelImage, Param
 from ansorlite.codegen.loader import NativeFunction, load_image
-from ansorlite.errors import AnsorliteError
+from ansorlite.codegen.openmp import max_threads
+from ansorlite.errors import MeasureError
 from ansorlite.measure.canary import local_canary
 from ansorlite.measure.compare import Expected, describe
 from ansorlite.measure.inputs import random_inputs
@@ -64,7 +64,7 @@ def serve(policy: TimingPolicy, memory_bytes: int) -> Callable[[Any], Any]:
     """The handler of the runner's requests; a run of an unknown task is answered with None."""
     tasks: OrderedDict[str, TaskData] = OrderedDict()
     flush = _make_flush() if policy.cold else None
-    canary = local_canary(int(os.environ.get("OMP_NUM_THREADS", 0)) or Target.detect().cores)
+    canary = local_canary(max_threads())
 
     def handle(request: tuple[Any, ...]) -> Answer:
         match request:
@@ -82,7 +82,7 @@ def serve(policy: TimingPolicy, memory_bytes: int) -> Callable[[Any], Any]:
                 if key not in tasks:
                     return None
                 return _race(tasks[key], images, policy, budget_s, flush, canary.disturbed)
-        raise AnsorliteError(f"the runner does not understand {request!r}")
+        raise MeasureError(f"the runner does not understand {request!r}")
 
     return handle
 
@@ -138,14 +138,15 @@ def _check_samples(spec: CheckSpec, values: dict[str, Array], name: str, x: Arra
     rng = np.random.default_rng([spec.seed, SAMPLES])
     flat = np.unique(np.append(rng.integers(0, x.size, SAMPLES), (0, x.size - 1)))
     shape = shape_of(spec.meant.by_name[name])
-    points = np.array(np.unravel_index(flat, shape), dtype=np.int64).T.reshape(len(flat), -1)
+    # A first digit that is always 0: numpy has no answer for a tensor without dimensions.
+    points = np.array(np.unravel_index(flat, (1, *shape)), dtype=np.int64).T[:, 1:]
     given = _viewed(spec.meant, values)
-    exact = evaluate_points(spec.meant, given, name, points).astype(x.dtype)
+    exact = evaluate_points(spec.meant, given, name, points)
     expected = Expected(exact, spec.tolerance(x.dtype.name))
     deviation = expected.compare(x.reshape(-1)[flat])
     if deviation.n_wrong:
         index = tuple(int(i) for i in points[deviation.index[0]])
-        raise AnsorliteError(
+        raise MeasureError(
             f"the reference kernel {spec.reference.symbol} is wrong, so nothing can be checked"
             f" against it: {describe(name, deviation, expected, index)} (sampled)"
         )
@@ -295,7 +296,7 @@ def _bind(task: TaskData, image: KernelImage) -> list[GuardedBuffer]:
     """The buffers that the kernel's pointers are to point to."""
     missing = set(task.outputs) - {p.name for p in image.params if p.role == "output"}
     if missing:
-        raise AnsorliteError(f"kernel {image.symbol} does not write {', '.join(sorted(missing))}")
+        raise MeasureError(f"kernel {image.symbol} does not write {', '.join(sorted(missing))}")
     return [_buffer(task, p, image.symbol) for p in image.params]
 
 
@@ -314,7 +315,7 @@ def _buffer(task: TaskData, param: Param, kernel: str) -> GuardedBuffer:
         np.dtype(param.dtype),
     ):
         has = f"{found.array.dtype}{list(found.array.shape)}" if found else "no such tensor"
-        raise AnsorliteError(
+        raise MeasureError(
             f"kernel {kernel} has {param.role} {param.name} as {param.dtype}"
             f"{list(param.stored_shape)}, the task has {has}"
         )
@@ -337,7 +338,7 @@ def _value(task: TaskData, name: str, kernel: str) -> Array:
     if name in values:
         return values[name]
     if name not in task.dag.by_name:
-        raise AnsorliteError(f"kernel {kernel} reads {name}, which the task does not have")
+        raise MeasureError(f"kernel {kernel} reads {name}, which the task does not have")
     needed = {name} | nx.ancestors(task.dag.graph, name)
     part = ComputeDAG.from_ops([op for op in task.dag.ops if op.name in needed], (name,))
     return part.evaluate(values)[name]

@@ -3,11 +3,13 @@
 Flow: `PoolBuilder` and `LocalRunner` own Workers. In: an entry "module:function" (a factory, called
 once in the child with `initargs`) and then picklable requests. Out: one `Reply` a request: the
 handler's value, the text of its exception, a time-out (seconds) or a crash with its signal.
-A child that hung or crashed is killed and replaced. Children are started from a fresh interpreter
-that never imports the user's `__main__`, so scripts without a guard, notebooks and stdin work.
+A child that hung or crashed is killed and replaced, one that does not come up too: only several
+starts in a row that fail are an error. Children are started from a fresh interpreter that never
+imports the user's `__main__`, so scripts without a guard, notebooks and stdin work.
 """
 
 import contextlib
+import errno
 import fcntl
 import os
 import pickle
@@ -25,24 +27,42 @@ from multiprocessing.connection import wait
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from ansorlite.errors import AnsorliteError
+from ansorlite.errors import MachineError
 from ansorlite.measure.child import receive, send
+from ansorlite.streams import above_standard
 
 START_TIMEOUT_S = 60.0
+MOST_STARTS = 3  # in a row that fail, then nothing more is tried
+START_CHECK_S = 1.0  # between two looks whether a starting child was stopped
+LAUNCHES = 4  # tries to start a process where the system has none to give just now
+LAUNCH_PAUSE_S = 0.25
 TAIL_BYTES = 2000
+# Signals that come from outside: no program that is measured does that to itself.
+OUTSIDE = frozenset(
+    {signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGALRM}
+)
+ADVICE = {
+    errno.EMFILE: "allow more open files (ulimit -n)",
+    errno.ENFILE: "the system has no file descriptor left: end other programs",
+    errno.EAGAIN: "allow more processes (ulimit -u), or set ANSORLITE_BUILD_WORKERS to fewer",
+    errno.ENOMEM: "free memory, allow more of it (ulimit -v), or set ANSORLITE_BUILD_WORKERS",
+    errno.ENOSPC: "free space, or set TMPDIR to a directory that has some",
+}
 
 
 @dataclass(frozen=True)
 class Reply:
     """What came of one request; `value` counts only for kind "value", `error` only otherwise.
 
-    `seconds` is the time from sending the request to the answer.
+    `seconds` is the time from sending the request to the answer. `outside`: somebody else killed or
+    stopped the child (the system where memory is short, a user), so that asking again makes sense.
     """
 
     kind: Literal["value", "error", "timeout", "crash"]
     value: Any = None
     error: str = ""
     seconds: float = 0.0
+    outside: bool = False
 
 
 @dataclass(frozen=True)
@@ -56,8 +76,8 @@ class _Child:
 class Worker:
     """One child process, replaced whenever it dies and after every `max_tasks` requests.
 
-    `env` is added to the child's environment. Not thread-safe. Raises AnsorliteError where the
-    child cannot even start, for that is no candidate's fault.
+    `env` is added to the child's environment. Not thread-safe. Raises MachineError where
+    `MOST_STARTS` children in a row cannot even start, for that is no candidate's fault.
     """
 
     def __init__(
@@ -81,6 +101,7 @@ class Worker:
         self._state: Literal["off", "starting", "idle", "busy"] = "off"
         self._sent_at = self._timeout_s = 0.0
         self._answered = 0
+        self._failed_starts = 0  # in a row
         self._safety_net: weakref.finalize[..., Worker] | None = None
 
     def start(self) -> None:
@@ -146,6 +167,8 @@ class Worker:
             return None
         child = self._running()
         if not wait([child.channel], 0) and not self._late():
+            if self.starting and _is_stopped(child):
+                self._on_failed_start(f"was stopped by a signal{_tail(child)}")
             return None
         try:
             message = receive(child.channel, self.deadline)
@@ -155,11 +178,11 @@ class Worker:
             return self._on_exit()
         kind, value = pickle.loads(message)
         if kind == "failed":
-            self.close()
-            raise AnsorliteError(f"{self.name} cannot start: {value}")
+            self._on_failed_start(f"cannot start: {value}")
+            return None
         self.deadline = None
         if kind == "ready":
-            self._state = "idle"
+            self._state, self._failed_starts = "idle", 0
             return None
         seconds = time.monotonic() - self._sent_at
         self._state = "idle"
@@ -193,8 +216,11 @@ class Worker:
             self.poll()
 
     def remaining_s(self) -> float | None:
-        """Seconds until the deadline of what is under way; None while nothing is."""
-        return None if self.deadline is None else max(self.deadline - time.monotonic(), 0.0)
+        """Seconds until `poll` should be called again; None where only news is a reason to."""
+        if self.deadline is None:
+            return None
+        left_s = max(self.deadline - time.monotonic(), 0.0)
+        return min(left_s, START_CHECK_S) if self.starting else left_s
 
     def _running(self) -> _Child:
         assert self._child is not None, f"{self.name} is not started"
@@ -207,55 +233,115 @@ class Worker:
         self.close()
         self.start()
 
-    def _on_timeout(self) -> Reply:
-        seconds, tail = time.monotonic() - self._sent_at, _tail(self._running())
-        if self._state == "starting":
-            self.close()
-            raise AnsorliteError(
-                f"{self.name} was not ready after {self._start_timeout_s:g} s{tail}"
-            )
+    def _on_timeout(self) -> Reply | None:
+        child = self._running()
+        seconds, tail = time.monotonic() - self._sent_at, _tail(child)
+        if self.starting:
+            self._on_failed_start(f"was not ready after {self._start_timeout_s:g} s{tail}")
+            return None
+        stopped = _is_stopped(child)
         self._replace()
-        return Reply("timeout", None, f"no answer within {self._timeout_s:g} s{tail}", seconds)
+        why = " (a signal stopped it)" if stopped else ""
+        text = f"no answer within {self._timeout_s:g} s{why}{tail}"
+        return Reply("timeout", None, text, seconds, stopped)
 
     def _on_exit(self) -> Reply | None:
         child, state, seconds = self._running(), self._state, time.monotonic() - self._sent_at
-        text = _cause_of_death(child) + _tail(child)
+        number = _end(child)
+        text = _in_words(number) + _tail(child)
         if state == "starting":
-            self.close()
-            raise AnsorliteError(f"{self.name} cannot start: {text}")
+            self._on_failed_start(f"cannot start: {text}")
+            return None
         self._replace()
-        return Reply("crash", None, text, seconds) if state == "busy" else None
+        outside = number < 0 and -number in OUTSIDE
+        return Reply("crash", None, text, seconds, outside) if state == "busy" else None
+
+    def _on_failed_start(self, text: str) -> None:
+        """Try once more, unless several children in a row did not come up."""
+        self.close()
+        self._failed_starts += 1
+        if self._failed_starts >= MOST_STARTS:
+            self._failed_starts = 0
+            raise MachineError(f"{self.name} {text} (the last of {MOST_STARTS} tries)")
+        self.start()
 
 
 def _launch(name: str, env: Mapping[str, str]) -> _Child:
     if not sys.executable:
-        raise AnsorliteError(
+        raise MachineError(
             f"cannot start {name}: sys.executable is empty, so no Python interpreter is known"
         )
+    for left in reversed(range(LAUNCHES)):
+        try:
+            return _launch_once(name, env)
+        except OSError as error:
+            if left and error.errno in (errno.EAGAIN, errno.ENOMEM):
+                time.sleep(LAUNCH_PAUSE_S)
+                continue
+            advice = ADVICE.get(error.errno or 0, f"is {sys.executable} a Python that runs?")
+            raise MachineError(
+                f"cannot start {name}: {error.strerror or error}: {advice}"
+            ) from error
+    raise AssertionError
+
+
+def _launch_once(name: str, env: Mapping[str, str]) -> _Child:
     tied = threading.current_thread() is threading.main_thread()
     # The whole search path travels, so that the child finds what we find; -P keeps the current
     # directory from being put in front of it. A process group of its own keeps Ctrl-C away while
     # the child has not yet set its signal handlers, and lets us kill what it starts itself.
-    path = os.pathsep.join(os.path.abspath(p) for p in sys.path)
-    ours, theirs = socket.socketpair()
-    with theirs, tempfile.TemporaryFile() as log:
-        # appending, so that cutting the file to nothing between requests leaves no hole
-        fcntl.fcntl(log, fcntl.F_SETFL, os.O_APPEND)
-        code = "from ansorlite.measure.child import main; main({}, {}, {})"
+    path = os.pathsep.join(filter(None, map(_absolute, sys.path)))
+    code = "from ansorlite.measure.child import main; main({}, {}, {})"
+    with contextlib.ExitStack() as stack:
+        ours, theirs = map(_kept_apart, socket.socketpair())
+        stack.callback(theirs.close)
+        on_failure = stack.enter_context(contextlib.ExitStack())
+        on_failure.callback(ours.close)
+        log = above_standard(_unnamed_file())
+        on_failure.callback(os.close, log)
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-c", code.format(theirs.fileno(), os.getpid(), tied), name],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            pass_fds=(theirs.fileno(),),
+            env={**os.environ, **env, "PYTHONPATH": path},
+            process_group=0,
+        )
+        on_failure.pop_all()
+    return _Child(process, ours, log, os.getpid())
+
+
+def _absolute(path: str) -> str:
+    """The path from the root; "" where the current directory was deleted."""
+    try:
+        return os.path.abspath(path)
+    except OSError:
+        return ""
+
+
+def _kept_apart(end: socket.socket) -> socket.socket:
+    """The socket, not on a descriptor of the standard streams, which the child has otherwise."""
+    return socket.socket(fileno=above_standard(end.detach()))
+
+
+def _unnamed_file() -> int:
+    """Descriptor of a file that ends with its users: in memory, else in the temporary folder.
+
+    Appending, so that cutting the file to nothing between requests leaves no hole.
+    """
+    if hasattr(os, "memfd_create"):
         try:
-            process = subprocess.Popen(
-                [sys.executable, "-P", "-c", code.format(theirs.fileno(), os.getpid(), tied), name],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                pass_fds=(theirs.fileno(),),
-                env={**os.environ, **env, "PYTHONPATH": path},
-                process_group=0,
-            )
+            fd = os.memfd_create("ansorlite-worker")
         except OSError as error:
-            ours.close()
-            raise AnsorliteError(f"cannot start {name}: {sys.executable}: {error}") from error
-        return _Child(process, ours, os.dup(log.fileno()), os.getpid())
+            if error.errno in ADVICE:  # the system has it, but not for us
+                raise
+        else:
+            fcntl.fcntl(fd, fcntl.F_SETFL, os.O_APPEND)
+            return fd
+    with tempfile.TemporaryFile() as file:
+        fcntl.fcntl(file, fcntl.F_SETFL, os.O_APPEND)
+        return os.dup(file.fileno())
 
 
 def _kill(child: _Child) -> None:
@@ -274,12 +360,32 @@ def _kill_group(pid: int) -> None:
         os.killpg(pid, signal.SIGKILL)
 
 
-def _cause_of_death(child: _Child) -> str:
-    # It closed its socket, so it is past deciding how it ends: a signal of ours changes nothing,
-    # but reaches what it started, and must come before the wait that gives its number away.
+def _is_stopped(child: _Child) -> bool:
+    """Did a signal stop the child (SIGSTOP), so that it will not go on by itself?"""
+    if not hasattr(os, "waitid"):
+        return False
+    try:
+        news = os.waitid(os.P_PID, child.process.pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT)
+    except OSError:
+        return False
+    return news is not None
+
+
+def _end(child: _Child) -> int:
+    """Kill what is left of a child that closed its socket; its exit status, or minus a signal."""
+    # It is past deciding how it ends: a signal of ours changes nothing, but reaches what it
+    # started, and must come before the wait that gives its number away.
     _kill_group(child.process.pid)
-    code = child.process.wait()
-    return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exited with status {code}"
+    return child.process.wait()
+
+
+def _in_words(code: int) -> str:
+    if code >= 0:
+        return f"exited with status {code}"
+    try:
+        return f"killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"killed by signal {-code}"
 
 
 def _tail(child: _Child) -> str:

@@ -13,6 +13,7 @@ from ansorlite.cost.names import FEATURE_NAMES
 from ansorlite.ir.program import Program
 from ansorlite.measure.calibrate import Calibration
 from ansorlite.measure.limits import Roof, task_roofs
+from ansorlite.names import shown
 from ansorlite.report.units import format_flop, format_gflops, format_latency, format_share, share
 from ansorlite.task import SearchTask
 
@@ -73,7 +74,8 @@ def roofline_text(
     binding = max(least, key=lambda r: r.seconds)
     intensity = task.flop / max(1.0, least[1].amount)
     lines = [
-        f"{task.name}: {format_flop(task.flop)}, {intensity:.1f} FLOP a byte of its operands",
+        f"{shown(task.name)}: {format_flop(task.flop)}, "
+        f"{intensity:.1f} FLOP a byte of its operands",
         "",
         f"{'limit':<22} {'amount':>11} {'speed':>13} {'at least':>10}",
     ]

@@ -11,9 +11,12 @@ from datetime import datetime
 from statistics import median
 from typing import Protocol
 
+from ansorlite.names import shown
 from ansorlite.records import LogContents, Record
 from ansorlite.report.tables import aligned, shortened
 from ansorlite.report.units import UNKNOWN, format_latency, format_seconds
+
+SHOWN = 3  # damaged lines of a log
 
 
 class Again(Protocol):
@@ -49,9 +52,11 @@ def log_stats(contents: LogContents) -> str:
     total = ["total", "", str(len(contents.records)), str(sum(failures.values()))]
     text = [aligned(head, lines, [*total, "", "", "", spent, ""], left=("Task", "Target"))]
     if failures:
-        told = ", ".join(f"{status} {n}" for status, n in failures.most_common())
+        told = ", ".join(f"{shown(status)} {n}" for status, n in failures.most_common())
         text.append(f"failures: {told}")
-    text += [f"damaged: {problem}" for problem in contents.problems]
+    text += [f"damaged: {shown(str(problem))}" for problem in contents.problems[:SHOWN]]
+    if len(contents.problems) > SHOWN:
+        text.append(f"damaged: {len(contents.problems)} lines in all")
     return "\n".join(text)
 
 
@@ -68,8 +73,17 @@ def _line(records: Sequence[Record]) -> list[str]:
         format_latency(None if best is None else best.latency_s),
         UNKNOWN if best is None else str(best.trial),
         format_seconds(sum(r.build_s + r.run_s for r in records)),
-        datetime.fromtimestamp(last).strftime("%Y-%m-%d %H:%M") if last > 0 else UNKNOWN,
+        _day(last),
     ]
+
+
+def _day(timestamp: float) -> str:
+    if not timestamp > 0:
+        return UNKNOWN
+    try:
+        return datetime.fromtimestamp(timestamp).strftime("%Y-%m-%d %H:%M")
+    except (OverflowError, OSError, ValueError):  # no time of any calendar
+        return UNKNOWN
 
 
 def replayed_table(found: Iterable[Again]) -> str:
@@ -94,7 +108,7 @@ def replayed_table(found: Iterable[Again]) -> str:
     total = ["total", "", "", f"{right} of {len(rows)} right", "", "", middle]
     text = [aligned(head, lines, total, left=("Task", "Sketch", "Status"))]
     text += [
-        f"{r.record.task_name} trial {r.record.trial}: {r.status} {r.error}"
+        shown(f"{r.record.task_name} trial {r.record.trial}: {r.status} {r.error}")
         for r in rows
         if r.latency_s is None
     ]

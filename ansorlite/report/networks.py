@@ -5,14 +5,14 @@ partition's kernels in layers from inputs to outputs. Uses the names of the flow
 """
 
 from collections.abc import Callable
-from html import escape
 
 import networkx as nx
 
-from ansorlite.errors import AnsorliteError
+from ansorlite.errors import UsageError
 from ansorlite.graph.ir import Graph
 from ansorlite.graph.partition import Partition, Subgraph, partition
 from ansorlite.graph.passes import PASSES, optimize
+from ansorlite.names import shown, xml_text
 from ansorlite.report.units import format_flop
 
 WIDTH, HEIGHT, GAP_X, GAP_Y, MARGIN = 190, 46, 26, 38, 20  # pixels
@@ -64,7 +64,7 @@ def partition_svg(graph: Graph) -> str:
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{wide}" height="{high}" '
         f'viewBox="0 0 {wide} {high}" font-family="sans-serif" font-size="11">',
-        f"<title>{escape(parts.graph.name)}</title>",
+        f"<title>{xml_text(parts.graph.name)}</title>",
         '<marker id="tip" markerWidth="8" markerHeight="8" refX="7" refY="3" orient="auto">'
         '<path d="M0,0 L7,3 L0,6 z" fill="#888"/></marker>',
         *(_arrow(place[a], place[b], d["value"]) for a, b, d in edges.edges(data=True)),
@@ -129,7 +129,7 @@ def _arrow(a: tuple[float, float], b: tuple[float, float], title: str) -> str:
     path = f"M{x:.0f},{y:.0f} C{x + bend:.0f},{y + middle:.0f} {u + bend:.0f},{v - middle:.0f}"
     return (
         f'<path d="{path} {u:.0f},{v:.0f}" fill="none" stroke="#888" marker-end="url(#tip)">'
-        f"<title>{escape(title)}</title></path>"
+        f"<title>{xml_text(title)}</title></path>"
     )
 
 
@@ -137,17 +137,18 @@ def _box(at: tuple[float, float], lines: tuple[str, ...], fill: str) -> str:
     x, y = at
     rows = [
         f'<text x="{x + WIDTH / 2:.0f}" y="{y + 14 + 13 * k:.0f}" text-anchor="middle">'
-        f"{escape(_short(line))}</text>"
+        f"{xml_text(_short(line))}</text>"
         for k, line in enumerate(lines)
     ]
     shape = (
         f'<rect x="{x:.0f}" y="{y:.0f}" width="{WIDTH}" height="{HEIGHT}" rx="5" '
         f'fill="{fill}" stroke="#555"/>'
     )
-    return f"<g><title>{escape(' | '.join(lines))}</title>{shape}{''.join(rows)}</g>"
+    return f"<g><title>{xml_text(' | '.join(lines))}</title>{shape}{''.join(rows)}</g>"
 
 
 def _short(text: str) -> str:
+    text = shown(text)
     return text if len(text) <= LABEL else f"{text[: LABEL - 2]}.."
 
 
@@ -159,8 +160,8 @@ NETWORK_STAGES: dict[str, Callable[[Graph], str]] = {
 
 
 def network_stage(graph: Graph, name: str) -> str:
-    """The stage of that name; raises AnsorliteError where there is none."""
+    """The stage of that name; raises UsageError where there is none."""
     if name not in NETWORK_STAGES:
         known = ", ".join(NETWORK_STAGES)
-        raise AnsorliteError(f"{name!r} is no stage of a network: choose one of {known}")
+        raise UsageError(f"{name!r} is no stage of a network: choose one of {known}")
     return NETWORK_STAGES[name](graph)

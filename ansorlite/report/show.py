@@ -8,15 +8,15 @@ from pathlib import Path
 
 import numpy as np
 
-from ansorlite.errors import AnsorliteError
+from ansorlite.errors import UsageError
 from ansorlite.ir.program import Program
 from ansorlite.measure.calibrate import calibrate, calibration
-from ansorlite.records import Record, best, chosen, read_log
+from ansorlite.records import read_log
 from ansorlite.report.limits import roofline_text
 from ansorlite.report.stages import program_stage, sketches_text
 from ansorlite.schedule.holes import population_columns
 from ansorlite.schedule.lower import lower
-from ansorlite.search.tuner import record_program
+from ansorlite.search.recorded import best_of_log, record_program
 from ansorlite.space.legality import legal
 from ansorlite.space.plain import plain_state
 from ansorlite.space.sketch import sketches
@@ -53,22 +53,22 @@ def _program(
         return lower(plain_state(task.dag, task.target)), None, []
     if row == "random":
         return _random_program(task, seed), None, []
-    record, problems = _best_record(task, log)
-    return record_program(task, record), record.latency_s, problems
-
-
-def _best_record(task: SearchTask, log: Path | None) -> tuple[Record, list[str]]:
     if log is None:
-        raise AnsorliteError("the best row is that of a log: give one with --log")
+        raise UsageError("the best row is that of a log: give one with --log")
     contents = read_log(log)
-    key, target = task.workload_key, task.target.fingerprint
-    record = chosen(contents, [key], target) or best(contents.records, key, target)
+    record, refused = best_of_log(contents, task)
+    problems = [contents.damage] if contents.damage else []
+    if refused:
+        first, why = refused[0]
+        told = f"line {first.line}: {why}"
+        problems.append(f"{len(refused)} records that fit no program are left out, first {told}")
     if record is None:
-        raise AnsorliteError(
+        raise UsageError(
             f"{log} has no program of {task.name} for this machine "
             f"({task.target.fingerprint}): tune it with this log first"
+            + "".join(f" ({p})" for p in problems)
         )
-    return record, [str(p) for p in contents.problems]
+    return record_program(task, record), record.latency_s, problems
 
 
 def _random_program(task: SearchTask, seed: int) -> Program:
@@ -81,4 +81,4 @@ def _random_program(task: SearchTask, seed: int) -> Program:
         good = legal(s.program, population_columns(s.holes, rows), len(rows), task.target)
         if good.any():
             return s.fill(rows[np.flatnonzero(good)[0]])
-    raise AnsorliteError(f"no sketch of {task.name} has a legal row among {DRAWS}: try --row plain")
+    raise UsageError(f"no sketch of {task.name} has a legal row among {DRAWS}: try --row plain")

@@ -12,8 +12,9 @@ import numpy as np
 from ansorlite.codegen.build import kernel_assembly, llvm_ir
 from ansorlite.cost.features import FeaturePlan
 from ansorlite.cost.names import FEATURE_NAMES
-from ansorlite.errors import AnsorliteError
+from ansorlite.errors import UsageError
 from ansorlite.ir.program import Program
+from ansorlite.names import shown
 from ansorlite.report.units import format_gflops, format_latency, rate
 from ansorlite.space.sketch import Sketch
 from ansorlite.target import Target
@@ -42,7 +43,7 @@ def program_stage(stage: str, program: Program, target: Target) -> str:
         case "asm":
             return kernel_assembly(program, target)
     known = ", ".join(PROGRAM_STAGES)
-    raise AnsorliteError(f"{stage!r} is no stage of a program: choose one of {known}")
+    raise UsageError(f"{stage!r} is no stage of a program: choose one of {known}")
 
 
 def features_table(program: Program, target: Target) -> str:
@@ -85,4 +86,4 @@ def trial_line(
         f"sketch {sketch}",
         values_text(values),
     ]
-    return ", ".join(p for p in parts if p)
+    return shown(", ".join(p for p in parts if p))

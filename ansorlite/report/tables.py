@@ -8,6 +8,7 @@ aligned, the last line without a newline.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from ansorlite.names import shown
 from ansorlite.report.units import (
     UNKNOWN,
     format_flop,
@@ -105,14 +106,18 @@ def shortened(name: str) -> str:
     """A name that fits its column."""
     if not name:
         return UNKNOWN
+    name = shown(name)
     return name if len(name) <= NAME_WIDTH else name[: NAME_WIDTH - 3] + "..."
 
 
 def aligned(
     head: list[str], lines: Sequence[list[str]], total: list[str], left: Sequence[str]
 ) -> str:
-    """A table whose last line is set off; the columns named in `left` are flush left."""
-    table = [head, *lines, total]
+    """A table whose last line is set off; the columns named in `left` are flush left.
+
+    Names in cells may be anything: a line of the table stays one line of the terminal.
+    """
+    table = [[shown(cell) for cell in line] for line in (head, *lines, total)]
     widths = [max(len(line[c]) for line in table) for c in range(len(head))]
     rule = "  ".join("-" * width for width in widths)
     text = [

@@ -7,7 +7,8 @@ variables) and a complete state (factors are numbers); `fill` of the former prin
 from dataclasses import replace
 
 from ansorlite.errors import ScheduleError
-from ansorlite.ir.expr import Const, Expr, Load, Var, ceildiv, maximum, minimum, sub
+from ansorlite.ir.expr import Const, Expr, Load, Var, ceildiv, sub
+from ansorlite.ir.extremum import maximum, minimum
 from ansorlite.ir.logic import combiner_identity
 from ansorlite.ir.program import (
     Alloc,

@@ -42,8 +42,20 @@ class Renaming:
         return Renaming({new: old for old, new in self.tensors.items()}, axes)
 
     def steps(self, steps: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """Steps as `step_to_json` writes them."""
-        return [self._step(s) for s in steps]
+        """Steps as `step_to_json` writes them; ScheduleError for others."""
+        try:
+            return [self._step(s) for s in steps]
+        except (AttributeError, KeyError, TypeError) as error:
+            raise ScheduleError(
+                f"a step lacks a field, or has a number where a name belongs: {error}"
+            ) from error
+
+    def frozen(self, steps: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], ...]:
+        """`steps` as records hold them, with tuples for lists."""
+        return tuple(
+            {k: tuple(v) if isinstance(v, list) else v for k, v in s.items()}
+            for s in self.steps(steps)
+        )
 
     def holes(self, holes: Mapping[str, Sequence[int]]) -> dict[str, list[int]]:
         """Values by hole name."""

@@ -8,18 +8,8 @@ structure of the schedule and of the te expressions, never by values.
 from dataclasses import dataclass, field, replace
 
 from ansorlite.errors import ScheduleError
-from ansorlite.ir.expr import (
-    Const,
-    Expr,
-    Var,
-    add,
-    ceildiv,
-    maximum,
-    minimum,
-    mul,
-    sub,
-    terms_of,
-)
+from ansorlite.ir.expr import Const, Expr, Var, add, ceildiv, mul, sub, terms_of
+from ansorlite.ir.extremum import maximum, minimum
 from ansorlite.ir.ranges import coefficient
 from ansorlite.ir.traverse import loads, substitute
 from ansorlite.schedule.stage import Schedule, Stage, factor_expr

@@ -136,10 +136,17 @@ class Schedule:
 
     def is_constant(self, name: str) -> bool:
         """Does the tensor depend on constants alone?"""
-        op = self[name].op
-        if isinstance(op, Placeholder):
-            return op.constant
-        return all(self.is_constant(x.tensor) for x in loads(op.body))
+        seen, left = {name}, [name]
+        while left:
+            op = self[left.pop()].op
+            if isinstance(op, Placeholder):
+                if not op.constant:
+                    return False
+                continue
+            new = {x.tensor for x in loads(op.body)} - seen
+            seen |= new
+            left += new
+        return True
 
     def attached(self, name: str, iterator: str | None = None) -> list[Stage]:
         """Stages attached to a stage (at one of its iterators), in order of computation."""

@@ -4,12 +4,13 @@ One class a step: its fields, its `apply`, its JSON tag (`tag`) and its rewrite.
 names of hole columns. An illegal step raises ScheduleError that names step, stage and number.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar
 
 from ansorlite.errors import ScheduleError
 from ansorlite.ir.expr import Const, Expr, Load, Var, ceildiv
-from ansorlite.ir.traverse import loads, substitute, transform
+from ansorlite.ir.traverse import loads, rename_loads, substitute, transform, walk
 from ansorlite.schedule.pads import PadInPlace
 from ansorlite.schedule.stage import (
     Factor,
@@ -20,8 +21,10 @@ from ansorlite.schedule.stage import (
     factor_expr,
     initial_stage,
 )
-from ansorlite.te.dag import rename_loads
+from ansorlite.schedule.step_fields import check_fields
 from ansorlite.te.tensor import Axis, ComputeOp
+
+MAX_INLINED = 8192  # operations that inlining a stage may add to another
 
 
 @dataclass(frozen=True)
@@ -211,6 +214,12 @@ def inline_into(reader: ComputeOp, op: ComputeOp) -> ComputeOp:
     found = {x for x in loads(reader.body) if x.tensor == op.name}
     if not found:
         return reader
+    copies = sum(isinstance(x, Load) and x.tensor == op.name for x in walk(reader.body))
+    if copies * op.body.size > MAX_INLINED:
+        raise ScheduleError(
+            f"cannot inline {op.name}: {copies} copies in {reader.name} have more than "
+            f"{MAX_INLINED} operations"
+        )
     values: dict[Expr, Expr] = {}
     for load in found:
         names = {a.name: i for a, i in zip(op.axes, load.indices, strict=True)}
@@ -477,17 +486,13 @@ def step_to_json(step: Step) -> dict[str, Any]:
     return out
 
 
-def step_from_json(data: dict[str, Any]) -> Step:
-    """The inverse of `step_to_json`; ScheduleError names an unknown tag or field."""
+def step_from_json(data: Mapping[str, Any]) -> Step:
+    """The inverse of `step_to_json`; ScheduleError names an unknown tag, field or value."""
     for cls in STEPS:
         if cls.tag == data.get("step"):
-            names = {f.name for f in fields(cls)}
             given = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items()}
             given.pop("step")
-            if set(given) != names:
-                raise ScheduleError(
-                    f"step {cls.tag} has fields {sorted(given)}, not {sorted(names)}"
-                )
+            check_fields(cls, given)
             step: Step = cls(**given)
             return step
-    raise ScheduleError(f"unknown schedule step {data.get('step')!r}")
+    raise ScheduleError(f"unknown schedule step {str(data.get('step'))[:40]!r}")

@@ -48,7 +48,9 @@ class GridPolicy:
             total = math.prod(sizes)
             for first in range(0, total, BLOCK):
                 numbers = np.arange(first, min(first + BLOCK, total))
-                rows = np.stack(np.unravel_index(numbers, sizes), axis=1).astype(np.int32)
+                # A first digit that is always 0: numpy has no answer for a sketch without holes.
+                digits = np.unravel_index(numbers, (1, *sizes))[1:]
+                rows = np.asarray(digits, np.int32).reshape(len(sizes), len(numbers)).T
                 for row in rows[self.history.legal(name, rows)]:
                     yield Candidate(sketch, tuple(int(v) for v in row))
 

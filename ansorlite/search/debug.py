@@ -7,8 +7,6 @@ of every task before the search, of its best program after it. Does nothing unle
 """
 
 import itertools
-import re
-import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,8 +16,9 @@ import numpy as np
 
 from ansorlite.codegen.build import llvm_ir
 from ansorlite.cost.metrics import pairwise_accuracy
-from ansorlite.errors import AnsorliteError
+from ansorlite.errors import AnsorliteError, UsageError
 from ansorlite.ir.program import Program
+from ansorlite.names import file_part, shown
 from ansorlite.records import Record
 from ansorlite.report.stages import PROGRAM_STAGES, program_stage, sketches_text, trial_line
 from ansorlite.report.units import format_latency, format_share
@@ -27,6 +26,7 @@ from ansorlite.schedule.lower import lower
 from ansorlite.schedule.state import State
 from ansorlite.settings import Settings
 from ansorlite.space.sketch import Sketch
+from ansorlite.streams import printable, progress_stream
 from ansorlite.task import SearchTask
 
 
@@ -42,7 +42,8 @@ class Trace:
         """The search space of a task is known."""
         if self.level >= 1:
             holes = sum(len(s.holes) for s in sketches)
-            _say(f"{task.name}: {len(sketches)} sketches with {holes} holes, {task.flop:.4g} FLOP")
+            name = shown(task.name)
+            _say(f"{name}: {len(sketches)} sketches with {holes} holes, {task.flop:.4g} FLOP")
         if self.dump is not None:
             self._write(task, "dag", str(task.dag))
             self._write(task, "sketches", sketches_text(sketches))
@@ -87,7 +88,7 @@ class Trace:
         best = float(latency.min(initial=np.inf))
         right = pairwise_accuracy(np.asarray(scores), latency)
         _say(
-            f"{task.name} round {number}: "
+            f"{shown(task.name)} round {number}: "
             + ", ".join(f"{n} {status}" for status, n in statuses.items())
             + f"; best of it {format_latency(best)}; pairs predicted right {format_share(right)}"
         )
@@ -103,13 +104,12 @@ class Trace:
 
     def _write(self, task: SearchTask, stage: str, text: str) -> None:
         assert self.dump is not None
-        name = re.sub(r"[^\w.+-]+", "_", task.name)[:80]
-        path = self.dump / f"{next(self._number):03d}-{name}-{stage}.txt"
+        path = self.dump / f"{next(self._number):03d}-{file_part(task.name)}-{stage}.txt"
         try:
             self.dump.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
+            path.write_text(printable(text), encoding="utf-8")
         except OSError as error:
-            raise AnsorliteError(
+            raise UsageError(
                 f"cannot write {path} ({error.strerror}): set ANSORLITE_DUMP to another directory"
             ) from error
 
@@ -137,4 +137,4 @@ def _say(text: str) -> None:
     """A line on standard error, above the progress line if there is one."""
     from tqdm import tqdm
 
-    tqdm.write(text.rstrip("\n"), file=sys.stderr)
+    tqdm.write(printable(text.rstrip("\n")), file=progress_stream())

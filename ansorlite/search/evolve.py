@@ -107,6 +107,8 @@ def crossover(
     mothers: Rows, fathers: Rows, holes: tuple[Hole, ...], rng: np.random.Generator
 ) -> Rows:
     """Children take all holes of a DAG node from one parent (paper section 5.1)."""
+    if not holes:
+        return mothers.astype(np.int32)
     nodes = list(dict.fromkeys(h.node for h in holes))  # names must not matter
     if len(nodes) == 1:  # one node: mix by axis, so that crossing means something
         nodes = [h.name for h in holes]

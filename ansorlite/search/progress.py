@@ -5,12 +5,12 @@ terminal, more often if it likes). In: latencies in seconds, FLOP, trials, failu
 text on `stream`, standard error by default, so that results on standard output stay clean.
 """
 
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self, TextIO
 
+from ansorlite.names import shown
 from ansorlite.report.units import (
     format_flop_rate,
     format_latency,
@@ -19,6 +19,7 @@ from ansorlite.report.units import (
     rate,
     share,
 )
+from ansorlite.streams import one_line, progress_stream
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ def format_snapshot(
     of_peak = share(speed, peak_flop_per_s)
     # What matters most stands first: a narrow terminal cuts the line.
     parts = [
-        now.task,
+        shown(now.task),
         f"{now.trials}{'' if n_trials is None else f'/{n_trials}'} trials",
         f"ETA {format_seconds(eta_s(now, n_trials, timeout_s))}",
         f"best {format_latency(now.latency_s)}",
@@ -77,7 +78,7 @@ def format_snapshot(
         "" if now.round is None else f"round {now.round}",
         f"{format_seconds(now.elapsed_s)} used",
     ]
-    return ", ".join(part for part in parts if part)
+    return shown(", ".join(part for part in parts if part))
 
 
 def format_failures(failures: Mapping[str, int]) -> str:
@@ -107,7 +108,7 @@ class Progress:
         self._n_trials = n_trials
         self._timeout_s = timeout_s
         self._peak = peak_flop_per_s
-        self._stream = sys.stderr if stream is None else stream
+        self._stream = progress_stream(stream)
         self._quiet = quiet
         self._bar: Any = None
         self._last = ""
@@ -139,10 +140,11 @@ class Progress:
         """A line that stays: a warning, the first error, the end of a task."""
         if self._quiet:
             return
+        text = shown(text)
         if self._bar is None:
-            self._print(text)
+            self._print(one_line(text))
         else:
-            self._bar.write(text, file=self._stream)
+            self._bar.write(one_line(text), file=self._stream)
 
     def close(self) -> None:
         """Leave the last line standing; a second call does nothing."""

@@ -9,12 +9,14 @@ import numpy as np
 
 from ansorlite.cost.analytic import analytic_score
 from ansorlite.cost.features import features
+from ansorlite.ir.expr import Const
 from ansorlite.schedule.holes import population_columns
 from ansorlite.schedule.state import State
 from ansorlite.space.legality import legal
 from ansorlite.space.plain import plain_state, with_double_sums
 from ansorlite.space.sketch import SpaceOptions, sketches
 from ansorlite.task import SearchTask
+from ansorlite.te.dag import ComputeDAG
 
 HEAVY_FLOP = 1e10  # a second of the plain schedule, which reaches some 10 GFLOP/s
 DRAWS = 2048
@@ -45,3 +47,15 @@ def reference_state(task: SearchTask) -> State:
         k = int(np.argmax(scores))
         found.append((float(scores[k]), sketch.state.fill(sketch.values(rows[k]))))
     return max(found, key=lambda f: f[0])[1] if found else plain
+
+
+def reduction_length(dag: ComputeDAG) -> int:
+    """Terms of the longest chain of sums in the DAG, for the tolerance of checks."""
+    length: dict[str, int] = {}
+    for op in dag.computes:
+        own = 1
+        for a in op.reduce_axes:
+            own *= int(a.extent.value) if isinstance(a.extent, Const) else 1
+        before = [length.get(n, 1) for n in dag.graph.predecessors(op.name)]
+        length[op.name] = max([own, *before])
+    return max(length.values(), default=1)

@@ -16,7 +16,8 @@ from ansorlite.measure.runner import LocalRunner, Runner
 from ansorlite.records import Record
 from ansorlite.search.clock import PhaseClock
 from ansorlite.search.policy import RandomPolicy
-from ansorlite.search.tuner import Shared, TaskTuner, record_program
+from ansorlite.search.recorded import record_program
+from ansorlite.search.tuner import Shared, TaskTuner
 from ansorlite.task import SearchTask
 
 NO_TASK = "NO_TASK"  # none of the tasks given is the one that was measured

@@ -9,14 +9,15 @@ from typing import NamedTuple
 
 from ansorlite.codegen.image import KernelImage
 from ansorlite.codegen.kernel import Kernel
-from ansorlite.errors import AnsorliteError
+from ansorlite.errors import MeasureError
 from ansorlite.ir.program import Program
 from ansorlite.measure.limits import least_seconds
 from ansorlite.measure.peak import Peak
+from ansorlite.names import shown
 from ansorlite.records import Record
 from ansorlite.report.tables import time_table
 from ansorlite.report.units import format_gflops, format_latency, format_share
-from ansorlite.search.tuner import record_program, record_sketch
+from ansorlite.search.recorded import RecordedSpace
 from ansorlite.task import SearchTask
 
 
@@ -28,6 +29,7 @@ class BestProgram:
     record: Record
     latency_s: float
     peak: Peak | None = None
+    space: RecordedSpace | None = field(default=None, compare=False, repr=False)
 
     @property
     def gflops(self) -> float:
@@ -51,7 +53,12 @@ class BestProgram:
 
     @property
     def program(self) -> Program:
-        return record_program(self.task, self.record)
+        """What the record describes, verified; ScheduleError if it does not fit the task."""
+        return self._space.program(self.record)
+
+    @property
+    def _space(self) -> RecordedSpace:
+        return self.space or RecordedSpace(self.task)
 
     def __str__(self) -> str:
         share = self.share_of_peak
@@ -62,9 +69,9 @@ class BestProgram:
         head = (
             f"{self.task.name}: {format_latency(self.latency_s)}, "
             f"{format_gflops(self.gflops * 1e9)} GFLOP/s{of_peak} "
-            f"(trial {self.record.trial}, sketch {record_sketch(self.task, self.record)})"
+            f"(trial {self.record.trial}, sketch {self._space.sketch_name(self.record)})"
         )
-        return f"{head}\n{self.program}"
+        return f"{shown(head)}\n{self.program}"
 
 
 class Rival(NamedTuple):
@@ -73,6 +80,7 @@ class Rival(NamedTuple):
     task: SearchTask
     record: Record
     image: KernelImage
+    space: RecordedSpace
 
 
 @dataclass(frozen=True)
@@ -90,12 +98,13 @@ class TuneResult:
     image: KernelImage | None = None  # of the best program, where it was built in this run
     of_all_forms: int | None = None  # trials, where the task was tuned in several forms
     rivals: tuple[Rival, ...] = ()  # to be raced against the best in the network
+    problems: tuple[str, ...] = ()  # what of the log was left out, and why
 
     def with_rival(self, k: int) -> "TuneResult":
         """The result with that of `rivals` as the best program."""
-        task, record, image = self.rivals[k]
+        task, record, image, space = self.rivals[k]
         peak = None if self.best is None else self.best.peak
-        best = BestProgram(task, record, float(record.latency_s or 0.0), peak)
+        best = BestProgram(task, record, float(record.latency_s or 0.0), peak, space)
         return replace(self, task=task, best=best, image=image)
 
     @property
@@ -105,7 +114,7 @@ class TuneResult:
             return self.best.program
         if self.predicted is not None:
             return self.predicted
-        raise AnsorliteError(f"no program of task {self.task.name} ran: see the log's errors")
+        raise MeasureError(f"no program of task {self.task.name} ran: see the log's errors")
 
     @property
     def kernel(self) -> Kernel:

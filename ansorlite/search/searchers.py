@@ -14,7 +14,7 @@ from ansorlite.cost.knobs import FEATURE_SETS
 from ansorlite.cost.losses import TrainingGroup
 from ansorlite.cost.model import CostModel, FrozenModel, ValidityModel
 from ansorlite.cost.neural import NeuralModel
-from ansorlite.errors import AnsorliteError
+from ansorlite.errors import UsageError
 from ansorlite.search.annealing import AnnealingParams, AnnealingPolicy, Surrogate
 from ansorlite.search.beam import BeamPolicy
 from ansorlite.search.classic import GeneticPolicy, GridPolicy
@@ -73,7 +73,7 @@ def _evolutionary(found: Sequence[Sketch], c: Context) -> EvolutionaryPolicy:
 
 def _one_shot(found: Sequence[Sketch], c: Context) -> SearchPolicy:
     if not isinstance(c.model, FrozenModel):
-        raise AnsorliteError(
+        raise UsageError(
             "one-shot search needs a pretrained model: make one with `ansorlite pretrain` and name "
             "it (pretrained=, --pretrained)"
         )
@@ -180,5 +180,5 @@ def searcher(name: str) -> Searcher:
     found = SEARCHERS.get(ALIASES.get(name, name))
     if found is None:
         known = ", ".join([*ALIASES, *SEARCHERS])
-        raise AnsorliteError(f"no searcher is called {name!r}: choose one of {known}")
+        raise UsageError(f"no searcher is called {name!r}: choose one of {known}")
     return found

@@ -16,14 +16,14 @@ import numpy.typing as npt
 
 from ansorlite.cost.correction import CorrectionModel
 from ansorlite.cost.model import CostModel
-from ansorlite.errors import LogError
+from ansorlite.errors import LogError, UsageError
 from ansorlite.records import Record
 from ansorlite.schedule.holes import Hole
 from ansorlite.search.beam import BeamPolicy
 from ansorlite.search.history import Candidate
 from ansorlite.search.policy import EvolutionaryPolicy, RandomPolicy, SearchPolicy
+from ansorlite.search.recorded import record_candidates
 from ansorlite.search.tune import ROUND_SIZE, grown
-from ansorlite.search.tuner import record_candidate
 from ansorlite.space.sketch import Sketch
 from ansorlite.task import SearchTask
 
@@ -64,8 +64,9 @@ class RecordedTask:
         self.task = task
         by_name = {s.name: s for s in sketches}
         found: dict[tuple[str, tuple[int, ...]], float] = {}
-        for r in records:
-            c = record_candidate(task, by_name, r)
+        found_in = record_candidates(task, by_name, records)
+        self.left_out = found_in.count(None)
+        for r, c in zip(records, found_in, strict=True):
             if c is not None:
                 found[c.key] = min(r.lowest_s, found.get(c.key, float("inf")))
         self.latency_s = np.asarray(list(found.values()), dtype=np.float64)
@@ -161,13 +162,13 @@ def simulate(
 def simulate_policy(recorded: RecordedTask, name: str, n_trials: int, seed: int) -> SimulatedRun:
     """A policy by name, "evolutionary" or "random", as `tune` would use it.
 
-    Raises ValueError for another name.
+    Raises UsageError for another name.
     """
     task = recorded.task
     place = task.target, seed, task.workload_key
     if name == "random":
         return simulate(recorded, lambda s: RandomPolicy(s, *place), n_trials)
     if name != "evolutionary":
-        raise ValueError(f"no policy is called {name!r}: choose evolutionary or random")
+        raise UsageError(f"no policy is called {name!r}: choose evolutionary or random")
     model = CorrectionModel(seed=seed)
     return simulate(recorded, lambda s: EvolutionaryPolicy(s, *place, model), n_trials, model)

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from ansorlite.errors import UsageError
 from ansorlite.search.objectives import Floats, Objective, WeightedLatency
 
 SIMILAR_FLOP_RATIO = 1.618
@@ -44,7 +45,7 @@ class TaskScheduler(ABC):
         """`bounds_s[i]`: no program of task i can be faster (a roofline; 0 where unknown).
 
         A gain below the share `min_gain` is no improvement; a latency within `bound_tolerance`
-        of its bound has reached it. Raises ValueError if the number of bounds is not `n_tasks`.
+        of its bound has reached it. Raises UsageError if the number of bounds is not `n_tasks`.
         """
         self.n_tasks = n_tasks
         self._early_stop_trials = early_stop_trials
@@ -66,7 +67,7 @@ class TaskScheduler(ABC):
         """What is at stake in every task before the first round, such as its share of the latency:
         the first pass takes the largest first, so that a short budget is spent there.
 
-        Raises ValueError where that is not one finite number >= 0 a task.
+        Raises UsageError where that is not one finite number >= 0 a task.
         """
         known = _per_task("stakes", stakes)
         _check_length("stakes", known, self.n_tasks)
@@ -76,16 +77,16 @@ class TaskScheduler(ABC):
         """Report a round: the best latency of the task (of the round or so far; None or inf if
         there is none) and how many programs were measured. 0 trials: nothing is left to measure.
 
-        Raises ValueError for a task that does not exist, a latency that is zero or negative, or a
+        Raises UsageError for a task that does not exist, a latency that is zero or negative, or a
         negative number of trials.
         """
         latency = math.inf if best_latency_s is None else float(best_latency_s)
         if math.isnan(latency):
             latency = math.inf
         if not 0 <= index < self.n_tasks:
-            raise ValueError(f"task {index} does not exist: there are {self.n_tasks}")
+            raise UsageError(f"task {index} does not exist: there are {self.n_tasks}")
         if latency <= 0 or trials_used < 0:
-            raise ValueError(f"task {index}: {latency} s after {trials_used} trials is no result")
+            raise UsageError(f"task {index}: {latency} s after {trials_used} trials is no result")
         self._told += 1
         self._exhausted[index] = trials_used == 0
         best = min(latency, self.latency_s[index])
@@ -202,7 +203,7 @@ class GradientScheduler(TaskScheduler):
         """`weights[i]`: how often task i occurs; `flops[i]`: FLOP of one run of it.
 
         `objective` maps float64[n] latencies to a number, default f1 with `weights`. The `rng` is
-        drawn from once, here. Raises ValueError where the lengths differ.
+        drawn from once, here. Raises UsageError where the lengths differ.
         """
         super().__init__(
             len(weights),
@@ -287,7 +288,7 @@ class GradientScheduler(TaskScheduler):
     def _value(self, latency: Floats) -> float:
         value = float(self._objective(latency.copy()))
         if not math.isfinite(value):
-            raise ValueError(f"the objective is {value} for the latencies {latency.tolist()} s")
+            raise UsageError(f"the objective is {value} for the latencies {latency.tolist()} s")
         return value
 
     def _backward(self, i: int) -> float:
@@ -376,10 +377,10 @@ SCHEDULERS: dict[str, Callable[..., TaskScheduler]] = {
 def _per_task(name: str, values: Sequence[float]) -> Floats:
     array = np.asarray(values, np.float64)
     if array.ndim != 1 or not np.isfinite(array).all() or (array < 0).any():
-        raise ValueError(f"{name} must be one finite number >= 0 per task, not {list(values)}")
+        raise UsageError(f"{name} must be one finite number >= 0 per task, not {list(values)}")
     return array
 
 
 def _check_length(name: str, values: Sequence[object] | Floats, n_tasks: int) -> None:
     if len(values) != n_tasks:
-        raise ValueError(f"{name} has {len(values)} entries for {n_tasks} tasks")
+        raise UsageError(f"{name} has {len(values)} entries for {n_tasks} tasks")

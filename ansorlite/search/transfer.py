@@ -9,7 +9,6 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ansorlite.errors import ScheduleError
 from ansorlite.records import Record, distill
 from ansorlite.schedule.naming import canonical_names
 from ansorlite.search.history import Candidate
@@ -27,17 +26,18 @@ def transferred(
 ) -> list[Candidate]:
     """At most n candidates, in the order of the records that they are made of."""
     names = canonical_names(task.dag)
+    # Records of other tasks are data: nothing of theirs is taken but values of known holes.
     by_structure = {_structure(names.steps(s.state.to_json())): s for s in reversed(space)}
-    own = names.inverse
     out: dict[tuple[str, tuple[int, ...]], Candidate] = {}
     for r in records:
         sketch = by_structure.get(_structure(r.steps))
         if sketch is None or not r.ok or r.task == task.workload_key:
             continue
-        try:
-            values = {name: tuple(v) for name, v in own.holes(r.holes).items()}
-        except ScheduleError:
-            continue
+        values = {
+            h.name: tuple(r.holes[name])
+            for h in sketch.holes
+            if (name := names.hole(h.name)) in r.holes
+        }
         if any(h.kind in ("tile", "factor") and h.name not in values for h in sketch.holes):
             continue
         row = adapted(sketch, values)
@@ -77,6 +77,7 @@ def start_from_others(
         tuner.suggest(transferred(tuner.task, tuner.sketches, records, most), wanted)
 
 
-def _structure(steps: Sequence[Mapping[str, Any]]) -> str:
+def _structure(steps: Sequence[Any]) -> str:
     """What a sketch computes where; annotations may depend on extents."""
-    return json.dumps([s for s in steps if s["step"] != "annotate"], sort_keys=True)
+    kept = [s for s in steps if not (isinstance(s, Mapping) and s.get("step") == "annotate")]
+    return json.dumps(kept, sort_keys=True)

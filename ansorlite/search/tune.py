@@ -18,12 +18,13 @@ from ansorlite.cost.correction import CorrectionModel
 from ansorlite.cost.losses import TrainingGroup
 from ansorlite.cost.model import CostModel, FrozenModel, GBDTModel, ValidityModel
 from ansorlite.cost.saved import load_model
-from ansorlite.errors import AnsorliteError
+from ansorlite.errors import UsageError
 from ansorlite.measure.builder import Builder, PoolBuilder
 from ansorlite.measure.peak import Peak, measure_peak
 from ansorlite.measure.runner import LocalRunner, Runner
-from ansorlite.records import LogContents, Record, RecordLog, choice, chosen, for_task
+from ansorlite.records import LogContents, Record, RecordLog, choice, chosen, for_task, read_log
 from ansorlite.search.annealing import AnnealingPolicy
+from ansorlite.search.arguments import check_able, check_budget, check_path, check_tasks
 from ansorlite.search.beam import BeamPolicy
 from ansorlite.search.clock import PhaseClock
 from ansorlite.search.debug import trace_of
@@ -33,7 +34,7 @@ from ansorlite.search.proxy import shrunk
 from ansorlite.search.result import BestProgram, TuneResult
 from ansorlite.search.searchers import Context, Searcher, searcher
 from ansorlite.search.transfer import start_from_others
-from ansorlite.search.tuner import Shared, TaskTuner, record_state
+from ansorlite.search.tuner import Shared, TaskTuner
 from ansorlite.settings import settings
 from ansorlite.space.sketch import Sketch, SpaceOptions
 from ansorlite.target import Target
@@ -71,12 +72,12 @@ class Session:
     pretrained: str | Path | None = None
 
     def __enter__(self) -> "Session":
-        if self.n_trials is None and self.timeout is None:
-            raise AnsorliteError("tuning needs a budget: give n_trials or timeout")
-        for name in ("n_trials", "timeout"):
-            value = getattr(self, name)
-            if value is not None and value < 0:
-                raise AnsorliteError(f"{name} is {value}: it must not be negative")
+        check_budget(self.n_trials, self.timeout, self.seed, self.round_size)
+        check_path("log", self.log)
+        check_path("pretrained", self.pretrained)
+        check_able("model", self.model, "predict")
+        check_able("builder", self.builder, "build")
+        check_able("runner", self.runner, "run")
         self.searcher: Searcher = searcher(self.policy)
         self._policies: list[SearchPolicy] = []
         self._began = time.perf_counter()
@@ -84,18 +85,21 @@ class Session:
         self._stack = ExitStack()
         self._log: RecordLog | None = None
         self._contents = LogContents((), ())
+        self._absent = ""
         self.interrupted = False
-        if self.log is not None:
+        if self.log is not None and self.n_trials == 0:
+            self._contents = self._read(self.log)
+        elif self.log is not None:
             self._log = RecordLog(self.log)
             self._stack.callback(self._log.close)
             self._contents = self._log.contents
         try:
             self._builder = self.builder or self._own(PoolBuilder())
             self._runner = self.runner or self._own(LocalRunner())
+            self.cost_model: CostModel = self._cost_model()
         except BaseException:
             self._stack.close()
             raise
-        self.cost_model: CostModel = self._cost_model()
         self.validity = ValidityModel(seed=self.seed)
         self._trained_on = -1
         self.trace = trace_of(settings())
@@ -114,6 +118,13 @@ class Session:
     def __exit__(self, *exc: object) -> None:
         self._stack.close()
 
+    def _read(self, log: str | Path) -> LogContents:
+        """What a log holds, where nothing will be written: without its lock, none is made."""
+        if Path(log).expanduser().exists():
+            return read_log(log)
+        self._absent = f"there is no log {log}: nothing is known yet"
+        return LogContents((), ())
+
     def _cost_model(self) -> CostModel:
         """The model given, or a pretrained one, which "one-shot" leaves as it is."""
         if self.model is not None or self.pretrained is None:
@@ -122,7 +133,7 @@ class Session:
         if self.policy == "one-shot":
             return FrozenModel(model)
         if not isinstance(model, GBDTModel):
-            raise AnsorliteError(
+            raise UsageError(
                 f"{self.pretrained} is a neural model, which only one-shot search can use: choose "
                 "policy one-shot, or a model of trees"
             )
@@ -143,8 +154,16 @@ class Session:
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """What was damaged in the log that is being continued."""
-        return tuple(map(str, self._contents.problems))
+        """What of the log is left out so far, and why: a line a kind of damage."""
+        refused = self.shared.refused
+        told = [self._absent, self._contents.damage]
+        if refused:
+            record, why = min(refused, key=lambda r: r[0].line)
+            told.append(
+                f"records that fit no program of their task are left out: {len(refused)}, the first"
+                f" is line {record.line}, trial {record.trial} of {record.task_name}: {why}"
+            )
+        return tuple(filter(None, told))
 
     def choose(self, winner: tuple[Record, float]) -> None:
         """Note in the log what the run settled on, for all who read it later."""
@@ -154,12 +173,11 @@ class Session:
         """What an earlier run settled on for one of these, if nothing was measured since."""
         if any(t.trials > t.resumed for t in tuners):
             return None
+        by_key = {t.task.workload_key: t for t in tuners}
         target = tuners[0].task.target.fingerprint
-        found = chosen(self._contents, [t.task.workload_key for t in tuners], target)
-        if found is None:
-            return None
-        tuner = next(t for t in tuners if t.task.workload_key == found.task)
-        return (tuner, (found, float(found.latency_s or 0.0))) if tuner.fits(found) else None
+        found = chosen(self._contents, by_key, target, lambda r: by_key[r.task].fits(r))
+        winner = None if found is None else (found, float(found.latency_s or 0.0))
+        return None if winner is None else (by_key[winner[0].task], winner)
 
     @property
     def elapsed_s(self) -> float:
@@ -182,16 +200,20 @@ class Session:
 
     @contextmanager
     def show(self, peak: Peak | None) -> Iterator[Progress]:
-        """Progress of this run, what was damaged in its log first; says if Ctrl-C ended it."""
+        """Progress of this run, and what is left out of its log; says if Ctrl-C ended it."""
         limit = None if peak is None else peak.flops_all
         with Progress(self.n_trials, self.timeout, limit, quiet=not self.progress) as show:
-            for problem in self.problems:
+            told = self.problems
+            for problem in told:
                 show.note(f"log: {problem}")
             try:
                 yield show
             except KeyboardInterrupt:
                 show.note("interrupted: the best so far is kept")
                 raise
+            for problem in self.problems:  # records are looked at when they are needed
+                if problem not in told:
+                    show.note(f"log: {problem}")
 
     def has_share(self, share: float, done: int) -> bool:
         """Is a share of the budget not yet spent?"""
@@ -213,7 +235,7 @@ class Session:
         return pending + affordable if affordable else 0
 
     def answered(self, task: SearchTask) -> bool:
-        """Nothing is to be searched: the log alone answers."""
+        """Nothing is to be searched: the log alone answers, if one of its records fits."""
         known = for_task(self.history, task.workload_key, task.target.fingerprint)
         return self.n_trials == 0 and any(r.ok for r in known)
 
@@ -227,7 +249,7 @@ class Session:
         """The tuner of a task, which makes its sketches when it first needs them."""
 
         def space() -> Sequence[Sketch]:
-            return [] if self.answered(task) else self.searcher.space(task, self._space(task))
+            return self.searcher.space(task, self._space(task))
 
         def made(found: Sequence[Sketch]) -> SearchPolicy:
             context = Context(task, self.seed, self.cost_model, self.params, self.validity, others)
@@ -240,7 +262,16 @@ class Session:
             groups = [p.group() for p in self._policies if isinstance(p, AnnealingPolicy)]
             return [g for g in groups if g.task_key != own and len(g.latency_s)]
 
-        return TaskTuner(task, space, made, self.shared, self.history, self.searcher.plain)
+        return TaskTuner(
+            task,
+            space,
+            made,
+            self.shared,
+            self.history,
+            self.searcher.plain,
+            self.space,
+            self.answered(task),
+        )
 
     def train(self, tuners: Sequence[TaskTuner]) -> None:
         """Retrain the cost model on everything told so far, if something is new."""
@@ -291,8 +322,9 @@ def tune(
     log holds of `others` is learned from, too, by evolution's model and by searchers that transfer
     (template-xgb-transfer); no trial of theirs counts, and nothing of them is measured.
     """
+    check_tasks((task, *others))
     if others and log is None:
-        raise AnsorliteError("what is known of other tasks is read from the log: name one")
+        raise UsageError("what is known of other tasks is read from the log: name one")
     with Session(
         n_trials,
         timeout,
@@ -389,8 +421,10 @@ def _search(
             tuner.suggest(small.fastest(MIN_ROUND))
             size = MIN_ROUND
         rounds(tuner, show, 1.0)
-        if session.n_trials != 0 and tuner.trials > session.trials_before:
+        # One that was cut off before its race has that race, even if no trial is missing.
+        if session.n_trials != 0 and session.chosen([tuner]) is None:
             return tuner.settle(*SETTLE_ALONE)
+        tuner.contenders(1)  # looked at while problems can be told
     return None
 
 
@@ -405,8 +439,8 @@ def task_result(
     if winner is None and (best := tuner.contenders(1)):
         winner = best[0], float(best[0].latency_s or 0.0)
     if winner is not None:
-        session.trace.best(tuner.task, record_state(tuner.task, winner[0]))
-    found = None if winner is None else BestProgram(tuner.task, winner[0], winner[1], peak)
+        session.trace.best(tuner.task, tuner.space.state(winner[0]))
+    found = None if winner is None else BestProgram(tuner.task, *winner, peak, tuner.space)
     # Without a measured answer the model's; not that of a model that was to learn first.
     guessed = session.n_trials == 0 or (not session.searcher.plain and session.left_s() > 0)
     return TuneResult(
@@ -417,8 +451,9 @@ def task_result(
         session.elapsed_s,
         session.interrupted,
         tuner.predicted() if found is None and guessed else None,
-        image=None if found is None else tuner.images.get(found.record.trial),
+        image=None if found is None else tuner.kept_image(found.record),
         of_all_forms=trials,
+        problems=session.problems,
     )
 
 

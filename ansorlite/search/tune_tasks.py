@@ -53,8 +53,13 @@ def tune_tasks(
     objective: Objective | None = None,
     early_stop_trials: int | None = None,
     on_round: Callable[[Sequence[Forms]], None] | None = None,
+    race_follows: bool = False,
 ) -> list[TuneResult]:
-    """Tune the tasks of networks together under the session's budget (paper section 6)."""
+    """Tune the tasks of networks together under the session's budget (paper section 6).
+
+    What is settled on is noted in the log at the end. Where `race_follows`, results with rivals are
+    not: whoever races them does so, and a run that is cut off before that race has both again.
+    """
     searched = session.n_trials != 0
     # Templates are written for the plain form.
     every = searched and not session.searcher.template
@@ -82,16 +87,21 @@ def tune_tasks(
             if searched:
                 _rounds(session, weighted, found, plan, show, on_round)
                 _settle_all(session, weighted, found, winners)
-        for _, winner in winners.values():
-            if winner is not None:
-                session.choose(winner)
+            for f in found:  # looked at while problems can be told
+                _ = session.chosen(f.tuners) or f.fastest.best
     except KeyboardInterrupt:
         session.interrupted = True
     results = []
     for k, f in enumerate(found):
         tuner, winner = winners.get(k) or session.chosen(f.tuners) or (f.fastest, None)
-        result = task_result(session, tuner, winner, peak, f.trials)
-        results.append(replace(result, rivals=_rivals(f, result)) if k in winners else result)
+        results.append(task_result(session, tuner, winner, peak, f.trials))
+    try:
+        for k, (_, winner) in () if session.interrupted else sorted(winners.items()):
+            results[k] = replace(results[k], rivals=_rivals(found[k], results[k]))
+            if winner is not None and not (race_follows and results[k].rivals):
+                session.choose(winner)
+    except KeyboardInterrupt:
+        session.interrupted = True
     return results
 
 
@@ -108,8 +118,8 @@ def _rivals(found: Forms, result: TuneResult) -> tuple[Rival, ...]:
     most_s = CLOSE * (found.best_latency_s or 0.0)
     chosen = sorted((x for x in near if x[0] < most_s), key=lambda x: x[:2])[:RIVALS]
     return tuple(
-        Rival(found.tuners[n].task, record, found.tuners[n].image(record))
-        for _, n, record in chosen
+        Rival(t.task, record, t.image(record), t.space)
+        for _, t, record in ((s, found.tuners[n], r) for s, n, r in chosen)
     )
 
 
@@ -119,11 +129,15 @@ def _settle_all(
     found: Sequence[Forms],
     winners: dict[int, tuple[TaskTuner, tuple[Record, float] | None]],
 ) -> None:
-    """Race the contenders of every task while there is time, where most is at stake first."""
-    if sum(f.trials for f in found) == session.trials_before:
-        return
+    """Race the contenders of every task while there is time, where most is at stake first.
+
+    Where nothing was measured since the log was begun, those that had no race yet have it.
+    """
+    measured = sum(f.trials for f in found) > session.trials_before
     stake = [-w.weight * (f.best_latency_s or 0.0) for w, f in zip(weighted, found, strict=True)]
     for k in np.argsort(stake):
+        if not measured and session.chosen(found[k].tuners) is not None:
+            continue
         best = found[k].best_latency_s
         for tuner in found[k].tuners:
             close = best and (tuner.best_latency_s or float("inf")) < CLOSE * best

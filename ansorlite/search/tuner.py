@@ -13,14 +13,14 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import sha256
 from itertools import islice
+from typing import TypeGuard
 
 import numpy as np
 
 import ansorlite
 from ansorlite.codegen.build import BuildRequest, build_program
 from ansorlite.codegen.image import KernelImage
-from ansorlite.errors import AnsorliteError, ScheduleError
-from ansorlite.ir.expr import Const
+from ansorlite.errors import BuildError, MeasureError, ScheduleError
 from ansorlite.ir.program import Program
 from ansorlite.measure.builder import Builder, BuildOutcome
 from ansorlite.measure.race import ENOUGH, MIN_TURNS, race
@@ -29,17 +29,17 @@ from ansorlite.measure.runner import CheckSpec, Runner
 from ansorlite.records import Record, for_task
 from ansorlite.schedule.lower import lower
 from ansorlite.schedule.naming import canonical_names
-from ansorlite.schedule.state import State, complete_state
+from ansorlite.schedule.state import State
 from ansorlite.search.clock import PhaseClock
 from ansorlite.search.debug import Trace
 from ansorlite.search.history import Candidate
 from ansorlite.search.policy import EvolutionaryPolicy, SearchPolicy
 from ansorlite.search.proxy import adapted, is_legal
-from ansorlite.search.reference import is_heavy, reference_state
-from ansorlite.space.plain import PLAIN, plain_state, with_double_sums
-from ansorlite.space.sketch import Sketch
+from ansorlite.search.recorded import Found, RecordedSpace
+from ansorlite.search.reference import is_heavy, reduction_length, reference_state
+from ansorlite.space.plain import PLAIN, plain_state
+from ansorlite.space.sketch import Sketch, SpaceOptions
 from ansorlite.task import SearchTask
-from ansorlite.te.dag import ComputeDAG
 
 CHECK_SEED = 20180
 RACE_S = 5.0  # the longest race; slower contenders are told apart well enough by one run
@@ -60,50 +60,7 @@ class Shared:
     counts: Counter[str] = field(default_factory=Counter)
     rounds: int = 0  # of all tasks that ended in this run
     trace: Trace = field(default_factory=Trace)
-
-
-def reduction_length(dag: ComputeDAG) -> int:
-    """Terms of the longest chain of sums in the DAG, for the tolerance of checks."""
-    length: dict[str, int] = {}
-    for op in dag.computes:
-        own = 1
-        for a in op.reduce_axes:
-            own *= int(a.extent.value) if isinstance(a.extent, Const) else 1
-        before = [length.get(n, 1) for n in dag.graph.predecessors(op.name)]
-        length[op.name] = max([own, *before])
-    return max(length.values(), default=1)
-
-
-def record_state(task: SearchTask, record: Record) -> State:
-    """The complete state that a record describes; ScheduleError if it does not fit the task."""
-    dag = with_double_sums(task.dag) if record.sketch == PLAIN else task.dag
-    own = canonical_names(task.dag).inverse
-    return complete_state(dag, own.steps(record.steps), own.holes(record.holes))
-
-
-def record_program(task: SearchTask, record: Record) -> Program:
-    """Lower what a record describes; ScheduleError if its steps do not fit the task."""
-    return lower(record_state(task, record))
-
-
-def record_sketch(task: SearchTask, record: Record) -> str:
-    """The name of a record's sketch in the task's own names."""
-    return canonical_names(task.dag).inverse.sketch(record.sketch, record.steps)
-
-
-def record_candidate(
-    task: SearchTask, space: Mapping[str, Sketch], record: Record
-) -> Candidate | None:
-    """The candidate of a record, if its sketch and values are in the space (by name)."""
-    own = canonical_names(task.dag).inverse
-    try:
-        sketch = space.get(own.sketch(record.sketch, record.steps))
-        if sketch is None:
-            return None
-        row = sketch.row({k: tuple(v) for k, v in own.holes(record.holes).items()})
-    except ScheduleError:
-        return None
-    return Candidate(sketch, tuple(int(v) for v in row))
+    refused: list[tuple[Record, str]] = field(default_factory=list)  # of the log, and why
 
 
 class TaskTuner:
@@ -117,27 +74,35 @@ class TaskTuner:
         shared: Shared,
         history: Sequence[Record] = (),
         plain: bool = True,
+        options: SpaceOptions | None = None,
+        answered: bool = False,
     ) -> None:
         """Sketches, and the policy on them, may be functions: they are called when first needed.
 
-        The first round is the plain schedule alone, or, without `plain`, like all others.
+        The first round is the plain schedule alone, or, without `plain`, like all others. Records
+        of other sketches count if `options` have them. Where the history has `answered` all,
+        nothing of it is told to the policy, and a record is looked at when it is asked for.
         """
         self.task, self.shared = task, shared
         self._given = sketches, policy
         self._begins_plain = plain and task.meaning is None and not is_heavy(task)
         self.records: list[Record] = []
-        self.images: dict[int, KernelImage] = {}  # by trial
+        self._images: dict[int, tuple[Record, KernelImage]] = {}  # by identity of the record
         self.rounds = 0
         self._plain = plain_state(task.dag, task.target)
         self._names = canonical_names(task.dag)
         self._prepared = False
         self._pending: dict[tuple[str, tuple[int, ...]], tuple[Candidate, Record]] = {}
-        self._fits: dict[int, bool] = {}  # by trial
+        self.space = RecordedSpace(task, dict if answered else lambda: self._sketches, options)
+        # By identity, as trials may have a number twice: (record, what it is of, whether its
+        # program is known to be sound)
+        self._fitting: dict[int, tuple[Record, Found, bool]] = {}
         self._suggested: list[Candidate] = []
         self._by_code: dict[Hashable, MeasureResult] = {}
         self._before = len(history)
         self.told: list[tuple[int, int]] = []  # number over all tasks, candidates told
-        self._resume(history)
+        self._next_trial = 0
+        self._resume(history, answered)
         self.resumed = len(self.records)  # trials that the log held
 
     # ---- what is known --------------------------------------------------------------------------
@@ -171,8 +136,11 @@ class TaskTuner:
 
     @property
     def best(self) -> Record | None:
-        ok = [r for r in self.records if r.ok]
-        return min(ok, key=lambda r: r.latency_s or 0.0, default=None)
+        while True:
+            ok = [r for r in self.records if r.ok]
+            found = min(ok, key=lambda r: r.latency_s or 0.0, default=None)
+            if found is None or self.fits(found):  # what does not fit is no record any more
+                return found
 
     @property
     def best_latency_s(self) -> float | None:
@@ -192,31 +160,49 @@ class TaskTuner:
             rounds.setdefault(r.round, []).append(r)
         return [rounds[k] for k in sorted(rounds) if 0 < k < self.rounds]
 
-    def _resume(self, history: Sequence[Record]) -> None:
+    def _resume(self, history: Sequence[Record], answered: bool) -> None:
         """Tell the policy all complete rounds; keep the last one open if it may be torn.
 
         Rounds come one after the other, so only the one that a log ends with can be torn.
         """
         key, target = self.task.workload_key, self.task.target.fingerprint
-        rounds: dict[int, list[Record]] = {}
+        own = for_task(history, key, target)
+        self._next_trial = 1 + max((r.trial for r in own), default=-1)
+        if answered:
+            self.records.extend(own)
+            return
+        rounds: dict[int, list[tuple[Record, Found]]] = {}
         place = {id(r): n for n, r in enumerate(history)}
-        for r in for_task(history, key, target):
-            rounds.setdefault(r.round, []).append(r)
+        for r, found in zip(own, self.space.candidates(own), strict=True):
+            if isinstance(found, ScheduleError):
+                self.shared.refused.append((r, str(found)))
+                continue
+            rounds.setdefault(r.round, []).append((r, found))
             self.records.append(r)
+            self._fitting[id(r)] = r, found, False
             self.shared.counts[r.status] += 1
         ends_here = bool(history) and (history[-1].task, history[-1].target) == (key, target)
         for number in sorted(rounds):
-            found = [(c, r) for r in rounds[number] if (c := self._candidate(r)) is not None]
+            known = [(c, r) for r, c in rounds[number] if self._is_own(c)]
             self.rounds = number + 1
             if number > 0 and number == max(rounds) and ends_here:
-                self._pending = {c.key: (c, r) for c, r in found}
+                self._pending = {c.key: (c, r) for c, r in known}
                 self.rounds = number
-            elif found:
-                last = max(place[id(r)] for r in rounds[number])
-                self._tell([c for c, _ in found], [r for _, r in found], last)
+            elif known:
+                last = max(place[id(r)] for r, _ in rounds[number])
+                self._tell([c for c, _ in known], [r for _, r in known], last)
+
+    def _is_own(self, found: Found) -> TypeGuard[Candidate]:
+        """Is that a candidate of the sketches that are searched?"""
+        return (
+            isinstance(found, Candidate) and self._sketches.get(found.sketch.name) is found.sketch
+        )
 
     def _candidate(self, r: Record) -> Candidate | None:
-        return record_candidate(self.task, self._sketches, r)
+        known, found, _ = self._fitting.get(id(r), (None, None, False))
+        if known is not r:
+            (found,) = self.space.candidates([r])
+        return found if self._is_own(found) else None
 
     # ---- rounds ---------------------------------------------------------------------------------
 
@@ -282,7 +268,7 @@ class TaskTuner:
         self.told.append((n, len(candidates)))
 
     def prepare(self) -> None:
-        """Make inputs and the checked reference; AnsorliteError if the plain schedule fails."""
+        """Make inputs and the checked reference; MeasureError, BuildError where that fails."""
         if self._prepared:
             return
         with self.shared.clock.phase("building"):
@@ -293,7 +279,7 @@ class TaskTuner:
         with self.shared.clock.phase("checking"):
             ready = self.shared.runner.prepare(self.task.workload_key, spec)
         if not ready.ok:
-            raise AnsorliteError(
+            raise MeasureError(
                 f"the reference of task {self.task.name} cannot serve as one: {ready.error}"
             )
         self._reference, self._reference_s = image, ready.latency_s
@@ -305,7 +291,7 @@ class TaskTuner:
         outcome = self.shared.builder.build([BuildRequest(key, {}, self.task.target)])[0]
         self.shared.builder.unshare(key)
         if outcome.image is None:
-            raise AnsorliteError(
+            raise BuildError(
                 f"the reference of task {self.task.name} does not build: {outcome.error}"
             )
         return outcome.image
@@ -336,11 +322,11 @@ class TaskTuner:
             result = built.as_result()
             if built.image is not None:
                 result = replace(self._measured(built.image), build_s=built.build_s)
-            out.append(
-                self._record(
-                    c.sketch.name, c.sketch.state, c.values, result, number, built.image, c.score
-                )
+            r = self._record(
+                c.sketch.name, c.sketch.state, c.values, result, number, built.image, c.score
             )
+            self._fitting[id(r)] = r, c, True
+            out.append(r)
         return out
 
     def again(self, candidates: Sequence[Candidate], times: int = 1) -> list[list[MeasureResult]]:
@@ -408,7 +394,7 @@ class TaskTuner:
             latency_s=result.latency_s if result.status is Status.OK else None,
             error=result.error,
             round=number,
-            trial=1 + max((r.trial for r in self.records), default=-1),
+            trial=self._next_trial,
             seed=self.shared.seed,
             timestamp=time.time(),
             build_s=result.build_s,
@@ -417,20 +403,20 @@ class TaskTuner:
         )
         self.shared.record(record)
         self.records.append(record)
-        self._fits[record.trial] = True
+        self._next_trial += 1
+        self._fitting[id(record)] = record, None, True
         self.shared.counts[record.status] += 1
         if image is not None and record.ok:
-            self.images[record.trial] = image
+            self._images[id(record)] = record, image
             self._drop_images()
         self.shared.trace.trial(self.task, record, sketch, values, state, score)
         return record
 
     def _drop_images(self, keep: int = 8) -> None:
         """Keep the object code of the best few only."""
-        if len(self.images) > 4 * keep:
-            lowest_s = {r.trial: r.lowest_s for r in self.records}
-            ranked = sorted(self.images, key=lambda t: lowest_s[t])
-            self.images = {t: self.images[t] for t in ranked[:keep]}
+        if len(self._images) > 4 * keep:
+            ranked = sorted(self._images.values(), key=lambda kept: kept[0].lowest_s)
+            self._images = {id(r): (r, image) for r, image in ranked[:keep]}
 
     def predicted(self) -> Program:
         """The best that the policy predicts; the plain schedule if it proposes nothing."""
@@ -448,10 +434,12 @@ class TaskTuner:
 
     def contenders(self, n: int) -> list[Record]:
         """The n best records that still fit the task, best first; equal code only once."""
-        ok = sorted((r for r in self.records if r.ok), key=lambda r: r.lowest_s)
+        found: dict[tuple[float | None, ...], Record] = {}
         # Equal code is measured once: its records share their times.
-        distinct = {(r.latency_s, *r.times_s): r for r in reversed(ok)}
-        return list(islice(filter(self.fits, reversed(distinct.values())), n))
+        for r in sorted((r for r in self.records if r.ok), key=lambda r: r.lowest_s):
+            if len(found) < n and (r.latency_s, *r.times_s) not in found and self.fits(r):
+                found[r.latency_s, *r.times_s] = r
+        return list(found.values())
 
     def fastest(self, n: int) -> list[Candidate]:
         """The n best measured candidates that are in the space, best first."""
@@ -459,20 +447,37 @@ class TaskTuner:
         return list(islice((c for r in ok if (c := self._candidate(r)) is not None), n))
 
     def fits(self, record: Record) -> bool:
-        """Can the record's program be made (a log may come from another version)?"""
-        if record.trial not in self._fits:
-            try:
-                record_program(self.task, record)
-                self._fits[record.trial] = True
-            except ScheduleError:
-                self._fits[record.trial] = False
-        return self._fits[record.trial]
+        """Can the record's program be made (a log may be damaged, or come from another version)?
+
+        A record that does not fit is dropped, and told of.
+        """
+        known, _, sound = self._fitting.get(id(record), (None, None, False))
+        if known is record and sound:
+            return True
+        if any(r is record for r, _ in self.shared.refused):
+            return False
+        try:
+            found, _ = self.space.verified(record)
+        except ScheduleError as error:
+            self.shared.refused.append((record, str(error)))
+            self.records = [r for r in self.records if r is not record]
+            return False
+        self._fitting[id(record)] = (
+            record,
+            found,
+            True,
+        )  # the record stays alive, and its id its own
+        return True
+
+    def kept_image(self, record: Record) -> KernelImage | None:
+        """Object code of a record that was measured in this run, if it was kept."""
+        known, image = self._images.get(id(record), (None, None))
+        return image if known is record else None
 
     def image(self, record: Record) -> KernelImage:
         """Object code of a record, built again if it was not kept."""
-        if record.trial in self.images:
-            return self.images[record.trial]
-        return build_program(record_program(self.task, record), self.task.target)
+        kept = self.kept_image(record)
+        return kept or build_program(self.space.program(record), self.task.target)
 
     def settle(self, n: int, most_s: float) -> tuple[Record, float] | None:
         """Race the n last contenders in turn: (winner, its latency in seconds)."""

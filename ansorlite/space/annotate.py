@@ -10,7 +10,7 @@ import math
 import numpy as np
 
 from ansorlite.ir.expr import Const
-from ansorlite.ir.traverse import loads
+from ansorlite.ir.traverse import branches_by_lane, loads
 from ansorlite.schedule.holes import SHORT, Hole, column, reduce_options, tile_options
 from ansorlite.schedule.stage import Stage
 from ansorlite.schedule.state import State
@@ -40,7 +40,7 @@ def annotate(state: State, target: Target) -> State:
 
 def _inner(state: State, s: Stage, target: Target) -> State:
     """Vector, register and unroll annotations of the innermost loops."""
-    if s.notes:
+    if s.notes or branches_by_lane(s.compute.body):
         return state
     if s.leader is not None:
         return _vector_loop(state, s, node_of(s.leader), target)

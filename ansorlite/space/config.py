@@ -9,6 +9,7 @@ combination of them is a sketch of its own: the template is run once for each.
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -186,7 +187,8 @@ class ConfigSpace:
         for s in reversed(self.stages):
             if s.name in self.state.schedule.outputs or not is_strictly_inlineable(s.compute):
                 continue
-            self.apply(ComputeInline(s.name))
+            with suppress(ScheduleError):  # where it would be too much
+                self.apply(ComputeInline(s.name))
 
     def fuse_rows(self) -> bool:
         """Compute all stages for some rows of the output at a time; how many is a knob."""

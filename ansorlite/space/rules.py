@@ -8,6 +8,7 @@ the later rules are skipped. `SKETCH_RULES` is the visible list; users pass thei
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ansorlite.errors import ScheduleError
 from ansorlite.ir.expr import Const
 from ansorlite.schedule.holes import Hole, exact_options, reduce_options, tile_options
 from ansorlite.schedule.stage import Stage
@@ -75,7 +76,10 @@ def always_inline(state: State, position: int, target: Target) -> Outcome | None
         return None
     if not is_strictly_inlineable(s.compute):
         return None
-    return Outcome(((state.apply(ComputeInline(s.name)), position - 1),), True)
+    try:
+        return Outcome(((state.apply(ComputeInline(s.name)), position - 1),), True)
+    except ScheduleError:  # too much of it
+        return None
 
 
 def simplify_const_tensor(state: State, position: int, target: Target) -> Outcome | None:

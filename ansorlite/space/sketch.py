@@ -4,7 +4,7 @@ The rules give the structures; packing and compute locations give variants of ea
 the remaining holes. A `Sketch` is lowered once, on first use.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
@@ -19,6 +19,7 @@ from ansorlite.ir.program import Program
 from ansorlite.ir.traverse import loads
 from ansorlite.schedule.holes import Hole, row_values, values_row
 from ansorlite.schedule.lower import fill, lower
+from ansorlite.schedule.naming import canonical_names
 from ansorlite.schedule.pads import PadInPlace, window_axes
 from ansorlite.schedule.stage import Stage
 from ansorlite.schedule.state import State
@@ -29,7 +30,9 @@ from ansorlite.schedule.steps import (
     EvaluateAtBind,
     LayoutRewrite,
     Rfactor,
+    Step,
     packed_axes,
+    step_to_json,
 )
 from ansorlite.space.annotate import annotate
 from ansorlite.space.rows import fuse_rows
@@ -364,3 +367,87 @@ def _locations(starts: list[tuple[str, State]]) -> Iterator[tuple[str, State]]:
                 new = (f"{label}@{s.name}:{iterator}", moved)
                 yield new
                 work.append(new)
+
+
+# ---- recorded steps -----------------------------------------------------------------------------
+
+
+def sketch_of(
+    dag: ComputeDAG,
+    target: Target,
+    steps: Sequence[Mapping[str, Any]],
+    options: SpaceOptions | None = None,
+) -> Sketch | None:
+    """The sketch that has these canonical steps (see `schedule.naming`); None if none has.
+
+    Steps are data of any kind: they are compared with those that rules, packing, locations and
+    annotation make, and never run. The sketch need not be among the first of its structure, as
+    those of `sketches` are: only what the steps agree with so far is followed, which takes a tenth
+    of the time that making all sketches does.
+    """
+    wanted = _Wanted(dag, steps)
+    given = options or SpaceOptions()
+    n = 0
+    for opts in (given, replace(given, folding=not given.folding)):
+        for start, more in _starts(dag, target, opts):
+            for state, fired in derive(start, target, opts.rules):
+                for label, base in _bases(state, target) if wanted.begins(state) else ():
+                    found = _located(wanted, label, base, target)
+                    if found is not None:
+                        return Sketch(f"s{n}{found[0]}", found[1], fired, more or bool(found[0]))
+                n += 1
+    return None
+
+
+class _Wanted:
+    """Canonical steps of a record, with which steps of states are compared."""
+
+    def __init__(self, dag: ComputeDAG, steps: Sequence[Mapping[str, Any]]) -> None:
+        self._names = canonical_names(dag)
+        self._steps = tuple(steps)
+        self._own: dict[Step, Any] = {}
+
+    def begins(self, state: State) -> bool:
+        """Are the steps of the state the first ones?"""
+        own = state.steps
+        return len(own) <= len(self._steps) and all(self.has(s, k) for k, s in enumerate(own))
+
+    def ends(self, state: State) -> bool:
+        """Are the steps of the state all of them?"""
+        return len(state.steps) == len(self._steps) and self.begins(state)
+
+    def has(self, step: Step, place: int) -> bool:
+        if step not in self._own:
+            self._own[step] = self._names.frozen((step_to_json(step),))[0]
+        return place < len(self._steps) and bool(self._own[step] == self._steps[place])
+
+
+def _bases(state: State, target: Target) -> Iterator[tuple[str, State]]:
+    """A derived state and what `_variants` may move stages in, with its label."""
+    packed = _pack_constants(state)
+    yield "", state
+    yield "", packed
+    yield from _pack_operands(packed)
+    for base in (packed, state):
+        rows = fuse_rows(base, target)
+        if rows is not None:
+            yield "-rows", rows
+
+
+def _located(wanted: _Wanted, label: str, state: State, target: Target) -> tuple[str, State] | None:
+    """(label, annotated state) after the moves of stages that are wanted; None if there is none."""
+    if not wanted.begins(state):
+        return None
+    ready = annotate(state, target)
+    if wanted.ends(ready):
+        return label, ready
+    for s in state.schedule.stages:
+        for at in location_candidates(state, s.name):
+            step = ComputeAt(s.name, *at)
+            if wanted.has(step, len(state.steps)):
+                try:
+                    moved = state.apply(step)
+                except ScheduleError:
+                    return None
+                return _located(wanted, f"{label}@{s.name}:{at[1]}", moved, target)
+    return None

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ansorlite.errors import AnsorliteError, ScheduleError
+from ansorlite.errors import ScheduleError, UsageError
 from ansorlite.ir.traverse import loads
 from ansorlite.space.config import ConfigSpace, all_runs
 from ansorlite.space.sketch import Sketch
@@ -49,31 +49,31 @@ def register(
 
 
 def template_of(dag: ComputeDAG, target: Target) -> Template:
-    """The template for a DAG; AnsorliteError where none matches."""
+    """The template for a DAG; UsageError where none matches."""
     for t in reversed(TEMPLATES.values()):
         if t.matches(ConfigSpace(dag, target)):
             return t
     known = ", ".join(TEMPLATES)
-    raise AnsorliteError(f"no template matches this computation (there are: {known}): {dag}")
+    raise UsageError(f"no template matches this computation (there are: {known}): {dag}")
 
 
 def template_sketches(dag: ComputeDAG, target: Target, name: str | None = None) -> list[Sketch]:
     """The space of a DAG's template, or of the one called `name`: a sketch a structure.
 
-    Raises AnsorliteError where no template matches, or where it does not fit the DAG.
+    Raises UsageError where no template matches, or where it does not fit the DAG.
     """
     if name is not None and name not in TEMPLATES:
-        raise AnsorliteError(f"no template is called {name}: choose one of {', '.join(TEMPLATES)}")
+        raise UsageError(f"no template is called {name}: choose one of {', '.join(TEMPLATES)}")
     template = template_of(dag, target) if name is None else TEMPLATES[name]
     if not template.matches(ConfigSpace(dag, target)):
-        raise AnsorliteError(f"template {template.name} does not fit this computation: {dag}")
+        raise UsageError(f"template {template.name} does not fit this computation: {dag}")
     out = []
     try:
         for taken, state in all_runs(template.write, dag, target):
             label = "".join(f"-{k}" for k in taken)
             out.append(Sketch(f"{template.name}{label}", state, (template.name,)))
     except ScheduleError as error:
-        raise AnsorliteError(f"template {template.name} does not fit this: {error}") from error
+        raise UsageError(f"template {template.name} does not fit this: {error}") from error
     return out
 
 

@@ -1,12 +1,18 @@
 """Tensor expressions (step `expression` of the flow): user code -> `ComputeDAG`.
 
 `placeholder`, `reduce_axis` and `compute` write the computation; `sum`, `max` and `min` reduce;
-the rest are functions of expressions. Element access is `A[i, j]`.
+the rest are functions of expressions. Element access is `A[i, j]`. Numbers follow numpy: integers
+wrap at the width of their type in every intermediate, NaN passes through `maximum` and `minimum`
+and through reductions, a division of integers by zero gives zero, and a float that is cast to an
+integer type without that number (NaN, infinities) becomes the least one. Expressions of indices
+alone are exact. Sums are added in any order, products fused with them (FMA), and left out where a
+`select` makes a factor 0: what overflows on the way may be another infinity or NaN.
 """
 
 from typing import Any
 
-from ansorlite.ir.expr import Const, Expr, cast, ceildiv, compare, floordiv, maximum, minimum, wrap
+from ansorlite.ir.expr import Const, Expr, cast, compare, int_divide, settled, wrap
+from ansorlite.ir.extremum import extremum
 from ansorlite.ir.logic import all_of as all
 from ansorlite.ir.logic import any_of as any
 from ansorlite.ir.logic import call, negate, select
@@ -83,11 +89,31 @@ def const(value: float, dtype: str = "float32") -> Const:
 
 
 def equal(a: Any, b: Any) -> Expr:
-    return compare("eq", a, b)
+    return compare("eq", settled(a), settled(b))
 
 
 def not_equal(a: Any, b: Any) -> Expr:
-    return compare("ne", a, b)
+    return compare("ne", settled(a), settled(b))
+
+
+def maximum(*args: Any) -> Expr:
+    """The largest of the arguments; a NaN among them is the result."""
+    return extremum("max", [settled(a) for a in args])
+
+
+def minimum(*args: Any) -> Expr:
+    """The smallest of the arguments; a NaN among them is the result."""
+    return extremum("min", [settled(a) for a in args])
+
+
+def floordiv(a: Any, b: Any) -> Expr:
+    """The quotient of integers rounded down; 0 where the divisor is zero."""
+    return int_divide("floordiv", settled(a), settled(b))
+
+
+def ceildiv(a: Any, b: Any) -> Expr:
+    """The quotient of integers rounded up; 0 where the divisor is zero."""
+    return int_divide("ceildiv", settled(a), settled(b))
 
 
 def logical_not(a: Any) -> Expr:

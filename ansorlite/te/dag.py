@@ -13,8 +13,8 @@ import networkx as nx
 import numpy.typing as npt
 
 from ansorlite.errors import ModelError
-from ansorlite.ir.expr import Const, Expr, Load, Var
-from ansorlite.ir.traverse import loads, substitute, transform
+from ansorlite.ir.expr import Const, Var
+from ansorlite.ir.traverse import loads, rename_loads, substitute
 from ansorlite.te.tensor import Axis, ComputeOp, Operation, Placeholder, Tensor
 from ansorlite.te.work import least_flop, op_flop
 
@@ -159,19 +159,6 @@ def _renamed(t: Tensor, names: dict[int, str]) -> Operation:
         return op
     sources = {f"#{d}": names[id(s)] for d, s in enumerate(t.inputs)}
     return replace(op, body=rename_loads(op.body, sources))
-
-
-def rename_loads(e: Expr, names: Mapping[str, str]) -> Expr:
-    """Let loads of tensor x read names[x] (where given)."""
-    memo: dict[Expr, Expr] = {}
-
-    def leaf(x: Expr) -> Expr | None:
-        if isinstance(x, Load) and x.tensor in names:
-            idx = tuple(transform(i, leaf, memo) for i in x.indices)
-            return Load(names[x.tensor], idx, x.dtype)
-        return None
-
-    return transform(e, leaf, memo)
 
 
 def _canonical(op: Operation, rename: Mapping[str, str]) -> Operation:

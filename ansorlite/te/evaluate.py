@@ -1,7 +1,9 @@
 """The meaning of a ComputeDAG in numpy: the reference that everything else is checked against.
 
-In: arrays by placeholder name. Out: output arrays, or float64 values at sampled points. Computation
-is in float64 (integers as they are) and rounded to the operation's dtype where it is stored.
+In: arrays by placeholder name. Out: output arrays, or their values at sampled points. Every
+operation is rounded to its own dtype, so that overflow and NaN appear where they do in a kernel;
+sums of floats are accumulated in float64 and rounded where they are stored. Integers are exact
+modulo 2^64, and wrapped to their width by casts and stores; see `ansorlite.te` for the rules.
 """
 
 from collections.abc import Mapping
@@ -12,7 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ansorlite.errors import ModelError
-from ansorlite.ir.expr import COMPARE, Const, Expr, Load, Op, Poly, Var
+from ansorlite.ir.deep import with_room
+from ansorlite.ir.expr import COMPARE, Const, Expr, Load, Op, Poly, Var, is_float, is_int
+from ansorlite.ir.literals import BITS, least, rounded, wrapped
+from ansorlite.ir.traverse import below
 from ansorlite.te.dag import ComputeDAG, shape_of
 from ansorlite.te.tensor import ComputeOp, Placeholder
 
@@ -62,34 +67,38 @@ def evaluate_op(op: ComputeOp, values: Mapping[str, Array]) -> Array:
         if shape:
             env[names[0]] = grids[0][start : start + rows]
         full = [min(rows, shape[0] - start), *sizes[1:]] if shape else sizes
-        value = np.broadcast_to(_value(op.body, env, values), full)
+        value = np.broadcast_to(_body(op, env, values), full)
         if op.combiner:
             value = _combine(op, value, tuple(range(len(shape), rank)))
         with np.errstate(all="ignore"):  # values beyond the stored dtype become infinite
-            out[(slice(start, start + rows),) if shape else ()] = value
+            out[(slice(start, start + rows),) if shape else ()] = np.asarray(value).astype(op.dtype)
     return out
 
 
 def _combine(op: ComputeOp, value: Array, axis: tuple[int, ...]) -> Array:
-    if op.combiner == "sum":
-        return np.asarray(np.sum(value, axis=axis, dtype=value.dtype))
-    return np.asarray((np.max if op.combiner == "max" else np.min)(value, axis=axis))
+    with np.errstate(all="ignore"):
+        if op.combiner == "sum":
+            wide = np.float64 if op.dtype.startswith("float") else np.int64
+            return np.asarray(np.sum(value, axis=axis, dtype=wide))
+        value = value.astype(op.dtype)
+        return np.asarray((np.max if op.combiner == "max" else np.min)(value, axis=axis))
 
 
 def evaluate_points(
     dag: ComputeDAG, inputs: Mapping[str, npt.ArrayLike], output: str, indices: npt.ArrayLike
-) -> npt.NDArray[np.float64]:
-    """float64[n]: elements of `output` at integer indices[n, rank], evaluated on demand.
+) -> Array:
+    """dtype[n]: elements of `output` at integer indices[n, rank], evaluated on demand.
 
-    They are rounded to the output's dtype, as in `ComputeDAG.evaluate`. Stages that the output
-    reads are evaluated only where they are needed.
+    They are those of `ComputeDAG.evaluate`. Stages that the output reads are evaluated only where
+    they are needed.
     """
     arrays = check_inputs(dag, inputs)
     points = np.asarray(indices, dtype=np.int64)
     op = dag.by_name[output]
-    memo: dict[str, Array] = {}
-    result = _points(dag, op.name, [points[:, d] for d in range(points.shape[1])], arrays, memo)
-    return np.broadcast_to(result, (points.shape[0],)).astype(np.float64)
+    places = [points[:, d] for d in range(points.shape[1])]
+    # Each stage asks those that it reads: chains of hundreds need room.
+    result = with_room(len(dag.ops), lambda: _points(dag, op.name, places, arrays, {}))
+    return np.broadcast_to(result, (points.shape[0],)).astype(op.dtype)
 
 
 def _points(
@@ -144,7 +153,7 @@ def _points_once(
     def read(name: str, idx: list[Array]) -> Array:
         return _points(dag, name, idx, arrays, memo)
 
-    value = np.broadcast_to(_value(op.body, env, read_with(dag, read)), (*shape, *inner))
+    value = np.broadcast_to(_body(op, env, read_with(dag, read)), (*shape, *inner))
     if op.combiner:
         value = _combine(op, value, tuple(range(len(shape), len(shape) + len(inner))))
     with np.errstate(all="ignore"):
@@ -170,12 +179,17 @@ def _reads(op: ComputeOp) -> list[str]:
     return list(dict.fromkeys(x.tensor for x in loads(op.body)))
 
 
-_UNARY: dict[str, Any] = {
+# Functions that numpy has in float64 to the last place, but not in float32.
+_SMOOTH: dict[str, Any] = {
     "exp": np.exp,
     "log": np.log,
-    "sqrt": np.sqrt,
     "tanh": np.tanh,
     "erf": _erf,
+    "sigmoid": lambda x: sigmoid(np.asarray(x)),
+    "pow": np.power,
+}
+_UNARY: dict[str, Any] = {
+    "sqrt": np.sqrt,
     "abs": np.abs,
     "floor": np.floor,
     "not": np.logical_not,
@@ -185,7 +199,6 @@ _BINARY: dict[str, Any] = {
     "sub": np.subtract,
     "mul": np.multiply,
     "div": np.divide,
-    "pow": np.power,
     "min": np.minimum,
     "max": np.maximum,
     "and": np.logical_and,
@@ -199,48 +212,77 @@ def sigmoid(x: Array) -> Array:
     return np.asarray(np.where(x >= 0, 1, e) / (1 + e))
 
 
+def cast_array(x: Array, dtype: str) -> Array:
+    """Values cast as `ir.literals.converted` casts one."""
+    if dtype not in BITS or x.dtype.kind != "f":
+        return x.astype(dtype)
+    low = least(dtype)
+    fits = (x >= low) & (x < -float(low))
+    return np.where(fits, np.where(fits, x, 0).astype(dtype), np.asarray(low, dtype))
+
+
+def _body(op: ComputeOp, env: Mapping[str, Array], values: Mapping[str, Any]) -> Array:
+    with np.errstate(all="ignore"):
+        return np.asarray(_value(op.body, env, values))
+
+
 def _value(e: Expr, env: Mapping[str, Array], values: Mapping[str, Any]) -> Any:
+    """An array of the expression's dtype, but int64 for all integers."""
+    done: dict[Expr, Any] = {}
+    for x in below(e):
+        done[x] = _settled(x, env, values, done)
+    return _settled(e, env, values, done)
+
+
+def _settled(
+    e: Expr, env: Mapping[str, Array], values: Mapping[str, Any], done: Mapping[Expr, Any]
+) -> Any:
+    if done and e in done:
+        return done[e]
     match e:
         case Const():
-            return e.value
+            if is_int(e):
+                return np.asarray(wrapped(e.value, "int64"), np.int64)
+            return np.asarray(rounded(e.value, e.dtype) if is_float(e) else e.value, e.dtype)
         case Var():
             return env[e.name]
         case Poly():
-            terms = [
-                c * reduce(np.multiply, (_value(a, env, values) for a in m), 1) for m, c in e.terms
-            ]
-            return sum(terms)
+            total = np.int64(0)
+            for m, c in e.terms:
+                atoms = (_settled(a, env, values, done) for a in m)
+                total = total + reduce(np.multiply, atoms, np.int64(wrapped(c, "int64")))
+            return total
         case Load():
             source = values[e.tensor]
-            idx = [np.asarray(_value(i, env, values)) for i in e.indices]
+            idx = [np.asarray(_settled(i, env, values, done)) for i in e.indices]
             # A guarded read may lie outside: its value is never used, so clip the index.
             x = source[tuple(np.clip(i, 0, n - 1) for i, n in zip(idx, source.shape, strict=True))]
-            return x.astype(np.float64) if np.issubdtype(x.dtype, np.floating) else x
+            return x.astype(np.int64) if is_int(e) else x
         case Op():
-            return _apply(e, [_value(a, env, values) for a in e.args])
+            return _apply(e, [_settled(a, env, values, done) for a in e.args])
         case _:
             raise ModelError(f"{e} has no value")
 
 
 def _apply(e: Op, args: list[Any]) -> Any:
-    with np.errstate(all="ignore"):
-        match e.name:
-            case "select":
-                return np.where(*args)
-            case "cast":
-                wide = "float64" if e.dtype.startswith("float") else e.dtype
-                return np.asarray(args[0]).astype(wide)
-            case "floordiv":
-                return args[0] // args[1]
-            case "ceildiv":
-                return -(-args[0] // args[1])
-            case "mod":
-                return args[0] % args[1]
-            case "sigmoid":
-                return sigmoid(np.asarray(args[0], dtype=np.float64))
-            case name if name in _UNARY:
-                return _UNARY[name](args[0])
-            case name if name in _BINARY:
-                return reduce(_BINARY[name], args)
-            case name:
-                raise ModelError(f"operation {name} has no meaning in numpy")
+    match e.name:
+        case "select":
+            return np.where(*args)
+        case "cast":
+            x = cast_array(np.asarray(args[0]), e.dtype)
+            return x.astype(np.int64) if is_int(e) else x
+        case "floordiv":
+            return args[0] // args[1]
+        case "ceildiv":
+            return args[0] // args[1] + (args[0] % args[1] != 0)
+        case "mod":
+            return args[0] % args[1]
+        case name if name in _SMOOTH:
+            wide = [np.asarray(a, np.float64) for a in args]
+            return np.asarray(_SMOOTH[name](*wide)).astype(e.dtype)
+        case name if name in _UNARY:
+            return _UNARY[name](args[0])
+        case name if name in _BINARY:
+            return reduce(_BINARY[name], args)
+        case name:
+            raise ModelError(f"operation {name} has no meaning in numpy")

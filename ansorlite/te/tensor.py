@@ -6,19 +6,25 @@ In: Python lambdas over index variables. Out: `Tensor`s whose `op` is a frozen `
 
 import inspect
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ansorlite.errors import ModelError
-from ansorlite.ir.expr import Const, Expr, Load, Op, Var, maximum, terms_of, wrap
-from ansorlite.ir.ranges import bounds
-from ansorlite.ir.traverse import children, transform, walk
+from ansorlite.ir.deep import MAX_DEPTH, MAX_SIZE, Piece
+from ansorlite.ir.expr import Const, Expr, Load, Op, Var, is_int, wrap
+from ansorlite.ir.extremum import maximum
+from ansorlite.ir.known import ANYTHING, DTYPE_RANGES, Known, end, reads
+from ansorlite.ir.logic import select
+from ansorlite.ir.ranges import Interval
+from ansorlite.ir.traverse import loads, rename_loads, transform, walk
 
 Combiner = Literal["sum", "max", "min"]
 # Schedules call a stage's decisions `C.i` for axis i, and `C.unroll` and so on for the others.
 ANNOTATIONS = ("parallel", "lanes", "unroll", "prefetch", "stream")
 DERIVED_ENDINGS = (".cache", ".rf", ".packed", ".turned", ".f64")  # of stages that schedules derive
+MAX_ELEMENTS = 1 << 44  # of a tensor, so that offsets in bytes fit into addresses
 DTYPES = ("float32", "float64", "int32", "int64", "bool")
 
 
@@ -91,6 +97,7 @@ class Tensor:
     op: Operation
     inputs: tuple["Tensor", ...] = ()
     shape: tuple[int, ...] = field(init=False)
+    values: Interval | None = field(init=False, default=None)  # of integers, once asked for
 
     def __post_init__(self) -> None:
         dims = tuple(int(e.value) for e in self.op.shape if isinstance(e, Const))
@@ -131,12 +138,12 @@ class TensorLoad(Load):
         super().__init__(source.name, indices, source.dtype)
         self.source, self.serial = source, next(_SERIAL)
         # Tensors of one name stay apart until the DAG gives them names of their own.
-        self._seal((self.tensor, indices, id(source)), self.dtype, self.free)
+        self._seal((self.tensor, indices, id(source)), self.dtype, indices)
 
-    def _text(self) -> str:
-        return f"{super()._text()}@{id(self.source)}"
+    def pieces(self) -> list[Piece]:
+        return [*super().pieces(), f"@{id(self.source)}"]
 
-    def __reduce__(self) -> Any:
+    def made_of(self) -> tuple[Any, tuple[Any, ...]]:
         return Load, (self.tensor, self.indices, self.dtype)
 
 
@@ -147,16 +154,26 @@ class Reduction(Expr):
 
     def __init__(self, combiner: Combiner, value: Expr, axes: tuple[Axis, ...]) -> None:
         self.combiner, self.value, self.axes = combiner, value, axes
-        self._seal((combiner, value), value.dtype, value.free)
+        self._seal((combiner, value), value.dtype, (value,))
 
-    def _text(self) -> str:
-        return f"{self.combiner}({self.value.key})"
+    def pieces(self) -> list[Piece]:
+        return [f"{self.combiner}(", self.value, ")"]
+
+    def made_of(self) -> tuple[Any, tuple[Any, ...]]:
+        return Reduction, (self.combiner, self.value, self.axes)
 
 
 def _check_shape(shape: Sequence[int], name: str) -> tuple[Expr, ...]:
+    if isinstance(shape, str | Expr) or not hasattr(shape, "__iter__"):
+        raise ModelError(f"the shape of {name} is {shape!r}: write a tuple of extents")
     for d, n in enumerate(shape):
         if isinstance(n, bool) or not hasattr(n, "__index__") or int(n) < 1:
             raise ModelError(f"dimension {d} of {name} is {n!r}: it must be a positive integer")
+    if math.prod(int(n) for n in shape) > MAX_ELEMENTS:
+        raise ModelError(
+            f"{name} has {math.prod(int(n) for n in shape)} elements, more than {MAX_ELEMENTS}: "
+            "no memory can hold them"
+        )
     return tuple(Const(int(n)) for n in shape)
 
 
@@ -189,7 +206,7 @@ class ReduceAxis(Var):
         super().__init__(name, "axis")
         self.extent = extent
 
-    def __reduce__(self) -> Any:
+    def made_of(self) -> tuple[Any, tuple[Any, ...]]:
         return ReduceAxis, (self.name, self.extent)
 
 
@@ -215,6 +232,8 @@ def reduction(combiner: Combiner, value: Any, axis: Any) -> Expr:
 
 
 def _axis_names(fn: Callable[..., Any], n: int, taken: set[str]) -> list[str]:
+    if not callable(fn):
+        raise ModelError(f"te.compute takes a function of the indices, got {fn!r}")
     params = list(inspect.signature(fn).parameters.values())
     names = [p.name for p in params if p.kind != p.VAR_POSITIONAL]
     if len(names) < n and params and params[-1].kind == params[-1].VAR_POSITIONAL:
@@ -252,6 +271,7 @@ def compute(
     combiner: Combiner | None = None
     if isinstance(body, Reduction):
         combiner, reduce_axes, body = body.combiner, body.axes, body.value
+    _check_size(body, name)
     used = {a.name for a in axes}
     for a in reduce_axes:
         if a.name in used:
@@ -262,31 +282,88 @@ def compute(
         raise ModelError(
             f"{name} uses {', '.join(sorted(body.free - used))}, which it does not own"
         )
-    _check_reads(name, body, axes + reduce_axes)
+    wrong = _outside(name, plain, axes + reduce_axes, sources)
+    if wrong and _outside(name, plain := _in_turn(plain), axes + reduce_axes, sources):
+        raise ModelError(wrong)
     known = tuple(sorted((attrs or {}).items()))
     return Tensor(ComputeOp(name, axes, reduce_axes, combiner, plain, known), sources)
 
 
-def _check_reads(name: str, body: Expr, axes: Sequence[Axis]) -> None:
-    """A kernel would read foreign memory: affine indices must stay inside, unless guarded."""
-    ends = {a.name: (0, int(a.extent.value) - 1) for a in axes if isinstance(a.extent, Const)}
-    for load in _unguarded(body):
-        for d, (index, n) in enumerate(zip(load.indices, load.source.shape, strict=True)):
-            if all(len(m) < 2 and isinstance(a, Var) for m in terms_of(index) for a in m):
-                low, high = bounds(index, ends)
-                if low < 0 or high >= n:
-                    raise ModelError(
-                        f"{name} reads {load.source.name} from {low} to {high} in dimension {d} of "
-                        f"extent {n}: pad it, or guard the read by te.select"
-                    )
+def _check_size(body: Expr, name: str) -> None:
+    if body.depth > MAX_DEPTH:
+        raise ModelError(
+            f"{name} is an expression {body.depth} operations deep, more than {MAX_DEPTH}: compute "
+            "a part of it as a tensor of its own"
+        )
+    if body.size > MAX_SIZE:
+        raise ModelError(
+            f"{name} has {body.size} operations when written out, more than {MAX_SIZE}: compute "
+            "what it uses several times as a tensor of its own"
+        )
 
 
-def _unguarded(e: Expr) -> Iterator[TensorLoad]:
-    if isinstance(e, TensorLoad):
-        yield e
-    if not (isinstance(e, Op) and e.name == "select"):
-        for c in children(e):
-            yield from _unguarded(c)
+def _outside(name: str, body: Expr, axes: Sequence[Axis], sources: Sequence[Tensor]) -> str | None:
+    """Why a kernel might read foreign memory; None where each index is proven to stay inside."""
+    tensors = {f"#{d}": t for d, t in enumerate(sources)}
+    known = Known(_ends(axes), lambda x: _values(tensors[x.tensor]))
+    texts = {key: t.name for key, t in tensors.items()}
+    for load, here in reads(body, known):
+        source = tensors[load.tensor]
+        for e in (x for i in load.indices for x in walk(i) if isinstance(x, Op)):
+            divides = e.name in ("floordiv", "ceildiv", "mod")
+            if divides and not isinstance(e.args[1], Const) and not here.positive(e.args[1]):
+                return (
+                    f"{name} reads {source.name} at {rename_loads(e, texts)}: the divisor may be 0 "
+                    "or less; keep it positive by te.maximum(.., 1)"
+                )
+        for d, (index, n) in enumerate(zip(load.indices, source.shape, strict=True)):
+            found = here.index(index, n)
+            if found.kind != "inside":
+                text = rename_loads(index, texts)
+                return (
+                    f"{name} reads {source.name} from {end(found.low)} to {end(found.high)} in "
+                    f"dimension {d} of extent {n} (index {text}): clamp the index by te.minimum "
+                    "and te.maximum, or guard the read by te.select"
+                )
+    return None
+
+
+def _ends(axes: Sequence[Axis]) -> dict[str, Interval]:
+    return {a.name: (0, int(a.extent.value) - 1) for a in axes if isinstance(a.extent, Const)}
+
+
+def _values(t: Tensor) -> Interval:
+    """Which integers a tensor may hold: where it is computed, those that its expression gives."""
+    if t.values is None:
+        op, sources = t.op, {f"#{d}": s for d, s in enumerate(t.inputs)}
+        found = DTYPE_RANGES.get(t.dtype, ANYTHING)
+        if isinstance(op, ComputeOp) and is_int(op.body) and op.combiner != "sum":
+            known = Known(_ends(op.axes + op.reduce_axes), lambda x: _values(sources[x.tensor]))
+            found = known.interval(op.body)
+        object.__setattr__(t, "values", found)
+    assert t.values is not None
+    return t.values
+
+
+def _in_turn(e: Expr) -> Expr:
+    """Tests one after the other where one of them reads a tensor: all(a, t[i]) as a, then t[i].
+
+    All parts of `and` and `or` are evaluated, but only one branch of a select.
+    """
+    memo: dict[Expr, Expr] = {}
+
+    def leaf(x: Expr) -> Expr | None:
+        if not isinstance(x, Op) or x.name not in ("and", "or") or not loads(x):
+            return None
+        *parts, value = (transform(a, leaf, memo) for a in x.args)
+        for part in reversed(parts):
+            if x.name == "and":
+                value = select(part, value, Const(False, "bool"))
+            else:
+                value = select(part, Const(True, "bool"), value)
+        return value
+
+    return transform(e, leaf, memo)
 
 
 def _collect(body: Expr, name: str) -> tuple[Expr, tuple[Tensor, ...]]:

@@ -92,9 +92,15 @@ def kept_share(op: ComputeOp, by_name: Mapping[str, Operation]) -> float:
 
 
 def _factors(e: Expr) -> list[Expr]:
-    if isinstance(e, Op) and e.name == "mul":
-        return [f for a in e.args for f in _factors(a)]
-    return [e]
+    out: list[Expr] = []
+    stack = [e]
+    while stack:
+        x = stack.pop()
+        if isinstance(x, Op) and x.name == "mul":
+            stack.extend(reversed(x.args))
+        else:
+            out.append(x)
+    return out
 
 
 def _masks(op: Operation, by_name: Mapping[str, Operation]) -> list[Mask]:

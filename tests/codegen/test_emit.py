@@ -240,6 +240,12 @@ def test_long_chains_of_maxima_compile() -> None:
 
 # ---- memory -------------------------------------------------------------------------------------
 
+
+def inside(at: te.Expr, n: int = 20) -> te.Expr:
+    """A place that is read from a tensor, kept inside of what it indexes."""
+    return te.minimum(te.maximum(at, 0), n - 1)
+
+
 READS: dict[str, tuple[tuple[int, ...], Body]] = {
     "contiguous": ((30,), lambda x, at, i: x[i + 3]),
     "reversed": ((30,), lambda x, at, i: x[29 - i]),
@@ -249,11 +255,11 @@ READS: dict[str, tuple[tuple[int, ...], Body]] = {
     "one element": ((20,), lambda x, at, i: x[7]),
     "a quotient": ((20,), lambda x, at, i: x[i // 3]),
     "a remainder": ((20,), lambda x, at, i: x[(i * 7) % 20]),
-    "a place from a tensor": ((20,), lambda x, at, i: x[at[i]]),
-    "a row from a tensor": ((20, 20), lambda x, at, i: x[at[i], i]),
-    "a column from a tensor": ((20, 20), lambda x, at, i: x[i, at[i]]),
-    "one row from a tensor": ((20, 20), lambda x, at, i: x[at[4], i]),
-    "a place from two tensors": ((40,), lambda x, at, i: x[at[i] + at[0]]),
+    "a place from a tensor": ((20,), lambda x, at, i: x[inside(at[i])]),
+    "a row from a tensor": ((20, 20), lambda x, at, i: x[inside(at[i]), i]),
+    "a column from a tensor": ((20, 20), lambda x, at, i: x[i, inside(at[i])]),
+    "one row from a tensor": ((20, 20), lambda x, at, i: x[inside(at[4]), i]),
+    "a place from two tensors": ((40,), lambda x, at, i: x[inside(at[i] + at[0], 40)]),
 }
 
 
@@ -271,7 +277,7 @@ def test_reads(name: str, dtype: str, lanes: int) -> None:
 
 def test_places_of_64_bits() -> None:
     x, at = te.placeholder((20,), name="X"), te.placeholder((9,), "int64", "at")
-    y = te.compute((9,), lambda i: x[at[i]], name="Y")
+    y = te.compute((9,), lambda i: x[inside(at[i])], name="Y")
     check(y, steps=in_vectors("Y", "i", 4), inputs={"at": np.arange(9)[::-1].copy()})
 
 
@@ -297,7 +303,9 @@ GUARDED: dict[str, Body] = {
     "within another": lambda x, at, p, i, j: te.select(
         i < 1, te.select(j < 1, x[(i + j) * FAR], 0.5), 1.5
     ),
-    "by a tensor": lambda x, at, p, i, j: te.select(p[j], x[at[j]], 0.5),
+    "by a tensor": lambda x, at, p, i, j: te.select(
+        te.all(p[j], at[j] >= 0, at[j] < 13), x[at[j]], 0.5
+    ),
     "in arithmetic": lambda x, at, p, i, j: te.abs(te.select(j < 1, x[j * FAR], 0.5)) * 4.0 + 1.0,
     "of integers": lambda x, at, p, i, j: te.cast(
         te.select(j < 1, te.cast(x[j * FAR], "int32") * 2, j) + i, "float32"

@@ -43,20 +43,16 @@ done:
 """
 # Each thread of three writes 100 + the number of threads at its own place.
 PARALLEL = """
-declare void @GOMP_parallel(ptr, ptr, i32, i32)
-declare i32 @omp_get_thread_num()
-declare i32 @omp_get_num_threads()
-define internal void @body(ptr %out) {
-  %thread = call i32 @omp_get_thread_num()
-  %threads = call i32 @omp_get_num_threads()
-  %value = add i32 %threads, 100
-  %place = getelementptr i32, ptr %out, i32 %thread
-  store i32 %value, ptr %place
+declare void @ansorlite_parallel(ptr, ptr, i64, i64)
+define internal void @body(ptr %out, i64 %thread, i64 %threads) {
+  %value = add i64 %threads, 100
+  %place = getelementptr i64, ptr %out, i64 %thread
+  store i64 %value, ptr %place
   ret void
 }
 define void @threads(ptr %args) {
   %out = load ptr, ptr %args
-  call void @GOMP_parallel(ptr @body, ptr %out, i32 3, i32 0)
+  call void @ansorlite_parallel(ptr @body, ptr %out, i64 3, i64 1)
   ret void
 }
 """
@@ -117,8 +113,8 @@ def test_axpy_runs_and_repeats() -> None:
 
 
 def test_parallel_region() -> None:
-    kernel = load_image(image(PARALLEL, "threads", Param("out", (3,), "int32", "output")))
-    out = aligned_copy(np.zeros(3, np.int32))
+    kernel = load_image(image(PARALLEL, "threads", Param("out", (3,), "int64", "output")))
+    out = aligned_copy(np.zeros(3, np.int64))
     kernel.run([out])
     expected = [101, 0, 0] if openmp.runtime().is_serial else [103, 103, 103]
     assert out.tolist() == expected
@@ -179,11 +175,16 @@ def test_pointers_are_checked() -> None:
         kernel.run([x[:-1], x])
     with pytest.raises(ValueError, match="not C-contiguous"):
         kernel.run([aligned_empty((2 * N,), "float32")[::2], x])
-    shifted = aligned_empty((N + 1,), "float32")[1:]
+    with pytest.raises(ValueError, match="not a multiple of 4"):
+        kernel.run([x.ctypes.data + 2, x])
+
+
+def test_packed_memory_is_aligned_to_lines() -> None:
+    packed = Param("x", (N,), "float32", "derived")
+    kernel = load_image(image(AXPY, "axpy", packed, Param("y", (N,), "float32", "output")))
+    y = aligned_copy(np.zeros(N, np.float32))
     with pytest.raises(ValueError, match="not a multiple of 64"):
-        kernel.run([shifted, x])
-    with pytest.raises(ValueError, match="not a multiple of 64"):
-        kernel.run([x.ctypes.data + 4, x])
+        kernel.run([aligned_empty((N + 1,), "float32")[1:], y])
 
 
 def test_arrays_are_checked_against_the_packed_shape() -> None:

@@ -1,77 +1,169 @@
-"""Finding an OpenMP runtime, and the serial one that stands in for it."""
+"""The pool of threads: regions, its environment variables, forks, and that idle threads sleep."""
 
 import ctypes
-import warnings
-from pathlib import Path
+import os
+import threading
+import time
+from collections.abc import Iterator
 
 import pytest
 
 from ansorlite.codegen import openmp
+from ansorlite.codegen.compile import compile_module
+from ansorlite.codegen.threads import MAX_THREADS, SYMBOLS, threads_ir
+from ansorlite.settings import settings
+from ansorlite.target import Target
 
-BODY = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+BODY = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
+ALL = 1  # exactly so many threads
 
 
-def parallel(runtime: openmp.OpenMP, threads: int) -> list[tuple[int, int]]:
-    """(thread, threads) as seen by every thread of a parallel region, sorted."""
-    thread_num = ctypes.CFUNCTYPE(ctypes.c_int)(runtime.addresses["omp_get_thread_num"])
-    num_threads = ctypes.CFUNCTYPE(ctypes.c_int)(runtime.addresses["omp_get_num_threads"])
-    prototype = ctypes.CFUNCTYPE(None, BODY, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)
+def region(runtime: openmp.Runtime, threads: int, mode: int = ALL) -> list[tuple[int, int]]:
+    """(thread, threads) as seen by every thread of a region, sorted."""
+    prototype = ctypes.CFUNCTYPE(None, BODY, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
     seen: list[tuple[int, int]] = []
-    body = BODY(lambda _: seen.append((thread_num(), num_threads())))
-    prototype(runtime.addresses["GOMP_parallel"])(body, None, threads, 0)
+    body = BODY(lambda _, me, n: seen.append((me, n)))
+    prototype(runtime.addresses["ansorlite_parallel"])(body, None, threads, mode)
     return sorted(seen)
 
 
-def test_the_runtime_starts_the_threads_asked_for() -> None:
-    runtime = openmp.runtime()
-    if runtime.is_serial:
-        pytest.skip("no OpenMP runtime on this machine")
-    assert parallel(runtime, 3) == [(0, 3), (1, 3), (2, 3)]
-    assert openmp.runtime() is runtime
+@pytest.fixture
+def four() -> Iterator[openmp.Runtime]:
+    """The process's pool with four threads."""
+    before = openmp.max_threads()
+    openmp.set_num_threads(4)
+    yield openmp.runtime()
+    openmp.set_num_threads(before)
 
 
-def test_number_of_threads_can_be_set() -> None:
+def whole(n: int) -> list[tuple[int, int]]:
+    return [(k, n) for k in range(n)]
+
+
+def test_a_region_runs_on_the_threads_asked_for(four: openmp.Runtime) -> None:
+    assert openmp.runtime() is four and not four.is_serial
+    for n in (1, 2, 3, 4, 3, 1, 4):
+        assert region(four, n) == whole(n)
+    assert region(four, 6) == whole(6)  # more than the usual limit
+    assert max(n for _, n in region(four, 6, mode=0)) == 4  # where none is asked to be there
+
+
+def test_threads_that_are_late_are_not_waited_for(four: openmp.Runtime) -> None:
+    for _ in range(50):
+        seen = region(four, 4, mode=0)
+        assert seen[0] == (0, 4) and len(seen) <= 4  # each at most once, and the caller
+        assert len({me for me, _ in seen}) == len(seen)
+
+
+def test_regions_inside_of_regions_and_beside_them_run_on_their_own_thread(
+    four: openmp.Runtime,
+) -> None:
+    prototype = ctypes.CFUNCTYPE(None, BODY, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
+    parallel = prototype(four.addresses["ansorlite_parallel"])
+    inner: list[list[tuple[int, int]]] = []
+    body = BODY(lambda _, me, n: inner.append(region(four, 4)))
+    parallel(body, None, 3, ALL)
+    assert inner == [[(0, 1)]] * 3
+    results: list[bool] = []
+
+    def caller() -> None:
+        results.append(all(region(four, 4, mode=0)[0][0] == 0 for _ in range(100)))
+
+    callers = [threading.Thread(target=caller) for _ in range(6)]
+    for c in callers:
+        c.start()
+    for c in callers:
+        c.join()
+    assert results == [True] * 6
+
+
+def test_a_child_of_a_fork_has_threads_of_its_own(four: openmp.Runtime) -> None:
+    assert region(four, 4) == whole(4)
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if region(four, 4) == whole(4) and region(four, 2) == whole(2) else 1)
+    for _ in range(20):
+        assert region(four, 4) == whole(4)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_threads_end_when_they_are_told_to_and_start_again(four: openmp.Runtime) -> None:
+    region(four, 4)
+    before = len(os.listdir("/proc/self/task"))
+    ctypes.CFUNCTYPE(None)(four.addresses["ansorlite_stop_threads"])()
+    assert len(os.listdir("/proc/self/task")) <= before - 3
+    assert region(four, 4) == whole(4)
+
+
+def test_idle_threads_sleep(four: openmp.Runtime) -> None:
+    region(four, 4)
+    spent = time.process_time()
+    time.sleep(0.2)
+    assert time.process_time() - spent < 0.1  # three threads that look for work would need 0.4
+
+
+def test_numbers_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     before = openmp.max_threads()
     try:
         openmp.set_num_threads(3)
-        assert openmp.max_threads() == (1 if openmp.runtime().is_serial else 3)
+        assert openmp.max_threads() == 3
+        openmp.set_num_threads(10**6)
+        assert openmp.max_threads() == MAX_THREADS
     finally:
         openmp.set_num_threads(before)
-    with pytest.raises(ValueError, match="cannot use 0 threads"):
+    with pytest.raises(ValueError, match="cannot use 0 threads: at least 1"):
         openmp.set_num_threads(0)
 
 
-def test_serial_runtime_runs_the_body_once_on_this_thread() -> None:
-    serial = openmp.serial_runtime()
-    assert serial.is_serial and set(serial.addresses) == set(openmp.SYMBOLS)
-    assert parallel(serial, 8) == [(0, 1)]
+@pytest.mark.parametrize(
+    ("env", "threads"),
+    [
+        ({}, 6),
+        ({"OMP_NUM_THREADS": "3"}, 3),
+        ({"OMP_NUM_THREADS": " 2,4 "}, 2),
+        ({"OMP_NUM_THREADS": "many"}, 6),
+        ({"OMP_NUM_THREADS": "8", "OMP_THREAD_LIMIT": "5"}, 5),
+        ({"OMP_THREAD_LIMIT": "4"}, 4),
+        ({"OMP_NUM_THREADS": "999999"}, MAX_THREADS),
+    ],
+)
+def test_openmp_variables(
+    env: dict[str, str], threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ANSORLITE_NUM_THREADS", raising=False)
+    settings.cache_clear()
+    assert openmp.default_threads(env, Target(cores=6)) == threads
+    monkeypatch.setenv("ANSORLITE_NUM_THREADS", "7")
+    settings.cache_clear()
+    assert openmp.default_threads({"OMP_NUM_THREADS": "3"}, Target(cores=6)) == 7
+    monkeypatch.undo()
+    settings.cache_clear()
 
 
-def test_no_library_means_serial_and_one_warning(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(openmp, "LIBRARY_NAMES", ("libnothing.so.1",))
-    monkeypatch.setattr(openmp, "_system_libraries", lambda: iter(()))
-    monkeypatch.setattr(openmp, "_site_packages", list)
+def test_a_system_without_threads_runs_regions_on_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(target: Target) -> bytes:
+        raise ValueError("no threads on plan9")
+
+    monkeypatch.setattr(openmp, "pool_object", none)
     openmp.runtime.cache_clear()
     try:
-        with pytest.warns(UserWarning, match="install libgomp"):
-            assert openmp.runtime().is_serial
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            assert openmp.runtime().is_serial
+        with pytest.warns(UserWarning, match="kernels run on one thread: no threads on plan9"):
+            serial = openmp.runtime()
     finally:
         openmp.runtime.cache_clear()
+    assert serial.is_serial and set(serial.addresses) == set(SYMBOLS)
+    assert region(serial, 4) == [(0, 1)]
 
 
-def test_a_library_without_the_functions_is_refused() -> None:
-    assert openmp.load("libnothing.so.1") is None
-    assert openmp.load("libc.so.6") is None
+@pytest.mark.parametrize(
+    "triple",
+    ["x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu", "arm64-apple-darwin23.0.0"],
+)
+def test_the_pool_compiles_for_other_machines(triple: str) -> None:
+    target = Target(triple=triple, cpu="generic", features="")
+    assert compile_module(threads_ir(target), target)
 
 
-def test_runtimes_inside_wheels_are_found(tmp_path: Path) -> None:
-    names = ["scikit_learn.libs/libgomp-a34b3233.so.1.0.0", "torch/lib/libiomp5.so"]
-    for name in [*names, "numpy.libs/libopenblas.so"]:
-        path = tmp_path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch()
-    assert list(openmp._wheel_libraries([tmp_path])) == [str(tmp_path / n) for n in names]
-    assert any(p.name == "site-packages" for p in openmp._site_packages())
+def test_unknown_systems_have_no_pool() -> None:
+    with pytest.raises(ValueError, match="no threads on x86_64-pc-windows-msvc"):
+        threads_ir(Target(triple="x86_64-pc-windows-msvc"))

@@ -35,6 +35,8 @@ def test_products_with_a_zero_are_zero() -> None:
     assert not is_zero(guarded * x[0], {"i": (1, 1)})
     assert not is_zero(guarded * x[0], {})
     assert is_zero(Const(0.0, "float32"), {}) and not is_zero(x[0], {})
+    # a zero that is written as a factor is multiplied: infinity times it is NaN
+    assert not is_zero(x[0] * 0.0, {}) and not is_zero(0.0 * guarded, {})
 
 
 def test_a_sum_skips_zeros_where_it_is_unrolled() -> None:

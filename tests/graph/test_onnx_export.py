@@ -73,6 +73,23 @@ def test_optimized_graphs_are_refused() -> None:
         export_onnx(optimize(b.finish([y])))
 
 
+@pytest.mark.parametrize("name", ["a\nb", 'a"*/', "\0", "é 日本", "x" * 10_000, "y.min"])
+def test_names_are_kept(name: str) -> None:
+    b = GraphBuilder(name)
+    y = b.emit("clip", [b.input(name, (4,))], "y", min=-1.0, max=1.0)
+    again = load_onnx(export_onnx(b.finish([y])).SerializeToString())
+    assert (again.name, again.inputs) == (name, (name,))
+    x = np.asarray([-3, -1, 0.5, 2], np.float32)
+    np.testing.assert_array_equal(evaluate(again, [x])[0], np.clip(x, -1, 1))
+
+
+@pytest.mark.parametrize(("name", "why"), [("\ud800", "is no UTF-8 text"), ("", "has no name")])
+def test_names_that_onnx_cannot_hold(name: str, why: str) -> None:
+    b = GraphBuilder("net")
+    with pytest.raises(ModelError, match=why):
+        export_onnx(b.finish([b.emit("relu", [b.input(name, (2,))])]))
+
+
 def test_without_onnx_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     b = GraphBuilder("any")
     graph = b.finish([b.emit("relu", [b.input("x", (2,))])])

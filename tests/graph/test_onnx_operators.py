@@ -1,6 +1,7 @@
 """Every imported operator against onnx's reference evaluator: import, passes and partition."""
 
 import math
+from typing import Any
 
 import numpy as np
 import onnx
@@ -420,3 +421,48 @@ def test_reshape_to_a_computed_shape_needs_no_node() -> None:
     assert [n.op for n in loaded.nodes] == ["reshape"]
     (x,) = random_inputs([(5, 3, 4)])
     np.testing.assert_array_equal(evaluate(loaded, [x])[0], x.reshape(5, 12))
+
+
+def resized(n: int, scale: float = 0.0, size: int = 0, opset: int = 18, **attrs: Any) -> list[int]:
+    """The elements 0..n-1 resized to their nearest."""
+    given = {"s": np.asarray([scale], np.float32)} if scale else {"z": int64(size)}
+    inputs = ["x", "s"] if opset < 11 else ["x", "", "s"] if scale else ["x", "", "", "z"]
+    node = onnx.helper.make_node("Resize", inputs, ["y"], mode="nearest", **attrs)
+    info = onnx.helper.make_tensor_value_info
+    graph = onnx.helper.make_graph(
+        [node],
+        "net",
+        [info("x", onnx.TensorProto.FLOAT, [n])],
+        [info("y", onnx.TensorProto.FLOAT, None)],
+        [onnx.numpy_helper.from_array(v, k) for k, v in given.items()],
+    )
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)])
+    (out,) = evaluate(load_onnx(model), [np.arange(n, dtype=np.float32)])
+    return [int(v) for v in out]
+
+
+def test_extents_come_from_scales_of_single_precision() -> None:
+    """20 * float32(0.7) is 14 in float32, 13.99... in float64; what onnxruntime has is 14."""
+    for n, scale, out in ((20, 0.7, 14), (10, 1.3, 13), (30, 0.1, 3), (7, 1 / 7, 1), (9, 0.3, 2)):
+        assert len(resized(n, scale)) == out
+
+
+def test_positions_are_rounded_in_single_precision() -> None:
+    """All as onnxruntime 1.31 has them; exact or float64 positions differ in the last cases."""
+    half = {"coordinate_transformation_mode": "half_pixel"}
+    plain = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+    assert resized(6, 0.6, **plain) == [0, 1, 3]
+    assert resized(26, size=7, nearest_mode="round_prefer_ceil", **half) == [
+        1,
+        5,
+        9,
+        13,
+        16,
+        20,
+        24,
+    ]
+    up = resized(28, 0.3, nearest_mode="round_prefer_ceil", **half)
+    assert up == [1, 5, 8, 11, 15, 18, 21, 24]
+    assert resized(8, 0.4, opset=10) == [0, 3, 5]
+    torch = {"coordinate_transformation_mode": "pytorch_half_pixel"}
+    assert resized(7, 0.2, nearest_mode="round_prefer_ceil", **torch) == [0]

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from ansorlite.ir.expr import Expr, Var, ceildiv, compare, floordiv, maximum, minimum, mod, wrap
+from ansorlite.ir.expr import Expr, Var, ceildiv, compare, floordiv, mod, wrap
+from ansorlite.ir.extremum import maximum, minimum
 from ansorlite.ir.logic import all_of, any_of, negate, select
 
 Tree = tuple[Any, ...]

@@ -22,12 +22,10 @@ from ansorlite.ir.expr import (
     compare,
     divide,
     floordiv,
-    maximum,
-    minimum,
     mod,
-    provably_nonneg,
     wrap,
 )
+from ansorlite.ir.extremum import maximum, minimum, provably_nonneg
 from ansorlite.ir.logic import all_of, any_of, call, negate, select
 from ansorlite.ir.traverse import loads, substitute, walk
 

@@ -25,7 +25,8 @@ from random_trees import (
     value,
 )
 
-from ansorlite.ir.expr import Const, Expr, provably_nonneg, sub
+from ansorlite.ir.expr import Const, Expr, sub
+from ansorlite.ir.extremum import provably_nonneg
 from ansorlite.ir.ranges import Evaluator, Interval, bounds, coefficient, simplify
 from ansorlite.ir.traverse import substitute
 

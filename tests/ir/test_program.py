@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from ansorlite.errors import ScheduleError
-from ansorlite.ir.expr import Const, Expr, Load, Op, Var, ceildiv, maximum, minimum
+from ansorlite.ir.expr import Const, Expr, Load, Op, Var, ceildiv
+from ansorlite.ir.extremum import maximum, minimum
 from ansorlite.ir.interpret import concrete_shape, interpret
 from ansorlite.ir.layout import Layout
 from ansorlite.ir.program import (

@@ -2,7 +2,8 @@
 
 import pytest
 
-from ansorlite.ir.expr import Const, Expr, Var, ceildiv, coefficients, minimum
+from ansorlite.ir.expr import Const, Expr, Var, ceildiv, coefficients
+from ansorlite.ir.extremum import minimum
 from ansorlite.ir.program import Buffer, For, Program, Stmt, Store, walk
 from ansorlite.ir.tidy import tidy
 

@@ -39,6 +39,12 @@ def obey() -> Callable[[tuple[str, Any]], Any]:
             case "print and crash":
                 print(argument, flush=True)
                 os.kill(os.getpid(), signal.SIGABRT)
+            case "signal me once":
+                notes, number = argument
+                if not os.path.exists(notes):
+                    with open(notes, "w"):
+                        os.kill(os.getpid(), number)
+                return os.getpid()
             case "crash":
                 ctypes.string_at(8)
             case "sleep":
@@ -69,6 +75,17 @@ def die_at_start() -> Callable[[Any], Any]:
     print("no luck today", flush=True)
     os.kill(os.getpid(), signal.SIGABRT)
     raise AssertionError
+
+
+def signalled_at_start(notes: str, times: int, number: int) -> Callable[[tuple[str, Any]], Any]:
+    """Obeys, but the first so many children signal themselves while they start."""
+    with open(notes, "a") as file:
+        file.write(f"{os.getpid()}\n")
+    with open(notes) as file:
+        if len(file.readlines()) <= times:
+            print("not this time", flush=True)
+            os.kill(os.getpid(), number)
+    return obey()
 
 
 def never_ready() -> Callable[[Any], Any]:

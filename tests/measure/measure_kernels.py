@@ -140,18 +140,18 @@ def check_spec(seed: int = 0) -> CheckSpec:
 
 
 def threads_kernel() -> KernelImage:
-    """One that writes how many threads OpenMP would use."""
+    """One that writes how many threads kernels may use."""
     text = """
-declare i32 @omp_get_max_threads()
+declare i64 @ansorlite_threads()
 define void @threads(ptr %args) {
   %out = load ptr, ptr %args
-  %n = call i32 @omp_get_max_threads()
-  store i32 %n, ptr %out
+  %n = call i64 @ansorlite_threads()
+  store i64 %n, ptr %out
   ret void
 }
 """
     target = Target.detect()
-    params = (Param("threads", (1,), "int32", "output"),)
+    params = (Param("threads", (1,), "int64", "output"),)
     return KernelImage(compile_module(text, target), "threads", params, target.triple, target.cpu)
 
 

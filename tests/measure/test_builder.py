@@ -2,12 +2,14 @@
 
 import os
 import pickle
+import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from measure_entries import Counted, Unpackable
 
-from ansorlite.errors import AnsorliteError
+from ansorlite.errors import AnsorliteError, UsageError
 from ansorlite.measure.builder import BuildOutcome, PoolBuilder
 from ansorlite.measure.result import Status
 
@@ -122,6 +124,28 @@ def test_an_entry_that_does_not_exist_is_an_error_of_its_own() -> None:
         pytest.raises(AnsorliteError, match="builder 0 cannot start: 'measure_entries:missing'"),
     ):
         pool.build([("echo", 1)])
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGSTOP])
+def test_what_somebody_else_killed_or_stopped_is_built_again(tmp_path: Path, number: int) -> None:
+    with PoolBuilder(2, timeout_s=2.0, entry=ENTRY) as pool:
+        requests = [("echo", 1), ("signal me once", (str(tmp_path / "note"), number)), ("echo", 2)]
+        outcomes = pool.build(requests)
+        assert [o.status for o in outcomes] == [Status.OK] * 3 and outcomes[1].image
+
+
+def test_workers_that_are_killed_while_they_start_cost_no_request() -> None:
+    with PoolBuilder(2, entry=ENTRY) as pool:
+        for worker in pool._workers:
+            assert worker.starting and worker._child is not None
+            worker._child.process.kill()
+        assert values(pool.build([("echo", k) for k in range(5)])) == [0, 1, 2, 3, 4]
+
+
+def test_numbers_of_processes_and_seconds_that_make_no_sense() -> None:
+    for n, timeout_s in ((0, 1.0), (-1, 1.0), (1, 0.0), (1, float("nan"))):
+        with pytest.raises(UsageError, match=r"at least 1|give it some seconds"):
+            PoolBuilder(n, timeout_s=timeout_s, entry=ENTRY)
 
 
 def test_usable_again_after_close(pool: PoolBuilder) -> None:

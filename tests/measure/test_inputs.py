@@ -14,11 +14,20 @@ from ansorlite.measure.inputs import SMALL_INT, index_limits, random_inputs
 N_TABLE, N_INDEX, WIDTH = 11, 40, 3
 
 
+def clamped(at: Expr, n: int) -> Expr:
+    return te.minimum(te.maximum(at, 0), n - 1)
+
+
 def gather(index: Callable[[Expr, Expr], Expr], dtype: str = "int32") -> te.ComputeDAG:
-    """out[i, j] = table[index(ids[i], j), j]"""
+    """out[i, j] = table[index(ids[i], j), j], where there is such a row"""
     table = te.placeholder((N_TABLE, WIDTH), name="table")
     ids = te.placeholder((N_INDEX,), dtype=dtype, name="ids")
-    out = te.compute((N_INDEX, WIDTH), lambda i, j: table[index(ids[i], j), j], name="out")
+
+    def row(i: Expr, j: Expr) -> Expr:
+        at = index(ids[i], j)
+        return te.select(te.all(at >= 0, at < N_TABLE), table[at, j], 0.0)
+
+    out = te.compute((N_INDEX, WIDTH), row, name="out")
     return te.ComputeDAG([out])
 
 
@@ -96,7 +105,7 @@ def test_a_cast_index_and_one_through_a_stage() -> None:
     assert index_limits(gather(lambda x, j: te.cast(x, "int32"), "int64")) == {"ids": N_TABLE}
     table = te.placeholder((N_TABLE,), name="table")
     ids = te.placeholder((N_INDEX,), dtype="int32", name="ids")
-    tidy = te.compute((N_INDEX,), lambda i: te.maximum(ids[i], 0), name="tidy")
+    tidy = te.compute((N_INDEX,), lambda i: clamped(ids[i], N_TABLE), name="tidy")
     dag = te.ComputeDAG([te.compute((N_INDEX,), lambda i: table[tidy[i]], name="out")])
     assert index_limits(dag) == {"ids": N_TABLE}
 
@@ -104,5 +113,7 @@ def test_a_cast_index_and_one_through_a_stage() -> None:
 def test_the_smallest_of_several_tables_counts() -> None:
     small, large = te.placeholder((5,), name="s"), te.placeholder((50,), name="l")
     ids = te.placeholder((N_INDEX,), dtype="int32", name="ids")
-    out = te.compute((N_INDEX,), lambda i: small[ids[i]] + large[ids[i]], name="out")
+    out = te.compute(
+        (N_INDEX,), lambda i: small[clamped(ids[i], 5)] + large[clamped(ids[i], 50)], name="out"
+    )
     assert index_limits(te.ComputeDAG([out])) == {"ids": 5}

@@ -2,7 +2,10 @@
 
 import gc
 import os
+import resource
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -12,7 +15,7 @@ from pathlib import Path
 import pytest
 from measure_processes import alive, eventually, read_pids, start_script
 
-from ansorlite.errors import AnsorliteError
+from ansorlite.errors import AnsorliteError, MachineError
 from ansorlite.measure.worker import Worker
 
 LONG_S = 60.0
@@ -125,8 +128,103 @@ def test_a_child_that_cannot_start_is_an_error(
 
 def test_a_start_that_hangs_is_an_error() -> None:
     w = Worker("measure_entries:never_ready", start_timeout_s=0.5)
-    with w, pytest.raises(AnsorliteError, match=r"not ready after 0\.5 s"):
+    with w, pytest.raises(MachineError, match=r"not ready after 0\.5 s.*last of 3 tries"):
         w.call(1, LONG_S)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGABRT, signal.SIGSTOP])
+def test_a_child_that_is_killed_or_stopped_while_it_starts_is_replaced(
+    tmp_path: Path, number: int
+) -> None:
+    notes = tmp_path / "starts"
+    with Worker("measure_entries:signalled_at_start", (str(notes), 2, number)) as w:
+        assert w.call(("echo", 7), LONG_S).value == 7
+        assert w.generation == 3
+        first, second, third = map(int, notes.read_text().split())
+        assert not alive(first) and not alive(second) and alive(third)
+
+
+def test_several_failed_starts_in_a_row_are_an_error_with_the_childs_words(tmp_path: Path) -> None:
+    notes = tmp_path / "starts"
+    w = Worker("measure_entries:signalled_at_start", (str(notes), 99, signal.SIGKILL), name="w")
+    with w:
+        text = "w cannot start: killed by SIGKILL; it printed: not this time .*last of 3 tries"
+        with pytest.raises(MachineError, match=text):
+            w.call(("echo", 7), LONG_S)
+        assert len(notes.read_text().split()) == 3
+        assert not any(alive(int(pid)) for pid in notes.read_text().split())
+        with pytest.raises(MachineError, match="cannot start"):  # and may be tried again
+            w.call(("echo", 7), LONG_S)
+
+
+def test_a_start_that_succeeds_ends_the_row(worker: Worker) -> None:
+    for _ in range(5):
+        worker.close()
+        worker.start()
+        assert worker._child is not None
+        worker._child.process.kill()
+        assert worker.call(("echo", 1), LONG_S).value == 1
+
+
+@pytest.mark.parametrize(
+    ("number", "outside"),
+    [
+        (signal.SIGKILL, True),
+        (signal.SIGTERM, True),
+        (signal.SIGHUP, True),
+        (signal.SIGSEGV, False),
+        (signal.SIGABRT, False),
+        (signal.SIGSTOP, True),
+    ],
+)
+def test_a_reply_tells_who_ended_the_child(
+    worker: Worker, tmp_path: Path, number: int, outside: bool
+) -> None:
+    request = ("signal me once", (str(tmp_path / "note"), number))
+    reply = worker.call(request, 1.0)
+    assert (reply.kind in ("crash", "timeout"), reply.outside) == (True, outside)
+    assert ("a signal stopped it" in reply.error) == (number == signal.SIGSTOP)
+
+
+def test_closed_standard_streams_of_the_owner() -> None:
+    """Sockets and files that get their descriptors stay apart from the child's own streams."""
+    code = (
+        "import os\n"
+        "for fd in (0, 1, 2): os.close(fd)\n"
+        "from ansorlite.measure.worker import Worker\n"
+        "with Worker('measure_entries:obey') as w:\n"
+        "    found = w.call(('print', 'hello'), 60), w.call(('echo', 3), 60)\n"
+        "    crash = w.call(('print and crash', 'odd'), 60)\n"
+        "os._exit(0 if found[1].value == 3 and 'odd' in crash.error else 1)\n"
+    )
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    assert subprocess.run([sys.executable, "-c", code], env=env, timeout=120).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "least", "advice"),
+    [(resource.RLIMIT_NOFILE, 24, "ulimit -n"), (resource.RLIMIT_NPROC, 0, "ulimit -u")],
+)
+def test_limits_of_the_system_are_named(kind: int, least: int, advice: str) -> None:
+    if kind == resource.RLIMIT_NPROC and os.geteuid() == 0:
+        pytest.skip("root may start as many processes as it likes")
+    code = (
+        "import resource, sys\n"
+        "from ansorlite.errors import MachineError\n"
+        "from ansorlite.measure.worker import Worker\n"
+        f"resource.setrlimit({kind}, ({least}, {least}))\n"
+        "workers = [Worker('measure_entries:obey') for _ in range(99)]\n"
+        "try:\n"
+        "    for w in workers: w.start()\n"
+        "except MachineError as error:\n"
+        "    print(error)\n"
+    )
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    run = subprocess.run(
+        [sys.executable, "-c", code], env=env, timeout=120, capture_output=True, text=True
+    )
+    assert (run.returncode, run.stderr) == (0, "")
+    assert run.stdout.startswith("cannot start worker: ") and advice in run.stdout
 
 
 def test_an_interrupted_call_leaves_no_stale_answer(worker: Worker) -> None:

@@ -301,7 +301,8 @@ def _read(b: _Builder, axes: Axes, dtype: str, old: Sequence[Known]) -> Known:
         where = b.placeholder([axes[0][1]] if axes else [1], b.pick(["int32", "int64"]))
         b.gathers[where.what.name] = shape[0]
         b.sources.remove(where)
-        own.insert(0, where.what[axes[0][0] if axes else 0])
+        place = where.what[axes[0][0] if axes else 0]
+        own.insert(0, te.minimum(te.maximum(place, 0), shape[0] - 1))
     return _load(b, b.placeholder(shape, dtype, constant=b.chance(30)), own, guards)
 
 

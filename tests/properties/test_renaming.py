@@ -8,14 +8,14 @@ from random_dags import seeded_dag
 
 from ansorlite import te
 from ansorlite.ir.expr import Var
-from ansorlite.ir.traverse import substitute
+from ansorlite.ir.traverse import rename_loads, substitute
 from ansorlite.schedule.lower import lower
 from ansorlite.schedule.naming import Renaming, canonical_names
 from ansorlite.schedule.state import complete_state
 from ansorlite.space.plain import plain_state
 from ansorlite.space.sketch import Sketch, sketches
 from ansorlite.target import Target
-from ansorlite.te.dag import ComputeDAG, rename_loads
+from ansorlite.te.dag import ComputeDAG
 from ansorlite.te.tensor import Axis, ComputeOp, Operation
 
 # Many cores, so that reductions are worth factoring even where there is little else to share.

@@ -50,6 +50,22 @@ def test_every_pass_is_told() -> None:
         assert f"# {step.__name__}" in text
 
 
+ODD = ['a"b', "a\nb", "<&>", "\0", "\x1b[31m", "\ud800", "\u202e", "", "x" * 10_000, "日本"]
+
+
+@pytest.mark.parametrize("name", ODD, ids=range(len(ODD)))
+def test_any_name_is_text(name: str) -> None:
+    builder = GraphBuilder(name)
+    x = builder.input(name, (8, 8))
+    y = builder.emit("matmul", [builder.emit("relu", [x], f"{name}!"), x], f"{name}?")
+    graph = builder.finish([y, builder.emit("reshape", [y], f"{name} view", shape=(64,))])
+    root = ET.fromstring(network_stage(graph, "svg").encode("utf-8"))
+    assert all(len(t.text or "") <= 28 for t in root.iter(f"{SVG}text"))
+    for stage in ("passes", "partition"):
+        assert network_stage(graph, stage).replace("\n", "").isprintable()
+    assert str(graph).count("\n") == 5 and network_stage(graph, "partition").count("\n") == 5
+
+
 def test_an_unknown_stage_is_named() -> None:
     with pytest.raises(AnsorliteError, match="passes, partition, svg"):
         network_stage(two_branches(), "dag")

@@ -44,6 +44,13 @@ def test_tasks_with_totals() -> None:
     assert task_table(rows, 2e11) == TASKS
 
 
+def test_a_name_stays_on_its_line() -> None:
+    for name in ("a\nb", "\x1b[2J", "\u202e", "x" * 10_000):
+        text = task_table([TaskRow(name, 1.0, 1, 1e-3, 8)])
+        assert text.count("\n") == 4 and text.replace("\n", "").isprintable()
+        assert max(map(len, text.split("\n"))) < 120
+
+
 @pytest.mark.parametrize("latency", [None, math.inf])
 def test_a_total_over_an_unknown_latency_is_unknown(latency: float | None) -> None:
     assert task_table([CONV, TaskRow("", 4.2e8, 1, latency, 64)]) == UNKNOWN

@@ -83,6 +83,9 @@ def test_unknown_names_are_errors() -> None:
     step = {"step": "split", "stage": "C", "axis": "i", "factors": [2]}
     with pytest.raises(ScheduleError, match="no operation"):
         names.inverse.steps([step])  # not canonical
+    for odd in ({"step": "split", "stage": 5}, {"step": "split", "axis": "i"}, "split"):
+        with pytest.raises(ScheduleError, match="lacks a field, or has a number"):
+            names.inverse.steps([odd])  # type: ignore[list-item]
 
 
 def test_names_that_would_be_ambiguous_are_not_given() -> None:

@@ -53,6 +53,10 @@ def region(state: State) -> tuple[str, int, int]:
     return shape, claimed[stages.index("P")], counts["P"]
 
 
+def inside(at: te.Expr) -> te.Expr:
+    return te.minimum(te.maximum(at, 0), N - 1)
+
+
 CASES: dict[str, tuple[int, Body, str, str]] = {
     "one element": (2, lambda p, i, j, r, at: p[i, j], "j", "1 1"),
     "a row": (2, lambda p, i, j, r, at: p[i, j], "i.2", "1 8"),
@@ -69,8 +73,8 @@ CASES: dict[str, tuple[int, Body, str, str]] = {
     "the sum of two axes": (1, lambda p, i, j, r, at: p[i + j + r], "i.1", "11"),
     "a quotient": (1, lambda p, i, j, r, at: p[(i + j) // 2], "i.1", "24"),
     "a remainder": (1, lambda p, i, j, r, at: p[i % 3], "i.1", "24"),
-    "a place read from a tensor": (2, lambda p, i, j, r, at: p[at[r], j], "i.1", "24 8"),
-    "one place read from a tensor": (2, lambda p, i, j, r, at: p[at[2], j], "i.1", "24 8"),
+    "a place read from a tensor": (2, lambda p, i, j, r, at: p[inside(at[r]), j], "i.1", "24 8"),
+    "one place read from a tensor": (2, lambda p, i, j, r, at: p[inside(at[2]), j], "i.1", "24 8"),
     "outside of the tensor": (
         1,
         lambda p, i, j, r, at: te.select(i + r >= 2, p[i + r - 2], 0.0),

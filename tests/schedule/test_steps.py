@@ -286,6 +286,28 @@ def test_unknown_steps_and_fields() -> None:
         step_from_json({"step": "fuse_all"})
     with pytest.raises(ScheduleError, match=r"step cache_write has fields .*colour.*, not "):
         step_from_json({"step": "cache_write", "stage": "C", "colour": 1})
+    with pytest.raises(ScheduleError, match="unknown schedule step '5'"):
+        step_from_json({"step": 5})
+
+
+@pytest.mark.parametrize(
+    ("step", "field"),
+    [
+        ({"step": "cache_write", "stage": 5}, "stage of step cache_write is '5'"),
+        ({"step": "cache_write", "stage": None}, "stage"),
+        ({"step": "cache_write", "stage": ["C"]}, "stage"),
+        ({"step": "split", "stage": "C", "axis": "i", "factors": 4}, "factors"),
+        ({"step": "split", "stage": "C", "axis": "i", "factors": [2.0]}, "factors"),
+        ({"step": "split", "stage": "C", "axis": "i", "factors": [True]}, "factors"),
+        ({"step": "split", "stage": "C", "axis": "i", "factors": [[2]]}, "factors"),
+        ({"step": "reorder", "stage": "C", "order": "ij"}, "order"),
+        ({"step": "reorder", "stage": "C", "order": ["i", 1]}, "order"),
+        ({"step": "annotate", "stage": "C", "iterator": "i", "key": {}, "value": 1}, "key"),
+    ],
+)
+def test_fields_of_another_type(step: dict[str, Any], field: str) -> None:
+    with pytest.raises(ScheduleError, match=f"field {field}"):
+        step_from_json(step)
 
 
 def test_a_state_read_from_json_is_checked_when_it_is_used() -> None:

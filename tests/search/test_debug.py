@@ -86,6 +86,21 @@ def test_dump(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert "ansorlite_kernel:" in texts["asm.txt"]
 
 
+@pytest.mark.parametrize("name", ["../../up", "日" * 200, "n\0l\n\x1b[2J", "\ud800", "x" * 10_000])
+def test_any_name_is_dumped(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace = Trace(1, tmp_path / "dump")
+    task = matmul(16, name=name)
+    trace.task(task, [])
+    trace.best(task, plain_state(task.dag, task.target))
+    files = list((tmp_path / "dump").iterdir())
+    assert len(files) == 7 and list(tmp_path.iterdir()) == [tmp_path / "dump"]
+    for file in files:
+        assert file.name.isascii() and len(file.name) < 110
+        assert file.read_text(encoding="utf-8").replace("\n", "").replace("\t", "").isprintable()
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and said.strip("\n").isprintable()
+
+
 def test_a_dump_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     trace = Trace(0, tmp_path / "file" / "below")

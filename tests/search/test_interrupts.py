@@ -110,18 +110,38 @@ def test_a_killed_tuner_loses_nothing_and_leaves_nothing(
 
 
 @linux
-def test_ctrl_c_ends_the_command_with_the_best_so_far(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGINT, 0), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
+def test_ctrl_c_and_the_like_end_the_command_with_the_best_so_far(
+    tmp_path: Path, number: int, status: int
+) -> None:
     path = tmp_path / "log"
     command = ("-m", "ansorlite", "tune-op", "GMM:0", "--trials", "5000", "--policy", "random")
     process = start(*command, "--log", str(path))
     assert eventually(lambda: lines(path) >= 3)
     workers = children(process.pid)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     out, errors = process.communicate(timeout=60)
-    assert process.returncode == 0, errors
+    assert process.returncode == status, errors
     assert out.startswith("GMM:0 batch 1: ") and " GFLOP/s" in out
     assert "Latency" in out and "measuring" in out
     assert "interrupted: the best so far is kept" in errors and "Traceback" not in errors
     assert eventually(lambda: not any(map(alive, workers)))
     contents = read_log(path)
     assert contents.problems == () and len(contents.records) >= 3
+
+
+@linux
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+def test_a_command_that_is_ended_while_its_workers_start_leaves_nothing(
+    tmp_path: Path, number: int
+) -> None:
+    command = ("-m", "ansorlite", "tune-op", "GMM:0", "--trials", "5000")
+    process = start(*command, "--log", str(tmp_path / "log"))
+    assert eventually(lambda: bool(children(process.pid)))
+    workers = children(process.pid)
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode in (128 + number, -number) and "Traceback" not in errors
+    assert eventually(lambda: not any(map(alive, workers)))

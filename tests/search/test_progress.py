@@ -42,6 +42,15 @@ def test_golden_lines() -> None:
     )
 
 
+def test_names_are_no_commands_to_a_terminal() -> None:
+    stream = io.StringIO()
+    with Progress(stream=stream) as show:
+        show.update(Snapshot(trials=1, elapsed_s=0.0, task="a\nb\x1b[2J"))
+        show.note("task a\nb\x1b[2J: no more")
+    first, second = stream.getvalue().splitlines()
+    assert first.startswith("a\\nb\\x1b[2J, 1 trials") and second == "task a\\nb\\x1b[2J: no more"
+
+
 def test_failures_by_kind() -> None:
     assert format_failures({}) == ""
     assert format_failures({"RUN_ERROR": 0}) == ""

@@ -155,14 +155,64 @@ def test_records_that_no_longer_fit_are_no_answer(tmp_path: Path) -> None:
     whole = run(tmp_path / "log")
     valid = sorted((r for r in whole.records if r.ok), key=lambda r: r.latency_s or 0)
     odd = [
-        replace(valid[0], steps=({"step": "spill", "stage": "T2"},), trial=97, latency_s=1e-9),
-        replace(valid[1], steps=({"step": "split", "stage": "C"},), trial=98, latency_s=1e-9),
-        replace(valid[2], holes={}, trial=99, latency_s=1e-9),
+        replace(valid[0], steps=({"step": "spill", "stage": "T2"},), trial=97),
+        replace(valid[1], steps=({"step": "split", "stage": "C"},), trial=98),
+        replace(valid[2], holes={}, trial=99),
     ]
+    odd = [replace(r, latency_s=1e-9, times_s=[]) for r in odd]
     path = write(tmp_path / "odd", [*odd, *whole.records])
-    result = run(path)
+    result = run(path, n_trials=0)
     assert result.best is not None and result.best.record == valid[0]
+    assert result.problems == (
+        "records that fit no program of their task are left out: 3, the first is "
+        f"line 1, trial 97 of {result.task.name}: its steps are those of no sketch of the task",
+    )
+    again = run(path)
+    assert again.trials == TRIALS and again.best is not None and again.best.record in valid
+    assert again.problems == result.problems
     assert run(path, n_trials=TRIALS + 8).trials == TRIALS + 8
+
+
+def test_a_run_cut_off_before_its_race_has_that_race(tmp_path: Path) -> None:
+    whole = run(tmp_path / "log")
+    path = write(tmp_path / "cut", whole.records)
+    assert not read_log(path).choices
+    again = run(path)
+    (choice,) = read_log(path).choices
+    assert again.best is not None and again.best.record.trial == choice.trial
+    assert essence(read_log(path).records) == essence(whole.records)
+    before = path.read_bytes()
+    third = run(path)  # once is enough
+    assert third.best is not None and third.best.record.trial == choice.trial
+    assert path.read_bytes() == before
+
+
+def test_a_network_cut_off_before_its_races_has_them(tmp_path: Path) -> None:
+    run_network(tmp_path / "whole", "random")
+    contents = read_log(tmp_path / "whole")
+    tasks = {c.task for c in contents.choices}
+    assert len(contents.choices) == len(tasks) == 2
+    path = write(tmp_path / "cut", [*contents.records, contents.choices[0]])
+    run_network(path, "random")
+    assert len(read_log(path).choices) == 2
+    before = path.read_bytes()
+    run_network(path, "random")
+    assert path.read_bytes() == before
+
+
+def test_a_log_that_is_written_serves_others(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    whole = run(path)
+    before = path.read_bytes()
+    path.chmod(0o444)
+    with RecordLog(write(tmp_path / "other", whole.records)) as held:
+        for log in (path, held.path):
+            found = run(log, n_trials=0)
+            assert found.best is not None and found.records == whole.records
+    assert path.read_bytes() == before
+    absent = run(tmp_path / "none", n_trials=0)
+    assert absent.best is None and absent.predicted is not None
+    assert not (tmp_path / "none").exists() and "there is no log" in absent.problems[0]
 
 
 def test_a_round_of_another_size_is_finished(tmp_path: Path) -> None:

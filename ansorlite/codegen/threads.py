@@ -1,0 +1,452 @@
+"""The threads of parallel kernels: LLVM IR of a fork-join pool, for a process or for a library.
+
+In: a `Target`. Out: a module that defines `SYMBOLS`. A region is one call of `ansorlite_parallel`:
+the caller runs the body at once, threads that are awake or woken join it while it lasts, and the
+caller waits only for those that did. So a thread that the system keeps from running delays nobody
+before it has joined. Idle threads look for work for `SPIN_NS`, then sleep in the kernel.
+
+    ansorlite_parallel(ptr body, ptr data, i64 threads, i64 all)
+        body(data, me, n) on up to `threads` threads: me is 0 on the caller and different on each;
+        n is how many there may be. With `all` not 0, on exactly n threads, each once.
+        While another thread's region runs, and with one thread, the caller runs body(data, 0, 1).
+    ansorlite_threads() -> i64, ansorlite_set_threads(i64): at most so many in a region
+    ansorlite_set_spin(i64 nanoseconds): how long threads look for work before they sleep
+    ansorlite_after_fork(): in a child, whose copy of the pool has no threads
+    ansorlite_stop_threads(): ends them, when the code is about to be unloaded
+"""
+
+from ansorlite.target import Target
+
+SYMBOLS = (
+    "ansorlite_parallel",
+    "ansorlite_threads",
+    "ansorlite_set_threads",
+    "ansorlite_set_spin",
+    "ansorlite_after_fork",
+    "ansorlite_stop_threads",
+)
+SPIN_NS = 50_000
+MAX_THREADS = 1024
+LOOKS = 16  # between two looks at the clock
+FUTEX = {"x86_64": 202, "aarch64": 98, "riscv64": 98}  # number of the system call on Linux
+PAUSE = {"x86_64": "@llvm.x86.sse2.pause()", "aarch64": "@llvm.aarch64.isb(i32 15)"}
+DECLARED = {
+    "x86_64": "declare void @llvm.x86.sse2.pause()\n",
+    "aarch64": "declare void @llvm.aarch64.isb(i32)\n",
+}
+
+# Sleeping until a number changes: `sleep_while` returns at once where it is another one already.
+LINUX_SLEEP = """
+declare i64 @syscall(i64, ...)
+define internal void @sleep_while(ptr %word, i32 %seen) {
+  call i64 (i64, ...) @syscall(i64 FUTEX, ptr %word, i32 128, i32 %seen, ptr null, ptr null, i32 0)
+  ret void
+}
+define internal void @wake(ptr %word, i32 %count) {
+  call i64 (i64, ...) @syscall(i64 FUTEX, ptr %word, i32 129, i32 %count, ptr null, ptr null, i32 0)
+  ret void
+}
+"""
+DARWIN_SLEEP = """
+declare i32 @__ulock_wait(i32, ptr, i64, i32)
+declare i32 @__ulock_wake(i32, ptr, i64)
+define internal void @sleep_while(ptr %word, i32 %seen) {
+  %wide = zext i32 %seen to i64
+  call i32 @__ulock_wait(i32 1, ptr %word, i64 %wide, i32 0)
+  ret void
+}
+define internal void @wake(ptr %word, i32 %count) {
+  call i32 @__ulock_wake(i32 257, ptr %word, i64 0)
+  ret void
+}
+"""
+
+# `gate` is the region: its number (upper half), whether it is closed (bit 31), how many joined.
+# `epoch` is the number of the last region again, for threads to sleep on.
+POOL = """
+@gate = internal global i64 2147483648, align 128
+@body = internal global ptr null
+@data = internal global ptr null
+@size = internal global i64 0
+@finished = internal global i32 0, align 128
+@waiting = internal global i32 0
+@epoch = internal global i32 0, align 128
+@sleepers = internal global i32 0
+@stopping = internal global i32 0
+@busy = internal global i32 0, align 128
+@started = internal global i64 0
+@threads = internal global i64 1
+@spin_ns = internal global i64 SPIN_NS
+@handles = internal global [MAX_THREADS x i64] zeroinitializer
+
+declare i32 @clock_gettime(i32, ptr)
+declare i32 @pthread_create(ptr, ptr, ptr, ptr)
+declare i32 @pthread_join(i64, ptr)
+declare i32 @pthread_sigmask(i32, ptr, ptr)
+declare i32 @sigfillset(ptr)
+declare i32 @sched_yield()
+
+define internal i64 @now() {
+  %time = alloca [2 x i64]
+  call i32 @clock_gettime(i32 CLOCK, ptr %time)
+  %s = load i64, ptr %time
+  %place = getelementptr i64, ptr %time, i64 1
+  %ns = load i64, ptr %place
+  %whole = mul i64 %s, 1000000000
+  %sum = add i64 %whole, %ns
+  ret i64 %sum
+}
+
+define internal void @pause() alwaysinline {
+  PAUSE
+  ret void
+}
+
+; A thread: it joins each region that it finds open and not full.
+define internal ptr @thread(ptr %unused) {
+entry:
+  br label %look
+look:
+  %seen = phi i32 [ 0, %entry ], [ %seen, %lost ], [ %number, %left ], [ %seen, %woken ],
+                  [ %seen, %pausing ], [ %seen, %early ]
+  %began = phi i64 [ 0, %entry ], [ 0, %lost ], [ 0, %left ], [ 0, %woken ],
+                   [ %began, %pausing ], [ %start, %early ]
+  %looks = phi i32 [ 0, %entry ], [ 0, %lost ], [ 0, %left ], [ 0, %woken ],
+                   [ %more, %pausing ], [ 0, %early ]
+  %state = load atomic i64, ptr @gate acquire, align 8
+  %high = lshr i64 %state, 32
+  %number = trunc i64 %high to i32
+  %old = icmp eq i32 %number, %seen
+  br i1 %old, label %idle, label %new
+
+new:
+  %low = trunc i64 %state to i32
+  %joined = zext i32 %low to i64
+  %size = load atomic i64, ptr @size monotonic, align 8
+  %me = add i64 %joined, 1
+  ; a closed region has bit 31 set, which is more than any size
+  %room = icmp ult i64 %me, %size
+  br i1 %room, label %join, label %left
+left:
+  br label %look
+join:
+  %next = add i64 %state, 1
+  %swap = cmpxchg ptr @gate, i64 %state, i64 %next acq_rel acquire
+  %won = extractvalue { i64, i1 } %swap, 1
+  br i1 %won, label %work, label %lost
+lost:
+  br label %look
+work:
+  %body = load ptr, ptr @body
+  %data = load ptr, ptr @data
+  call void %body(ptr %data, i64 %me, i64 %size)
+  atomicrmw add ptr @finished, i32 1 seq_cst
+  %awaited = load atomic i32, ptr @waiting seq_cst, align 4
+  %sleeps = icmp ne i32 %awaited, 0
+  br i1 %sleeps, label %tell, label %left
+tell:
+  call void @wake(ptr @finished, i32 1)
+  br label %left
+
+idle:
+  call void @pause()
+  %more = add i32 %looks, 1
+  %due = icmp uge i32 %more, LOOKS
+  br i1 %due, label %timed, label %pausing
+pausing:
+  br label %look
+timed:
+  %time = call i64 @now()
+  %first = icmp eq i64 %began, 0
+  %start = select i1 %first, i64 %time, i64 %began
+  %passed = sub i64 %time, %start
+  %limit = load i64, ptr @spin_ns
+  %spun = icmp uge i64 %passed, %limit
+  br i1 %spun, label %rest, label %early
+early:
+  br label %look
+rest:
+  atomicrmw add ptr @sleepers, i32 1 seq_cst
+  %last = load atomic i32, ptr @epoch seq_cst, align 4
+  %none = icmp eq i32 %last, %seen
+  br i1 %none, label %sleep, label %awake
+sleep:
+  call void @sleep_while(ptr @epoch, i32 %seen)
+  br label %awake
+awake:
+  atomicrmw sub ptr @sleepers, i32 1 seq_cst
+  %ended = load atomic i32, ptr @stopping seq_cst, align 4
+  %stop = icmp ne i32 %ended, 0
+  br i1 %stop, label %end, label %woken
+woken:
+  br label %look
+end:
+  ret ptr null
+}
+
+; Starts threads until there are `wanted`: how many there are. None of them takes signals.
+define internal i64 @grow(i64 %wanted) {
+entry:
+  %every = alloca [16 x i64]
+  %before = alloca [16 x i64]
+  %there = load i64, ptr @started
+  %short = icmp ult i64 %there, %wanted
+  br i1 %short, label %begin, label %same
+same:
+  ret i64 %there
+begin:
+  call i32 @sigfillset(ptr %every)
+  call i32 @pthread_sigmask(i32 SETMASK, ptr %every, ptr %before)
+  br label %next
+next:
+  %k = phi i64 [ %there, %begin ], [ %after, %grown ]
+  %enough = icmp uge i64 %k, %wanted
+  br i1 %enough, label %done, label %create
+create:
+  %handle = getelementptr i64, ptr @handles, i64 %k
+  %refused = call i32 @pthread_create(ptr %handle, ptr null, ptr @thread, ptr null)
+  %made = icmp eq i32 %refused, 0
+  br i1 %made, label %grown, label %done
+grown:
+  %after = add i64 %k, 1
+  br label %next
+done:
+  store i64 %k, ptr @started
+  call i32 @pthread_sigmask(i32 SETMASK, ptr %before, ptr null)
+  ret i64 %k
+}
+
+; Waits until so many have finished: awake for a while, then asleep.
+define internal void @await(i32 %count) {
+entry:
+  br label %look
+look:
+  %began = phi i64 [ 0, %entry ], [ %began, %pausing ], [ %start, %timed ]
+  %looks = phi i32 [ 0, %entry ], [ %more, %pausing ], [ 0, %timed ]
+  %now = load atomic i32, ptr @finished acquire, align 4
+  %all = icmp eq i32 %now, %count
+  br i1 %all, label %end, label %missing
+missing:
+  call void @pause()
+  %more = add i32 %looks, 1
+  %due = icmp uge i32 %more, LOOKS
+  br i1 %due, label %clock, label %pausing
+pausing:
+  br label %look
+clock:
+  %time = call i64 @now()
+  %first = icmp eq i64 %began, 0
+  %start = select i1 %first, i64 %time, i64 %began
+  %passed = sub i64 %time, %start
+  %limit = load i64, ptr @spin_ns
+  %spun = icmp uge i64 %passed, %limit
+  br i1 %spun, label %rest, label %timed
+timed:
+  br label %look
+rest:
+  store atomic i32 1, ptr @waiting seq_cst, align 4
+  br label %again
+again:
+  %then = load atomic i32, ptr @finished seq_cst, align 4
+  %reached = icmp eq i32 %then, %count
+  br i1 %reached, label %over, label %sleep
+sleep:
+  call void @sleep_while(ptr @finished, i32 %then)
+  br label %again
+over:
+  store atomic i32 0, ptr @waiting seq_cst, align 4
+  br label %end
+end:
+  ret void
+}
+
+define void @ansorlite_parallel(ptr %body, ptr %data, i64 %asked, i64 %all) {
+entry:
+  %usual = load i64, ptr @threads
+  %exactly = icmp ne i64 %all, 0
+  %most = select i1 %exactly, i64 MAX_THREADS, i64 %usual
+  %more = icmp ult i64 %asked, %most
+  %wanted = select i1 %more, i64 %asked, i64 %most
+  %alone = icmp ule i64 %wanted, 1
+  br i1 %alone, label %serial, label %lock
+serial:
+  call void %body(ptr %data, i64 0, i64 1)
+  ret void
+lock:
+  %got = cmpxchg ptr @busy, i32 0, i32 1 acquire monotonic
+  %free = extractvalue { i32, i1 } %got, 1
+  br i1 %free, label %ready, label %serial
+ready:
+  %others = sub i64 %wanted, 1
+  %have = call i64 @grow(i64 %others)
+  %fewer = icmp ult i64 %have, %others
+  %helpers = select i1 %fewer, i64 %have, i64 %others
+  %size = add i64 %helpers, 1
+  %nobody = icmp eq i64 %helpers, 0
+  br i1 %nobody, label %unable, label %open
+unable:
+  store atomic i32 0, ptr @busy release, align 4
+  br label %serial
+open:
+  store ptr %body, ptr @body
+  store ptr %data, ptr @data
+  store atomic i64 %size, ptr @size monotonic, align 8
+  store atomic i32 0, ptr @finished monotonic, align 4
+  %last = load atomic i32, ptr @epoch monotonic, align 4
+  %number = add i32 %last, 1
+  %wide = zext i32 %number to i64
+  %state = shl i64 %wide, 32
+  store atomic i64 %state, ptr @gate release, align 8
+  store atomic i32 %number, ptr @epoch seq_cst, align 4
+  %asleep = load atomic i32, ptr @sleepers seq_cst, align 4
+  %quiet = icmp eq i32 %asleep, 0
+  br i1 %quiet, label %run, label %rouse
+rouse:
+  %few = trunc i64 %helpers to i32
+  call void @wake(ptr @epoch, i32 %few)
+  br label %run
+run:
+  call void %body(ptr %data, i64 0, i64 %size)
+  br i1 %exactly, label %gather, label %close
+gather:
+  %looks = phi i32 [ 0, %run ], [ %again, %absent ]
+  %seen = load atomic i64, ptr @gate acquire, align 8
+  %low = and i64 %seen, 2147483647
+  %complete = icmp eq i64 %low, %helpers
+  br i1 %complete, label %close, label %missing
+missing:
+  call void @pause()
+  %again = add i32 %looks, 1
+  %yields = icmp ugt i32 %again, 10000
+  br i1 %yields, label %give, label %absent
+give:
+  call i32 @sched_yield()
+  br label %absent
+absent:
+  br label %gather
+close:
+  %final = atomicrmw or ptr @gate, i64 2147483648 acq_rel
+  %members = and i64 %final, 2147483647
+  %count = trunc i64 %members to i32
+  call void @await(i32 %count)
+  store atomic i32 0, ptr @busy release, align 4
+  ret void
+}
+
+define i64 @ansorlite_threads() {
+  %n = load i64, ptr @threads
+  ret i64 %n
+}
+
+define void @ansorlite_set_threads(i64 %n) {
+  %low = icmp ult i64 %n, 1
+  %some = select i1 %low, i64 1, i64 %n
+  %high = icmp ugt i64 %some, MAX_THREADS
+  %bound = select i1 %high, i64 MAX_THREADS, i64 %some
+  store i64 %bound, ptr @threads
+  ret void
+}
+
+define void @ansorlite_set_spin(i64 %ns) {
+  store i64 %ns, ptr @spin_ns
+  ret void
+}
+
+define void @ansorlite_after_fork() {
+  store i64 0, ptr @started
+  store atomic i32 0, ptr @sleepers seq_cst, align 4
+  store atomic i32 0, ptr @waiting seq_cst, align 4
+  store atomic i32 0, ptr @stopping seq_cst, align 4
+  atomicrmw or ptr @gate, i64 2147483648 seq_cst
+  store atomic i32 0, ptr @busy seq_cst, align 4
+  ret void
+}
+
+define void @ansorlite_stop_threads() {
+entry:
+  %n = load i64, ptr @started
+  %none = icmp eq i64 %n, 0
+  br i1 %none, label %end, label %begin
+begin:
+  store atomic i32 1, ptr @stopping seq_cst, align 4
+  %last = atomicrmw add ptr @epoch, i32 1 seq_cst
+  call void @wake(ptr @epoch, i32 MAX_THREADS)
+  br label %join
+join:
+  %k = phi i64 [ 0, %begin ], [ %next, %join ]
+  %place = getelementptr i64, ptr @handles, i64 %k
+  %handle = load i64, ptr %place
+  call i32 @pthread_join(i64 %handle, ptr null)
+  %next = add i64 %k, 1
+  %more = icmp ult i64 %next, %n
+  br i1 %more, label %join, label %ended
+ended:
+  %number = add i32 %last, 1
+  %wide = zext i32 %number to i64
+  %high = shl i64 %wide, 32
+  %state = or i64 %high, 2147483648
+  store atomic i64 %state, ptr @gate seq_cst, align 8
+  call void @ansorlite_after_fork()
+  br label %end
+end:
+  ret void
+}
+"""
+
+SERIAL = """
+define void @ansorlite_parallel(ptr %body, ptr %data, i64 %asked, i64 %all) {
+  call void %body(ptr %data, i64 0, i64 1)
+  ret void
+}
+define i64 @ansorlite_threads() {
+  ret i64 1
+}
+define void @ansorlite_set_threads(i64 %n) {
+  ret void
+}
+define void @ansorlite_set_spin(i64 %ns) {
+  ret void
+}
+define void @ansorlite_after_fork() {
+  ret void
+}
+define void @ansorlite_stop_threads() {
+  ret void
+}
+"""
+
+
+def threads_ir(target: Target, *, hidden: bool = False) -> str:
+    """LLVM IR of the pool for Linux or macOS on this architecture.
+
+    With `hidden` the functions are for the library alone that the object is linked into. Raises
+    ValueError for another system, where kernels run on one thread.
+    """
+    darwin = "darwin" in target.triple or "macos" in target.triple
+    if not darwin and ("linux" not in target.triple or target.arch not in FUTEX):
+        raise ValueError(f"no threads on {target.triple}")
+    pause = PAUSE.get(target.arch)
+    words = {
+        "PAUSE": f"call void {pause}" if pause else "",
+        "CLOCK": "6" if darwin else "1",  # CLOCK_MONOTONIC
+        "SETMASK": "3" if darwin else "2",  # SIG_SETMASK
+        "SPIN_NS": str(SPIN_NS),
+        "MAX_THREADS": str(MAX_THREADS),
+        "LOOKS": str(LOOKS),
+        "FUTEX": str(FUTEX.get(target.arch, 0)),
+    }
+    text = POOL + (DARWIN_SLEEP if darwin else LINUX_SLEEP) + DECLARED.get(target.arch, "")
+    for word, value in words.items():
+        text = text.replace(word, value)
+    return _hidden(text) if hidden else text
+
+
+def serial_ir(*, hidden: bool = False) -> str:
+    """LLVM IR of what stands in for the pool elsewhere: regions of one thread."""
+    return _hidden(SERIAL) if hidden else SERIAL
+
+
+def _hidden(text: str) -> str:
+    for kind in ("void", "i64"):
+        text = text.replace(f"define {kind} @ansorlite", f"define hidden {kind} @ansorlite")
+    return text

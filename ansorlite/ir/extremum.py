@@ -1,0 +1,89 @@
+"""min and max: the constructors, and what drops an argument that another dominates.
+
+In: expressions or Python numbers. Out: an expression in normal form: of integers one flat `min` or
+`max` with sorted arguments, of floats nested ones as they were written. A NaN in either operand is
+the result, as of numpy's `maximum` and `minimum`; of two zeros either is.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from ansorlite.ir.expr import (
+    Const,
+    Expr,
+    Op,
+    Var,
+    add,
+    cast,
+    is_int,
+    mul,
+    promote,
+    sub,
+    terms_of,
+    wider,
+    wrap,
+)
+
+# A name may be a hole in one sketch and a loop in another, so the holes belong to the key.
+_NONNEG: dict[tuple[Expr, frozenset[str]], bool] = {}
+
+
+def provably_nonneg(e: Expr) -> bool:
+    """True if holes >= 1 and loop variables >= 0 alone imply e >= 0 (opaque atoms: never)."""
+    terms = terms_of(e)
+    holes: set[str] = set()
+    for mono in terms:
+        for atom in mono:
+            if not isinstance(atom, Var):
+                return False
+            if atom.role == "hole":
+                holes.add(atom.name)
+    if all(c >= 0 for c in terms.values()):
+        return True
+    if terms.get((), 0) < 0 and len(terms) == 1:
+        return False
+    key = e, frozenset(holes)
+    known = _NONNEG.get(key)
+    if known is None:
+        moved: Expr = Const(0, e.dtype)
+        for mono, c in terms.items():
+            prod: Expr = Const(c, e.dtype)
+            for atom in mono:
+                prod = mul(prod, add(atom, 1) if atom.key in holes else atom)
+            moved = add(moved, prod)
+        known = all(c >= 0 for c in terms_of(moved).values())
+        if len(_NONNEG) > 50_000:
+            _NONNEG.clear()
+        _NONNEG[key] = known
+    return known
+
+
+def minimum(*args: Any) -> Expr:
+    return extremum("min", args)
+
+
+def maximum(*args: Any) -> Expr:
+    return extremum("max", args)
+
+
+def extremum(name: str, raw: Sequence[Any]) -> Expr:
+    """n-ary, flattened, sorted; an argument goes only when another provably dominates it."""
+    first = next((a for a in raw if isinstance(a, Expr)), wrap(raw[0]))
+    exprs = [promote(a, first)[0] for a in raw]
+    dtype = wider(*(e.dtype for e in exprs))
+    args: list[Expr] = []
+    for e in (cast(e, dtype) for e in exprs):
+        args.extend(e.args if isinstance(e, Op) and e.name == name and is_int(e) else (e,))
+    if not is_int(args[0]):
+        out = args[0]
+        for e in args[1:]:
+            out = Op(name, (out, e), out.dtype)
+        return out
+    least = name == "min"
+    kept: list[Expr] = []
+    for e in sorted(set(args), key=lambda x: x.key):
+        if any(provably_nonneg(sub(e, k) if least else sub(k, e)) for k in kept):
+            continue
+        kept = [k for k in kept if not provably_nonneg(sub(k, e) if least else sub(e, k))]
+        kept.append(e)
+    return kept[0] if len(kept) == 1 else Op(name, tuple(kept), kept[0].dtype)

@@ -1,0 +1,245 @@
+"""`network.json`, the manifest of a saved network: what is in the folder, and how that is proven.
+
+Flow: `graph.deploy` seals it last of all; `deployed` checks it before any byte of the folder is
+used. It holds the description of the network, for every file its bytes and SHA-256, the identity
+(SHA-256 of the description, the weights and the kernels; the library has it, too) and the SHA-256
+of all that. A folder that is not as it was saved raises ModelError. The sums tell damage and mixed
+up files; they are no signature: a library is native code, load none that you do not trust.
+"""
+
+import hashlib
+import json
+import math
+import os
+import re
+import stat
+import struct
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ansorlite.errors import ModelError
+from ansorlite.names import shown
+
+FORMAT = 2
+LIBRARY, METADATA, WEIGHTS = "libnetwork.so", "network.json", "weights.bin"
+SOURCE, HEADER, THREADS = "network.c", "network.h", "threads.o"
+FLAGS = ("-O2", "-shared", "-fPIC", "-fvisibility=hidden")
+LIBRARIES = ("-lm", "-lpthread")
+MOST_BYTES = 64 << 20  # of network.json
+# What network.json says beside the format, and the type of each.
+DESCRIBED: dict[str, type] = {
+    "network": str,
+    "version": str,
+    "triple": str,
+    "cpu": str,
+    "requires": list,
+    "inputs": list,
+    "outputs": list,
+    "arena_bytes": int,
+    "weights_bytes": int,
+    "kernels": int,
+}
+SEALED: dict[str, type] = {"link": str, "identity": str, "files": dict, "sha256": str}
+VALUE: dict[str, type] = {"name": str, "shape": list, "dtype": str, "bytes": int}
+MACH_O = (b"\xcf\xfa\xed\xfe", b"\xca\xfe\xba\xbe")
+HEX = re.compile("[0-9a-f]{64}")
+
+Metadata = dict[str, Any]
+
+
+def kernel_file(k: int) -> str:
+    """The object of kernel k."""
+    return f"kernel{k}.o"
+
+
+def link_command(kernels: int) -> list[str]:
+    """What makes the library of the other files, in their folder."""
+    objects = [kernel_file(k) for k in range(kernels)]
+    return ["cc", *FLAGS, "-o", LIBRARY, SOURCE, *objects, THREADS, *LIBRARIES]
+
+
+# ---- writing ------------------------------------------------------------------------------------
+
+
+def digest(value: Any) -> str:
+    """SHA-256 of a JSON value, whatever the order and the spaces that it is written in."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode("ascii")).hexdigest()
+
+
+def file_entry(file: Path) -> Metadata:
+    """Bytes and SHA-256 of a file."""
+    with file.open("rb") as data:
+        found = hashlib.file_digest(data, "sha256").hexdigest()
+        return {"bytes": os.fstat(data.fileno()).st_size, "sha256": found}
+
+
+def identity(described: Mapping[str, Any], parts: Mapping[str, Any]) -> str:
+    """Of a network: `parts` are the entries of its weights and kernels, made before the library."""
+    return digest({"described": {k: described[k] for k in DESCRIBED}, "parts": dict(parts)})
+
+
+def parts(kernels: int) -> tuple[str, ...]:
+    """The files that the identity covers."""
+    return (WEIGHTS, THREADS, *map(kernel_file, range(kernels)))
+
+
+def sealed(described: Mapping[str, Any], files: Mapping[str, Any]) -> Metadata:
+    """The content of network.json."""
+    kernels = described["kernels"]
+    whole = {
+        "format": FORMAT,
+        **described,
+        "link": " ".join(link_command(kernels)),
+        "identity": identity(described, {name: files[name] for name in parts(kernels)}),
+        "files": dict(files),
+    }
+    return {**whole, "sha256": digest(whole)}
+
+
+# ---- reading ------------------------------------------------------------------------------------
+
+
+def read_metadata(folder: Path) -> Metadata:
+    """network.json of a folder, proven to be as it was written and to be of the right types."""
+    file = folder / METADATA
+    if not _regular(file):
+        raise ModelError(f"{folder} holds no saved network: it has no {METADATA}")
+    try:
+        with file.open("rb") as data:
+            text = data.read(MOST_BYTES + 1)
+    except OSError as error:
+        raise ModelError(f"{file} cannot be read: {error.strerror}") from None
+    if len(text) > MOST_BYTES:
+        raise _damaged(file, f"it has more than {MOST_BYTES} bytes")
+    try:
+        found = json.loads(text.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise _damaged(file, shown(str(error), 200)) from None
+    version = found.get("format") if isinstance(found, dict) else None
+    if type(version) is not int or version != FORMAT:
+        told = shown(str(version), 40)
+        raise ModelError(f"{file} has format {told}; this version reads {FORMAT}: save it anew")
+    told = found.pop("sha256", None)
+    try:
+        right = told == digest(found)
+    except (ValueError, RecursionError) as error:
+        raise _damaged(file, shown(str(error), 200)) from None
+    if not right:
+        raise _damaged(file, "it was changed after it was saved")
+    _check_types(file, {**found, "sha256": told})
+    return {**found, "sha256": told}
+
+
+def check_files(folder: Path, metadata: Mapping[str, Any]) -> str:
+    """The library's SHA-256; raises ModelError unless every file is there and as it was saved.
+
+    A library that the manifest does not have was linked later: the entries of the file's own
+    directory have to fit, so that loading it reads no byte behind its end.
+    """
+    files = metadata["files"]
+    for name, entry in files.items():
+        file = folder / name
+        if not _regular(file):
+            raise ModelError(f"{folder} has no {name}: copy all files of the network, or save anew")
+        try:
+            found = file.stat().st_size
+            if found != entry["bytes"]:
+                raise _damaged(file, f"it has {found} bytes, not {entry['bytes']}")
+            if file_entry(file) != entry:
+                raise _damaged(file, "its content is not the one that was saved (SHA-256)")
+        except OSError as error:
+            raise ModelError(f"{file} cannot be read: {error.strerror}") from None
+    library = folder / LIBRARY
+    if LIBRARY in files:
+        return str(files[LIBRARY]["sha256"])
+    if not _regular(library):
+        command = " ".join(link_command(metadata["kernels"]))
+        raise ModelError(f"{folder} has no {LIBRARY}: link it there, by: {command}")
+    if not _is_whole(library):
+        raise _damaged(library, "it is no library, or cut short")
+    return str(file_entry(library)["sha256"])
+
+
+def _damaged(file: Path, why: str) -> ModelError:
+    return ModelError(f"{file} is damaged: {why}: save the network anew")
+
+
+def _regular(file: Path) -> bool:
+    try:
+        return stat.S_ISREG(file.stat().st_mode)
+    except (OSError, ValueError):
+        return False
+
+
+def _check_types(file: Path, found: Mapping[str, Any]) -> None:
+    """Raise ModelError unless all keys are there, with values of the types that they have."""
+    _check_keys(file, "", found, {**DESCRIBED, **SEALED})
+    if not all(isinstance(name, str) for name in found["requires"]):
+        raise _damaged(file, "requires names what is no feature of a CPU")
+    for kind in ("inputs", "outputs"):
+        for k, value in enumerate(found[kind]):
+            _check_keys(file, f"{kind}[{k}].", value, VALUE)
+            _check_value(file, f"{kind}[{k}]", value)
+    files, kernels = found["files"], found["kernels"]
+    if len(files) < kernels:  # before a list of so many names is made
+        raise _damaged(file, f"it has {kernels} kernels and {len(files)} files")
+    missing = [n for n in (SOURCE, HEADER, *parts(kernels)) if n not in files]
+    more = [n for n in files if n not in (SOURCE, HEADER, LIBRARY, *parts(kernels))]
+    if missing or more:
+        raise _damaged(file, f"its files lack or should not have {shown((missing + more)[0], 80)}")
+    for name, entry in files.items():
+        _check_keys(file, f"files.{name}.", entry, {"bytes": int, "sha256": str})
+    entries = {name: files[name] for name in parts(kernels)}
+    if found["identity"] != identity(found, entries):
+        raise _damaged(file, "its identity is another network's")
+
+
+def _check_keys(file: Path, at: str, found: Any, types: Mapping[str, type]) -> None:
+    for key, kind in types.items():
+        value: Any = found.get(key) if isinstance(found, dict) else None
+        number = value if type(value) is int else 0
+        right = type(value) is kind and 0 <= number < 1 << 63
+        if not right or (key in ("sha256", "identity") and not HEX.fullmatch(value)):
+            raise _damaged(file, f"{at}{key} is no {kind.__name__} that can be right")
+
+
+def _check_value(file: Path, at: str, value: Mapping[str, Any]) -> None:
+    shape, dtype = value["shape"], value["dtype"]
+    if not all(type(n) is int and 0 <= n < 1 << 63 for n in shape):
+        raise _damaged(file, f"{at}.shape has an extent that is no size")
+    try:
+        known = np.dtype(dtype)
+    except (TypeError, ValueError):
+        known = np.dtype("V1")
+    if known.name != dtype or known.kind not in "fiub":
+        raise _damaged(file, f"{at}.dtype is no type of numbers: {shown(dtype, 40)}")
+    if value["bytes"] != math.prod(shape) * known.itemsize:
+        raise _damaged(file, f"{at}.bytes is {value['bytes']}, not those of its shape and dtype")
+
+
+def _is_whole(library: Path) -> bool:
+    """Whether all that the head of an ELF file names lies inside of the file.
+
+    Libraries of macOS are left to its own loader.
+    """
+    size = library.stat().st_size
+    with library.open("rb") as file:
+        head = file.read(64)
+        if head[:4] != b"\x7fELF":
+            return head[:4] in MACH_O
+        if len(head) < 64 or head[4] != 2 or head[5] not in (1, 2):
+            return False
+        order = "<" if head[5] == 1 else ">"
+        programs, sections = struct.unpack_from(f"{order}QQ", head, 32)
+        widths = struct.unpack_from(f"{order}HHHH", head, 54)
+        n_bytes = widths[0] * widths[1]
+        if programs + n_bytes > size or sections + widths[2] * widths[3] > size or widths[0] != 56:
+            return False
+        file.seek(programs)
+        table = file.read(n_bytes)
+    entries: Iterable[tuple[int, ...]] = struct.iter_unpack(f"{order}IIQQQQQQ", table)
+    return all(at + length <= size for _, _, at, _, _, length, _, _ in entries)
