@@ -97,6 +97,15 @@ def test_integer_limits_are_exact() -> None:
     assert np.asarray(compile_plain(graph)(x)).tolist() == [big, *x.tolist()]
 
 
+def test_backwards_from_before_the_first_element() -> None:
+    x = np.asarray([5, 6, 7], np.float32)
+    arrays = {"from": np.asarray([-9]), "to": np.asarray([-9]), "a": np.asarray([0])}
+    y = run(
+        [node("Slice", "x", "from", "to", "a", "s")], {"x": x}, arrays | {"s": np.asarray([-1])}
+    )
+    assert y[0].tolist() == [5]
+
+
 def test_signs_of_zeros_and_halves() -> None:
     x = np.asarray([-0.0, 0.0, -0.3, -0.5, 0.5, 1.5, -1.5, -INF, INF, NAN, 1e-40], np.float32)
     nodes = [node(op, "x", out=f"y{k}") for k, op in enumerate(("Round", "Ceil", "Floor", "Sign"))]
