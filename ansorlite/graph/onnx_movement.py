@@ -194,7 +194,9 @@ def slice_(c: Context, n: OnnxNode) -> str:
         )
     rows = [(0, size, 1) for size in shape]
     for lo, hi, at, step in zip(first, last, axes_of(axes, len(shape)), steps, strict=True):
-        index = range(*slice(int(lo), int(hi), int(step)).indices(shape[at]))
+        # Backwards a start before the first element is the first element: not so in Python.
+        begin = max(int(lo), -shape[at]) if step < 0 else int(lo)
+        index = range(*slice(begin, int(hi), int(step)).indices(shape[at]))
         rows[at] = (index.start if index else 0, len(index), int(step))
     starts, sizes, strides = (tuple(r[k] for r in rows) for k in range(3))
     if sizes == shape and set(strides) <= {1}:

@@ -57,7 +57,7 @@ def test_results_are_those_of_the_operators() -> None:
 def test_there_is_no_other_form(exact: bool, forms: int, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
 
-    def stop(run: Any, weighted: Any, *rest: Any) -> Any:
+    def stop(run: Any, weighted: Any, *rest: Any, **named: Any) -> Any:
         seen.extend(len(w.forms) for w in weighted)
         raise Stop
 
