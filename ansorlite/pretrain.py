@@ -21,7 +21,7 @@ from ansorlite.cost.correction import CorrectionModel
 from ansorlite.cost.losses import TrainingGroup
 from ansorlite.cost.model import CostModel
 from ansorlite.cost.neural import NeuralModel
-from ansorlite.errors import UsageError
+from ansorlite.errors import MeasureError, UsageError
 from ansorlite.graph.build import GraphBuilder
 from ansorlite.graph.ir import Graph, Node
 from ansorlite.graph.partition import partition
@@ -175,8 +175,8 @@ def pretrain(
 ) -> CostModel:
     """Measure programs of drawn tasks for so many minutes, train on them, save the model.
 
-    A `log` keeps the measurements. Raises UsageError where there is nothing to learn from, or
-    too little time to measure anything; MissingExtra, at once, for "attention" without torch.
+    A `log` keeps the measurements. Raises UsageError where there is nothing to learn from,
+    MeasureError where the time is too short; MissingExtra, at once, for "attention" without torch.
     """
     machine = target or Target.detect()
     model: CostModel = (
@@ -215,6 +215,6 @@ def pretrain(
             tell(f"{len(groups)} tasks, {programs} programs, {spent:.1f} min")
     model.update([g for g in groups if len(g.latency_s)])
     if not model.is_trained:
-        raise UsageError(f"{minutes} minutes were too few to learn from: give it more")
+        raise MeasureError(f"{minutes} minutes were too few to learn from: give it more")
     model.save(output)
     return model
