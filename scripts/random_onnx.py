@@ -220,6 +220,8 @@ class Growing:
                 if wide is None or not same_kind(wide[k].astype(got.dtype), got):
                     raise LookupError
                 terms = {n: np.abs(as_double(a)) for n, a in feeds.items()}
+                if node.op_type == "BatchNormalization":  # whose mean is subtracted
+                    terms[node.input[3]] *= -1
                 sums = by_reference(node, terms)
                 if sums is not None:
                     error = error + np.abs(np.nan_to_num(sums[k], posinf=0.0)) * unit
