@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from ansorlite.errors import AnsorliteError, ScheduleError
+from ansorlite.ir.inside import verify_inside
 from ansorlite.ir.program import Program, verify
 from ansorlite.records import LogContents, Record, chosen, for_task
 from ansorlite.schedule.holes import population_columns
@@ -99,6 +100,7 @@ class RecordedSpace:
             else:
                 program = c.sketch.fill(np.asarray(c.row, np.int32))
                 verify(program)
+                verify_inside(program)
             self._last = record, (c, program)
         return self._last[1]
 
