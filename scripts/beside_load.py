@@ -62,12 +62,14 @@ def child(kind: str, folder: Path, name: str, log: str) -> None:
 
 
 def make(folder: Path, name: str, log: str, timeout: float) -> None:
+    import onnx
+
     import ansorlite as al
     from ansorlite.graph.onnx_export import export_onnx
 
     net = al.network(name)
     al.auto_schedule(net, timeout=timeout, log=log).save(folder / "net")
-    export_onnx(net, folder / "net.onnx")
+    onnx.save(export_onnx(net), folder / "net.onnx")
 
 
 def main() -> int:

@@ -6,4 +6,4 @@ extras=dev
 "$PYTHON" -m ruff check .
 "$PYTHON" -m ruff format --check .
 "$PYTHON" -m mypy ansorlite workloads
-exec "$PYTHON" -m pytest "$@"
+exec "$PYTHON" -m pytest -n auto --maxprocesses 4 "$@"

@@ -165,7 +165,7 @@ def test_bad_logs(cli: Cli, tmp_path: Path, task: SearchTask) -> None:
     assert "has no program of GMM:0 batch 1" in cli.fails("show", "GMM:0", "--log", empty)
     assert "give one with --log" in cli.fails("show", "GMM:0", "--row", "best")
     odd = write(tmp_path / "odd", [record(task, steps=({"step": "spill"},))])
-    assert "unknown schedule step 'spill'" in cli.fails("show", "GMM:0", "--log", odd)
+    assert "its steps are those of no sketch of the task" in cli.fails("show", "GMM:0", "--log", odd)
 
 
 def test_damaged_lines_are_reported_and_skipped(cli: Cli, tmp_path: Path, task: SearchTask) -> None:
@@ -175,10 +175,10 @@ def test_damaged_lines_are_reported_and_skipped(cli: Cli, tmp_path: Path, task: 
     before = path.read_bytes()
     status, out, err = cli("tune-op", "GMM:0", "--trials", "0", "--log", path)
     assert status == 0 and out[0].startswith("GMM:0 batch 1: 1.000 ms, ")
-    assert [line.split(":")[1] for line in err] == [" line 2", " line 4"]
+    assert len(err) == 1 and "2 damaged lines are left out, the first is line 2" in err[0]
     assert path.read_bytes() == before
     status, out, err = cli("show", "GMM:0", "--log", path)
-    assert status == 0 and out[0] == "def kernel(A, B, matmul):" and len(err) == 2
+    assert status == 0 and out[0] == "def kernel(A, B, matmul):" and len(err) == 1
 
 
 @pytest.fixture

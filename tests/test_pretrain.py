@@ -1,6 +1,7 @@
 """A model trained once: drawn tasks resemble the networks', the model serves a search as it is."""
 
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 import ansorlite as al
 from ansorlite import pretrain as module
 from ansorlite.cost.saved import load_model
-from ansorlite.errors import AnsorliteError, MissingExtra
+from ansorlite.errors import AnsorliteError, MeasureError, MissingExtra
 from ansorlite.graph.build import GraphBuilder
 from ansorlite.graph.ir import Graph
 from ansorlite.pretrain import Layer, LayerPrior, layer_tasks, layers_of, pretrain
@@ -60,7 +61,10 @@ def test_one_shot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "ROUND", 8)
     path, log = tmp_path / "model.json", tmp_path / "log.jsonl"
     lines: list[str] = []
-    pretrain([dense_net()], 0.12, path, log=log, tell=lines.append)
+    for minutes in (0.12, 1.0):  # more where the machine is busy
+        with suppress(MeasureError):
+            pretrain([dense_net()], minutes, path, log=log, tell=lines.append)
+            break
     assert lines and "programs" in lines[-1]
     assert len({r.task for r in read_log(log).records}) >= 1
     assert load_model(path).is_trained

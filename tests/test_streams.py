@@ -9,7 +9,7 @@ import pytest
 
 from ansorlite import streams
 from ansorlite.errors import MachineError
-from ansorlite.streams import escaped_name, one_line, printable, put, tell
+from ansorlite.streams import one_line, printable, put, tell
 
 
 def test_control_characters_are_escaped() -> None:
@@ -17,7 +17,6 @@ def test_control_characters_are_escaped() -> None:
     assert printable("right\u202eleft\u2028\ud800") == "right\\u202eleft\\u2028\\ud800"
     assert printable("plain\ttext\n\u00e9\u4f60\u597d") == "plain\ttext\n\u00e9\u4f60\u597d"
     assert one_line(" a\n b\t\x1bc ") == "a b \\x1bc"
-    assert escaped_name("a\nb\tc") == "a\\nb\\tc"
     assert len(printable("\x00" * 10_000)) == 40_000
 
 
