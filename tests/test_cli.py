@@ -165,7 +165,9 @@ def test_bad_logs(cli: Cli, tmp_path: Path, task: SearchTask) -> None:
     assert "has no program of GMM:0 batch 1" in cli.fails("show", "GMM:0", "--log", empty)
     assert "give one with --log" in cli.fails("show", "GMM:0", "--row", "best")
     odd = write(tmp_path / "odd", [record(task, steps=({"step": "spill"},))])
-    assert "its steps are those of no sketch of the task" in cli.fails("show", "GMM:0", "--log", odd)
+    assert "its steps are those of no sketch of the task" in cli.fails(
+        "show", "GMM:0", "--log", odd
+    )
 
 
 def test_damaged_lines_are_reported_and_skipped(cli: Cli, tmp_path: Path, task: SearchTask) -> None:

@@ -25,6 +25,7 @@ from ansorlite.calls import (
     resident_empty,
 )
 from ansorlite.codegen.build import build_program, kernel_assembly, llvm_ir
+from ansorlite.codegen.fingerprint import fingerprint
 from ansorlite.codegen.image import KernelImage, Param
 from ansorlite.codegen.loader import load_image
 from ansorlite.errors import ModelError
@@ -69,6 +70,7 @@ class Kernel:
             for k, p in enumerate(params)
             if p.role == "derived" and p.name not in self._kept
         )
+        self._last_derived: tuple[list[bytes], list[Array]] | None = None
         self._places = tuple(w.index for w in (*self._wanted, *self._written, *self._late))
         self._enter = self._native.enter
 
@@ -201,8 +203,13 @@ class Kernel:
     def _derived_from(self, arrays: Sequence[Any]) -> list[Array]:
         """What `bound` makes of constants that are given with a call."""
         given = {w.name: x for w, x in zip(self._wanted, arrays, strict=True)}
-        found = self._derived({**self._bound, **given})
-        return [found[w.name] for w in self._late]
+        constants = [x for w, x in zip(self._wanted, arrays, strict=True) if w.is_constant]
+        known = [fingerprint(x) for x in constants]
+        last = self._last_derived
+        if last is None or last[0] != known:
+            found = self._derived({**self._bound, **given})
+            last = self._last_derived = known, [found[w.name] for w in self._late]
+        return last[1]
 
     def _writes(
         self, out: Array | tuple[Array, ...], read: Sequence[Any]
@@ -238,20 +245,32 @@ class Kernel:
 
 
 class _Place(Operand):
-    """An operand of a kernel: `direct` if a caller's array is read or written where it lies."""
+    """An operand of a kernel: `direct` if a caller's array is read or written where it lies.
 
-    __slots__ = ("direct", "index", "param")
+    What a constant is packed into is kept as long as calls give the same values.
+    """
+
+    __slots__ = ("_packed", "direct", "index", "param")
 
     def __init__(self, index: int, param: Param) -> None:
         super().__init__(param.name, param.shape, param.dtype)
         self.index, self.param, self.direct = index, param, not param.packed
+        self._packed: tuple[bytes, Array] | None = None
+
+    @property
+    def is_constant(self) -> bool:
+        return self.param.role == "constant"
 
     def read(self, value: npt.ArrayLike) -> Array:
         """The array as the kernel reads it: packed, contiguous."""
-        layout = self.param.layout
-        if layout is None:
-            return super().read(value) if self.direct else aligned(super().read(value))
-        return aligned(layout.pack(self.checked(value)))
+        x = super().read(value)
+        if self.direct:
+            return x
+        known = fingerprint(x)
+        if self._packed is None or self._packed[0] != known:
+            layout = self.param.layout
+            self._packed = known, aligned(x.copy() if layout is None else layout.pack(x))
+        return self._packed[1]
 
 
 def aligned(x: Array) -> Array:

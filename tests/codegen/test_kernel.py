@@ -7,6 +7,7 @@ import pickle
 import numpy as np
 import pytest
 
+import ansorlite as al
 from ansorlite import te
 from ansorlite.codegen.kernel import Kernel
 from ansorlite.codegen.loader import (
@@ -170,3 +171,19 @@ def test_resident_memory(n: int) -> None:
     assert x.ctypes.data % 64 == 0 and x.flags.c_contiguous and x.flags.writeable
     values = np.arange(n, dtype=np.float32)
     np.testing.assert_array_equal(resident_copy(values), values)
+
+
+def test_constants_that_a_call_gives_are_read_as_they_are_now() -> None:
+    """They are packed once for the same values, and anew for others, also in the same array."""
+    task = al.workload("GMM", 0, batch=1, constant_weights=True)
+    made = al.tune(task, n_trials=6, progress=False)
+    rng = np.random.default_rng(0)
+    x, w = (rng.standard_normal(p.shape).astype(np.float32) for p in made.kernel.inputs)
+    for _ in range(3):
+        np.testing.assert_allclose(made.kernel(x, w), np.matmul(x, w), 1e-4, 1e-4)
+    w[..., 3, 5] += 1.0
+    np.testing.assert_allclose(made.kernel(x, w), np.matmul(x, w), 1e-4, 1e-4)
+    w *= -1.0
+    np.testing.assert_allclose(made.kernel(x, w), np.matmul(x, w), 1e-4, 1e-4)
+    other = np.asfortranarray(w + 1.0)
+    np.testing.assert_allclose(made.kernel(x, other), np.matmul(x, other), 1e-4, 1e-4)

@@ -86,8 +86,8 @@ def test_integers_are_small_of_both_signs() -> None:
     ("index", "limit"),
     [
         (lambda x, j: x, N_TABLE),
-        (lambda x, j: clamped(x + j, N_TABLE), N_TABLE - WIDTH + 1),
-        (lambda x, j: clamped(2 * x + 1, N_TABLE), N_TABLE // 2),
+        (lambda x, j: clamped(x + j, N_TABLE), N_TABLE),
+        (lambda x, j: clamped(2 * x + 1, N_TABLE), N_TABLE),
         (lambda x, j: te.minimum(te.maximum(x, 0), N_TABLE - 1), N_TABLE),
         (lambda x, j: clamped(te.select(x < 0, x + N_TABLE, x), N_TABLE), N_TABLE),
     ],

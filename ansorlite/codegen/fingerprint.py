@@ -1,0 +1,151 @@
+"""A fingerprint of an array's bytes, made as fast as memory is read: is a constant still the same?
+
+In: a contiguous array. Out: bytes. Constants that a call gives are packed anew only where their
+fingerprint is another. The mixing is that of XXH3's inner loop (xxhash.com): products of the halves
+of each 64-bit word, masked by its place, plus its neighbour. One changed word always changes the
+result; that several changes cancel out has a chance of some 2^-64. No protection from forgery.
+"""
+
+import ctypes
+from functools import cache
+from typing import Any
+
+import llvmlite.binding as llvm
+
+from ansorlite.calls import Array, address
+from ansorlite.codegen import openmp
+from ansorlite.codegen.compile import compile_module
+from ansorlite.target import Target
+
+BLOCK = 64  # bytes mixed at a time, and of each part's result
+PART_BYTES = 1 << 15  # at least, of what a thread takes at a time
+MOST_PARTS = 32
+
+IR = """
+declare void @ansorlite_parallel(ptr, ptr, i64, i64)
+declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
+declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
+
+; Blocks [first, last) of 64 bytes, mixed into 64 bytes.
+define internal void @mixed(ptr %data, i64 %first, i64 %last, ptr %out) {
+entry:
+  %any = icmp slt i64 %first, %last
+  br i1 %any, label %loop, label %done
+loop:
+  %k = phi i64 [ %first, %entry ], [ %next, %loop ]
+  %sum = phi <8 x i64> [ zeroinitializer, %entry ], [ %total, %loop ]
+  %at = mul i64 %k, 64
+  %place = getelementptr i8, ptr %data, i64 %at
+  %words = load <8 x i64>, ptr %place, align 1
+  %turn = mul i64 %k, -7046029254386353131
+  %one = insertelement <8 x i64> poison, i64 %turn, i32 0
+  %turns = shufflevector <8 x i64> %one, <8 x i64> poison, <8 x i32> zeroinitializer
+  %mask = add <8 x i64> %turns, <i64 -4734510112055689544, i64 2066345149520216444,
+      i64 -2626841219172082640, i64 -5825143561455042347, i64 5555116246627715051,
+      i64 -4554457134254384640, i64 4563169853085013119, i64 -3210042113443132421>
+  %masked = xor <8 x i64> %words, %mask
+  %low = and <8 x i64> %masked, splat (i64 4294967295)
+  %high = lshr <8 x i64> %masked, splat (i64 32)
+  %products = mul <8 x i64> %low, %high
+  %swapped = shufflevector <8 x i64> %words, <8 x i64> poison,
+      <8 x i32> <i32 1, i32 0, i32 3, i32 2, i32 5, i32 4, i32 7, i32 6>
+  %added = add <8 x i64> %products, %swapped
+  %total = add <8 x i64> %sum, %added
+  %next = add i64 %k, 1
+  %more = icmp slt i64 %next, %last
+  br i1 %more, label %loop, label %done
+done:
+  %result = phi <8 x i64> [ zeroinitializer, %entry ], [ %total, %loop ]
+  store <8 x i64> %result, ptr %out, align 1
+  ret void
+}
+
+; frame: data, blocks, parts, out, the next part
+define internal void @share(ptr %frame, i64 %me, i64 %n) {
+entry:
+  %data = load ptr, ptr %frame
+  %at1 = getelementptr i64, ptr %frame, i64 1
+  %blocks = load i64, ptr %at1
+  %at2 = getelementptr i64, ptr %frame, i64 2
+  %parts = load i64, ptr %at2
+  %at3 = getelementptr i64, ptr %frame, i64 3
+  %out = load ptr, ptr %at3
+  %at4 = getelementptr i64, ptr %frame, i64 4
+  br label %take
+take:
+  %k = atomicrmw add ptr %at4, i64 1 monotonic
+  %left = icmp slt i64 %k, %parts
+  br i1 %left, label %work, label %done
+work:
+  %a = mul i64 %k, %blocks
+  %first = sdiv i64 %a, %parts
+  %following = add i64 %k, 1
+  %b = mul i64 %following, %blocks
+  %last = sdiv i64 %b, %parts
+  %offset = mul i64 %k, 64
+  %place = getelementptr i8, ptr %out, i64 %offset
+  call void @mixed(ptr %data, i64 %first, i64 %last, ptr %place)
+  br label %take
+done:
+  ret void
+}
+
+define void @fingerprint(ptr %data, i64 %bytes, i64 %parts, ptr %out) {
+entry:
+  %frame = alloca [5 x i64], align 64
+  %tail = alloca [64 x i8], align 64
+  %blocks = sdiv i64 %bytes, 64
+  store ptr %data, ptr %frame
+  %at1 = getelementptr i64, ptr %frame, i64 1
+  store i64 %blocks, ptr %at1
+  %at2 = getelementptr i64, ptr %frame, i64 2
+  store i64 %parts, ptr %at2
+  %at3 = getelementptr i64, ptr %frame, i64 3
+  store ptr %out, ptr %at3
+  %at4 = getelementptr i64, ptr %frame, i64 4
+  store i64 0, ptr %at4
+  %several = icmp sgt i64 %parts, 1
+  br i1 %several, label %together, label %alone
+together:
+  call void @ansorlite_parallel(ptr @share, ptr %frame, i64 %parts, i64 0)
+  br label %rest
+alone:
+  call void @share(ptr %frame, i64 0, i64 1)
+  br label %rest
+rest:
+  %whole = mul i64 %blocks, 64
+  %left = sub i64 %bytes, %whole
+  %end = getelementptr i8, ptr %data, i64 %whole
+  call void @llvm.memset.p0.i64(ptr %tail, i8 0, i64 64, i1 false)
+  call void @llvm.memcpy.p0.p0.i64(ptr %tail, ptr %end, i64 %left, i1 false)
+  %offset = mul i64 %parts, 64
+  %place = getelementptr i8, ptr %out, i64 %offset
+  call void @mixed(ptr %tail, i64 0, i64 1, ptr %place)
+  ret void
+}
+"""
+
+_PROTOTYPE = ctypes.CFUNCTYPE(
+    None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_char_p
+)
+
+
+def fingerprint(x: Array) -> bytes:
+    """The fingerprint of a C-contiguous array's bytes; arrays of other sizes have others."""
+    parts = min(MOST_PARTS, max(1, x.nbytes // PART_BYTES))
+    out = ctypes.create_string_buffer(BLOCK * (parts + 1))
+    function, _ = _native()
+    function(address(x), x.nbytes, parts, out)
+    return out.raw + x.nbytes.to_bytes(8, "little")
+
+
+@cache
+def _native() -> tuple[Any, Any]:
+    """The function, and what keeps its code alive."""
+    code = compile_module(IR, Target.detect())
+    jit = llvm.create_lljit_compiler(use_jit_link=True, suppress_errors=True)
+    library = llvm.JITLibraryBuilder().add_object_img(code).add_current_process()
+    name = "ansorlite_parallel"
+    library.import_symbol(name, openmp.runtime().addresses[name]).export_symbol("fingerprint")
+    tracker = library.link(jit, "ansorlite_fingerprint")
+    return _PROTOTYPE(tracker["fingerprint"]), (tracker, jit)
