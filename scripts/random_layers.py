@@ -6,6 +6,7 @@ no value fits; `LAYERS` lists them, the frequent ones several times. Used by ran
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -300,7 +301,13 @@ LAYERS: tuple[Callable[[Growing], None], ...] = (
 
 def random_net(seed: int) -> Net:
     """The graph of that seed."""
-    rng = np.random.default_rng(seed)
+    for attempt in range(100):
+        with suppress(LookupError):  # no value of its inputs is beyond dispute
+            return _net(seed, np.random.default_rng([seed, attempt] if attempt else seed))
+    raise LookupError(f"no graph of seed {seed}")
+
+
+def _net(seed: int, rng: np.random.Generator) -> Net:
     g = Growing(rng, float(rng.choice([0.0, 0.05, 0.3, 0.6])))
     kinds = ("float32", "float32", "float32", "float64", "int32", "int64", "bool")
     empty = rng.random() < 0.12

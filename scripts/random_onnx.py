@@ -56,8 +56,9 @@ LARGE = (
     "HardSigmoid",
 )
 MOST_IN_SUMS = 1e15
-# They have terms of 1 inside, or onnxruntime's polynomials are only that good.
-ABSOLUTE = ("Elu", "Softplus", "LogSoftmax", "Sigmoid", "Tanh", "Erf")
+# They have terms of 1 inside, or differences of what is of size 1, or onnxruntime's polynomials are
+# only that good.
+ABSOLUTE = ("Elu", "Softplus", "LogSoftmax", "Sigmoid", "Tanh", "Erf", "LayerNormalization")
 EXACTLY_DEFINED = ("Div", "Pow", "ReduceMean")
 NOT_ITS_OWN = (*EXACTLY_DEFINED, "Mod")
 

@@ -209,17 +209,20 @@ def conv(attrs: Attrs, xs: Tensors) -> Tensor:
         return te_ops.dense(x, w, name="conv")
     strides, dilations = ints(attrs, "strides"), ints(attrs, "dilations")
     pads = pairs(attrs, "pads")
+    guarded = bool(attrs.get("guarded"))
     if integer(attrs, "groups") == 1:
-        return te_ops.conv_nhwc(x, w, strides, pads, dilations)
+        return te_ops.conv_nhwc(x, w, strides, pads, dilations, guarded=guarded)
     # Weights are [*k, ci, g, co/g], but [*k, c] or [*k, c, m] where each group has one channel.
     if len(w.shape) - len(strides) == 3:
-        return te_ops.grouped_conv_nhwc(x, w, strides, pads, dilations)
-    return te_ops.depthwise_conv_nhwc(x, w, strides, pads, dilations)
+        return te_ops.grouped_conv_nhwc(x, w, strides, pads, dilations, guarded=guarded)
+    return te_ops.depthwise_conv_nhwc(x, w, strides, pads, dilations, guarded=guarded)
 
 
 def conv_transpose(attrs: Attrs, xs: Tensors) -> Tensor:
     _channels_last(attrs)
-    return te_ops.conv_transpose_nhwc(xs[0], xs[1], ints(attrs, "strides"), pairs(attrs, "pads"))
+    strides, pads = ints(attrs, "strides"), pairs(attrs, "pads")
+    guarded = bool(attrs.get("guarded"))
+    return te_ops.conv_transpose_nhwc(xs[0], xs[1], strides, pads, guarded=guarded)
 
 
 def matmul_views(attrs: Attrs, types: Types) -> tuple[tuple[Shape, ...], ...]:

@@ -10,13 +10,15 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from ansorlite import te
 from ansorlite.graph import te_ops
 from ansorlite.graph.expressions import TensorFn
 from ansorlite.graph.fuse import Group
 from ansorlite.graph.ir import Graph, Node
 from ansorlite.graph.layout import blocks
-from ansorlite.graph.types import ints
+from ansorlite.graph.types import ints, pairs
 from ansorlite.ir.expr import Expr
 from ansorlite.te.tensor import Tensor
 
@@ -121,16 +123,32 @@ class _Lowering:
         types = tuple(self.graph.types[v] for v in node.inputs)
         options = node.operator.views(node.attrs, types)
         assert node.operator.tensor is not None
+        attrs = {**node.attrs, "guarded": True} if self.guarded(node) else node.attrs
         for views in options:
             trial = [te.placeholder(s, t.dtype) for s, t in zip(views, types, strict=True)]
-            space = node.operator.tensor(node.attrs, trial).shape
+            space = node.operator.tensor(attrs, trial).shape
             if views is options[-1] or self.fits(space, after):
                 break
         operands = [
             self.tensors[v] if v in self.tensors else self.placeholder(v, shape, name)
             for v, shape, name in zip(node.inputs, views, names, strict=True)
         ]
-        return node.operator.tensor(node.attrs, operands)
+        return node.operator.tensor(attrs, operands)
+
+    def guarded(self, node: Node) -> bool:
+        """Must weights over the border of a convolution meet nothing, since 0 * inf is NaN?
+
+        Where they are constant and finite, zeros there are as good, and faster. ONNX's reference
+        has zeros around the data of a convolution, none around that of a transposed one;
+        onnxruntime leaves constant weights of the first out, too.
+        """
+        if node.op not in ("conv", "conv_transpose"):
+            return False
+        known = self.graph.constants.get(node.inputs[1])
+        if known is None:
+            return node.op == "conv_transpose"
+        padded = node.op == "conv_transpose" or any(map(any, pairs(node.attrs, "pads")))
+        return padded and not bool(np.isfinite(known).all())
 
     def over_rows(self, columns: int) -> None:
         """All nodes of a group over rows: tensors [*rows, *row], those of reduced values [*rows].

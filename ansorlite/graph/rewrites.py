@@ -200,6 +200,9 @@ def lower_conv_transpose(graph: Graph) -> Graph:
         pads = tuple((k - 1 - lo, k - 1 - hi) for k, (lo, hi) in zip(kernel, widths, strict=True))
         if max(ints(node.attrs, "strides")) > 1 or min(map(min, pads)) < 0:
             return None
+        known = r.known(xs[1])
+        if known is None or not np.isfinite(known).all():  # the zeros of a border would be NaN
+            return None
         starts = (0, 0, *(k - 1 for k in kernel))
         steps = (1, 1, *(-1,) * rank)
         w = r.emit("slice", [xs[1]], starts=starts, sizes=r.shape(xs[1]), steps=steps)

@@ -85,6 +85,37 @@ def _window(
     return padded, out, axes, under
 
 
+# (batch, place in the output, channel of the data, index of the weight) -> their product
+Tap = Callable[[Any, Sequence[Any], Any, Index], Expr]
+
+
+def _taps(
+    x: Tensor,
+    w: Tensor,
+    kernel: Sequence[int],
+    strides: Sequence[int],
+    pads: Pads,
+    dilations: Sequence[int],
+    guarded: bool,
+) -> tuple[tuple[int, ...], tuple[ReduceAxis, ...], Tap]:
+    """Output extents, reduction axes, and the products of a convolution.
+
+    Weights over the border meet zeros there; with `guarded` they meet nothing, which is another
+    thing for infinite ones and NaN.
+    """
+    padded, out, ks, under = _window(x, kernel, strides, pads, dilations)
+    if not guarded:
+        return out, ks, lambda n, at, c, index: padded[(n, *under(at), c)] * w[index]
+    lows = [lo for lo, _ in pads]
+
+    def product(n: Any, at: Sequence[Any], c: Any, index: Index) -> Expr:
+        where = [i - lo for i, lo in zip(under(at), lows, strict=True)]
+        inside = [te.all(i >= 0, i < e) for i, e in zip(where, x.shape[1:-1], strict=True)]
+        return te.select(te.all(*inside), x[(n, *where, c)] * w[index], te.const(0.0, x.dtype))
+
+    return out, ks, product
+
+
 def conv_nhwc(
     x: Tensor,
     w: Tensor,
@@ -92,14 +123,15 @@ def conv_nhwc(
     pads: Pads,
     dilations: Sequence[int],
     name: str = "conv",
+    guarded: bool = False,
 ) -> Tensor:
     """data [n, *s, ci] and weight [*k, ci, co] -> [n, *out, co], any of 1, 2, 3 spatial axes."""
     *kernel, ci, co = w.shape
-    padded, out, ks, under = _window(x, kernel, strides, pads, dilations)
+    out, ks, tap = _taps(x, w, kernel, strides, pads, dilations, guarded)
     c = te.reduce_axis(ci, name="ci")
 
     def element(n: Any, *at: Any) -> Expr:
-        return te.sum(padded[(n, *under(at[:-1]), c)] * w[(*ks, c, at[-1])], axis=[*ks, c])
+        return te.sum(tap(n, at[:-1], c, (*ks, c, at[-1])), axis=[*ks, c])
 
     names = ("n", *spatial_names(len(kernel)), "co")
     return te.compute((x.shape[0], *out, co), named(names, element), name=name)
@@ -112,15 +144,16 @@ def grouped_conv_nhwc(
     pads: Pads,
     dilations: Sequence[int],
     name: str = "conv",
+    guarded: bool = False,
 ) -> Tensor:
     """data [n, *s, g*ci] and weight [*k, ci, g, co] -> [n, *out, g, co] (g*co channels)."""
     *kernel, ci, groups, co = w.shape
-    padded, out, ks, under = _window(x, kernel, strides, pads, dilations)
+    out, ks, tap = _taps(x, w, kernel, strides, pads, dilations, guarded)
     c = te.reduce_axis(ci, name="ci")
 
     def element(n: Any, *at: Any) -> Expr:
         *s, g, o = at
-        return te.sum(padded[(n, *under(s), g * ci + c)] * w[(*ks, c, g, o)], axis=[*ks, c])
+        return te.sum(tap(n, s, g * ci + c, (*ks, c, g, o)), axis=[*ks, c])
 
     names = ("n", *spatial_names(len(kernel)), "g", "co")
     return te.compute((x.shape[0], *out, groups, co), named(names, element), name=name)
@@ -133,28 +166,36 @@ def depthwise_conv_nhwc(
     pads: Pads,
     dilations: Sequence[int],
     name: str = "conv",
+    guarded: bool = False,
 ) -> Tensor:
     """data [n, *s, c] and weight [*k, c] -> [n, *out, c]; weight [*k, c, m] -> [n, *out, c, m]."""
     rank = len(x.shape) - 2
     kernel, rest = w.shape[:rank], w.shape[rank:]
-    padded, out, ks, under = _window(x, kernel, strides, pads, dilations)
+    out, ks, tap = _taps(x, w, kernel, strides, pads, dilations, guarded)
 
     def element(n: Any, *at: Any) -> Expr:
         s, channel = at[:rank], at[rank:]
-        return te.sum(padded[(n, *under(s), channel[0])] * w[(*ks, *channel)], axis=ks)
+        return te.sum(tap(n, s, channel[0], (*ks, *channel)), axis=ks)
 
     names = ("n", *spatial_names(rank), "c", "m")[: rank + 1 + len(rest)]
     return te.compute((x.shape[0], *out, *rest), named(names, element), name=name)
 
 
 def conv_transpose_nhwc(
-    x: Tensor, w: Tensor, strides: Sequence[int], pads: Pads, name: str = "conv"
+    x: Tensor,
+    w: Tensor,
+    strides: Sequence[int],
+    pads: Pads,
+    name: str = "conv",
+    guarded: bool = False,
 ) -> Tensor:
     """data [n, *s, ci] and weight [*k, ci, co] -> [n, *out, co], out = (s-1)*stride - pads + k.
 
     Element h of the result sums data[(h + pad - k) / stride] * weight[k] where that is a whole
     number. Elements of one remainder h mod stride ("phase") use the same taps of the kernel, so
-    the weights are regrouped by phase and no product with a zero between elements is left.
+    the weights are regrouped by phase and no product with a zero between elements is left. Phases
+    that have fewer taps than others leave the last ones out; with `guarded`, weights over the
+    border meet nothing instead of zeros (see `_taps`).
     """
     *kernel, ci, co = w.shape
     rank = len(kernel)
@@ -193,13 +234,19 @@ def conv_transpose_nhwc(
 
     def element(n: Any, *at: Any) -> Expr:
         tile, phases = at[: 2 * rank : 2], at[1 : 2 * rank : 2]
-        under = [
-            t + (a + lo) // s - j + before
-            for t, a, j, (_, _, s, (lo, _)), (before, _) in zip(
-                tile, phases, ks, rows, widths[1:], strict=True
-            )
-        ]
-        return te.sum(padded[(n, *under, c)] * by_phase[(*phases, *ks, c, at[-1])], [*ks, c])
+        under, tests = [], []
+        for t, a, j, (e, k, s, (lo, _)), (before, _) in zip(
+            tile, phases, ks, rows, widths[1:], strict=True
+        ):
+            place = t + (a + lo) // s - j
+            tests += [tap(a, j, s, lo) < k] if k % s else []
+            tests += [place >= 0, place < e] if guarded else []
+            under.append(place if guarded else place + before)
+        source = x if guarded else padded
+        product = source[(n, *under, c)] * by_phase[(*phases, *ks, c, at[-1])]
+        if tests:
+            product = te.select(te.all(*tests), product, te.const(0.0, x.dtype))
+        return te.sum(product, [*ks, c])
 
     shape = [e for pair in zip(tiles, strides, strict=True) for e in pair]
     tile_names = tuple(e for a in names for e in (a, f"p{a}"))

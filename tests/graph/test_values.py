@@ -236,3 +236,32 @@ def test_constant_indices_that_are_wrong() -> None:
     y = b.emit("take", [x, b.constant(np.asarray([0, 3]))], "y", "n", axis=0)
     with pytest.raises(ModelError, match=r"node '?n'? takes element 3"):
         compile_plain(b.finish([y]))
+
+
+@pytest.mark.parametrize(("kernel", "stride"), [(3, 2), (4, 2), (2, 3), (3, 1)])
+def test_infinities_in_transposed_convolutions_stay_under_the_kernel(
+    kernel: int, stride: int
+) -> None:
+    """No tap that is not there, and no border, makes NaN of them."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((1, 2, 5, 5)).astype(np.float32)
+    w = np.abs(rng.standard_normal((2, 3, kernel, kernel))).astype(np.float32)
+    spoilt = x.copy()
+    spoilt[0, 1, 2, 2] = INF
+    steps = node("ConvTranspose", "x", "w", strides=[stride] * 2, pads=[1] * 4)
+    (plain,), (y,) = run([steps], {"x": x}, {"w": w}), run([steps], {"x": spoilt}, {"w": w})
+    under = np.zeros((y.shape[2] + 2 * kernel,) * 2, bool)
+    first = 2 * stride - 1 + kernel
+    under[first : first + kernel, first : first + kernel] = True
+    under = np.broadcast_to(under[kernel:-kernel, kernel:-kernel], y.shape)
+    np.testing.assert_array_equal(np.isposinf(y), under)
+    np.testing.assert_allclose(y[~under], plain[~under], 1e-5, 1e-5)
+
+
+def test_infinite_weights_meet_nothing_outside_of_the_data() -> None:
+    x = np.ones((1, 1, 4), np.float32)
+    w = np.asarray([[[INF, 1, 2]]], np.float32)
+    (y,) = run([node("Conv", "x", "w", pads=[1, 1])], {"x": x}, {"w": w})
+    np.testing.assert_array_equal(y, [[[3, INF, INF, INF]]])
+    (y,) = run([node("ConvTranspose", "x", "w")], {"x": x, "w": w})
+    np.testing.assert_array_equal(y, [[[INF, INF, INF, INF, 3, 2]]])
