@@ -4,7 +4,7 @@ Two networks are saved; then, `--count` times, one of the folders is damaged (cu
 edited, mixed with the other, made incomplete), and a forked process loads and calls what is left.
 Crashes, hangs, tracebacks and wrong answers are listed, and make the exit status 1.
 
-    python scripts/damage_saved.py --count 3300 --seed 0 --json results/damaged_saved.json
+    python scripts/damage_saved.py --count 3300 --seed 0 --json results/damage_saved.jsonl
 """
 
 import argparse
@@ -176,7 +176,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--count", type=int, default=3300)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", type=Path, help="write the counts there, too")
+    parser.add_argument("--json", type=Path, help="counts are appended to it")
     args = parser.parse_args()
     warnings.simplefilter("ignore")
     counts: Counter[tuple[str, str]] = Counter()
@@ -203,7 +203,8 @@ def main() -> int:
     row = {"folders": args.count, "seed": args.seed, **total, "kinds": kinds}
     print(json.dumps(row))
     if args.json:
-        args.json.write_text(json.dumps(row, indent=1) + "\n")
+        with args.json.open("a") as out:
+            out.write(json.dumps(row) + "\n")
     return 1 if bad else 0
 
 
