@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar
 
 from ansorlite.errors import ScheduleError
-from ansorlite.ir.expr import Const, Expr, Load, Var, ceildiv
+from ansorlite.ir.expr import Const, Expr, Load, Var, ceildiv, settled
 from ansorlite.ir.traverse import loads, rename_loads, substitute, transform, walk
 from ansorlite.schedule.pads import PadInPlace
 from ansorlite.schedule.stage import (
@@ -223,7 +223,7 @@ def inline_into(reader: ComputeOp, op: ComputeOp) -> ComputeOp:
     values: dict[Expr, Expr] = {}
     for load in found:
         names = {a.name: i for a, i in zip(op.axes, load.indices, strict=True)}
-        values[load] = substitute(op.body, names)
+        values[load] = settled(substitute(op.body, names))  # what is stored has the width of its type
 
     return replace(reader, body=transform(reader.body, lambda e: values.get(e), {}))
 

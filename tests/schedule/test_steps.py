@@ -392,3 +392,16 @@ def test_legal_schedules_mean_the_same(name: str) -> None:
     got = interpret(lower(State(dag).apply(*LEGAL[name])), arrays)
     for output, value in expected.items():
         np.testing.assert_array_equal(got[output], value)
+
+
+def test_what_is_inlined_keeps_the_width_of_its_type() -> None:
+    """The absolute value of the least integer is that integer again, wherever it is used."""
+    x = te.placeholder((4,), "int32", name="x")
+    y = te.compute((4,), lambda i: te.abs(x[i]), name="y")
+    z = te.compute((4,), lambda i: te.maximum(y[i], 7), name="z")
+    dag = te.ComputeDAG([z])
+    program = lower(State(dag).apply(ComputeInline("y")))
+    values = {"x": np.array([-(2**31), -5, 3, 2**31 - 1], np.int32)}
+    out = interpret(program, values)["z"]
+    np.testing.assert_array_equal(out, dag.evaluate(values)["z"])
+    np.testing.assert_array_equal(out, [7, 7, 7, 2**31 - 1])
