@@ -27,7 +27,7 @@ from random_onnx import Array, Net, near
 WAYS = ("plain", "untuned", "tuned")
 TUNED_EVERY, TRIALS = 10, 8
 PORTION = 50  # graphs a process
-LIMIT_S = 900  # of a process
+LIMIT_S = 600  # of a process; onnxruntime hangs on a few graphs, too
 
 
 def outcome(net: Net, way: str) -> tuple[str, str]:
@@ -97,6 +97,9 @@ def run_apart(seeds: Sequence[int], ways: Sequence[str]) -> Iterator[tuple[int, 
         except subprocess.TimeoutExpired as error:
             raw = error.stdout or b""
             text, ended = raw.decode() if isinstance(raw, bytes) else raw, -1
+            if not text.count("right"):  # a peer hangs where the first graph is made
+                left = left[1:]
+                continue
         last = portion[0]
         for line in text.splitlines():
             if line.startswith("["):
