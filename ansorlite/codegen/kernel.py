@@ -263,7 +263,8 @@ class _Place(Operand):
 
     def read(self, value: npt.ArrayLike) -> Array:
         """The array as the kernel reads it: packed, contiguous."""
-        x = value if self.fits(value) else super().read(value)
+        fits: Any = value if self.fits(value) else super().read(value)
+        x: Array = fits
         if self.direct:
             return x
         known = fingerprint(x)

@@ -223,7 +223,9 @@ def inline_into(reader: ComputeOp, op: ComputeOp) -> ComputeOp:
     values: dict[Expr, Expr] = {}
     for load in found:
         names = {a.name: i for a, i in zip(op.axes, load.indices, strict=True)}
-        values[load] = settled(substitute(op.body, names))  # what is stored has the width of its type
+        values[load] = settled(
+            substitute(op.body, names)
+        )  # what is stored has the width of its type
 
     return replace(reader, body=transform(reader.body, lambda e: values.get(e), {}))
 
