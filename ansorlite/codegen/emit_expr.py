@@ -116,7 +116,8 @@ class ExprEmitter(IndexEmitter):
             case "add":
                 return b.fadd(*args, flags=_FAST)
             case "sub":
-                return b.fsub(*args, flags=_FAST)
+                # Not fused: x - max(x) is 0 where x is a product that was rounded for the maximum.
+                return b.fsub(*args)
             case "mul":
                 return b.fmul(*args, flags=_FAST)
             case "div":

@@ -11,7 +11,7 @@ from onnx import helper, numpy_helper
 from ansorlite.errors import ModelError
 from ansorlite.graph.build import GraphBuilder
 from ansorlite.graph.onnx_import import load_onnx
-from ansorlite.pipeline import compile_plain
+from ansorlite.pipeline import auto_schedule, compile_plain
 
 INF, NAN = np.inf, np.nan
 Array = npt.NDArray[Any]
@@ -265,3 +265,14 @@ def test_infinite_weights_meet_nothing_outside_of_the_data() -> None:
     np.testing.assert_array_equal(y, [[[3, INF, INF, INF]]])
     (y,) = run([node("ConvTranspose", "x", "w")], {"x": x, "w": w})
     np.testing.assert_array_equal(y, [[[INF, INF, INF, INF, 3, 2]]])
+
+
+def test_a_product_minus_its_own_maximum_is_zero() -> None:
+    """Also where the product is computed again: fused with the difference, it is not rounded."""
+    x = np.tanh(np.linspace(0.3, 0.9, 7))
+    b = GraphBuilder("peak")
+    scaled = b.emit("mul", [b.input("x", (7,), "float64"), b.constant(np.asarray(1e38))])
+    peak = b.emit("reduce_max", [scaled], axes=(0,), keepdims=True)
+    net = b.finish([b.emit("exp", [b.emit("sub", [scaled, peak])])])
+    for module in (compile_plain(net), auto_schedule(net, n_trials=0, progress=False)):
+        np.testing.assert_array_equal(module(x), [0, 0, 0, 0, 0, 0, 1])
