@@ -8,7 +8,7 @@ arrays may begin anywhere. Calls of one kernel object are serialised: it owns on
 import ctypes
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +31,10 @@ from ansorlite.codegen.loader import load_image
 from ansorlite.errors import ModelError
 from ansorlite.ir.program import Buffer, Program
 from ansorlite.target import Target
+
+COMPARED_BYTES = 1 << 16  # of constants that are kept and compared; others have a fingerprint
+same_bytes = ctypes.PyDLL(None).memcmp  # 0 if they are
+same_bytes.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
 
 
 class Kernel:
@@ -71,6 +75,7 @@ class Kernel:
             if p.role == "derived" and p.name not in self._kept
         )
         self._last_derived: tuple[list[bytes], list[Array]] | None = None
+        self._sizes = tuple(w.nbytes if w.direct else 0 for w in self._wanted)
         self._places = tuple(w.index for w in (*self._wanted, *self._written, *self._late))
         self._enter = self._native.enter
 
@@ -133,25 +138,29 @@ class Kernel:
         arrays: list[Any] = []
         for w, x in zip(wanted, args):  # noqa: B905 (what stands here counts in tenths of 1 us)
             if not (
-                type(x) is np.ndarray
+                w.direct
+                and type(x) is np.ndarray
                 and x.shape == w.shape
                 and x.dtype is w.dtype
                 and (flags := x.flags).c_contiguous
                 and flags.aligned
-                and w.direct
             ):
                 x = w.read(x)
             arrays.append(x)
         late = self._derived_from(arrays) if self._late else []
         copies: list[tuple[Array, Array]] = []
+        starts = [address(x) for x in arrays]
         with self._lock:
             if out is None:
                 writes = [r.take() for r in self._results]
                 given = writes
+            elif self._is_free(out, starts):
+                given = writes = [out]
             else:
-                given, writes, copies = self._writes(out, arrays)
-            for k, x in zip(self._places, arrays + writes + late):  # noqa: B905
-                pointers[k] = address(x)
+                given, writes, copies = self._writes(out, arrays, starts)
+            starts += [address(x) for x in writes + late]
+            for k, start in zip(self._places, starts):  # noqa: B905
+                pointers[k] = start
             self._enter(self._args)
             for target, source in copies:
                 target[...] = source
@@ -177,7 +186,7 @@ class Kernel:
         late = self._derived_from(arrays) if self._late else []
         if out is None:
             out = tuple(resident_empty(w.shape, w.dtype) for w in self._written)
-        given, writes, copies = self._writes(out, arrays)
+        given, writes, copies = self._writes(out, arrays, [address(x) for x in arrays])
         if copies:
             raise ModelError(
                 "cannot prepare a call: out is no contiguous array, or shares memory with an input"
@@ -211,11 +220,28 @@ class Kernel:
             last = self._last_derived = known, [found[w.name] for w in self._late]
         return last[1]
 
+    def _is_free(self, out: Any, starts: Sequence[int]) -> TypeGuard[Array]:
+        """Is `out` one array that the kernel can write to where it lies? The usual case, fast."""
+        first = self._written[0]
+        if not (
+            type(out) is np.ndarray
+            and len(self._written) == 1
+            and out.shape == first.shape
+            and out.dtype is first.dtype
+            and out.flags.carray
+        ):
+            return False
+        start = address(out)
+        end = start + first.nbytes
+        ends = zip(starts, self._sizes)  # noqa: B905
+        return not any([at < end and start < at + size for at, size in ends])
+
     def _writes(
-        self, out: Array | tuple[Array, ...], read: Sequence[Any]
+        self, out: Array | tuple[Array, ...], read: Sequence[Any], starts: Sequence[int]
     ) -> tuple[list[Array], list[Array], list[tuple[Array, Array]]]:
         """(a caller's results, what the kernel writes, what is then copied: to, from).
 
+        `starts` are the addresses of what is `read`.
         An array that the kernel cannot write to, or that shares memory with an input, gets its
         values by way of one of the kernel's own. Call it with the lock held.
         """
@@ -226,14 +252,14 @@ class Kernel:
         writes, copies = [], []
         for k, x in enumerate(given):
             w = self._written[k]
-            if not (w.fits(x) and x.flags.writeable):
+            free = w.fits(x)
+            if not (free and x.flags.writeable):
                 w.check_result(x)
             if k and any(np.shares_memory(x, y) for y in given[:k]):
                 raise ModelError(f"out for {w.label} shares memory with another result")
             start = address(x)
-            end, free = start + w.nbytes, w.fits(x)
-            for y in read:
-                at = address(y)
+            end = start + w.nbytes
+            for y, at in zip(read, starts):  # noqa: B905
                 if at < end and start < at + y.nbytes:
                     free = False
             if not free:
@@ -255,7 +281,8 @@ class _Place(Operand):
     def __init__(self, index: int, param: Param) -> None:
         super().__init__(param.name, param.shape, param.dtype)
         self.index, self.param, self.direct = index, param, not param.packed
-        self._packed: tuple[bytes, Array] | None = None
+        # Values, or their fingerprint; what they are packed into; the address of the values.
+        self._packed: tuple[Any, Array, int] | None = None
 
     @property
     def is_constant(self) -> bool:
@@ -267,11 +294,15 @@ class _Place(Operand):
         x: Array = fits
         if self.direct:
             return x
-        known = fingerprint(x)
-        if self._packed is None or self._packed[0] != known:
+        last, small = self._packed, x.nbytes <= COMPARED_BYTES
+        if small and last is not None and not same_bytes(address(x), last[2], x.nbytes):
+            return last[1]
+        known: Array | bytes = x.copy() if small else fingerprint(x)
+        if small or last is None or last[0] != known:
             layout = self.param.layout
-            self._packed = known, aligned(x.copy() if layout is None else layout.pack(x))
-        return self._packed[1]
+            packed = aligned(x.copy() if layout is None else layout.pack(x))
+            last = self._packed = known, packed, 0 if isinstance(known, bytes) else address(known)
+        return last[1]
 
 
 def aligned(x: Array) -> Array:
