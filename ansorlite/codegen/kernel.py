@@ -233,8 +233,10 @@ class Kernel:
             return False
         start = address(out)
         end = start + first.nbytes
-        ends = zip(starts, self._sizes)  # noqa: B905
-        return not any([at < end and start < at + size for at, size in ends])
+        for at, size in zip(starts, self._sizes):  # noqa: B905, SIM110 (it is on every call)
+            if at < end and start < at + size:
+                return False
+        return True
 
     def _writes(
         self, out: Array | tuple[Array, ...], read: Sequence[Any], starts: Sequence[int]
