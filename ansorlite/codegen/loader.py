@@ -91,11 +91,17 @@ class NativeFunction:
     stored shape and dtype) or as addresses. Whoever passes them keeps the memory alive.
     """
 
-    def __init__(self, image: KernelImage, tracker: llvm.ResourceTracker, jit: llvm.LLJIT) -> None:
+    def __init__(
+        self,
+        image: KernelImage,
+        tracker: llvm.ResourceTracker,
+        jit: llvm.LLJIT,
+        threads: openmp.Runtime,
+    ) -> None:
         self.image = image
         self.address: int = tracker[image.symbol]
         self.enter = _ENTRY(self.address)  # takes the address of prepared pointers
-        self._owners = (tracker, jit)
+        self._owners = (tracker, jit, threads)
 
     def pointer_array(self, pointers: Sequence[Array | int]) -> ctypes.Array[ctypes.c_void_p]:
         """The kernel's `args`, prepared for `call` and `repeat`.
@@ -165,12 +171,13 @@ def load_image(image: KernelImage) -> NativeFunction:
         )
     _load_math_library()
     library = llvm.JITLibraryBuilder().add_object_img(image.object_bytes).add_current_process()
-    for name, address in openmp.runtime().addresses.items():
+    threads = openmp.runtime()
+    for name, address in threads.addresses.items():
         library.import_symbol(name, address)
     library.export_symbol(image.symbol)
     jit = _new_jit()
     try:
-        return NativeFunction(image, library.link(jit, image.symbol), jit)
+        return NativeFunction(image, library.link(jit, image.symbol), jit, threads)
     except RuntimeError as error:
         raise BuildError(
             f"cannot load kernel {image.symbol} (a damaged object, or a function that it calls"

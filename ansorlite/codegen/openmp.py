@@ -52,7 +52,12 @@ def runtime() -> Runtime:
     _function(found, "ansorlite_set_threads", ctypes.c_int64)(default_threads(os.environ, target))
     spin_ns = 0 if os.environ.get("OMP_WAIT_POLICY", "").strip().lower() == "passive" else SPIN_NS
     _function(found, "ansorlite_set_spin", ctypes.c_int64)(spin_ns)
-    os.register_at_fork(after_in_child=_function(found, "ansorlite_after_fork"))
+    after_fork = _function(found, "ansorlite_after_fork")
+
+    def forget_threads(pool: Runtime = found) -> None:  # holds the code for as long as forks call it
+        after_fork()
+
+    os.register_at_fork(after_in_child=forget_threads)
     return found
 
 

@@ -1,6 +1,7 @@
 """The pool of threads: regions, its environment variables, forks, and that idle threads sleep."""
 
 import ctypes
+import gc
 import os
 import threading
 import time
@@ -84,6 +85,16 @@ def test_a_child_of_a_fork_has_threads_of_its_own(four: openmp.Runtime) -> None:
         os._exit(0 if region(four, 4) == whole(4) and region(four, 2) == whole(2) else 1)
     for _ in range(20):
         assert region(four, 4) == whole(4)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_a_pool_that_forks_still_call_is_not_freed() -> None:
+    openmp.runtime()
+    openmp.runtime.cache_clear()
+    gc.collect()
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
