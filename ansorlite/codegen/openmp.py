@@ -54,7 +54,7 @@ def runtime() -> Runtime:
     _function(found, "ansorlite_set_spin", ctypes.c_int64)(spin_ns)
     after_fork = _function(found, "ansorlite_after_fork")
 
-    def forget_threads(pool: Runtime = found) -> None:  # holds the code for as long as forks call it
+    def forget_threads(pool: Runtime = found) -> None:  # the code stays as long as forks call it
         after_fork()
 
     os.register_at_fork(after_in_child=forget_threads)
