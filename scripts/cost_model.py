@@ -36,7 +36,7 @@ from ansorlite.cost.model import CostModel, GBDTModel
 from ansorlite.graph.partition import partition
 from ansorlite.graph.passes import optimize
 from ansorlite.measure.builder import PoolBuilder
-from ansorlite.measure.kept import kept_file
+from ansorlite.measure.machine_cache import kept_file
 from ansorlite.measure.runner import LocalRunner
 from ansorlite.pipeline import network_tasks
 from ansorlite.target import Target

@@ -30,7 +30,7 @@ from ansorlite.bench.settled import settled
 from ansorlite.graph.ir import Graph
 from ansorlite.graph.partition import partition
 from ansorlite.graph.passes import optimize
-from ansorlite.measure.kept import kept_file
+from ansorlite.measure.machine_cache import kept_file
 from ansorlite.pipeline import network_tasks
 from ansorlite.search.task_scheduler import SCHEDULERS
 from ansorlite.target import Target

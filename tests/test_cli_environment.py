@@ -18,7 +18,7 @@ from log_cases import record, write
 import ansorlite
 import ansorlite.cli as cli_module
 from ansorlite.cli import main
-from ansorlite.measure import kept, peak
+from ansorlite.measure import machine_cache, peak
 from ansorlite.measure.peak import Peak
 from ansorlite.settings import settings
 
@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[1]
 def fresh_settings() -> Iterator[None]:
     settings.cache_clear()
     peak.measure_peak.cache_clear()
-    kept._cannot_keep.cache_clear()
+    machine_cache._cannot_keep.cache_clear()
     yield
     settings.cache_clear()
     peak.measure_peak.cache_clear()

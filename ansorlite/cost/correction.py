@@ -6,9 +6,9 @@ operation. Log2 of the speed starts at the analytic estimate's and trees learn w
 explain. A few dozen programs then refine the order of the estimate where they have something to
 say, and leave it as it is elsewhere; trees that must learn everything from them order what they
 have not seen at random. Most of the error is of slow ones, while a search asks which of the fast
-are fastest: `cost.own` tells, where programs of the task have been measured. For tasks of which
-nothing is known, further trees may learn from fast programs alone, and add to their scores alone.
-They need thousands, and take longer to train than a round of a search to measure, so no search
+are fastest: `cost.task_residual` tells, where programs of the task have been measured. For tasks of
+which nothing is known, further trees may learn from fast programs alone, and add to their scores
+alone. They need thousands, and training them takes longer than measuring a round, so no search
 retrains them.
 """
 
@@ -29,10 +29,10 @@ from ansorlite.cost.losses import (
     pack_groups,
     squared_loss,
 )
-from ansorlite.cost.model import GBDTModel, PathLike, Stage
+from ansorlite.cost.model import GBDTModel, PathLike, TreeStage
 from ansorlite.cost.names import ARITHMETIC, AT, CYCLES, LOGGED, PLAIN
-from ansorlite.cost.own import OwnPrograms
-from ansorlite.cost.settled import is_history
+from ansorlite.cost.task_residual import OwnPrograms
+from ansorlite.cost.training_cutoff import is_history
 from ansorlite.cost.trees import GBDTParams, sum_of_trees
 
 LEAST_PART = 2.0**-10  # cycles an operation, which make no difference
@@ -110,12 +110,12 @@ class CorrectionModel(GBDTModel):
     def _regression(self, packs: Packs) -> Loss:
         return squared_loss(packs, _wanted(packs))
 
-    def _learned(self, packs: Packs) -> list[Stage]:
+    def _learned(self, packs: Packs) -> list[TreeStage]:
         found = super()._learned(packs)
         if self._fast is not None and len(packs) >= self._fast.min_programs:
             fast = packs.take(packs.label >= FAST[0])
             trees = self._train(fast, self._fast, _loss_of_fast, self._loaded + found)
-            found.append(Stage(trees, of_fast=True))
+            found.append(TreeStage(trees, of_fast=True))
         if self.objective == "regression":
             self._own.learn(packs)
         return found
@@ -123,7 +123,7 @@ class CorrectionModel(GBDTModel):
     def _refined(self, shares: Floats, seen: Features, task_key: str) -> Floats:
         return self._own.refined(task_key, seen[:, 0], shares)
 
-    def _added(self, stage: Stage, rows: Features, scores: Floats) -> Floats:
+    def _added(self, stage: TreeStage, rows: Features, scores: Floats) -> Floats:
         if not stage.of_fast:
             return super()._added(stage, rows, scores)
         low, high = FAST

@@ -18,7 +18,7 @@ Floats = npt.NDArray[np.float64]
 MEMBERS = 5
 
 
-class SureModel:
+class SingleModel:
     """One `GBDTModel`, which is never in doubt.
 
     With `transfer`, groups of other tasks train trees of their own first; those of the last group

@@ -18,9 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ansorlite.cost.analytic import cycles, rates_of
-from ansorlite.cost.left_out import LeftOut, kept, left_out
+from ansorlite.cost.footprint import Access, Batch, Levels, Touched, Values, accesses, touch
+from ansorlite.cost.guard_share import LeftOut, kept, left_out
 from ansorlite.cost.names import AT, COMPUTE, CURVE, LOGGED, MAX_BUFFERS, N_FEATURES
-from ansorlite.cost.touched import Access, Batch, Levels, Touched, Values, accesses, touch
 from ansorlite.ir.expr import Const, Expr, Load, Op
 from ansorlite.ir.prefetch import fetchable
 from ansorlite.ir.program import NO_NOTE, Buffer, For, Program, Store, all_buffers, stores_under

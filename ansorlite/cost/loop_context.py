@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ansorlite.cost.touched import Access, Batch, Levels, Values, accesses, touch
+from ansorlite.cost.footprint import Access, Batch, Levels, Values, accesses, touch
 from ansorlite.ir.program import NO_NOTE, For, Program, Store, all_buffers, stores_under
 from ansorlite.schedule.holes import population_columns
 from ansorlite.space.sketch import Sketch

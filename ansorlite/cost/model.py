@@ -32,7 +32,7 @@ from ansorlite.cost.losses import (
     rank_loss,
     squared_loss,
 )
-from ansorlite.cost.settled import Contents, contents, is_history, settled
+from ansorlite.cost.training_cutoff import Contents, contents, is_history, settled
 from ansorlite.cost.trees import (
     GBDTParams,
     MakeLoss,
@@ -102,7 +102,7 @@ class RandomModel:
         _load(path, "random")
 
 
-class Stage(NamedTuple):
+class TreeStage(NamedTuple):
     """Trees that add to the scores of those before; `of_fast` ones to those of fast programs."""
 
     booster: "lgb.Booster"
@@ -138,8 +138,8 @@ class GBDTModel:
         self._seed = seed
         self._num_threads = num_threads
         self._base = 0.0
-        self._loaded: list[Stage] = []
-        self._trained: list[Stage] = []
+        self._loaded: list[TreeStage] = []
+        self._trained: list[TreeStage] = []
         self._n_features = 0
         self._learned_from: Contents = []
 
@@ -148,11 +148,11 @@ class GBDTModel:
         return bool(self._stages)
 
     @property
-    def _stages(self) -> list[Stage]:
+    def _stages(self) -> list[TreeStage]:
         return self._loaded + self._trained
 
     def update(self, groups: Sequence[TrainingGroup]) -> None:
-        """Train anew on what is settled (`cost.settled`), unless that is what it was trained on.
+        """Retrain on the settled programs (`cost.training_cutoff`), unless none is new.
 
         Raises ValueError for features that do not fit together.
         """
@@ -191,10 +191,10 @@ class GBDTModel:
     def _regression(self, packs: Packs) -> Loss:
         return squared_loss(packs)
 
-    def _learned(self, packs: Packs) -> list[Stage]:
-        return [Stage(self._train(packs, self.params, self._loss, self._loaded))]
+    def _learned(self, packs: Packs) -> list[TreeStage]:
+        return [TreeStage(self._train(packs, self.params, self._loss, self._loaded))]
 
-    def _added(self, stage: Stage, rows: Features, scores: Floats) -> Floats:
+    def _added(self, stage: TreeStage, rows: Features, scores: Floats) -> Floats:
         """What trees add to the scores that rows have without them."""
         return sum_of_trees(stage.booster, rows, self._num_threads)
 
@@ -211,7 +211,7 @@ class GBDTModel:
         self._loaded, self._trained = other._stages, []
 
     def _train(
-        self, packs: Packs, p: GBDTParams, make_loss: MakeLoss, before: Sequence[Stage]
+        self, packs: Packs, p: GBDTParams, make_loss: MakeLoss, before: Sequence[TreeStage]
     ) -> "lgb.Booster":
         """Trees for what the stages before leave to explain."""
         start = self._base + self._rows(before, packs.features)
@@ -231,7 +231,7 @@ class GBDTModel:
         shares = self._shares((rows.reshape(n, count) + self._base).sum(axis=1))
         return self._refined(shares, seen, task_key)
 
-    def _rows(self, stages: Sequence[Stage], rows: Features) -> Floats:
+    def _rows(self, stages: Sequence[TreeStage], rows: Features) -> Floats:
         scores = self._start(rows)
         for stage in stages:
             scores += self._added(stage, rows, scores)
@@ -261,7 +261,7 @@ class GBDTModel:
                 raise ValueError(f"its base is {base}")
             of_fast = content.get("of_fast") or [False] * len(content["boosters"])
             loaded = [
-                Stage(parse_booster(text), bool(fast))
+                TreeStage(parse_booster(text), bool(fast))
                 for text, fast in zip(content["boosters"], of_fast, strict=True)
             ]
         except (KeyError, TypeError, ValueError, OverflowError) as error:

@@ -5,7 +5,7 @@ speeds of copying and of reading what lies in every level of the memory, and the
 register tile that the mask of the search space allows, with operands that lie in the first or
 second level of the cache, packed or in rows. The tiles are programs of this package like any other,
 so what is measured is what kernels reach. It takes some ten seconds and is kept in
-`calibration.json` (`measure.kept`) by the target's fingerprint.
+`calibration.json` (`measure.machine_cache`) by the target's fingerprint.
 """
 
 import time
@@ -20,7 +20,7 @@ from ansorlite import te
 from ansorlite.codegen.build import build_program
 from ansorlite.codegen.image import KernelImage
 from ansorlite.codegen.loader import NativeFunction, load_image, resident_copy, resident_empty
-from ansorlite.measure.kept import keep, kept_file, read_kept
+from ansorlite.measure.machine_cache import keep, kept_file, read_kept
 from ansorlite.measure.peak import MIB, Peak, copy_speed, measure_peak, read_speed
 from ansorlite.schedule.lower import lower
 from ansorlite.schedule.state import State

@@ -2,8 +2,8 @@
 
 In: a `Target` that this machine can run. Out: a `Peak`, the limit that every report quotes. A
 measurement takes well under a second; it is kept for the process and, by the target's fingerprint,
-in a file (see `measure.kept`). What a busy machine showed lies in a file of its own: it is measured
-again by the next process.
+in a file (see `measure.machine_cache`). What a busy machine showed lies in a file of its own: the
+next process measures it again.
 """
 
 import math
@@ -25,7 +25,7 @@ from ansorlite.codegen.microbenchmarks import (
     read_kernel,
 )
 from ansorlite.errors import MachineError
-from ansorlite.measure.kept import keep, kept_file, read_kept
+from ansorlite.measure.machine_cache import keep, kept_file, read_kept
 from ansorlite.target import Target
 
 MIB = 1024 * 1024

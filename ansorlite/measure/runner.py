@@ -2,8 +2,8 @@
 
 Flow: builder -> `KernelImage` -> `LocalRunner.run` -> `MeasureResult` -> search. Before the first
 run of a task, `prepare` gives its `CheckSpec`: what the outputs have to be. The runner's process
-holds the task's data (see `measure.session`); when a candidate hangs or crashes, the process is
-killed, replaced and prepared again. One kernel runs at a time. Times are in seconds.
+holds the task's data (see `measure.runner_child`); when a candidate hangs or crashes, the process
+is killed, replaced and prepared again. One kernel runs at a time. Times are in seconds.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ from ansorlite.settings import settings
 from ansorlite.target import Target
 from ansorlite.te.dag import ComputeDAG
 
-SESSION_ENTRY = "ansorlite.measure.session:serve"
+SESSION_ENTRY = "ansorlite.measure.runner_child:serve"
 MEMORY_BYTES = 4 << 30
 ATTEMPTS = 3  # to have a task's data and a run of it in the same process
 HEATS = 3

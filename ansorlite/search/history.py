@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from ansorlite.cost.alike import signatures
-from ansorlite.cost.draft import draft_score
+from ansorlite.cost.fast_analytic import draft_score
 from ansorlite.cost.features import FeaturePlan
 from ansorlite.cost.losses import Features, TrainingGroup
+from ansorlite.cost.signatures import signatures
 from ansorlite.schedule.holes import population_columns
 from ansorlite.search.evolve import Rows
 from ansorlite.search.select import unique_rows
@@ -158,7 +158,7 @@ class History:
         return np.asarray(rows, dtype=np.int32).reshape(len(rows), width)
 
     def signatures(self, name: str, rows: npt.ArrayLike) -> list[bytes]:
-        """Of rows, see `cost.alike`."""
+        """Of rows, see `cost.signatures`."""
         rows = np.asarray(rows, np.int32)
         return signatures(self._recalled(name, rows)) if len(rows) else []
 

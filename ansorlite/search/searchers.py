@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from ansorlite.cost.ensemble import BootstrapEnsemble, SureModel
+from ansorlite.cost.ensemble import BootstrapEnsemble, SingleModel
 from ansorlite.cost.knobs import FEATURE_SETS
 from ansorlite.cost.losses import TrainingGroup
 from ansorlite.cost.model import CostModel, FrozenModel, ValidityModel
@@ -112,7 +112,7 @@ def annealing(
         if neural:
             model = NeuralModel("gru", c.seed, objective)
         elif chosen.acquisition == "mean":
-            model = SureModel(c.seed, objective, transfer)
+            model = SingleModel(c.seed, objective, transfer)
         else:
             model = BootstrapEnsemble(c.seed, objective)
         return AnnealingPolicy(

@@ -12,7 +12,7 @@ from typing import Any
 from ansorlite.records import Record, distill
 from ansorlite.schedule.naming import canonical_names
 from ansorlite.search.history import Candidate
-from ansorlite.search.proxy import adapted, is_legal
+from ansorlite.search.shrink_task import adapted, is_legal
 from ansorlite.search.tuner import TaskTuner
 from ansorlite.space.sketch import Sketch
 from ansorlite.task import SearchTask

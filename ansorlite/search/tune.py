@@ -30,10 +30,10 @@ from ansorlite.search.clock import PhaseClock
 from ansorlite.search.debug import trace_of
 from ansorlite.search.policy import EvolutionaryPolicy, EvolutionParams, SearchPolicy
 from ansorlite.search.progress import Progress, Snapshot
-from ansorlite.search.proxy import shrunk
 from ansorlite.search.result import BestProgram, TuneResult
 from ansorlite.search.searchers import Context, Searcher, searcher
 from ansorlite.search.shared import Shared
+from ansorlite.search.shrink_task import shrunk
 from ansorlite.search.transfer import start_from_others
 from ansorlite.search.tuner import TaskTuner
 from ansorlite.settings import settings

@@ -31,10 +31,10 @@ from ansorlite.schedule.naming import canonical_names
 from ansorlite.schedule.state import State
 from ansorlite.search.history import Candidate
 from ansorlite.search.policy import EvolutionaryPolicy, SearchPolicy
-from ansorlite.search.proxy import adapted, is_legal
 from ansorlite.search.recorded import Found, RecordedSpace
 from ansorlite.search.reference import is_heavy, reduction_length, reference_state
 from ansorlite.search.shared import Shared
+from ansorlite.search.shrink_task import adapted, is_legal
 from ansorlite.space.plain import PLAIN, plain_state
 from ansorlite.space.sketch import Sketch, SpaceOptions
 from ansorlite.task import SearchTask

@@ -37,7 +37,7 @@ from ansorlite.schedule.steps import (
 from ansorlite.space.annotate import annotate
 from ansorlite.space.rows import fuse_rows
 from ansorlite.space.rules import SKETCH_RULES, SketchRule, derive
-from ansorlite.space.turned import turned
+from ansorlite.space.transpose_narrow import turned
 from ansorlite.target import Target
 from ansorlite.te.access import is_strictly_inlineable
 from ansorlite.te.dag import ComputeDAG

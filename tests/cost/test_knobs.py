@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from ansorlite.cost.analytic import analytic_score
-from ansorlite.cost.draft import CHUNK, draft_score
-from ansorlite.cost.ensemble import BootstrapEnsemble, SureModel
+from ansorlite.cost.ensemble import BootstrapEnsemble, SingleModel
+from ansorlite.cost.fast_analytic import CHUNK, draft_score
 from ansorlite.cost.features import FeaturePlan, features
 from ansorlite.cost.knobs import FEATURE_SETS
 from ansorlite.cost.losses import TrainingGroup
@@ -66,11 +66,11 @@ def test_an_ensemble_is_less_sure_of_what_it_never_saw() -> None:
     assert model.is_trained and model.spread(seen).mean() > 0
     order = np.corrcoef(model.predict(seen), known.latency_s)[0, 1]
     assert order < -0.8
-    assert not SureModel().spread(seen).any()
+    assert not SingleModel().spread(seen).any()
 
 
 def test_a_task_begins_with_what_others_taught() -> None:
-    alone, helped = SureModel(seed=0), SureModel(seed=0, transfer=True)
+    alone, helped = SingleModel(seed=0), SingleModel(seed=0, transfer=True)
     few, test = group(2, 6, "new"), group(3, 200, "new")
     alone.update([few])
     helped.update([group(0), few])

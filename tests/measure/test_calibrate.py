@@ -18,7 +18,7 @@ from ansorlite.measure.calibrate import (
     level_bytes,
     tile_run,
 )
-from ansorlite.measure.kept import kept_file
+from ansorlite.measure.machine_cache import kept_file
 from ansorlite.measure.peak import Peak
 from ansorlite.schedule.lower import lower
 from ansorlite.schedule.state import State

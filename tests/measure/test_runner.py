@@ -20,7 +20,7 @@ from ansorlite.errors import AnsorliteError, UsageError
 from ansorlite.measure.race import race
 from ansorlite.measure.result import Status
 from ansorlite.measure.runner import CheckSpec, LocalRunner, thread_variables
-from ansorlite.measure.session import make_reference
+from ansorlite.measure.runner_child import make_reference
 from ansorlite.measure.timing import TimingPolicy
 
 QUICK = TimingPolicy(repeat_s=1e-4, least_s=0.0, max_repeats=3)

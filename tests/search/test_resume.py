@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from search_cases import PEAK, Pretender, matmul, matmul_form
 
-import ansorlite.cost.settled as settled_module
+import ansorlite.cost.training_cutoff as settled_module
 import ansorlite.search.tune as tuning
 from ansorlite.cost.correction import CorrectionModel
 from ansorlite.measure.result import Status

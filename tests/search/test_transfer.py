@@ -15,8 +15,8 @@ from ansorlite.cost.losses import TrainingGroup
 from ansorlite.cost.model import GBDTModel
 from ansorlite.errors import AnsorliteError
 from ansorlite.records import Record
-from ansorlite.search.proxy import adapted
 from ansorlite.search.searchers import SEARCHERS, annealing
+from ansorlite.search.shrink_task import adapted
 from ansorlite.search.transfer import LATER, start_from_others, transferred
 from ansorlite.search.tune import Session, tune
 from ansorlite.space.sketch import sketches

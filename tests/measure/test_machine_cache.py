@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from ansorlite.measure import kept
-from ansorlite.measure.kept import keep, kept_file, read_kept
+from ansorlite.measure import machine_cache
+from ansorlite.measure.machine_cache import keep, kept_file, read_kept
 
 ENTRIES = {"here": {"speed": 1.0}}
 
 
 @pytest.fixture(autouse=True)
 def once() -> None:
-    kept._cannot_keep.cache_clear()
+    machine_cache._cannot_keep.cache_clear()
 
 
 def test_the_folder_follows_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from ansorlite.schedule.naming import canonical_names
 from ansorlite.schedule.state import State, state_from_json
 from ansorlite.schedule.steps import CacheRead, Step, Transpose
 from ansorlite.space.sketch import SpaceOptions, sketches
-from ansorlite.space.turned import turned
+from ansorlite.space.transpose_narrow import turned
 from ansorlite.target import Target
 from ansorlite.te.dag import ComputeDAG
 from ansorlite.workloads import workload

@@ -12,8 +12,8 @@ import ansorlite.search.tune as tuning
 from ansorlite import te
 from ansorlite.measure.runner import CheckSpec, PrepareResult
 from ansorlite.records import read_log
-from ansorlite.search import proxy, reference
-from ansorlite.search.proxy import adapted, passed_on, shrunk
+from ansorlite.search import reference, shrink_task
+from ansorlite.search.shrink_task import adapted, passed_on, shrunk
 from ansorlite.space.sketch import sketches
 from ansorlite.target import Target
 from ansorlite.te.dag import shape_of
@@ -43,7 +43,7 @@ def conv(batch: int = 6) -> al.SearchTask:
 def heavy(monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything is heavy, and little is enough to practise on."""
     monkeypatch.setattr(reference, "HEAVY_FLOP", 1.0)
-    monkeypatch.setattr(proxy, "PROXY_FLOP", 1.0)
+    monkeypatch.setattr(shrink_task, "PROXY_FLOP", 1.0)
     monkeypatch.setattr(tuning, "measure_peak", lambda target: PEAK)
 
 

@@ -8,7 +8,7 @@ import pytest
 from ansorlite.cost import model as model_module
 from ansorlite.cost.losses import TrainingGroup
 from ansorlite.cost.model import GBDTModel, ValidityModel
-from ansorlite.cost.settled import NEW, settled
+from ansorlite.cost.training_cutoff import NEW, settled
 
 
 def group(key: str, told: list[int], seed: int = 0) -> TrainingGroup:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ansorlite.cost.touched import Batch, Levels, Values
+from ansorlite.cost.footprint import Batch, Levels, Values
 from ansorlite.ir.expr import Expr
 from ansorlite.ir.guards import needed
 from ansorlite.ir.program import NO_NOTE, For, Store

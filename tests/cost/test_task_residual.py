@@ -11,8 +11,8 @@ from ansorlite.cost.correction import CorrectionModel
 from ansorlite.cost.losses import Packs, TrainingGroup, pack_groups
 from ansorlite.cost.metrics import recall_at_k
 from ansorlite.cost.names import AT, N_FEATURES
-from ansorlite.cost.own import FAST, OwnPrograms
-from ansorlite.cost.settled import settled
+from ansorlite.cost.task_residual import FAST, OwnPrograms
+from ansorlite.cost.training_cutoff import settled
 
 Rows = npt.NDArray[np.float32]
 Floats = npt.NDArray[np.float64]
