@@ -182,8 +182,8 @@ def tune(args: argparse.Namespace) -> int:
 
 def tune_op(args: argparse.Namespace) -> int:
     """Tune one case of the operator suite; print its best program's figures and the tables."""
-    from ansorlite.report.tables import TaskRow, task_table
     from ansorlite.search.tune import tune as tune_task
+    from ansorlite.tables import TaskRow, task_table
 
     if args.pretrained is not None:
         readable(args.pretrained)
@@ -355,7 +355,7 @@ def _compare_with_plain(graph: "Graph", module: Any) -> str:
     """Latency of the network with plain schedules and tuned, and how far their outputs differ."""
     from ansorlite.graph.contest import random_inputs
     from ansorlite.pipeline import compile_plain
-    from ansorlite.report.units import format_latency
+    from ansorlite.units import format_latency
 
     inputs = random_inputs(graph)
     plain = compile_plain(graph)

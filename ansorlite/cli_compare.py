@@ -47,8 +47,8 @@ def compare(
     from ansorlite.bench.compare import CompareOptions, curves, table
     from ansorlite.bench.compare import compare as run_all
     from ansorlite.bench.runs import Run, plot
-    from ansorlite.report.units import format_latency, format_seconds
     from ansorlite.search.searchers import SEARCHERS
+    from ansorlite.units import format_latency, format_seconds
 
     if args.searchers == "list":
         for name, s in SEARCHERS.items():
