@@ -68,10 +68,6 @@ TOP = {
     "pipeline",
     "cli",
     "cli_bench",
-    "cli_compare",
-    "cli_logs",
-    "cli_options",
-    "cli_paths",
     "__init__",
     "__main__",
 }  # these may import everything
