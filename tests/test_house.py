@@ -74,6 +74,7 @@ TOP = {
     "cli_logs",
     "cli_options",
     "cli_paths",
+    "cli_tasks",
     "__init__",
     "__main__",
 }  # these may import everything
