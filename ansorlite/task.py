@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from ansorlite.errors import ModelError
 from ansorlite.target import Target
-from ansorlite.te.dag import ComputeDAG, shape_of
+from ansorlite.te.dag import ComputeDAG
 from ansorlite.te.tensor import Operation, Placeholder, Tensor
 
 
@@ -76,4 +76,4 @@ class SearchTask:
 def _interface(dag: ComputeDAG) -> dict[str, tuple[int, str]]:
     """(number of elements, dtype) of inputs and outputs, by name."""
     ends: list[Operation] = [*dag.inputs, *dag.outputs]
-    return {op.name: (math.prod(shape_of(op)), op.dtype) for op in ends}
+    return {op.name: (math.prod(op.shape), op.dtype) for op in ends}

@@ -103,7 +103,7 @@ def has_more_reduction_parallel(op: ComputeOp, cores: int) -> bool:
 
 def elementwise_match(consumer: ComputeOp, producer: ComputeOp) -> bool:
     """The consumer has the producer's shape and reads each element of it at its own index."""
-    if consumer.shape != producer.shape:
+    if consumer.extents != producer.extents:
         return False
     reads = [x for x in distinct_loads(consumer) if x.tensor == producer.name]
     if len(reads) != 1:

@@ -13,7 +13,7 @@ import networkx as nx
 import numpy.typing as npt
 
 from ansorlite.errors import ModelError
-from ansorlite.ir.expr import Const, Var
+from ansorlite.ir.expr import Var
 from ansorlite.ir.traverse import loads, rename_loads, substitute
 from ansorlite.te.tensor import Axis, ComputeOp, Operation, Placeholder, Tensor
 from ansorlite.te.work import least_flop, op_flop
@@ -116,13 +116,6 @@ class ComputeDAG:
         return hash(str(self))
 
 
-def shape_of(op: Operation) -> tuple[int, ...]:
-    """Concrete extents of an operation; error if one depends on holes."""
-    if not all(isinstance(e, Const) for e in op.shape):
-        raise ModelError(f"the shape of {op.name} depends on holes: {op.shape}")
-    return tuple(int(e.value) for e in op.shape if isinstance(e, Const))
-
-
 def _topological(outputs: Sequence[Tensor]) -> list[Tensor]:
     order: list[Tensor] = []
     seen: set[int] = set()
@@ -163,7 +156,7 @@ def _renamed(t: Tensor, names: dict[int, str]) -> Operation:
 
 def _canonical(op: Operation, rename: Mapping[str, str]) -> Operation:
     if isinstance(op, Placeholder):
-        return Placeholder(rename[op.name], op.shape, op.dtype, op.constant)
+        return Placeholder(rename[op.name], op.extents, op.dtype, op.constant)
     axes = {a.name: f"a{k}" for k, a in enumerate(op.axes + op.reduce_axes)}
     body = substitute(op.body, {old: Var(new, "axis") for old, new in axes.items()})
     return ComputeOp(

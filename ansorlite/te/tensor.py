@@ -45,12 +45,17 @@ class Placeholder:
     """An input; `constant` promises that its values are known when the kernel is bound."""
 
     name: str
-    shape: tuple[Expr, ...]
+    extents: tuple[Expr, ...]
     dtype: str
     constant: bool = False
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The extents as ints, as numpy takes them; ModelError where one depends on holes."""
+        return _ints(self.name, self.extents)
+
     def __str__(self) -> str:
-        dims = ", ".join(map(str, self.shape))
+        dims = ", ".join(map(str, self.extents))
         kind = "constant" if self.constant else "placeholder"
         return f"{self.name} = {kind}([{dims}], {self.dtype})"
 
@@ -71,8 +76,14 @@ class ComputeOp:
         return self.body.dtype
 
     @property
-    def shape(self) -> tuple[Expr, ...]:
+    def extents(self) -> tuple[Expr, ...]:
+        """One expression a dimension; of stages that schedules derive, maybe over holes."""
         return tuple(a.extent for a in self.axes)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The extents as ints, as numpy takes them; ModelError where one depends on holes."""
+        return _ints(self.name, self.extents)
 
     def attr(self, name: str, default: Any = None) -> Any:
         return dict(self.attrs).get(name, default)
@@ -90,6 +101,13 @@ class ComputeOp:
 Operation = Placeholder | ComputeOp
 
 
+def _ints(name: str, extents: tuple[Expr, ...]) -> tuple[int, ...]:
+    found = tuple(int(e.value) for e in extents if isinstance(e, Const))
+    if len(found) < len(extents):
+        raise ModelError(f"the shape of {name} depends on holes: {', '.join(map(str, extents))}")
+    return found
+
+
 @dataclass(frozen=True, eq=False)
 class Tensor:
     """A value of the DAG; index it with as many expressions as it has dimensions."""
@@ -100,8 +118,7 @@ class Tensor:
     values: Interval | None = field(init=False, default=None)  # of integers, once asked for
 
     def __post_init__(self) -> None:
-        dims = tuple(int(e.value) for e in self.op.shape if isinstance(e, Const))
-        object.__setattr__(self, "shape", dims)
+        object.__setattr__(self, "shape", self.op.shape)
 
     @property
     def name(self) -> str:

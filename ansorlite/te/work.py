@@ -109,7 +109,7 @@ def _masks(op: Operation, by_name: Mapping[str, Operation]) -> list[Mask]:
     What a pad reads may be one itself, whose zeros are the pad's. Tests of several axes at once,
     such as that of a triangle, are taken to hold: what they leave out counts as work.
     """
-    masks = [np.ones(_extent(n), np.bool_) for n in op.shape]
+    masks = [np.ones(n, np.bool_) for n in op.shape]
     tests = pad_tests(op) if isinstance(op, ComputeOp) else None
     if not isinstance(op, ComputeOp) or tests is None:
         return masks
