@@ -32,7 +32,7 @@ from ansorlite.search.arguments import (
 )
 from ansorlite.search.forms import Forms
 from ansorlite.search.objectives import Objective, OverNetworks
-from ansorlite.search.result import TuneResult
+from ansorlite.search.result import TuneResult, why_above_limit
 from ansorlite.search.task_scheduler import SCHEDULERS
 from ansorlite.search.tune import Session
 from ansorlite.search.tune_tasks import WeightedTask, tune_tasks
@@ -61,7 +61,8 @@ class NetworkReport:
         for r, w in zip(self.results, self.weights, strict=True):
             latency_s = None if r.best is None else r.best.latency_s
             least_s = None if self.peak is None else least_seconds(r.task, self.peak)
-            out.append(TaskRow(r.task.name, r.task.flop, w, latency_s, r.trials, least_s))
+            above = why_above_limit(r.task)
+            out.append(TaskRow(r.task.name, r.task.flop, w, latency_s, r.trials, least_s, above))
         return tuple(out)
 
     def __str__(self) -> str:

@@ -10,9 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ansorlite.errors import ModelError
+from ansorlite.names import shown
 from ansorlite.target import Target
 from ansorlite.te.dag import ComputeDAG
 from ansorlite.te.tensor import Operation, Placeholder, Tensor
+from ansorlite.units import format_flop
 
 
 @dataclass(frozen=True, init=False)
@@ -70,7 +72,9 @@ class SearchTask:
         return self.dag.inputs
 
     def __str__(self) -> str:
-        return f"SearchTask {self.name} ({self.flop:.4g} FLOP) on {self.target}\n{self.dag}"
+        form = "" if self.meaning is None else ", another form"
+        head = f"SearchTask {shown(self.name)} ({format_flop(self.flop)}{form}) on {self.target}"
+        return f"{head}\n{self.dag}"
 
 
 def _interface(dag: ComputeDAG) -> dict[str, tuple[int, str]]:

@@ -113,7 +113,7 @@ def tune_op(args: argparse.Namespace) -> int:
             return 0
         raise MeasureError(_nothing_found(result))
     best = result.best
-    put(str(best).partition("\n")[0])
+    put(best.summary)
     row = TaskRow(task.name, task.flop, 1, best.latency_s, result.trials, best.least_s)
     put(task_table([row], None if best.peak is None else best.peak.flops_all))
     put(result.time_table())

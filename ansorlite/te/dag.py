@@ -109,6 +109,10 @@ class ComputeDAG:
     def __str__(self) -> str:
         return "\n".join(map(str, self.ops)) + f"\nreturn {', '.join(self.output_names)}\n"
 
+    def __repr__(self) -> str:
+        inputs = ", ".join(op.name for op in self.inputs)
+        return f"<ComputeDAG ({inputs}) -> {', '.join(self.output_names)}>"
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ComputeDAG) and str(self) == str(other)
 
