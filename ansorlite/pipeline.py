@@ -65,6 +65,13 @@ class NetworkReport:
             out.append(TaskRow(r.task.name, r.task.flop, w, latency_s, r.trials, least_s, above))
         return tuple(out)
 
+    @property
+    def latency_s(self) -> float | None:
+        """The tasks' latencies times their weights; None while a task has none."""
+        rows = self.rows
+        known = [row.weight * row.latency_s for row in rows if row.latency_s is not None]
+        return sum(known) if rows and len(known) == len(rows) else None
+
     def __str__(self) -> str:
         peak = None if self.peak is None else self.peak.flops_all
         return f"{task_table(self.rows, peak)}\n{time_table(self.seconds, self.wall_s)}"
