@@ -22,7 +22,7 @@ from typing import TextIO
 
 import ansorlite
 from ansorlite import cli_bench
-from ansorlite.cli import compare, logs, show, tune
+from ansorlite.cli import compare, logs, report, show, tune
 from ansorlite.cli import options as opt
 from ansorlite.cli.options import Command, Parser
 from ansorlite.errors import AnsorliteError
@@ -155,7 +155,14 @@ BENCH = Command(
     "time operators or networks against peers",
     (("ansorlite bench ops --only C2D:2", "one case against PyTorch"),),
 )
-COMMANDS = (*tune.COMMANDS, *show.COMMANDS, BENCH, *compare.COMMANDS, *logs.COMMANDS)
+COMMANDS = (
+    *tune.COMMANDS,
+    *show.COMMANDS,
+    BENCH,
+    *compare.COMMANDS,
+    *logs.COMMANDS,
+    *report.COMMANDS,
+)
 
 
 def _parser() -> argparse.ArgumentParser:
