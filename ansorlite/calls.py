@@ -23,7 +23,7 @@ from ansorlite.errors import ModelError
 from ansorlite.names import brief
 
 Array = npt.NDArray[Any]
-ALIGNMENT = 64
+ALIGNMENT = 64  # bytes: a cache line, and the widest vector register
 HUGE_PAGE = 1 << 21
 HUGE_PAGES_FROM = 1 << 18
 KEPT = 3  # results of one kind whose memory is kept
@@ -159,6 +159,11 @@ def _renew_locks() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_renew_locks)
+
+
+def aligned_bytes(size_bytes: int) -> int:
+    """`size_bytes` rounded up to a multiple of `ALIGNMENT`."""
+    return -(-size_bytes // ALIGNMENT) * ALIGNMENT
 
 
 def aligned_empty(shape: Sequence[int], dtype: npt.DTypeLike, alignment: int = ALIGNMENT) -> Array:

@@ -11,12 +11,14 @@ from collections.abc import Callable
 
 from llvmlite import ir
 
-from ansorlite.codegen.emit_index import BYTES, I1, I32, I64, TYPES, IndexEmitter, declared
+from ansorlite.calls import ALIGNMENT
+from ansorlite.codegen.emit_index import I1, I32, I64, TYPES, IndexEmitter, declared
 from ansorlite.codegen.scope import Env
 from ansorlite.codegen.vector_math import call_math, constant_of, emit_math, extremum
 from ansorlite.codegen.zeros import decided
 from ansorlite.ir.expr import Const, Expr, Load, Op, Var, add, is_float, is_int, mul, terms_of
 from ansorlite.ir.literals import least, rounded, wrapped
+from ansorlite.ir.prefetch import BYTES
 from ansorlite.ir.ranges import bounds
 from ansorlite.ir.traverse import loads, substitute
 
@@ -449,7 +451,7 @@ class ExprEmitter(IndexEmitter):
             kind = ir.ArrayType(TYPES[dtype], size)
             known = ir.GlobalVariable(self.b.module, kind, name)
             known.linkage, known.global_constant = "internal", True
-            known.align = 64
+            known.align = ALIGNMENT
             value = None if fill.value == 0 else [fill.value] * size
             known.initializer = ir.Constant(kind, value)
         return known
