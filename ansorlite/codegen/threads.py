@@ -102,17 +102,43 @@ define internal void @pause() alwaysinline {
   ret void
 }
 
-; A thread: it joins each region that it finds open and not full.
+; One step of a wait: a pause, and after every LOOKS of them a look at the clock. True when the
+; wait has lasted for @spin_ns. %wait points to two i64, both 0 at first: pauses, start of the wait.
+define internal i1 @spun(ptr %wait) alwaysinline {
+entry:
+  call void @pause()
+  %looks = load i64, ptr %wait
+  %more = add i64 %looks, 1
+  store i64 %more, ptr %wait
+  %due = icmp uge i64 %more, LOOKS
+  br i1 %due, label %timed, label %early
+early:
+  ret i1 false
+timed:
+  store i64 0, ptr %wait
+  %time = call i64 @now()
+  %place = getelementptr i64, ptr %wait, i64 1
+  %began = load i64, ptr %place
+  %first = icmp eq i64 %began, 0
+  %start = select i1 %first, i64 %time, i64 %began
+  store i64 %start, ptr %place
+  %passed = sub i64 %time, %start
+  %limit = load i64, ptr @spin_ns
+  %over = icmp uge i64 %passed, %limit
+  ret i1 %over
+}
+
+; The loop of one thread: join each region that is open and not full.
 define internal ptr @thread(ptr %unused) {
 entry:
+  %wait = alloca { i64, i64 }
+  br label %fresh
+fresh:
+  %last_seen = phi i32 [ 0, %entry ], [ %seen, %lost ], [ %number, %left ], [ %seen, %woken ]
+  store { i64, i64 } zeroinitializer, ptr %wait
   br label %look
 look:
-  %seen = phi i32 [ 0, %entry ], [ %seen, %lost ], [ %number, %left ], [ %seen, %woken ],
-                  [ %seen, %pausing ], [ %seen, %early ]
-  %began = phi i64 [ 0, %entry ], [ 0, %lost ], [ 0, %left ], [ 0, %woken ],
-                   [ %began, %pausing ], [ %start, %early ]
-  %looks = phi i32 [ 0, %entry ], [ 0, %lost ], [ 0, %left ], [ 0, %woken ],
-                   [ %more, %pausing ], [ 0, %early ]
+  %seen = phi i32 [ %last_seen, %fresh ], [ %seen, %idle ]
   %state = load atomic i64, ptr @gate acquire, align 8
   %high = lshr i64 %state, 32
   %number = trunc i64 %high to i32
@@ -128,14 +154,14 @@ new:
   %room = icmp ult i64 %me, %size
   br i1 %room, label %join, label %left
 left:
-  br label %look
+  br label %fresh
 join:
   %next = add i64 %state, 1
   %swap = cmpxchg ptr @gate, i64 %state, i64 %next acq_rel acquire
   %won = extractvalue { i64, i1 } %swap, 1
   br i1 %won, label %work, label %lost
 lost:
-  br label %look
+  br label %fresh
 work:
   %body = load ptr, ptr @body
   %data = load ptr, ptr @data
@@ -149,22 +175,8 @@ tell:
   br label %left
 
 idle:
-  call void @pause()
-  %more = add i32 %looks, 1
-  %due = icmp uge i32 %more, LOOKS
-  br i1 %due, label %timed, label %pausing
-pausing:
-  br label %look
-timed:
-  %time = call i64 @now()
-  %first = icmp eq i64 %began, 0
-  %start = select i1 %first, i64 %time, i64 %began
-  %passed = sub i64 %time, %start
-  %limit = load i64, ptr @spin_ns
-  %spun = icmp uge i64 %passed, %limit
-  br i1 %spun, label %rest, label %early
-early:
-  br label %look
+  %spun = call i1 @spun(ptr %wait)
+  br i1 %spun, label %rest, label %look
 rest:
   atomicrmw add ptr @sleepers, i32 1 seq_cst
   %last = load atomic i32, ptr @epoch seq_cst, align 4
@@ -179,7 +191,7 @@ awake:
   %stop = icmp ne i32 %ended, 0
   br i1 %stop, label %end, label %woken
 woken:
-  br label %look
+  br label %fresh
 end:
   ret ptr null
 }
@@ -216,33 +228,19 @@ done:
   ret i64 %k
 }
 
-; Waits until so many have finished: awake for a while, then asleep.
+; Returns when %count threads have finished their bodies: spins first, then sleeps.
 define internal void @await(i32 %count) {
 entry:
+  %wait = alloca { i64, i64 }
+  store { i64, i64 } zeroinitializer, ptr %wait
   br label %look
 look:
-  %began = phi i64 [ 0, %entry ], [ %began, %pausing ], [ %start, %timed ]
-  %looks = phi i32 [ 0, %entry ], [ %more, %pausing ], [ 0, %timed ]
   %now = load atomic i32, ptr @finished acquire, align 4
   %all = icmp eq i32 %now, %count
   br i1 %all, label %end, label %missing
 missing:
-  call void @pause()
-  %more = add i32 %looks, 1
-  %due = icmp uge i32 %more, LOOKS
-  br i1 %due, label %clock, label %pausing
-pausing:
-  br label %look
-clock:
-  %time = call i64 @now()
-  %first = icmp eq i64 %began, 0
-  %start = select i1 %first, i64 %time, i64 %began
-  %passed = sub i64 %time, %start
-  %limit = load i64, ptr @spin_ns
-  %spun = icmp uge i64 %passed, %limit
-  br i1 %spun, label %rest, label %timed
-timed:
-  br label %look
+  %spun = call i1 @spun(ptr %wait)
+  br i1 %spun, label %rest, label %look
 rest:
   store atomic i32 1, ptr @waiting seq_cst, align 4
   br label %again
