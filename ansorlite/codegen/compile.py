@@ -106,6 +106,13 @@ def _target_machine(target: Target) -> llvm.TargetMachine:
         raise BuildError(f"this LLVM has no target {target.triple}: {error}") from error
 
 
+def new_jit() -> llvm.LLJIT:
+    """A JIT for this process; its linker keeps one object's sections within relocation range."""
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    return llvm.create_lljit_compiler(use_jit_link=True, suppress_errors=True)
+
+
 @cache
 def _initialize() -> None:
     if llvm.llvm_version_info[0] >= 22:

@@ -16,7 +16,7 @@ from llvmlite import ir
 from ansorlite.calls import ALIGNMENT, aligned_bytes
 from ansorlite.codegen.compile import data_layout
 from ansorlite.codegen.emit_expr import ExprEmitter
-from ansorlite.codegen.emit_index import I1, I32, I64, TYPES, declared
+from ansorlite.codegen.emit_index import I1, I32, I64, PTR, TYPES, VOID, declared
 from ansorlite.codegen.scope import Env, Memory, Scope
 from ansorlite.codegen.vector_math import extremum
 from ansorlite.codegen.zeros import decided, is_zero
@@ -42,8 +42,6 @@ from ansorlite.ir.ranges import bounds
 from ansorlite.ir.traverse import branches_by_lane, loads
 from ansorlite.target import Target
 
-PTR = ir.PointerType()
-VOID = ir.VoidType()
 WORDS_A_LINE = 8
 MAX_PARTS = 256
 CHUNKS = 8  # that a core takes its part in

@@ -19,6 +19,7 @@ from ansorlite.ir.ranges import coefficient
 from ansorlite.ir.traverse import substitute
 
 I1, I32, I64 = ir.IntType(1), ir.IntType(32), ir.IntType(64)
+PTR, VOID = ir.PointerType(), ir.VoidType()
 TYPES: dict[str, ir.Type] = {
     "float32": ir.FloatType(),
     "float64": ir.DoubleType(),

@@ -14,7 +14,7 @@ import llvmlite.binding as llvm
 
 from ansorlite.calls import Array, address
 from ansorlite.codegen import openmp
-from ansorlite.codegen.compile import compile_module
+from ansorlite.codegen.compile import compile_module, new_jit
 from ansorlite.target import Target
 
 BLOCK = 64  # bytes mixed at a time, and of each part's result
@@ -143,7 +143,7 @@ def fingerprint(x: Array) -> bytes:
 def _native() -> tuple[Any, Any]:
     """The function, and what keeps its code alive."""
     code = compile_module(IR, Target.detect())
-    jit = llvm.create_lljit_compiler(use_jit_link=True, suppress_errors=True)
+    jit = new_jit()
     library = llvm.JITLibraryBuilder().add_object_img(code).add_current_process()
     name = "ansorlite_parallel"
     library.import_symbol(name, openmp.runtime().addresses[name]).export_symbol("fingerprint")

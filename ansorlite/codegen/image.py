@@ -42,9 +42,6 @@ class Param:
         return math.prod(self.stored_shape) * np.dtype(self.dtype).itemsize
 
 
-__all__ = ["KernelImage", "Layout", "Param", "Role"]
-
-
 @dataclass(frozen=True)
 class KernelImage:
     """Object bytes of one kernel for the CPU `cpu`; picklable, independent of llvmlite.

@@ -17,31 +17,12 @@ from typing import Any
 import llvmlite.binding as llvm
 import numpy as np
 
-from ansorlite.calls import (
-    ALIGNMENT,
-    HUGE_PAGES_FROM,
-    Array,
-    aligned_copy,
-    aligned_empty,
-    resident_copy,
-    resident_empty,
-)
+from ansorlite.calls import ALIGNMENT, Array
 from ansorlite.codegen import openmp
+from ansorlite.codegen.compile import new_jit
 from ansorlite.codegen.image import KernelImage, Param
 from ansorlite.errors import BuildError
 from ansorlite.target import Target
-
-__all__ = [
-    "ALIGNMENT",
-    "HUGE_PAGES_FROM",
-    "CallSequence",
-    "NativeFunction",
-    "aligned_copy",
-    "aligned_empty",
-    "load_image",
-    "resident_copy",
-    "resident_empty",
-]
 
 _ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 _REPEAT = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
@@ -175,7 +156,7 @@ def load_image(image: KernelImage) -> NativeFunction:
     for name, address in threads.addresses.items():
         library.import_symbol(name, address)
     library.export_symbol(image.symbol)
-    jit = _new_jit()
+    jit = new_jit()
     try:
         return NativeFunction(image, library.link(jit, image.symbol), jit, threads)
     except RuntimeError as error:
@@ -206,17 +187,10 @@ def _address(x: Array | int, param: Param) -> int:
     return address
 
 
-def _new_jit() -> llvm.LLJIT:
-    """JITLink places one object's sections together, within reach of each other's relocations."""
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
-    return llvm.create_lljit_compiler(use_jit_link=True, suppress_errors=True)
-
-
 @cache
 def _compiled(text: str, name: str) -> tuple[Any, llvm.ResourceTracker, llvm.LLJIT]:
     """A function (pointer, pointer, number) of LLVM IR, and what keeps its code alive."""
-    jit = _new_jit()
+    jit = new_jit()
     library = llvm.JITLibraryBuilder().add_ir(text).export_symbol(name)
     tracker = library.link(jit, f"ansorlite_{name}")
     return _REPEAT(tracker[name]), tracker, jit

@@ -12,14 +12,13 @@ from typing import TypeAlias
 from llvmlite import ir
 
 from ansorlite.codegen.compile import compile_module
-from ansorlite.codegen.emit_index import declared
+from ansorlite.codegen.emit_index import I64, PTR, VOID, declared
 from ansorlite.codegen.image import KernelImage, Param
 from ansorlite.target import Target
 
 Value: TypeAlias = ir.Value
 
-FLOAT, I64, VOID = ir.FloatType(), ir.IntType(64), ir.VoidType()
-POINTER = ir.PointerType()
+FLOAT = ir.FloatType()
 READS = 8  # vectors read in a step, each added to a sum of its own
 
 
@@ -49,9 +48,7 @@ def fma_kernel(target: Target) -> KernelImage:
     b.position_at_end(loop)
     i = b.phi(I64)
     sums = [b.phi(vector) for _ in range(fma_accumulators(target))]
-    fma = ir.Function(
-        module, ir.FunctionType(vector, [vector] * 3), name=f"llvm.fmuladd.v{lanes}f32"
-    )
+    fma = declared(module, f"llvm.fmuladd.v{lanes}f32", vector, [vector] * 3)
     nexts = [b.call(fma, [s, factor, summand]) for s in sums]
     following = b.add(i, I64(1))
     b.cbranch(b.icmp_signed("<", following, iterations), loop, done)
@@ -188,11 +185,11 @@ def _threaded(symbol: str) -> tuple[ir.Module, ir.IRBuilder, Value, tuple[Value,
     Returns it with a builder in the body, the body's `args` and both elements of `work`.
     """
     module = ir.Module(name=symbol)
-    body = ir.Function(module, ir.FunctionType(VOID, [POINTER, I64, I64]), name=f"{symbol}_body")
+    body = ir.Function(module, ir.FunctionType(VOID, [PTR, I64, I64]), name=f"{symbol}_body")
     body.linkage = "internal"
-    parallel = declared(module, "ansorlite_parallel", VOID, [POINTER, POINTER, I64, I64])
+    parallel = declared(module, "ansorlite_parallel", VOID, [PTR, PTR, I64, I64])
 
-    entry = ir.Function(module, ir.FunctionType(VOID, [POINTER]), name=symbol)
+    entry = ir.Function(module, ir.FunctionType(VOID, [PTR]), name=symbol)
     b = ir.IRBuilder(entry.append_basic_block("entry"))
     _, threads = _work(b, entry.args[0])
     b.call(parallel, [body, entry.args[0], threads, I64(1)])
@@ -208,7 +205,7 @@ def _work(b: ir.IRBuilder, args: Value) -> tuple[Value, Value]:
 
 
 def _argument(b: ir.IRBuilder, args: Value, index: int) -> Value:
-    return b.load(_at(b, args, POINTER, I64(index)), typ=POINTER)
+    return b.load(_at(b, args, PTR, I64(index)), typ=PTR)
 
 
 def _at(b: ir.IRBuilder, pointer: Value, element: ir.Type, index: Value) -> Value:

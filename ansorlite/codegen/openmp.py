@@ -18,7 +18,7 @@ from typing import Any
 
 import llvmlite.binding as llvm
 
-from ansorlite.codegen.compile import compile_module
+from ansorlite.codegen.compile import compile_module, new_jit
 from ansorlite.codegen.threads import MAX_THREADS, SPIN_NS, SYMBOLS, serial_ir, threads_ir
 from ansorlite.settings import settings
 from ansorlite.target import Target
@@ -106,9 +106,7 @@ def _function(pool: Runtime, name: str, *arguments: Any) -> Any:
 
 
 def _linked(code: bytes, library: str) -> Runtime:
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
-    jit = llvm.create_lljit_compiler(use_jit_link=True, suppress_errors=True)
+    jit = new_jit()
     builder = llvm.JITLibraryBuilder().add_object_img(code).add_current_process()
     for name in SYMBOLS:
         builder.export_symbol(name)

@@ -16,6 +16,7 @@ from typing import TypeAlias
 
 from llvmlite import ir
 
+from ansorlite.codegen.emit_index import declared
 from ansorlite.errors import BuildError
 
 # ln 2 in two parts: the first has 10 significant bits, so its product with an exponent is exact.
@@ -259,7 +260,7 @@ def extremum(b: B, name: str, x: V, y: V) -> V:
 def _libm(b: B, name: str, args: Sequence[V]) -> V:
     """Call libm's double function `name` on every element."""
     double = ir.DoubleType()
-    function = _declare(b, name, ir.FunctionType(double, [double] * len(args)))
+    function = declared(b.module, name, double, [double] * len(args))
     if not isinstance(args[0].type, ir.VectorType):
         return b.call(function, args)
     result = ir.Constant(args[0].type, ir.Undefined)
@@ -351,14 +352,8 @@ def call_math(b: B, intrinsic: str, *args: V, flags: tuple[str, ...] = ()) -> V:
     kind = args[0].type
     scalar = _scalar(kind).intrinsic_name
     suffix = f"v{kind.count}{scalar}" if isinstance(kind, ir.VectorType) else scalar
-    function_type = ir.FunctionType(kind, [kind] * len(args))
-    function = _declare(b, f"{intrinsic}.{suffix}", function_type)
+    function = declared(b.module, f"{intrinsic}.{suffix}", kind, [kind] * len(args))
     return b.call(function, args, fastmath=flags)
-
-
-def _declare(b: B, name: str, function_type: ir.FunctionType) -> ir.Function:
-    known = b.module.globals.get(name)
-    return known if known is not None else ir.Function(b.module, function_type, name=name)
 
 
 def _bits(b: B, x: V) -> V:

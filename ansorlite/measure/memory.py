@@ -10,15 +10,12 @@ import math
 import mmap
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ansorlite.calls import HUGE_PAGE, HUGE_PAGES_FROM, aligned_bytes
+from ansorlite.calls import HUGE_PAGE, HUGE_PAGES_FROM, Array, aligned_bytes
 from ansorlite.errors import MachineError
-
-Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ansorlite.calls import aligned_bytes
+from ansorlite.calls import aligned_bytes, resident_empty
 from ansorlite.codegen.image import KernelImage
-from ansorlite.codegen.loader import CallSequence, NativeFunction, resident_empty
+from ansorlite.codegen.loader import CallSequence, NativeFunction
 from ansorlite.target import Target
 
 MOST_COPIES = 512
