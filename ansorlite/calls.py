@@ -13,7 +13,7 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -97,6 +97,29 @@ class Operand:
         if not (x.flags.c_contiguous and x.flags.aligned):
             x = aligned_copy(x)
         return x
+
+
+def in_order(
+    names: Sequence[str], args: Sequence[npt.ArrayLike], named: Mapping[str, npt.ArrayLike]
+) -> list[npt.ArrayLike]:
+    """The inputs of a network in the order of `names`, from a call's arguments.
+
+    Raises ModelError where a call mixes positions and names, has a wrong number of inputs, an
+    unknown name, or misses one.
+    """
+    if args and named:
+        raise ModelError("give the network's inputs in order or by name, not both")
+    known = ", ".join(map(brief, names))
+    unknown = [n for n in named if n not in names]
+    if unknown:
+        raise ModelError(f"the network has no input {brief(unknown[0])} (it has: {known})")
+    missing = [n for n in names if n not in named] if named else []
+    if missing:
+        raise ModelError(f"no value is given for input {brief(missing[0])}")
+    found = [named[n] for n in names] if named else list(args)
+    if len(found) != len(names):
+        raise ModelError(f"the network takes {len(names)} inputs ({known}), got {len(found)}")
+    return found
 
 
 class Results:
