@@ -62,8 +62,8 @@ define internal void @wake(ptr %word, i32 %count) {
 }
 """
 
-# `gate` is the state of the region: its number (bits 32 to 63), closed or open (bit 31), the number
-# of joined threads (bits 0 to 30). `epoch` is the region's number, as the word that threads sleep on.
+# `gate` is the state of the region: its number (bits 32 to 63), closed or open (bit 31), how many
+# threads joined (bits 0 to 30). `epoch` is the number again, as the word that threads sleep on.
 POOL = """
 @gate = internal global i64 2147483648, align 128
 @body = internal global ptr null

@@ -352,7 +352,7 @@ def _fma(b: B, x: V, y: V, z: V) -> V:
 
 
 def call_math(b: B, intrinsic: str, *args: V, flags: tuple[str, ...] = ()) -> V:
-    """Call an LLVM intrinsic whose arguments and result have one type, which is part of its name."""
+    """Call an LLVM intrinsic whose arguments and result have one type; its name holds the type."""
     kind = args[0].type
     scalar = _scalar(kind).intrinsic_name
     suffix = f"v{kind.count}{scalar}" if isinstance(kind, ir.VectorType) else scalar
