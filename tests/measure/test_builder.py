@@ -144,7 +144,7 @@ def test_workers_that_are_killed_while_they_start_cost_no_request() -> None:
 
 def test_numbers_of_processes_and_seconds_that_make_no_sense() -> None:
     for n, timeout_s in ((0, 1.0), (-1, 1.0), (1, 0.0), (1, float("nan"))):
-        with pytest.raises(UsageError, match=r"at least 1|give it some seconds"):
+        with pytest.raises(UsageError, match=r"at least 1|give a positive number"):
             PoolBuilder(n, timeout_s=timeout_s, entry=ENTRY)
 
 

@@ -18,7 +18,7 @@ from ansorlite.measure.calibrate import (
     level_bytes,
     tile_run,
 )
-from ansorlite.measure.machine_cache import kept_file
+from ansorlite.measure.machine_cache import cache_file
 from ansorlite.measure.peak import Peak
 from ansorlite.schedule.lower import lower
 from ansorlite.schedule.state import State
@@ -79,8 +79,8 @@ def test_it_is_measured_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         ("l2", False),
     }
     assert all(b.flops > 0 for b in measured.bodies)
-    text = kept_file("calibration").read_text()
-    kept_file("calibration").write_text(text.replace('"levels"', '"kevels"'))
+    text = cache_file("calibration").read_text()
+    cache_file("calibration").write_text(text.replace('"levels"', '"kevels"'))
     assert calibration(target) is None
 
 

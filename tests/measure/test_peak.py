@@ -31,7 +31,7 @@ SOME = Peak(2e11, 1e11, 2e10)
 def cache_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     peak.measure_peak.cache_clear()
-    yield peak.cache_file()
+    yield peak.peak_file()
     peak.measure_peak.cache_clear()
 
 

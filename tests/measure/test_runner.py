@@ -67,7 +67,7 @@ def test_a_runner_that_is_killed_while_it_starts_costs_nothing() -> None:
 
 def test_threads_and_seconds_that_make_no_sense() -> None:
     for options in ({"n_threads": -1}, {"timeout_s": 0.0}, {"prepare_timeout_s": -1.0}):
-        with pytest.raises(UsageError, match=r"at least 1|give it some seconds"):
+        with pytest.raises(UsageError, match=r"at least 1|give positive numbers"):
             LocalRunner(**options)
 
 
