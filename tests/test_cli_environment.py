@@ -1,6 +1,6 @@
-"""The command line in odd surroundings: streams, folders, limits, warnings; and paths to write to.
+"""The command line with unusual streams, folders, limits and warnings, and paths to write to.
 
-Whatever is missing or full, the command works or says in one line what is wrong.
+If a resource is missing or full, the command works or prints one line of error.
 """
 
 import json

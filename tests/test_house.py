@@ -1,4 +1,4 @@
-"""House rules that a machine can check: layers, file lengths, docstrings, no loose ends.
+"""House rules that a test can check: layers, file lengths, docstrings, no loose ends.
 
 `ALLOWED` is the table of layers. A new import between two folders of the package is a decision:
 add it to the table in the same commit, or turn the import around.

@@ -1,4 +1,4 @@
-"""What of a damaged log is left out, and how the damage is told."""
+"""Damaged logs: the lines that are left out, and the report of the damage."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Names as data: what every medium is given of a name that holds quotes, commands or nothing."""
+"""Names as data: escaping of quotes, commands and empty names in every medium."""
 
 import shutil
 import subprocess

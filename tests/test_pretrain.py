@@ -1,4 +1,4 @@
-"""A model trained once: drawn tasks resemble the networks', the model serves a search as it is."""
+"""Pretraining: random tasks resemble those of networks; a search uses the model unchanged."""
 
 import sys
 from contextlib import suppress

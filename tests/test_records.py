@@ -1,4 +1,4 @@
-"""The tuning log: what is written is read back, and damage costs only the line it is on."""
+"""The tuning log: records survive writing and reading, and damage costs only its own line."""
 
 import json
 import os

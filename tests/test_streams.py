@@ -1,4 +1,4 @@
-"""What is printed: names that would steer a terminal, and streams that are closed or full."""
+"""Printing: names with terminal commands, and streams that are closed or full."""
 
 import io
 import os

@@ -1,4 +1,4 @@
-"""Calls of a kernel: what they take, where they read and write, what prepared ones check once."""
+"""Calls of a kernel: arguments, in-place reads and writes, bound constants, prepared calls."""
 
 import copy
 import os

@@ -1,4 +1,4 @@
-"""Loading objects: calls, parallel regions, repeats, checks of pointers, memory given back."""
+"""Loading of objects: calls, parallel regions, repeats, checks of pointers, release of memory."""
 
 import gc
 import sys

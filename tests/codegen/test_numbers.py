@@ -1,7 +1,7 @@
-"""The right values at the ends of the types, one computation a row: as numpy and ONNX have them.
+"""Extreme values of each dtype give the results of numpy and ONNX, one computation per table row.
 
-Every row goes through the numpy meaning, the interpreter and native code with vectors of several
-widths, with more elements than a whole number of them.
+Each row is computed by the numpy meaning, the interpreter and native code, with vectors of several
+widths and a remainder after the whole vectors.
 """
 
 from collections.abc import Callable

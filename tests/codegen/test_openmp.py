@@ -1,4 +1,4 @@
-"""The pool of threads: regions, its environment variables, forks, and that idle threads sleep."""
+"""The thread pool: regions, environment variables, forks, sleep of idle threads."""
 
 import ctypes
 import gc

@@ -1,4 +1,4 @@
-"""Values are emitted once, where they are first known, and LLVM is left little to do."""
+"""Each value is emitted once, in the outermost block that knows its operands."""
 
 import re
 

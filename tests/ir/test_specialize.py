@@ -1,4 +1,4 @@
-"""What specialising makes of annotated programs: one golden file a rewrite."""
+"""Specialised programs as golden files, one per rewrite."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""PoolBuilder: outcomes in request order, whatever single requests do to their worker."""
+"""PoolBuilder: outcomes in the order of requests, also when requests kill their workers."""
 
 import os
 import pickle

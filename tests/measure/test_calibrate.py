@@ -1,4 +1,4 @@
-"""Calibration: the tiles are right programs, and what was measured is kept."""
+"""Calibration: the register tiles compute right values, and figures are cached."""
 
 from pathlib import Path
 

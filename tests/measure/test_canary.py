@@ -1,4 +1,4 @@
-"""The canary, with a clock that the test winds: when it trusts the machine, how long it waits."""
+"""The canary with a simulated clock: when it trusts the machine and how long it waits."""
 
 from collections.abc import Iterable, Iterator
 from itertools import chain, repeat

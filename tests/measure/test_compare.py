@@ -1,4 +1,4 @@
-"""Comparing outputs: what is tolerated, what is not, and how it is told."""
+"""Comparison of outputs: tolerated deviations, wrong elements, and their text."""
 
 import numpy as np
 import pytest

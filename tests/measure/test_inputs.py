@@ -1,4 +1,4 @@
-"""Random inputs: the same everywhere, of a sensible size, and valid where they are indices."""
+"""Random inputs: equal in every process, of moderate size, and valid as indices."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Figures kept of a machine: where they lie, what damages them, and folders that refuse them."""
+"""The cache of machine figures: its folder, damaged files, folders without write access."""
 
 import json
 import os

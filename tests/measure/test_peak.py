@@ -1,4 +1,4 @@
-"""The machine's measured limits: what the kernels compute, and how the figures are kept."""
+"""The machine's measured limits: results of the kernels, and the cache of figures."""
 
 import json
 import math

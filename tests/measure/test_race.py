@@ -1,4 +1,4 @@
-"""race: contenders run in turn, losers and failures drop out, ratios within turns decide."""
+"""Races: contenders run in turn, losers and failures drop out, ratios within turns decide."""
 
 from ansorlite.codegen.image import KernelImage
 from ansorlite.measure.race import MAX_TURNS, pooled, race, run_turns

@@ -1,4 +1,4 @@
-"""LocalRunner: right kernels are timed, wrong ones are told apart, and nothing gets out."""
+"""LocalRunner: right kernels are timed, each kind of failure has its status, nothing escapes."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""Worker: whatever the child does, the owner gets a reply, and no process is left behind."""
+"""Worker: the owner gets a reply for every failure of the child, and no process is left behind."""
 
 import gc
 import os

@@ -1,4 +1,4 @@
-"""Conditions and effects of the sketch rules, one by one (paper, table 1)."""
+"""Conditions and effects of the sketch rules, one by one (Ansor, table 1)."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Templates: each operator has its own, their programs are right, users add theirs."""
+"""Templates: one per operator, right programs, and templates of users."""
 
 import math
 from collections.abc import Iterator

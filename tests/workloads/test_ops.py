@@ -1,4 +1,4 @@
-"""The operator suite: every case builds, FLOP formulas are the DAGs', values are plain loops'."""
+"""The operator suite: every case builds; FLOP formulas agree with the DAGs, values with loops."""
 
 import itertools
 import math
