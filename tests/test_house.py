@@ -170,7 +170,7 @@ def test_no_file_is_too_long(folder: str) -> None:
     assert not long, f"split what is longer than {MAX_LINES} lines: {', '.join(long)}"
 
 
-def test_every_module_says_what_it_is() -> None:
+def test_every_module_has_a_docstring() -> None:
     """A docstring in each module; empty __init__ files say nothing because they are nothing."""
     missing = [
         str(f.relative_to(ROOT))

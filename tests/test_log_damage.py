@@ -81,7 +81,7 @@ def test_a_damaged_line_is_reported_and_skipped(
     assert what in str(problem) and str(problem).startswith("line 2: ")
 
 
-def test_damage_is_told_in_one_line(tmp_path: Path) -> None:
+def test_damage_is_reported_in_one_line(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     write(path, record())
     assert read_log(path).damage == ""
@@ -92,7 +92,7 @@ def test_damage_is_told_in_one_line(tmp_path: Path) -> None:
     assert told.startswith("1001 damaged lines are left out, the first is line 2: not a JSON")
 
 
-def test_a_log_is_read_while_it_is_written_and_where_nothing_can_be(tmp_path: Path) -> None:
+def test_a_log_is_read_during_writing_and_without_write_access(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     with RecordLog(path) as log:
         log.append(record())

@@ -59,7 +59,9 @@ def test_legal_tiles_fit_the_registers() -> None:
     assert (12, 2) in legal_bodies(Target.cross("x86-avx512"))
 
 
-def test_it_is_measured_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_calibration_is_measured_and_cached(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(module, "measure_peak", lambda target: PEAK)
     monkeypatch.setattr(module, "legal_bodies", lambda target: [(2, 1)])
@@ -84,7 +86,7 @@ def test_it_is_measured_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert calibration(target) is None
 
 
-def test_what_fits_a_level_is_moved_at_its_speed() -> None:
+def test_data_that_fits_a_level_moves_at_its_speed() -> None:
     target = Target.cross("x86-avx2", cores=2)
     speeds = tuple(LevelSpeed(level, 1.0, 2.0, 2.0, 4.0) for level in ("l1", "l2", "l3", "memory"))
     c = Calibration(PEAK, speeds, (BodySpeed(6, 2, "l1", True, 1e11),), "2026-01-01")

@@ -28,7 +28,7 @@ def test_the_folder_follows_the_environment(monkeypatch: pytest.MonkeyPatch) -> 
     assert cache_file("peak") == Path("/c/peak.json")
 
 
-def test_what_is_kept_comes_back(tmp_path: Path) -> None:
+def test_cached_figures_are_read_back(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "peak.json"
     assert read_cache(path) == {}
     write_cache(path, ENTRIES)
@@ -53,7 +53,7 @@ def test_a_folder_or_a_pipe_in_place_of_the_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("place", ["file/peak.json", None])
-def test_a_place_that_refuses_is_told_once(tmp_path: Path, place: str | None) -> None:
+def test_a_folder_without_write_access_warns_once(tmp_path: Path, place: str | None) -> None:
     (tmp_path / "file").write_text("no folder")
     path = None if place is None else tmp_path / place
     with pytest.warns(UserWarning, match="set ANSORLITE_CACHE_DIR to a directory"):
@@ -64,7 +64,7 @@ def test_a_place_that_refuses_is_told_once(tmp_path: Path, place: str | None) ->
     assert read_cache(path) == {}
 
 
-def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
+def test_temporary_files_of_killed_processes_are_removed(tmp_path: Path) -> None:
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
     for pid in (gone.pid, os.getppid(), 10**30):

@@ -35,7 +35,7 @@ def cache_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path
     peak.measure_peak.cache_clear()
 
 
-def test_fma_kernel_does_the_operations_it_is_credited_with() -> None:
+def test_fma_kernel_does_the_counted_operations() -> None:
     target = Target(cores=3)
     lanes = target.lanes("float32")
     work = aligned_copy(np.array([5, 3], np.int64))
@@ -65,7 +65,7 @@ def test_copy_kernel_covers_every_vector_once(threads: int) -> None:
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
-def test_read_kernel_reads_every_vector_as_often_as_told(threads: int) -> None:
+def test_read_kernel_reads_every_vector_the_given_number_of_times(threads: int) -> None:
     target = Target(cores=threads)
     lanes = target.lanes("float32")
     n = 11 * READS * lanes
