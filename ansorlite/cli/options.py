@@ -1,23 +1,41 @@
-"""The arguments of the commands: their options, and the kinds of numbers, names and paths in them.
+"""What the commands share: the entry of a command, kinds of arguments, options of several commands.
 
 In: an `ArgumentParser` of a command, or the text of an argument. Out: options added to the parser,
 or a value. A text that makes no sense is an ArgumentTypeError, which argparse tells with the name
-of the option. Paths are checked when the command begins, see `cli_paths`.
+of the option. Paths are checked when the command begins, see `cli.paths`.
 """
 
 import argparse
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ansorlite import cli_bench, cli_compare, cli_logs
 from ansorlite.streams import one_line, put, tell
 
-STAGES = ("dag", "sketches", "program", "features", "llvm", "asm")
-NETWORK_STAGES = ("passes", "partition", "svg")
-ROWS = ("random", "plain", "best")
 MOST = 2**63 - 1  # of a number on the command line
 MOST_S = 1e9  # three decades
+
+
+@dataclass(frozen=True)
+class Command:
+    """A subcommand: what it runs, what it adds to its parser, what `--help` says.
+
+    `run` returns the exit status. `examples` are whole command lines with their meaning.
+    """
+
+    name: str
+    run: Callable[[argparse.Namespace], int]
+    options: Callable[[argparse.ArgumentParser], None]
+    summary: str
+    examples: tuple[tuple[str, str], ...]
+
+    @property
+    def epilog(self) -> str:
+        """The examples as `--help` prints them."""
+        lines = [f"  # {meaning}\n  {line}" for line, meaning in self.examples]
+        return "\n".join(["examples:", *lines])
 
 
 class Parser(argparse.ArgumentParser):
@@ -85,21 +103,6 @@ def search_options(p: argparse.ArgumentParser, trials: int | None, what: str = "
     p.add_argument("-q", "--quiet", action="store_true", help="no progress")
 
 
-def tune_options(p: argparse.ArgumentParser) -> None:
-    p.add_argument("network", metavar="NETWORK|FILE.onnx")
-    search_options(p, None)
-    p.add_argument("--batch", type=positive, metavar="N", help="first extent of every input")
-    dim_option(p)
-    p.add_argument(
-        "--scheduler",
-        choices=("gradient", "ucb", "round-robin", "round-robin-limits"),
-        default="gradient",
-        help="which task gets the next round (gradient)",
-    )
-    p.add_argument("--exact", action="store_true", help="no Winograd, nothing rounded otherwise")
-    p.add_argument("--output", type=Path, metavar="F", help="write the closing tables there, too")
-
-
 def dim_option(p: argparse.ArgumentParser) -> None:
     p.add_argument(
         "--dim",
@@ -118,73 +121,3 @@ def case_options(p: argparse.ArgumentParser) -> None:
 def what_option(p: argparse.ArgumentParser, metavar: str, meaning: str) -> None:
     p.add_argument("case", metavar=metavar, help=meaning)
     p.add_argument("--batch", type=positive, metavar="N", help="default 1, or as in the file")
-
-
-def tune_op_options(p: argparse.ArgumentParser) -> None:
-    case_options(p)
-    search_options(p, 64)
-    p.add_argument(
-        "--policy",
-        metavar="NAME",
-        default="evolutionary",
-        help="the searcher: evolutionary (default), random, template-xgb, ... (see compare)",
-    )
-    p.add_argument("--pretrained", type=Path, metavar="F", help="model of `ansorlite pretrain`")
-    p.add_argument(
-        "--others",
-        nargs="+",
-        metavar="CASE",
-        default=[],
-        help="learn from what the log has of them",
-    )
-
-
-def show_options(p: argparse.ArgumentParser) -> None:
-    what_option(p, "CASE|NETWORK|FILE.onnx", "a case of the operator suite, or a network")
-    dim_option(p)
-    p.add_argument(
-        "--stage",
-        choices=(*STAGES, *NETWORK_STAGES),
-        default="program",
-        help=f"of a case (default program), or of a network: {', '.join(NETWORK_STAGES)}",
-    )
-    p.add_argument("--log", type=Path, metavar="F", help="tuning log whose best program is shown")
-    p.add_argument("--row", choices=ROWS, help="best where a log is given, otherwise random")
-    p.add_argument("--seed", type=count, metavar="K", default=0, help="of the random row")
-    p.add_argument(
-        "--roofline", action="store_true", help="the limits of the case and of the program instead"
-    )
-
-
-def devices_options(p: argparse.ArgumentParser) -> None:
-    p.add_argument(
-        "--calibrate",
-        action="store_true",
-        help="measure caches and register tiles now (some ten seconds) and keep the figures",
-    )
-
-
-def log_options(p: argparse.ArgumentParser) -> None:
-    cli_logs.log_options(p, positive)
-
-
-def replay_options(p: argparse.ArgumentParser) -> None:
-    cli_logs.replay_options(p, positive)
-
-
-def simulate_options(p: argparse.ArgumentParser) -> None:
-    cli_logs.simulate_options(p, positive)
-
-
-def pretrain_options(p: argparse.ArgumentParser) -> None:
-    cli_compare.pretrain_options(p, seconds, count)
-
-
-def compare_options(p: argparse.ArgumentParser) -> None:
-    cli_compare.compare_options(p, seconds, positive)
-
-
-def bench_options(p: argparse.ArgumentParser) -> None:
-    p.add_argument("what", choices=tuple(cli_bench.PEERS), help="the operator suite, or networks")
-    search_options(p, None, cli_bench.DEFAULT_BUDGETS)
-    cli_bench.bench_options(p, positive)

@@ -15,10 +15,10 @@ from ansorlite.cost.names import FEATURE_NAMES
 from ansorlite.errors import UsageError
 from ansorlite.ir.program import Program
 from ansorlite.names import shown
-from ansorlite.report.units import format_gflops, format_latency, rate
 from ansorlite.space.sketch import Sketch
 from ansorlite.target import Target
 from ansorlite.task import SearchTask
+from ansorlite.units import format_gflops, format_latency, rate
 
 PROGRAM_STAGES = ("program", "features", "llvm", "asm")
 

@@ -1,18 +1,21 @@
 """The commands on tuning logs: `ansorlite log stats|merge|distill`, `replay` and `simulate`.
 
-Each is a function from parsed arguments to lines of text, which `cli` prints.
+In: parsed arguments. Out: the exit status; tables on standard output.
 """
 
 import argparse
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import ansorlite
-from ansorlite.cli_paths import writable
+from ansorlite.cli.inputs import network
+from ansorlite.cli.options import Command, positive
+from ansorlite.cli.paths import writable
 from ansorlite.errors import LogError, ModelError, UsageError
 from ansorlite.record_fields import CHOSEN
 from ansorlite.records import LogContents, Record, RecordLog, distill, read_log
+from ansorlite.streams import put
 
 if TYPE_CHECKING:
     from ansorlite.graph.ir import Graph
@@ -23,14 +26,16 @@ POLICIES = ("evolutionary", "random")
 MOST_NAME, MOST_DIGITS = 64, 6  # characters of a case that a record names, digits of its batch
 
 
-def log_options(p: argparse.ArgumentParser, count: Callable[[str], int]) -> None:
+def log_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("what", choices=ACTIONS, help="what is in it; many in one; the best in one")
     p.add_argument("logs", type=Path, nargs="+", metavar="LOG")
     p.add_argument("--output", type=Path, metavar="F", help="the new log (merge, distill)")
-    p.add_argument("--keep", type=count, metavar="N", default=1, help="distill: best N of a task")
+    p.add_argument(
+        "--keep", type=positive, metavar="N", default=1, help="distill: best N of a task"
+    )
 
 
-def log(args: argparse.Namespace) -> str:
+def _log(args: argparse.Namespace) -> str:
     """Say what logs hold, or write what they hold together, or the best of it, to a new one."""
     from ansorlite.report.logs import log_stats
 
@@ -68,9 +73,9 @@ def _in_order(contents: Sequence[LogContents], kept: Iterable[Record]) -> tuple[
     )
 
 
-def replay_options(p: argparse.ArgumentParser, count: Callable[[str], int]) -> None:
+def replay_options(p: argparse.ArgumentParser) -> None:
     _recorded_tasks(p)
-    p.add_argument("--keep", type=count, metavar="N", default=1, help="best N of a task (1)")
+    p.add_argument("--keep", type=positive, metavar="N", default=1, help="best N of a task (1)")
     p.add_argument("--all", action="store_true", help="every valid record instead")
 
 
@@ -84,7 +89,7 @@ def _recorded_tasks(p: argparse.ArgumentParser) -> None:
     )
 
 
-def replay(args: argparse.Namespace, network: Callable[[str], "Graph"]) -> tuple[str, bool]:
+def _replay(args: argparse.Namespace) -> tuple[str, bool]:
     """Run recorded programs again: (a table, whether all of them are right)."""
     from ansorlite.measure.runner import LocalRunner
     from ansorlite.measure.timing import TimingPolicy
@@ -111,14 +116,14 @@ def _told(text: str, contents: LogContents, left_out: int = 0) -> str:
     return "\n".join([text, *(f"log: {line}" for line in damage)])
 
 
-def simulate_options(p: argparse.ArgumentParser, count: Callable[[str], int]) -> None:
+def simulate_options(p: argparse.ArgumentParser) -> None:
     _recorded_tasks(p)
     p.add_argument("--policies", nargs="+", choices=POLICIES, default=list(POLICIES), metavar="P")
-    p.add_argument("--trials", type=count, metavar="N", default=64, help="of a run (64)")
-    p.add_argument("--seeds", type=count, metavar="K", default=3, help="runs of a policy (3)")
+    p.add_argument("--trials", type=positive, metavar="N", default=64, help="of a run (64)")
+    p.add_argument("--seeds", type=positive, metavar="K", default=3, help="runs of a policy (3)")
 
 
-def simulate(args: argparse.Namespace, network: Callable[[str], "Graph"]) -> str:
+def _simulate(args: argparse.Namespace) -> str:
     """Let policies search what a log holds, without measuring: a table."""
     from ansorlite.report.logs import simulated_table
     from ansorlite.search.simulate import RecordedTask, simulate_policy
@@ -176,3 +181,48 @@ def _suite_tasks(name: str) -> dict[str, "SearchTask"]:
             return {}
         tasks[task.workload_key] = task
     return tasks
+
+
+def log(args: argparse.Namespace) -> int:
+    put(_log(args))
+    return 0
+
+
+def replay(args: argparse.Namespace) -> int:
+    """Status 1 if a program is not right."""
+    text, right = _replay(args)
+    put(text)
+    return 0 if right else 1
+
+
+def simulate(args: argparse.Namespace) -> int:
+    put(_simulate(args))
+    return 0
+
+
+COMMANDS = (
+    Command(
+        "log",
+        log,
+        log_options,
+        "say what is in tuning logs, merge or distill them",
+        (
+            ("ansorlite log stats resnet18.log", "trials, failures and best latency of each task"),
+            ("ansorlite log distill a.log b.log --output best.log", "the best record of each task"),
+        ),
+    ),
+    Command(
+        "replay",
+        replay,
+        replay_options,
+        "lower, check and time recorded programs again",
+        (("ansorlite replay resnet18.log resnet18", "the best program of each task"),),
+    ),
+    Command(
+        "simulate",
+        simulate,
+        simulate_options,
+        "let policies search what a log holds",
+        (("ansorlite simulate c2d.log --trials 64", "random and evolutionary search"),),
+    ),
+)

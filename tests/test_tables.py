@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from ansorlite.report.tables import TaskRow, task_table, time_table
+from ansorlite.tables import TaskRow, task_table, time_table
 
 CONV = TaskRow("conv2d_56x56x64_3x3", 2.31e8, 3, 1.25e-3, 192, 1.2e-3)
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ansorlite.names import shown
-from ansorlite.report.units import (
+from ansorlite.units import (
     UNKNOWN,
     format_flop,
     format_gflops,

@@ -4,11 +4,12 @@ Searchers under the same budgets, in turn; and the model that one of them begins
 """
 
 import argparse
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ansorlite.cli_paths import folder, readable, writable
+from ansorlite.cli.inputs import network
+from ansorlite.cli.options import Command, count, positive, seconds
+from ansorlite.cli.paths import folder, readable, writable
 from ansorlite.errors import MissingExtra, ModelError, UsageError
 from ansorlite.streams import put, tell
 
@@ -18,9 +19,7 @@ if TYPE_CHECKING:
 DEFAULT = ("ansor", "template-xgb", "template-ga", "template-random")
 
 
-def compare_options(
-    p: argparse.ArgumentParser, seconds: Callable[[str], float], count: Callable[[str], int]
-) -> None:
+def compare_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("what", metavar="CASE|NETWORK|FILE.onnx")
     p.add_argument(
         "--searchers",
@@ -28,9 +27,9 @@ def compare_options(
         default=",".join(DEFAULT),
         help=f"default {','.join(DEFAULT)}; 'list' prints all",
     )
-    p.add_argument("--trials", type=count, metavar="N", help="of a run (64, if no time is given)")
+    p.add_argument("--trials", type=positive, metavar="N", help="of a run (64 without --timeout)")
     p.add_argument("--timeout", type=seconds, metavar="S", help="wall-clock seconds of a run")
-    p.add_argument("--seeds", type=count, metavar="K", default=1, help="runs of a searcher (1)")
+    p.add_argument("--seeds", type=positive, metavar="K", default=1, help="runs of a searcher (1)")
     p.add_argument("--pretrained", type=Path, metavar="F", help="model for one-shot search")
     p.add_argument("--logs", type=Path, metavar="DIR", help="keep a tuning log of every run there")
     p.add_argument("--output", type=Path, metavar="F", help="append the runs as JSON lines")
@@ -39,16 +38,13 @@ def compare_options(
     )
 
 
-def compare(
-    args: argparse.Namespace,
-    network: Callable[[str], "Graph"],
-) -> int:
+def compare(args: argparse.Namespace) -> int:
     """Run the searchers; a line a run as it ends, then a table; Ctrl-C keeps those so far."""
     from ansorlite.bench.compare import CompareOptions, curves, table
     from ansorlite.bench.compare import compare as run_all
     from ansorlite.bench.runs import Run, plot
-    from ansorlite.report.units import format_latency, format_seconds
     from ansorlite.search.searchers import SEARCHERS
+    from ansorlite.units import format_latency, format_seconds
 
     if args.searchers == "list":
         for name, s in SEARCHERS.items():
@@ -61,7 +57,7 @@ def compare(
         folder(args.logs)
     if args.pretrained is not None:
         readable(args.pretrained)
-    what = _what(args.what, network)
+    what = _what(args.what)
     flop = _flop(what)
     trials = 64 if args.trials is None and args.timeout is None else args.trials
     options = CompareOptions(trials, args.timeout, args.seeds, args.logs, args.pretrained)
@@ -96,7 +92,7 @@ def compare(
     return 0
 
 
-def _what(text: str, network: Callable[[str], "Graph"]) -> "str | Graph":
+def _what(text: str) -> "str | Graph":
     """A case of the suite where that is one, otherwise a network."""
     from ansorlite.workloads.ops import parse_case
 
@@ -118,9 +114,7 @@ def _flop(what: "str | Graph") -> float:
     return workload(what).flop if isinstance(what, str) else partition(optimize(what)).flop
 
 
-def pretrain_options(
-    p: argparse.ArgumentParser, seconds: Callable[[str], float], count: Callable[[str], int]
-) -> None:
+def pretrain_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("output", type=Path, metavar="MODEL")
     p.add_argument(
         "--model",
@@ -140,10 +134,7 @@ def pretrain_options(
     p.add_argument("--seed", type=count, metavar="K", default=0, help="default 0")
 
 
-def pretrain(
-    args: argparse.Namespace,
-    network: Callable[[str], "Graph"],
-) -> int:
+def pretrain(args: argparse.Namespace) -> int:
     """Measure, train and save; a line a task on standard error."""
     from ansorlite.pretrain import pretrain as make
 
@@ -152,3 +143,24 @@ def pretrain(
     make(graphs, args.minutes, output, log=args.log, seed=args.seed, kind=args.model, tell=tell)
     put(f"{output}: use it with --policy one-shot --pretrained {output}")
     return 0
+
+
+COMMANDS = (
+    Command(
+        "compare",
+        compare,
+        compare_options,
+        "run searchers under the same budgets",
+        (
+            ("ansorlite compare C2D:2 --trials 200 --plot c2d.svg", "four searchers, a plot"),
+            ("ansorlite compare C2D:2 --searchers list", "the names of all searchers"),
+        ),
+    ),
+    Command(
+        "pretrain",
+        pretrain,
+        pretrain_options,
+        "train a cost model of this machine once",
+        (("ansorlite pretrain model.txt --minutes 30", "then: tune-op --pretrained model.txt"),),
+    ),
+)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ansorlite.report.units import (
+from ansorlite.units import (
     format_flop,
     format_flop_rate,
     format_gflops,

@@ -1,8 +1,8 @@
 """Figures as people read them: seconds, FLOP, FLOP/s and shares in a few characters.
 
-Flow: `search.progress` and `report.tables` print with these. In: plain numbers in SI units. Out:
-text of bounded width, three or four digits and a unit. What is unknown (None, NaN, infinity) is a
-dash, never "nan".
+Progress lines, tables and reports print with these functions. In: numbers in SI units. Out: text of
+bounded width, three or four digits and a unit. An unknown number (None, NaN, infinity) is a dash,
+never "nan".
 """
 
 import math
