@@ -145,7 +145,7 @@ def pretrain(
     network: Callable[[str], "Graph"],
 ) -> int:
     """Measure, train and save; a line a task on standard error."""
-    from ansorlite.pretrain import pretrain as make
+    from ansorlite.baselines.pretrain import pretrain as make
 
     output = writable(args.output, args.log)
     graphs = [network(name) for name in args.networks]
