@@ -47,9 +47,9 @@ ALLOWED: dict[str, set[str]] = {
     "search": {*_SEARCHING, "measure.limits", "records"},
     "graph": {*_SEARCHING, "manifest", "deployed", "records", "search"},
     "workloads": {"ir", "te", "target", "task", "graph"},
-    "bench": {*_SEARCHING, "measure.limits", "records", "search", "workloads"},
     "pipeline": {*_SEARCHING, "measure.limits", "search", "graph"},
-    "pretrain": {*_SEARCHING, "graph", "search", "pipeline"},
+    "baselines": {*_SEARCHING, "graph", "records", "search", "pipeline"},
+    "bench": {*_SEARCHING, "baselines", "measure.limits", "records", "search", "workloads"},
     "bench.compare": {*_SEARCHING, "bench", "graph", "pipeline", "search", "workloads"},
     "bench.networks": {*_SEARCHING, "bench", "graph", "pipeline", "search", "workloads"},
     "report": {

@@ -136,7 +136,7 @@ def pretrain_options(p: argparse.ArgumentParser) -> None:
 
 def pretrain(args: argparse.Namespace) -> int:
     """Measure, train and save; a line a task on standard error."""
-    from ansorlite.pretrain import pretrain as make
+    from ansorlite.baselines.pretrain import pretrain as make
 
     output = writable(args.output, args.log)
     graphs = [network(name) for name in args.networks]

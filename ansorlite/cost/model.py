@@ -270,29 +270,6 @@ class GBDTModel:
         self._trained = []
 
 
-class FrozenModel:
-    """A trained model of any kind that measurements do not change."""
-
-    def __init__(self, model: CostModel) -> None:
-        self._model = model
-
-    @property
-    def is_trained(self) -> bool:
-        return self._model.is_trained
-
-    def update(self, groups: Sequence[TrainingGroup]) -> None:
-        """Keep what was loaded."""
-
-    def predict(self, features: Features, task_key: str = "") -> Floats:
-        return self._model.predict(features, task_key)
-
-    def save(self, path: PathLike) -> None:
-        self._model.save(path)
-
-    def load(self, path: PathLike) -> None:
-        self._model.load(path)
-
-
 class ValidityModel:
     """The probability that a candidate builds, runs in time and is right: learned from failures.
 

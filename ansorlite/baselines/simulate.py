@@ -19,7 +19,6 @@ from ansorlite.cost.model import CostModel
 from ansorlite.errors import LogError, UsageError
 from ansorlite.records import Record
 from ansorlite.schedule.holes import Hole
-from ansorlite.search.beam import BeamPolicy
 from ansorlite.search.history import Candidate
 from ansorlite.search.policy import EvolutionaryPolicy, RandomPolicy, SearchPolicy
 from ansorlite.search.recorded import record_candidates
@@ -146,8 +145,9 @@ def simulate(
     times: list[float] = []
     round_ = 1
     while len(told) < n_trials:
-        if model is not None and told and isinstance(policy, EvolutionaryPolicy | BeamPolicy):
-            model.update([policy.history.group(oracle.task.workload_key)])
+        group = policy.training_group() if model is not None and told else None
+        if model is not None and group is not None:
+            model.update([group])
         n = min(grown(round_size, len(told)), n_trials - len(told))
         found, latency_s = answer(policy.ask(n, round_))
         if not found:

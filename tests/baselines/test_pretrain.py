@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 import ansorlite as al
-from ansorlite import pretrain as module
-from ansorlite.cost.saved import load_model
+from ansorlite.baselines import pretrain as module
+from ansorlite.baselines.pretrain import Layer, LayerPrior, layer_tasks, layers_of, pretrain
+from ansorlite.baselines.saved import load_model
 from ansorlite.errors import AnsorliteError, MeasureError, MissingExtra
 from ansorlite.graph.build import GraphBuilder
 from ansorlite.graph.ir import Graph
-from ansorlite.pretrain import Layer, LayerPrior, layer_tasks, layers_of, pretrain
 from ansorlite.records import read_log
 from ansorlite.space.plain import PLAIN
 from ansorlite.target import Target

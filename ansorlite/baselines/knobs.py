@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from ansorlite.cost.loop_context import loop_context, loop_relation
+from ansorlite.baselines.loop_context import loop_context, loop_relation
 from ansorlite.schedule.holes import population_columns
 from ansorlite.space.sketch import Sketch
 from ansorlite.target import Target

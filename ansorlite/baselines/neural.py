@@ -17,7 +17,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from ansorlite.cost.loop_context import MAX_LOOPS, WIDTH
+from ansorlite.baselines.loop_context import MAX_LOOPS, WIDTH
 from ansorlite.cost.losses import TrainingGroup, labels
 from ansorlite.cost.model import expanded
 from ansorlite.errors import MachineError, MissingExtra, UsageError

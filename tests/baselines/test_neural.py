@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ansorlite.baselines.neural import Kind, NeuralModel
 from ansorlite.cost.losses import TrainingGroup
-from ansorlite.cost.neural import Kind, NeuralModel
 from ansorlite.errors import AnsorliteError, MissingExtra
 
 

@@ -11,9 +11,9 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ansorlite.baselines.config_space import ConfigSpace, all_runs
 from ansorlite.errors import ScheduleError, UsageError
 from ansorlite.ir.traverse import loads
-from ansorlite.space.config import ConfigSpace, all_runs
 from ansorlite.space.sketch import Sketch
 from ansorlite.target import Target
 from ansorlite.te.access import has_data_reuse, has_more_reduction_parallel

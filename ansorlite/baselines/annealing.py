@@ -9,18 +9,21 @@ makes expected improvement or an upper bound the score that is searched.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from ansorlite.cost.knobs import FeatureSet
+from ansorlite.baselines.ensemble import BootstrapEnsemble, SingleModel
+from ansorlite.baselines.knobs import FEATURE_SETS, FeatureSet
+from ansorlite.baselines.neural import NeuralModel
 from ansorlite.cost.losses import TrainingGroup
 from ansorlite.search.evolve import Rows
 from ansorlite.search.history import Candidate, History
-from ansorlite.search.policy import round_rng
+from ansorlite.search.policy import SearchPolicy, round_rng
+from ansorlite.search.searchers import Context
 from ansorlite.search.select import rows_in
 from ansorlite.space.sketch import Sketch
 from ansorlite.target import Target
@@ -54,7 +57,7 @@ class AnnealingParams:
     kappa: float = 1.0  # standard deviations that "ucb" adds
 
 
-class AnnealingPolicy:
+class AnnealingPolicy(SearchPolicy):
     """Measures what annealing on the model finds; the first round is random."""
 
     def __init__(
@@ -66,13 +69,13 @@ class AnnealingPolicy:
         model: Surrogate,
         features: FeatureSet,
         params: AnnealingParams | None = None,
-        others: Callable[[], Sequence[TrainingGroup]] = lambda: (),
+        other_tasks: Callable[[], Sequence[TrainingGroup]] = lambda: (),
     ) -> None:
-        """`others` gives measurements of other tasks, in the same features, to learn from too."""
+        """`other_tasks` gives their measurements, in the same features, to learn from too."""
         self.history = History(sketches, target)
         self.params = params or AnnealingParams()
         self._seed, self._key = seed, key
-        self._model, self._features, self._others = model, features, others
+        self._model, self._features, self._other_tasks = model, features, other_tasks
         self._known = 0
 
     def tell(self, candidates: Sequence[Candidate], latency_s: Sequence[float]) -> None:
@@ -91,14 +94,14 @@ class AnnealingPolicy:
         return out + self.history.strangers(n - len(out), rng, {c.key for c in out})
 
     def _learn(self) -> None:
-        groups = [*self._others(), self.group()]
+        groups = [*self._other_tasks(), self.transfer_group()]
         known = sum(len(g.latency_s) for g in groups)
         if known != self._known:
             self._known = known
             self._model.update(groups)
 
-    def group(self) -> TrainingGroup:
-        """What was measured, in the features that the model learns from."""
+    def transfer_group(self) -> TrainingGroup:
+        """All measurements of the task, in the features that the model learns from."""
         found: list[npt.NDArray[np.float32]] = []
         times: list[float] = []
         for name, m in self.history.told.items():
@@ -222,6 +225,40 @@ class AnnealingPolicy:
             covered.update(parts[best])
             out.append(ranked[best][1])
         return out
+
+
+def make(
+    found: Sequence[Sketch],
+    c: Context,
+    features: str = "loops",
+    objective: Literal["regression", "rank"] = "rank",
+    acquisition: Acquisition = "mean",
+    transfer: bool = False,
+    neural: bool = False,
+    params: AnnealingParams | None = None,
+) -> AnnealingPolicy:
+    """The policy of a row of the table of searchers; acquisitions with a spread have an ensemble.
+
+    `features` is a name of `knobs.FEATURE_SETS`. With `transfer` the model begins with the
+    session's other tasks; `neural` takes a recurrent network (MissingExtra without torch).
+    """
+    model: Surrogate
+    if neural:
+        model = NeuralModel("gru", c.seed, objective)
+    elif acquisition == "mean":
+        model = SingleModel(c.seed, objective, transfer)
+    else:
+        model = BootstrapEnsemble(c.seed, objective)
+    return AnnealingPolicy(
+        found,
+        c.task.target,
+        c.seed,
+        c.task.workload_key,
+        model,
+        FEATURE_SETS[features](),
+        replace(params or AnnealingParams(), acquisition=acquisition),
+        c.other_tasks if transfer else lambda: (),
+    )
 
 
 def expected_improvement(mean: Floats, spread: Floats, best: float) -> Floats:

@@ -6,9 +6,9 @@ executed.
 
 import zipfile
 
+from ansorlite.baselines.neural import NeuralModel
 from ansorlite.cost.correction import CorrectionModel
 from ansorlite.cost.model import CostModel, PathLike, expanded
-from ansorlite.cost.neural import NeuralModel
 
 
 def load_model(path: PathLike, seed: int = 0) -> CostModel:

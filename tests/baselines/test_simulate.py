@@ -7,13 +7,13 @@ import pytest
 from log_cases import record
 
 import ansorlite
+from ansorlite.baselines.simulate import RecordedTask, simulate, simulate_policy
 from ansorlite.cost.analytic import analytic_score
 from ansorlite.cost.features import FeaturePlan
 from ansorlite.errors import LogError
 from ansorlite.schedule.holes import population_columns
 from ansorlite.schedule.naming import canonical_names
 from ansorlite.search.policy import RandomPolicy
-from ansorlite.search.simulate import RecordedTask, simulate, simulate_policy
 from ansorlite.space.legality import legal
 from ansorlite.space.sketch import sketches
 from ansorlite.task import SearchTask

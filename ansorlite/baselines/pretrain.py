@@ -17,10 +17,10 @@ from typing import Literal, TypeVar
 
 import numpy as np
 
+from ansorlite.baselines.neural import NeuralModel
 from ansorlite.cost.correction import CorrectionModel
 from ansorlite.cost.losses import TrainingGroup
 from ansorlite.cost.model import CostModel
-from ansorlite.cost.neural import NeuralModel
 from ansorlite.errors import MeasureError, UsageError
 from ansorlite.graph.build import GraphBuilder
 from ansorlite.graph.ir import Graph, Node
@@ -30,7 +30,6 @@ from ansorlite.graph.types import integer, ints, pairs, text
 from ansorlite.measure.runner import LocalRunner
 from ansorlite.measure.timing import TimingPolicy
 from ansorlite.pipeline import network_tasks
-from ansorlite.search.policy import EvolutionaryPolicy
 from ansorlite.search.tune import Session
 from ansorlite.search.tuner import TaskTuner
 from ansorlite.target import Target
@@ -208,8 +207,9 @@ def pretrain(
                         break
                     session.train(recent)
                     tuner.round(ROUND)
-                if tuner.has_begun and isinstance(tuner.policy, EvolutionaryPolicy):
-                    groups.append(tuner.policy.history.group(task.workload_key))
+                group = tuner.policy.training_group() if tuner.has_begun else None
+                if group is not None:
+                    groups.append(group)
             spent = (time.perf_counter() - began) / 60
             programs = sum(len(g.latency_s) for g in groups)
             tell(f"{len(groups)} tasks, {programs} programs, {spent:.1f} min")

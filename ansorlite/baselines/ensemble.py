@@ -1,7 +1,7 @@
 """Models that know how sure they are, and models that begin with what other tasks taught.
 
 In: `TrainingGroup`s. Out: `predict`, about best/this, and `spread`, its standard deviation over
-trees trained on resampled programs (bootstrap), for acquisitions that explore (`search.annealing`).
+trees trained on resampled programs (bootstrap), for the acquisitions of `annealing` that explore.
 """
 
 from collections.abc import Sequence

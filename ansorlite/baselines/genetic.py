@@ -14,7 +14,8 @@ import numpy.typing as npt
 
 from ansorlite.search.evolve import Rows
 from ansorlite.search.history import Candidate, History
-from ansorlite.search.policy import round_rng
+from ansorlite.search.policy import SearchPolicy, round_rng
+from ansorlite.search.searchers import Context
 from ansorlite.search.select import roulette, rows_in
 from ansorlite.space.sketch import Sketch
 from ansorlite.target import Target
@@ -23,7 +24,7 @@ BLOCK = 4096  # rows of a grid looked at together
 TRIES = 64  # times that children are bred for one generation
 
 
-class GridPolicy:
+class GridPolicy(SearchPolicy):
     """All legal rows in order, the last hole fastest, sketch after sketch."""
 
     def __init__(self, sketches: Sequence[Sketch], target: Target, seed: int, key: str) -> None:
@@ -64,7 +65,7 @@ class GeneticParams:
     mutation: float = 0.1  # of each knob
 
 
-class GeneticPolicy:
+class GeneticPolicy(SearchPolicy):
     """Generations of programs, bred from the measured ones before: a knob each from two parents."""
 
     def __init__(
@@ -151,3 +152,13 @@ class GeneticPolicy:
 
     def _candidate(self, name: str, row: npt.NDArray[np.int32]) -> Candidate:
         return Candidate(self.history.sketches[name], tuple(int(v) for v in row))
+
+
+def make(found: Sequence[Sketch], c: Context) -> GeneticPolicy:
+    """Genetic search over the sketches of a task."""
+    return GeneticPolicy(found, c.task.target, c.seed, c.task.workload_key)
+
+
+def make_grid(found: Sequence[Sketch], c: Context) -> GridPolicy:
+    """All rows of the sketches of a task in order."""
+    return GridPolicy(found, c.task.target, c.seed, c.task.workload_key)

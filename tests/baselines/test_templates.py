@@ -8,12 +8,12 @@ import pytest
 
 import ansorlite as al
 from ansorlite import te
+from ansorlite.baselines import templates
+from ansorlite.baselines.config_space import ConfigSpace, all_runs
+from ansorlite.baselines.templates import register, size, template_of, template_sketches
 from ansorlite.errors import AnsorliteError, ScheduleError
 from ansorlite.schedule.holes import population_columns
-from ansorlite.space import templates
-from ansorlite.space.config import ConfigSpace, all_runs
 from ansorlite.space.legality import legal
-from ansorlite.space.templates import register, size, template_of, template_sketches
 from ansorlite.task import SearchTask
 from ansorlite.workloads import workload
 from ansorlite.workloads.ops import define

@@ -13,11 +13,14 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from ansorlite.cost.losses import TrainingGroup
 from ansorlite.schedule.holes import Hole
 from ansorlite.search.evolve import Rows
 from ansorlite.search.history import Candidate
-from ansorlite.search.policy import EvolutionaryPolicy, round_rng
+from ansorlite.search.policy import EvolutionaryPolicy, SearchPolicy, round_rng
+from ansorlite.search.searchers import Context
 from ansorlite.search.select import unique_rows
+from ansorlite.space.sketch import Sketch
 
 
 @dataclass(frozen=True)
@@ -30,7 +33,7 @@ class BeamParams:
     epsilon: float = 0.05
 
 
-class BeamPolicy:
+class BeamPolicy(SearchPolicy):
     """Measures the programs that survive, by the score of `guide`, whose history it shares."""
 
     def __init__(
@@ -42,6 +45,10 @@ class BeamPolicy:
 
     def tell(self, candidates: Sequence[Candidate], latency_s: Sequence[float]) -> None:
         self.history.tell(candidates, latency_s)
+
+    def training_group(self) -> TrainingGroup:
+        """All measurements of the task: the guide's model learns from them."""
+        return self.history.group(self._key)
 
     def ask(self, n: int, round_: int) -> list[Candidate]:
         if n <= 0:
@@ -85,6 +92,13 @@ class BeamPolicy:
             scores = self._score(name, grown)
             rows = grown[np.argsort(-scores, kind="stable")[:width]]
         return rows[self.history.legal(name, rows)]
+
+
+def make(found: Sequence[Sketch], c: Context) -> BeamPolicy:
+    """Guided by the evolution's score, so that only the way of searching differs."""
+    key = c.task.workload_key
+    guide = EvolutionaryPolicy(found, c.task.target, c.seed, key, c.model, c.params, c.validity)
+    return BeamPolicy(guide, c.seed, key)
 
 
 def _untouched(hole: Hole) -> int:

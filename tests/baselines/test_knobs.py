@@ -3,16 +3,16 @@
 import numpy as np
 import pytest
 
+from ansorlite.baselines.annealing import expected_improvement
+from ansorlite.baselines.ensemble import BootstrapEnsemble, SingleModel
+from ansorlite.baselines.knobs import FEATURE_SETS
+from ansorlite.baselines.templates import template_sketches
 from ansorlite.cost.analytic import analytic_score
-from ansorlite.cost.ensemble import BootstrapEnsemble, SingleModel
 from ansorlite.cost.fast_analytic import CHUNK, draft_score
 from ansorlite.cost.features import FeaturePlan, features
-from ansorlite.cost.knobs import FEATURE_SETS
 from ansorlite.cost.losses import TrainingGroup
 from ansorlite.schedule.holes import population_columns
-from ansorlite.search.annealing import expected_improvement
 from ansorlite.space.sketch import Sketch, sketches
-from ansorlite.space.templates import template_sketches
 from ansorlite.target import Target
 from ansorlite.workloads import workload
 
