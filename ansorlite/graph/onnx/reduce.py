@@ -1,7 +1,7 @@
 """ONNX operators over whole axes: reductions, softmax, normalisations.
 
 In: a `Context` and an `OnnxNode`. Out: emitted `reduce_sum`, `softmax`, ... nodes and the
-element-wise operators around them. The table is `onnx_table.IMPORTERS`.
+element-wise operators around them. The table is `onnx.table.READERS`.
 """
 
 import math
@@ -9,7 +9,7 @@ import math
 import numpy as np
 
 from ansorlite.errors import ModelError
-from ansorlite.graph.onnx_context import Context, Converter, OnnxNode, axis_of
+from ansorlite.graph.onnx.context import Context, OnnxNode, Reader, axis_of
 
 MOST_WINDOW = 1024  # channels that LRN adds up, where the data has not as many
 
@@ -113,7 +113,7 @@ def _reduced_axes(c: Context, n: OnnxNode, x: str) -> tuple[int, ...] | None:
     return tuple(sorted(given)) if given else tuple(range(rank))
 
 
-def reduce(op: str, before: str = "", after: str = "") -> Converter:
+def reduce(op: str, before: str = "", after: str = "") -> Reader:
     """`op` over axes, with an element-wise operator before ("square", "abs") and after it."""
 
     def convert(c: Context, n: OnnxNode) -> str:

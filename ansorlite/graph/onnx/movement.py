@@ -1,7 +1,7 @@
 """ONNX operators that move data: reshapes, transposes, slices, padding, gather.
 
 In: a `Context` and an `OnnxNode` with constant shapes and indices. Out: emitted `reshape`, `slice`,
-`pad`, ... nodes with full-rank, non-negative attributes. The table is `onnx_table.IMPORTERS`.
+`pad`, ... nodes with full-rank, non-negative attributes. The table is `onnx.table.READERS`.
 """
 
 import math
@@ -11,7 +11,7 @@ import numpy as np
 
 from ansorlite.errors import ModelError
 from ansorlite.graph.ir import infer
-from ansorlite.graph.onnx_context import Context, OnnxNode, axes_of, axis_of
+from ansorlite.graph.onnx.context import Context, OnnxNode, axes_of, axis_of
 from ansorlite.graph.shapes import broadcast
 
 

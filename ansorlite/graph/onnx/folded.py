@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ansorlite.errors import ModelError
-from ansorlite.graph.onnx_context import Context, Converter, OnnxNode
+from ansorlite.graph.onnx.context import Context, OnnxNode, Reader
 
 _SCALARS: dict[str, Callable[[Any], Any]] = {
     "value": np.asarray,
@@ -65,7 +65,7 @@ def range_(c: Context, n: OnnxNode) -> str:
     return c.constant((first + wide * step).astype(dtype))
 
 
-FOLDED: dict[str, Converter] = {
+FOLDED: dict[str, Reader] = {
     "Constant": constant,
     "ConstantOfShape": constant_of_shape,
     "Range": range_,

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ansorlite.errors import ModelError
-from ansorlite.graph.onnx_context import Context, OnnxNode, axes_of
+from ansorlite.graph.onnx.context import Context, OnnxNode, axes_of
 
 Float = npt.NDArray[np.float64]
 HALF = 1e-6  # what float32 may lose of a position, as onnxruntime allows for

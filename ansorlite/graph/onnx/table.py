@@ -1,6 +1,6 @@
-"""What ONNX operators mean: one converter per operator, in the visible table `IMPORTERS`.
+"""What ONNX operators mean: one reader per operator, in the visible table `READERS`.
 
-A converter gets the `Context` (values so far) and the `OnnxNode`, emits operators of
+A reader gets the `Context` (values so far) and the `OnnxNode`, emits operators of
 `operators.OPERATORS` and returns the result's value name. Variants by opset are decided here.
 Nodes of constants alone, shape arithmetic above all, are computed at once.
 """
@@ -12,20 +12,19 @@ from typing import Any
 import numpy as np
 
 from ansorlite.errors import ModelError
-from ansorlite.graph import onnx_conditions as cond
-from ansorlite.graph import onnx_folded as folded
-from ansorlite.graph import onnx_movement as move
-from ansorlite.graph import onnx_reduce as over
-from ansorlite.graph import onnx_resize as resize
-from ansorlite.graph.onnx_context import Context, Converter, OnnxNode
+from ansorlite.graph.onnx import conditions as cond
+from ansorlite.graph.onnx import folded, resize
+from ansorlite.graph.onnx import movement as move
+from ansorlite.graph.onnx import reduce as over
+from ansorlite.graph.onnx.context import Context, OnnxNode, Reader
 
 
-def simple(op: str) -> Converter:
+def simple(op: str) -> Reader:
     """The operator `op` without attributes."""
     return lambda c, n: c.emit(op, c.operands(n))
 
 
-def chain(op: str) -> Converter:
+def chain(op: str) -> Reader:
     """An n-ary operator as a chain of binary ones."""
 
     def convert(c: Context, n: OnnxNode) -> str:
@@ -180,7 +179,7 @@ def conv(c: Context, n: OnnxNode) -> str:
     return c.emit("conv", c.operands(n), groups=groups, **_window(c, n, kernel))
 
 
-def pool(op: str) -> Converter:
+def pool(op: str) -> Reader:
     def convert(c: Context, n: OnnxNode) -> str:
         n.attrs["kernel_shape"]  # there is no default
         kernel = _numbers(n, "kernel_shape", len(n.attrs["kernel_shape"]))
@@ -197,7 +196,7 @@ def pool(op: str) -> Converter:
     return convert
 
 
-def global_pool(op: str) -> Converter:
+def global_pool(op: str) -> Reader:
     def convert(c: Context, n: OnnxNode) -> str:
         x = c.operand(n, 0)
         if len(c.shape(x)) < 3:
@@ -324,7 +323,7 @@ def _with_zeros_between(c: Context, x: str, strides: tuple[int, ...]) -> str:
     return x
 
 
-IMPORTERS: Mapping[str, Callable[[Context, OnnxNode], str | tuple[str, ...]]] = {
+READERS: Mapping[str, Callable[[Context, OnnxNode], str | tuple[str, ...]]] = {
     "Abs": simple("abs"),
     "Add": simple("add"),
     "And": simple("logical_and"),

@@ -8,9 +8,9 @@ that names the node.
 from typing import Any
 
 from ansorlite.errors import ModelError
-from ansorlite.graph.onnx_context import Context, OnnxNode
-from ansorlite.graph.onnx_read import array_of
-from ansorlite.graph.onnx_table import IMPORTERS
+from ansorlite.graph.onnx.context import Context, OnnxNode
+from ansorlite.graph.onnx.read import array_of
+from ansorlite.graph.onnx.table import READERS
 from ansorlite.names import brief, first_line
 
 SPELLING = {"float": "float32", "double": "float64"}
@@ -36,7 +36,7 @@ def read_node(onnx: Any, proto: Any, position: int, opset: int) -> OnnxNode:
     except UnicodeDecodeError as error:
         raise ModelError(f"node {position} is damaged: a name is no UTF-8 text") from error
     where = f"node {brief(name)} ({brief(op)})"
-    if op not in IMPORTERS:
+    if op not in READERS:
         return OnnxNode(name, op, inputs, outputs, {}, opset)
     schema = None if default else _schema(onnx, op, opset)
     attrs: dict[str, Any] = {}

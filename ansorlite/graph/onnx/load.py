@@ -2,7 +2,7 @@
 
 Shapes become static here: dynamic dimensions need `batch` or `dims`. Everything that depends on
 constants alone is computed on the way (shape arithmetic, expanded weights). What the operators of
-ONNX mean is in `onnx_table.IMPORTERS`. Raises ModelError with one line that says what to do,
+ONNX mean is in `onnx.table.READERS`. Raises ModelError with one line that says what to do,
 whatever the file holds, and MissingExtra without the package onnx.
 """
 
@@ -15,11 +15,11 @@ import numpy as np
 from ansorlite.errors import AnsorliteError, MissingExtra, ModelError
 from ansorlite.graph.build import GraphBuilder
 from ansorlite.graph.ir import Graph
-from ansorlite.graph.onnx_context import Context, OnnxNode
-from ansorlite.graph.onnx_functions import flattened
-from ansorlite.graph.onnx_node import check_operands, dtypes_of, read_node
-from ansorlite.graph.onnx_read import array_of, read_model
-from ansorlite.graph.onnx_table import IMPORTERS
+from ansorlite.graph.onnx.context import Context, OnnxNode
+from ansorlite.graph.onnx.functions import flattened
+from ansorlite.graph.onnx.node import check_operands, dtypes_of, read_node
+from ansorlite.graph.onnx.read import array_of, read_model
+from ansorlite.graph.onnx.table import READERS
 from ansorlite.names import brief, first_line, shown
 
 MOST_CHARACTERS = 900  # of a message
@@ -93,7 +93,7 @@ def _check_operators(nodes: Sequence[OnnxNode], name: str) -> None:
     """Raise a ModelError that lists every unsupported operator with the nodes that use it."""
     users: dict[str, list[str]] = {}
     for node in nodes:
-        if node.op not in IMPORTERS:
+        if node.op not in READERS:
             users.setdefault(node.op, []).append(brief(node.name))
     if users:
         found = [f"{brief(op)} (node {_listed(at)})" for op, at in sorted(users.items())]
@@ -212,7 +212,7 @@ def _check_declared(context: Context, value: Any, fixed: bool) -> None:
 
 
 def _convert(context: Context, node: OnnxNode) -> None:
-    """Emit `node` by its converter and remember its results; errors name the node."""
+    """Emit `node` by its reader and remember its results; errors name the node."""
     context.node = node
     where = f"node {brief(node.name)} ({node.op})"
     for v in node.inputs:
@@ -223,7 +223,7 @@ def _convert(context: Context, node: OnnxNode) -> None:
             raise ModelError(f"{where} computes {brief(v)}, which is computed before")
     try:
         check_operands(context, node)
-        result = IMPORTERS[node.op](context, node)
+        result = READERS[node.op](context, node)
     except ModelError as error:
         text = str(error)
         raise ModelError(text if text.startswith("node ") else f"{where}: {text}") from None
@@ -231,7 +231,7 @@ def _convert(context: Context, node: OnnxNode) -> None:
         raise ModelError(f"{where} has no attribute {error}") from error
     except MemoryError as error:
         raise ModelError(f"{where} needs more memory than there is") from error
-    except Exception as error:  # what wrong attributes and constants do to a converter
+    except Exception as error:  # what wrong attributes and constants do to a reader
         raise ModelError(f"{where} is malformed: {first_line(error)}") from error
     results = (result,) if isinstance(result, str) else result
     context.values.update((v, r) for v, r in zip(node.outputs, results, strict=False) if v)

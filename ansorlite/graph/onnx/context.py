@@ -1,6 +1,6 @@
 """State of an ONNX import: which of our values each ONNX value became.
 
-In: `OnnxNode`s in order. Out: nodes in a folding `GraphBuilder`. A converter asks the context for
+In: `OnnxNode`s in order. Out: nodes in a folding `GraphBuilder`. A reader asks the context for
 operands, static shapes and known constants.
 """
 
@@ -146,4 +146,4 @@ def axes_of(axes: Iterable[int], rank: int) -> list[int]:
     return found
 
 
-Converter = Callable[[Context, OnnxNode], str]
+Reader = Callable[[Context, OnnxNode], str]

@@ -1,6 +1,6 @@
 """Operators that are written out as others: old opsets, a model's own functions, ONNX's functions.
 
-In: a checked ModelProto. Out: a `Flat`: its nodes in an opset that `onnx_table.IMPORTERS` knows,
+In: a checked ModelProto. Out: a `Flat`: its nodes in an opset that `onnx.table.READERS` knows,
 without large data being copied. What functions grow to is counted before they are written out. An
 operator whose body has operators that are not supported stays, so that errors name that operator.
 """
@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ansorlite.errors import ModelError
-from ansorlite.graph.onnx_read import MOST_NODES
-from ansorlite.graph.onnx_table import IMPORTERS
+from ansorlite.graph.onnx.read import MOST_NODES
+from ansorlite.graph.onnx.table import READERS
 from ansorlite.names import brief, first_line
 
 OPSETS = (7, 28)
@@ -258,7 +258,7 @@ def _with_bodies(onnx: Any, proto: Any, opset: int, name: str) -> Any:
             if not wanted:
                 break
         after = {(n.domain, n.op_type) for n in trial.graph.node}
-        if key not in after and all(k[1] in IMPORTERS for k in after - before):
+        if key not in after and all(k[1] in READERS for k in after - before):
             proto = trial
     return proto
 
@@ -288,5 +288,5 @@ def _spell_out(onnx: Any, proto: Any, ops: list[Key], opset: int) -> None:
 
 def _has_body(onnx: Any, domain: str, op: str, opset: int) -> bool:
     """Whether an operator that has no importer is a function of others."""
-    schema = None if op in IMPORTERS else _schema(onnx, domain, op, opset)
+    schema = None if op in READERS else _schema(onnx, domain, op, opset)
     return schema is not None and (schema.has_function or schema.has_context_dependent_function)

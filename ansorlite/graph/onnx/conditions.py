@@ -1,16 +1,16 @@
 """ONNX operators of conditions and integers: comparisons, selection, casts, positions of extremes.
 
 In: a `Context` and an `OnnxNode`. Out: emitted `less`, `where`, `cast`, ... nodes; nodes of
-constants are computed at once, as all shape arithmetic is. The table is `onnx_table.IMPORTERS`.
+constants are computed at once, as all shape arithmetic is. The table is `onnx.table.READERS`.
 """
 
 import numpy as np
 
 from ansorlite.errors import ModelError
-from ansorlite.graph.onnx_context import Context, Converter, OnnxNode, axis_of
+from ansorlite.graph.onnx.context import Context, OnnxNode, Reader, axis_of
 
 
-def swapped(op: str) -> Converter:
+def swapped(op: str) -> Reader:
     """The operator `op` with its two operands exchanged: a > b is b < a."""
     return lambda c, n: c.emit(op, [c.operand(n, 1), c.operand(n, 0)])
 
@@ -35,7 +35,7 @@ def cast_to(c: Context, x: str, dtype: str) -> str:
     return x if c.type(x).dtype == dtype else c.emit("cast", [x], dtype=dtype)
 
 
-def arg(op: str) -> Converter:
+def arg(op: str) -> Reader:
     """Where `op` (reduce_max, reduce_min) is reached along an axis: the first place, or the last.
 
     It is the least (greatest) place whose element equals the extreme one, or is no number: NaN is
