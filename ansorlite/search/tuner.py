@@ -22,7 +22,7 @@ from ansorlite.codegen.image import KernelImage
 from ansorlite.errors import BuildError, MeasureError, ScheduleError
 from ansorlite.ir.program import Program
 from ansorlite.measure.builder import BuildOutcome
-from ansorlite.measure.race import ENOUGH, MIN_TURNS, race
+from ansorlite.measure.race import LONE_TURNS, MIN_TURNS, race
 from ansorlite.measure.result import MeasureResult, Status
 from ansorlite.measure.runner import CheckSpec
 from ansorlite.records import Record, for_task
@@ -468,7 +468,7 @@ class TaskTuner:
         while len(found) > 2 and MIN_TURNS * sum(costs[: len(found)]) > min(RACE_S, left_s):
             found.pop()
         turn_s = sum(r.latency_s or 0.0 for r in found)
-        budget_s = min(max(most_s, ENOUGH * turn_s), RACE_S, left_s - sum(costs[: len(found)]))
+        budget_s = min(max(most_s, LONE_TURNS * turn_s), RACE_S, left_s - sum(costs[: len(found)]))
         if len(found) == 1 or budget_s < MIN_TURNS * turn_s:
             return found[0], float(found[0].latency_s or 0.0)
         self.prepare()
