@@ -82,7 +82,7 @@ __all__ = [
 
 
 def sum(value: Any, axis: Any) -> Expr:
-    """Sum of `value` over one reduce axis or a sequence of reduce axes; the body of a `compute`.
+    """Sum of `value` over one or several reduce axes; the body of a `compute`.
 
     Example: `te.sum(A[i, k] * B[k, j], axis=k)`. Raises ModelError if `axis` is not made by
     `reduce_axis`, if `value` is a reduction, or if `value` is boolean.
@@ -91,8 +91,7 @@ def sum(value: Any, axis: Any) -> Expr:
 
 
 def max(value: Any, axis: Any) -> Expr:
-    """Maximum of `value` over one reduce axis or a sequence of reduce axes; the body of a
-    `compute`.
+    """Maximum of `value` over one or several reduce axes; the body of a `compute`.
 
     Example: `te.max(A[i, k], axis=k)`. Raises ModelError as `sum` does; NaN propagates.
     """
@@ -100,8 +99,7 @@ def max(value: Any, axis: Any) -> Expr:
 
 
 def min(value: Any, axis: Any) -> Expr:
-    """Minimum of `value` over one reduce axis or a sequence of reduce axes; the body of a
-    `compute`.
+    """Minimum of `value` over one or several reduce axes; the body of a `compute`.
 
     Example: `te.min(A[i, k], axis=k)`. Raises ModelError as `sum` does; NaN propagates.
     """
@@ -114,12 +112,12 @@ def const(value: float, dtype: str = "float32") -> Const:
 
 
 def equal(a: Any, b: Any) -> Expr:
-    """Element-wise `a == b`, dtype bool (Python's `==` compares the structure of two expressions)."""
+    """Element-wise `a == b`, dtype bool. (Python's `==` compares the structure of expressions.)"""
     return compare("eq", settled(a), settled(b))
 
 
 def not_equal(a: Any, b: Any) -> Expr:
-    """Element-wise `a != b`, dtype bool (Python's `!=` compares the structure of two expressions)."""
+    """Element-wise `a != b`, dtype bool. (Python's `!=` compares the structure of expressions.)"""
     return compare("ne", settled(a), settled(b))
 
 

@@ -115,7 +115,7 @@ def has_more_reduction_parallel(op: ComputeOp, cores: int) -> bool:
 
 
 def elementwise_match(consumer: ComputeOp, producer: ComputeOp) -> bool:
-    """True if both shapes are equal and the consumer reads the producer once, at its own indices."""
+    """True if the shapes are equal and the consumer reads the producer once, at its own indices."""
     if consumer.shape != producer.shape:
         return False
     reads = [x for x in distinct_loads(consumer) if x.tensor == producer.name]
@@ -125,9 +125,7 @@ def elementwise_match(consumer: ComputeOp, producer: ComputeOp) -> bool:
 
 
 def common_outer_axes(consumer: ComputeOp, producer: ComputeOp) -> int:
-    """Number of leading dimensions with equal extents that every read indexes by the consumer's
-    axis.
-    """
+    """Number of leading dimensions of equal extent that all reads index by the consumer's axis."""
     reads = [x for x in distinct_loads(consumer) if x.tensor == producer.name]
     n = 0
     for d, (a, b) in enumerate(zip(consumer.axes, producer.axes, strict=False)):
@@ -143,8 +141,7 @@ def _shifted(index: Expr, axis: str) -> bool:
 
 
 def contiguous_axis(op: ComputeOp) -> Axis | None:
-    """The axis whose vectorisation serves the memory accesses best; None if no access is
-    contiguous.
+    """The axis best vectorised for the memory accesses; None if no access is contiguous.
 
     Along an axis an access is contiguous (the axis moves only the last index, with stride 1),
     invariant, or scattered. The axes are ranked by: fewest scattered accesses; most contiguous
@@ -165,8 +162,7 @@ def contiguous_axis(op: ComputeOp) -> Axis | None:
 
 
 def transposed_axis(op: ComputeOp, along: Axis) -> Axis | None:
-    """The axis along which a copy reads contiguously, if the copy stores contiguously along
-    `along`.
+    """The axis along which a copy reads contiguously, if it stores contiguously along `along`.
 
     None if `op` is not a plain copy or has no such axis of extent > 1.
     """

@@ -21,8 +21,7 @@ from ansorlite.te.work import least_flop, op_flop
 
 
 class ComputeDAG:
-    """The operations of one task: `ops` in topological order, `output_names` the names of the
-    outputs.
+    """The operations of one task: `ops` in topological order, `output_names` of the outputs.
 
     Example: `dag = ComputeDAG([C]); dag.evaluate({"A": a, "B": b})["C"]`. `str(dag)` prints one
     operation a line. Raises ModelError if there is no output, if an output is listed twice, or if
@@ -85,15 +84,12 @@ class ComputeDAG:
 
     @cached_property
     def flop(self) -> float:
-        """Floating-point operations of one run as the computation is written (see
-        `te.work.op_flop`).
-        """
+        """Floating-point operations of one run as written (see `te.work.op_flop`)."""
         return float(sum(map(op_flop, self.computes)))
 
     @cached_property
     def run_flop(self) -> float:
-        """Floating-point operations that every program must execute in a run (see
-        `te.work.least_flop`).
+        """Floating-point operations that every program must execute (see `te.work.least_flop`).
 
         Intermediate tensors that depend only on constants, such as transformed weights, do not
         count: such tensors are computed once, when the kernel is bound to its constants.
@@ -108,9 +104,7 @@ class ComputeDAG:
 
     @cached_property
     def workload_key(self) -> str:
-        """Hash (20 hexadecimal digits) of `canonical_text`; equal for DAGs that differ only in
-        names.
-        """
+        """Hash (20 hexadecimal digits) of `canonical_text`; does not depend on names."""
         return hashlib.sha256(self.canonical_text.encode()).hexdigest()[:20]
 
     @cached_property
@@ -148,9 +142,7 @@ def shape_of(op: Operation) -> tuple[int, ...]:
 
 
 def _topological(outputs: Sequence[Tensor]) -> list[Tensor]:
-    """The tensors that the outputs depend on, producers before readers; iterative depth-first
-    search.
-    """
+    """The tensors that the outputs depend on, producers before readers (depth-first search)."""
     order: list[Tensor] = []
     seen: set[int] = set()
     stack = [(t, False) for t in reversed(outputs)]

@@ -31,9 +31,7 @@ DTYPES = ("float32", "float64", "int32", "int64", "bool")
 
 @dataclass(frozen=True)
 class Axis:
-    """A named range [0, extent). The extent is a `Const`; in a schedule, also an expression over
-    holes.
-    """
+    """A named range [0, extent); the extent is a `Const`, or depends on holes in a schedule."""
 
     name: str
     extent: Expr
@@ -179,9 +177,7 @@ class Reduction(Expr):
 
 
 def _check_shape(shape: Sequence[int], name: str) -> tuple[Expr, ...]:
-    """The extents as constants; ModelError for a shape that is not positive integers or is too
-    large.
-    """
+    """The extents as constants; ModelError unless the shape has positive ints and fits memory."""
     if isinstance(shape, str | Expr) or not hasattr(shape, "__iter__"):
         raise ModelError(f"the shape of {name} is {shape!r}: write a tuple of extents")
     for d, n in enumerate(shape):
@@ -337,7 +333,7 @@ def _check_size(body: Expr, name: str) -> None:
 
 
 def _outside(name: str, body: Expr, axes: Sequence[Axis], sources: Sequence[Tensor]) -> str | None:
-    """The reason why some index may lie outside its tensor; None if every index is proven inside."""
+    """The reason why an index may lie outside its tensor; None if all indices are proven inside."""
     tensors = {f"#{d}": t for d, t in enumerate(sources)}
     known = Known(_ends(axes), lambda x: _values(tensors[x.tensor]))
     texts = {key: t.name for key, t in tensors.items()}

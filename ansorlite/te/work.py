@@ -33,7 +33,7 @@ def body_flop(op: ComputeOp) -> int:
 
 
 def op_flop(op: ComputeOp) -> float:
-    """Floating-point operations as written: all elements times all reduction steps times the body."""
+    """Floating-point operations as written: elements times reduction steps times the body."""
     return _points(op) * body_flop(op)
 
 
@@ -70,7 +70,7 @@ def _points(op: ComputeOp) -> float:
 
 
 def pad_tests(op: ComputeOp) -> tuple[Expr, ...] | None:
-    """The conditions of a pad (all hold: the pad reads its source); None for any other operation."""
+    """The conditions under which a pad reads its source; None for any other operation."""
     body = op.body
     if op.combiner or not (isinstance(body, Op) and body.name == "select"):
         return None
@@ -109,12 +109,11 @@ def _factors(e: Expr) -> list[Expr]:
 
 
 def _masks(op: Operation, by_name: Mapping[str, Operation]) -> list[Mask]:
-    """Per dimension, a mask bool[extent] of positions that may be nonzero; all True except for
-    pads.
+    """Per dimension, a mask bool[extent] of positions that may be nonzero.
 
-    The source of a pad may be a pad too, whose zeros appear in the result. Conditions over several
-    axes, such as the condition of a triangle, are assumed to hold, so that the skipped part counts
-    as work.
+    All True except for pads. The source of a pad may be a pad too, whose zeros appear in the
+    result. Conditions over several axes, such as the condition of a triangle, are assumed to hold,
+    so that the skipped part counts as work.
     """
     masks = [np.ones(_extent(n), np.bool_) for n in op.shape]
     tests = pad_tests(op) if isinstance(op, ComputeOp) else None
