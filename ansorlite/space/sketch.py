@@ -49,10 +49,14 @@ FEW = 2  # variants of a structure with factored reductions, where there are oth
 
 @dataclass(frozen=True)
 class SpaceOptions:
-    """What belongs to the space. All but `rules` goes beyond the sketches of the paper.
+    """What belongs to the search space of a task; `tune` and `auto_schedule` take it as `space`.
 
-    `folding`: stages of constants are evaluated at bind, copies and pads inlined, narrow stages
-    turned, before the rules.
+    `rules` are asked at every stage in their order; a rule of one's own stands in the same tuple:
+    `SpaceOptions(rules=(my_rule, *SKETCH_RULES))`, see `scripts/examples/04_custom_sketch_rule.py`.
+    All other fields go beyond the sketches of the paper: `folding` evaluates stages of constants at
+    bind, inlines copies and pads, and turns narrow stages, before the rules; `packing` stores
+    operands in the order in which they are read; `locations` tries other compute locations.
+    At most about `max_sketches` sketches are made.
     """
 
     folding: bool = True
