@@ -14,6 +14,7 @@ _PUBLIC = {
     "Target": "ansorlite.target",
     "tune": "ansorlite.search.tune",
     "TuneResult": "ansorlite.search.tune",
+    "SpaceOptions": "ansorlite.space.sketch",
     "Kernel": "ansorlite.codegen.kernel",
     "workload": "ansorlite.workloads",
     "network": "ansorlite.workloads",

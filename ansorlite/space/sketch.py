@@ -49,13 +49,16 @@ FEW = 2  # variants of a structure with rfactor, if there are other structures
 
 @dataclass(frozen=True)
 class SpaceOptions:
-    """Contents of the search space; all but `rules` goes beyond the sketches of the paper.
+    """The search space of a task; `tune` and `auto_schedule` take it as `space`.
 
+    All fields but `rules` go beyond the sketches of the paper:
+    - `rules`: the sketch rules, asked at every stage in their order; a rule of one's own stands in
+      the same tuple, see `scripts/examples/04_custom_sketch_rule.py`
     - `folding`: before the rules, evaluate constant stages at bind, inline copies and pads,
       transpose narrow stages
-    - `packing`: pack operands in the loop order of their reader; `locations`: variants of compute
-      locations
-    - `rules`: the sketch rules; `max_sketches`: target number of sketches
+    - `packing`: pack operands in the loop order of their reader
+    - `locations`: variants of compute locations
+    - `max_sketches`: target number of sketches
 
     Example: `SpaceOptions(packing=False, rules=(my_rule, *SKETCH_RULES))`.
     """
