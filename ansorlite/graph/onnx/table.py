@@ -1,7 +1,7 @@
 """What ONNX operators mean: one reader per operator, in the visible table `READERS`.
 
 A reader gets the `Context` (values so far) and the `OnnxNode`, emits operators of
-`operators.OPERATORS` and returns the result's value name. Variants by opset are decided here.
+`ops.table.OPERATORS` and returns the result's value name. Variants by opset are decided here.
 Nodes of constants alone, shape arithmetic above all, are computed at once.
 """
 
