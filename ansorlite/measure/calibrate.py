@@ -72,12 +72,16 @@ class BodySpeed:
 
 @dataclass(frozen=True)
 class Calibration:
-    """All of it, and the day when it was measured."""
+    """A full calibration and its date."""
 
     peak: Peak
     levels: tuple[LevelSpeed, ...]
     bodies: tuple[BodySpeed, ...]
     measured: str
+
+    def __str__(self) -> str:
+        speeds = ", ".join(f"{x.level} {x.copy_all / 1e9:.1f} GB/s" for x in self.levels)
+        return f"measured {self.measured}: {self.peak}; copy on all cores: {speeds}"
 
     def level_of(self, size_bytes: float, target: Target) -> LevelSpeed:
         """The smallest level that holds so many bytes (of one core's, or shared)."""

@@ -284,7 +284,7 @@ class CacheRead:
         if all(x.tensor != self.tensor for x in loads(reader.compute.body)):
             raise ScheduleError(f"cannot cache {self.tensor} for {self.reader}: it is not read")
         name = f"{self.tensor}.packed"
-        axes = tuple(Axis(f"d{d}", e) for d, e in enumerate(source.op.shape))
+        axes = tuple(Axis(f"d{d}", e) for d, e in enumerate(source.op.extents))
         body = Load(self.tensor, tuple(a.var for a in axes), source.op.dtype)
         copy = ComputeOp(name, axes, (), None, body)
         s = s.insert_before(self.reader, initial_stage(copy))
@@ -446,7 +446,7 @@ def packed_axes(reader: Stage, tensor: Stage) -> list[str]:
     if len(found) != 1:
         raise ScheduleError(f"{reader.name} reads {name} in {len(found)} ways, not in one")
     axes: list[str] = []
-    for d, (i, n) in enumerate(zip(next(iter(found)), tensor.op.shape, strict=True)):
+    for d, (i, n) in enumerate(zip(next(iter(found)), tensor.op.extents, strict=True)):
         if not isinstance(i, Var) or i.name in axes:
             raise ScheduleError(f"index {i} of {name} in {reader.name} is no axis of its own")
         extent = axis_of(reader.compute, i.name).extent

@@ -14,7 +14,7 @@ import networkx as nx
 import numpy.typing as npt
 
 from ansorlite.errors import ModelError
-from ansorlite.ir.expr import Const, Var
+from ansorlite.ir.expr import Var
 from ansorlite.ir.traverse import loads, rename_loads, substitute
 from ansorlite.te.tensor import Axis, ComputeOp, Operation, Placeholder, Tensor
 from ansorlite.te.work import least_flop, op_flop
@@ -127,18 +127,15 @@ class ComputeDAG:
     def __str__(self) -> str:
         return "\n".join(map(str, self.ops)) + f"\nreturn {', '.join(self.output_names)}\n"
 
+    def __repr__(self) -> str:
+        inputs = ", ".join(op.name for op in self.inputs)
+        return f"<ComputeDAG ({inputs}) -> {', '.join(self.output_names)}>"
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ComputeDAG) and str(self) == str(other)
 
     def __hash__(self) -> int:
         return hash(str(self))
-
-
-def shape_of(op: Operation) -> tuple[int, ...]:
-    """Concrete extents of an operation; error if one depends on holes."""
-    if not all(isinstance(e, Const) for e in op.shape):
-        raise ModelError(f"the shape of {op.name} depends on holes: {op.shape}")
-    return tuple(int(e.value) for e in op.shape if isinstance(e, Const))
 
 
 def _topological(outputs: Sequence[Tensor]) -> list[Tensor]:
@@ -185,7 +182,7 @@ def _renamed(t: Tensor, names: dict[int, str]) -> Operation:
 def _canonical(op: Operation, rename: Mapping[str, str]) -> Operation:
     """The operation with canonical names of tensors and axes."""
     if isinstance(op, Placeholder):
-        return Placeholder(rename[op.name], op.shape, op.dtype, op.constant)
+        return Placeholder(rename[op.name], op.extents, op.dtype, op.constant)
     axes = {a.name: f"a{k}" for k, a in enumerate(op.axes + op.reduce_axes)}
     body = substitute(op.body, {old: Var(new, "axis") for old, new in axes.items()})
     return ComputeOp(
