@@ -19,6 +19,7 @@ import numpy.typing as npt
 from ansorlite.calls import Array, Operand, Results, address, in_order, new_lock
 from ansorlite.errors import ModelError
 from ansorlite.manifest import LIBRARY, VALUE, WEIGHTS, Metadata, check_files, read_metadata
+from ansorlite.names import shown
 
 ARCHITECTURES = {"AMD64": "x86_64", "arm64": "aarch64"}  # platform.machine() -> name in a triple
 
@@ -71,6 +72,16 @@ class DeployedModule:
     def __del__(self) -> None:
         if getattr(self, "_net", None):
             self._library.network_close(self._net)
+
+    def __str__(self) -> str:
+        taken, given = (
+            ", ".join(f"{v['name']}: {v['dtype']}{v['shape']}" for v in self.metadata[ends])
+            for ends in ("inputs", "outputs")
+        )
+        return shown(f"DeployedModule {self._folder}({taken}) -> {given}")
+
+    def __repr__(self) -> str:
+        return f"<{self}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy, or an unpickled module, is loaded from the same folder."""

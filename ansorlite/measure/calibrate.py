@@ -85,6 +85,10 @@ class Calibration:
     bodies: tuple[BodySpeed, ...]
     measured: str
 
+    def __str__(self) -> str:
+        speeds = ", ".join(f"{x.level} {x.copy_all / 1e9:.1f} GB/s" for x in self.levels)
+        return f"measured {self.measured}: {self.peak}; copy on all cores: {speeds}"
+
     def level_of(self, size_bytes: float, target: Target) -> LevelSpeed:
         """The smallest level that holds so many bytes; the cores' private caches count together."""
         held = level_bytes(target)

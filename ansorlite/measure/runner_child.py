@@ -33,7 +33,7 @@ from ansorlite.measure.rotation import rotated
 from ansorlite.measure.runner import CheckSpec, PrepareResult, Reference
 from ansorlite.measure.timing import TimingPolicy, time_kernel
 from ansorlite.target import Target
-from ansorlite.te.dag import ComputeDAG, shape_of
+from ansorlite.te.dag import ComputeDAG
 from ansorlite.te.evaluate import evaluate_points
 
 Answer = tuple[PrepareResult, Reference] | MeasureResult | list[MeasureResult] | None
@@ -125,16 +125,16 @@ def make_reference(spec: CheckSpec) -> tuple[dict[str, Array], Reference, float]
 def _run_reference(spec: CheckSpec, values: dict[str, Array]) -> tuple[dict[str, Array], float]:
     given = _viewed(spec.meant, values)
     inputs = {name: guarded_copy(x, read_only=True) for name, x in given.items()}
-    outputs = {op.name: guarded_empty(shape_of(op), op.dtype) for op in spec.meant.outputs}
+    outputs = {op.name: guarded_empty(op.shape, op.dtype) for op in spec.meant.outputs}
     buffers = _bind(TaskData(spec.meant, inputs, outputs, {}), spec.reference)
     _, seconds = _run_poisoned(load_image(spec.reference), buffers)
-    shapes = {op.name: shape_of(op) for op in spec.dag.outputs}
+    shapes = {op.name: op.shape for op in spec.dag.outputs}
     return {name: b.array.reshape(shapes[name]) for name, b in outputs.items()}, seconds
 
 
 def _viewed(dag: ComputeDAG, values: dict[str, Array]) -> dict[str, Array]:
     """The input arrays in the shapes of `dag`, another form of the same computation."""
-    return {op.name: values[op.name].reshape(shape_of(op)) for op in dag.inputs}
+    return {op.name: values[op.name].reshape(op.shape) for op in dag.inputs}
 
 
 def _check_samples(spec: CheckSpec, values: dict[str, Array], name: str, x: Array) -> float:
@@ -144,7 +144,7 @@ def _check_samples(spec: CheckSpec, values: dict[str, Array], name: str, x: Arra
     """
     rng = np.random.default_rng([spec.seed, SAMPLES])
     flat = np.unique(np.append(rng.integers(0, x.size, SAMPLES), (0, x.size - 1)))
-    shape = shape_of(spec.meant.by_name[name])
+    shape = spec.meant.by_name[name].shape
     # An extra first axis of extent 1, because unravel_index needs at least one axis.
     points = np.array(np.unravel_index(flat, (1, *shape)), dtype=np.int64).T[:, 1:]
     given = _viewed(spec.meant, values)

@@ -127,9 +127,7 @@ def test_an_unknown_entry_function_is_an_error() -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGSTOP])
-def test_a_build_whose_worker_was_killed_or_stopped_is_repeated(
-    tmp_path: Path, number: int
-) -> None:
+def test_a_build_whose_worker_was_killed_is_repeated(tmp_path: Path, number: int) -> None:
     with PoolBuilder(2, timeout_s=2.0, entry=ENTRY) as pool:
         requests = [("echo", 1), ("signal me once", (str(tmp_path / "note"), number)), ("echo", 2)]
         outcomes = pool.build(requests)

@@ -59,9 +59,7 @@ def test_legal_tiles_fit_the_registers() -> None:
     assert (12, 2) in legal_bodies(Target.cross("x86-avx512"))
 
 
-def test_a_calibration_is_measured_and_cached(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_figures_are_measured_and_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(module, "measure_peak", lambda target: PEAK)
     monkeypatch.setattr(module, "legal_bodies", lambda target: [(2, 1)])
