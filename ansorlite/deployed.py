@@ -148,7 +148,7 @@ _loaded: dict[Path, list[str]] = {}  # path of a library -> SHA-256 of each cont
 _loading = threading.Lock()
 
 
-def _spelled(file: Path, digest: str) -> str:
+def _unused_spelling(file: Path, digest: str) -> str:
     """A spelling of the file's path that this process has used for no other content.
 
     For a path with a known spelling, the dynamic loader returns the library that it has already
@@ -165,7 +165,7 @@ def _spelled(file: Path, digest: str) -> str:
 def _library(file: Path, digest: str, metadata: Metadata) -> ctypes.CDLL:
     """The loaded library with the signatures of its functions; it must match the manifest."""
     try:
-        library = ctypes.CDLL(_spelled(file, digest))
+        library = ctypes.CDLL(_unused_spelling(file, digest))
     except OSError as error:
         raise ModelError(f"{file} cannot be loaded: {error}") from None
     try:
@@ -179,8 +179,8 @@ def _library(file: Path, digest: str, metadata: Metadata) -> ctypes.CDLL:
         library.network_close.argtypes = (ctypes.c_void_p,)
         known_as = library.network_identity()
         tables = {
-            "inputs": _told(library.network_inputs),
-            "outputs": _told(library.network_outputs),
+            "inputs": _library_table(library.network_inputs),
+            "outputs": _library_table(library.network_outputs),
         }
     except AttributeError as error:
         raise ModelError(f"{file} is no library of a saved network: {error}") from None
@@ -194,7 +194,7 @@ def _library(file: Path, digest: str, metadata: Metadata) -> ctypes.CDLL:
     return library
 
 
-def _told(function: Any) -> list[dict[str, Any]]:
+def _library_table(function: Any) -> list[dict[str, Any]]:
     """The library's own table of inputs or outputs."""
     table = ctypes.POINTER(_Value)()
     function.argtypes = (ctypes.POINTER(ctypes.POINTER(_Value)),)
