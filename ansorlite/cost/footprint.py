@@ -1,6 +1,6 @@
 """Memory footprint of a statement for a whole population at once; the base of the features.
 
-In: a store with its loops, and hole columns as int64[P]. Out: a `Touched` per buffer: elements
+In: a store with its loops, and hole columns as int64[P]. Out: a `Footprint` per buffer: elements
 touched inside each loop level, strides and contiguous runs, as float64[P]. Index coefficients are
 extracted from the program once (`Access`) and evaluated per population (`Batch`).
 """
@@ -21,7 +21,7 @@ from ansorlite.ir.traverse import loads
 
 Values = npt.NDArray[np.float64]
 T = TypeVar("T", bound=np.generic)
-WAYS = 8  # associativity of the private caches (typical value)
+CACHE_WAYS = 8  # associativity of the private caches (typical value)
 
 
 class Batch:
@@ -151,7 +151,7 @@ class Levels:
 
 
 @dataclass
-class Touched:
+class Footprint:
     """Footprint of one buffer under one statement; arrays are [levels, n] or [n].
 
     - `inner[l]`: elements touched by loops l and deeper (l = number of loops: one execution)
@@ -161,8 +161,9 @@ class Touched:
       not change the address
     - `stride`: stride in elements of the innermost loop that runs; `run`: contiguous elements in
       the innermost dimension
-    - `lines[l]`: bytes of the cache lines touched; `crowded[c][l]`: the same for cache c, or the
-      larger capacity that cache c would need where the lines fall into few of its sets
+    - `lines[l]`: bytes of the cache lines touched
+    - `conflict_bytes[c][l]`: `lines[l]`, or the larger capacity that cache c would need where the
+      lines fall into few of its sets
     """
 
     buffer: Buffer
@@ -176,12 +177,12 @@ class Touched:
     run: Values
     itemsize: int
     lines: Values
-    crowded: tuple[Values, ...]
+    conflict_bytes: tuple[Values, ...]
 
 
-def touch(
+def footprint(
     access: Access, ev: Batch, levels: Levels, line: int = 64, caches: tuple[int, ...] = ()
-) -> Touched:
+) -> Footprint:
     """The footprint of an access.
 
     `line`: bytes of a cache line; `caches`: bytes of the caches that are checked for set conflicts.
@@ -232,8 +233,8 @@ def touch(
     for k, level in enumerate(reversed(moving)):
         np.copyto(around[k + 1], around[k])
         np.copyto(around[k + 1], level + 1, where=moves[level])
-    lines, crowded = _lines(spreads, strides, size_bytes, line, caches)
-    return Touched(
+    lines, conflict_bytes = _lines(spreads, strides, size_bytes, line, caches)
+    return Footprint(
         buffer,
         access.writes,
         access.reads,
@@ -245,7 +246,7 @@ def touch(
         spreads[-1, -1] if rank else np.ones(n),
         size_bytes,
         lines[inside],
-        tuple(c[inside] for c in crowded),
+        tuple(c[inside] for c in conflict_bytes),
     )
 
 
@@ -266,7 +267,7 @@ def _lines(
     line: int,
     caches: tuple[int, ...],
 ) -> tuple[Values, list[Values]]:
-    """`lines` and `crowded` of `Touched` from the extents touched, [levels, dimensions, n]."""
+    """`lines` and `conflict_bytes` of a footprint, from extents touched [levels, dimensions, n]."""
     if spreads.shape[1] == 0:
         lines = np.full((len(spreads), spreads.shape[2]), float(line))
         return lines, [lines for _ in caches]
@@ -276,29 +277,29 @@ def _lines(
     lines = first.copy()
     for d in outer:
         lines *= spreads[:, d]
-    crowded = []
+    conflict_bytes = []
     for cache in caches:
-        way = max(1, cache // WAYS)
+        way = max(1, cache // CACHE_WAYS)
         cover = np.minimum(first, way)
         for d in outer:
-            cover *= np.minimum(spreads[:, d], _places(strides[d] * itemsize, way))
+            cover *= np.minimum(spreads[:, d], _way_offsets(strides[d] * itemsize, way))
             np.minimum(cover, way, out=cover)
         deep = lines / cover  # lines per set in the fullest sets
-        crowded.append(np.where(deep > WAYS, deep * way, lines))
-    return lines, crowded
+        conflict_bytes.append(np.where(deep > CACHE_WAYS, deep * way, lines))
+    return lines, conflict_bytes
 
 
-def _places(stride: Values | float, way: int) -> Values | float:
+def _way_offsets(stride: Values | float, way: int) -> Values | float:
     """Number of distinct offsets in a cache way of multiples of a stride (both in bytes)."""
     if isinstance(stride, float):
         return way / math.gcd(int(stride), way)
     size = stride.astype(np.int64)
-    # a bit mask is faster than the remainder where the way size is a power of two
+    # A bit mask is faster than the remainder where the way size is a power of two.
     rest = size & (way - 1) if way & (way - 1) == 0 else size % way
-    return _places_by_rest(way).take(rest)
+    return _offsets_by_rest(way).take(rest)
 
 
 @lru_cache(maxsize=16)
-def _places_by_rest(way: int) -> Values:
+def _offsets_by_rest(way: int) -> Values:
     """float64[way]: way / gcd(rest, way)."""
     return np.asarray(way / np.gcd(np.arange(way), way), dtype=np.float64)

@@ -18,7 +18,7 @@ from ansorlite.errors import ModelError
 
 SHALLOW = 48  # levels that one recursion may descend
 MAX_DEPTH = 10_000  # deepest expression of a computation
-# most nodes of an expression tree of a computation; each node becomes an instruction or more
+# Most nodes of an expression tree of a computation; each node becomes an instruction or more.
 MAX_SIZE = 200_000
 LARGEST = 1 << 20  # most nodes of any expression tree
 FRAMES = 16  # Python frames per level in code generation, at most
@@ -71,7 +71,7 @@ class Node:
         """The printed form, which also defines the order of expressions."""
         if self._key is not None:
             return self._key
-        # caching the text of every node would need memory quadratic in the size
+        # Caching the text of every node would need memory quadratic in the size.
         if self.depth > SHALLOW:
             text = _printed(self)
             if self.depth % SHALLOW == 0:

@@ -385,7 +385,7 @@ def _float_op(name: str, a: Expr, b: Expr) -> Expr:
     if a.dtype == "bool":
         raise AnsorliteError(f"{name} of booleans {a} and {b}: cast them first")
     if isinstance(a, Const) and isinstance(b, Const):
-        # the unrounded result prints shorter; use it if it rounds to the same number
+        # The unrounded result prints shorter; use it if it rounds to the same number.
         short = _FOLD[name](a.value, b.value)
         value = rounded(_FOLD[name](*(rounded(c.value, c.dtype) for c in (a, b))), a.dtype)
         return Const(short if rounded(short, a.dtype) == value else value, a.dtype)

@@ -63,7 +63,7 @@ class Known:
         self._added: tuple[Expr, ...] = ()
         self._settled = True
         self._spans: dict[Expr, Interval] = {}  # intervals of atoms that follow from conditions
-        # inequalities (each >= 0) of this place, without those of enclosing places
+        # Inequalities (each >= 0) of this place, without those of enclosing places.
         self._facts: list[Linear] = []
         self._conditions: list[Expr] = []
         self._intervals: dict[Expr, Interval] = {}
@@ -269,7 +269,7 @@ class Known:
             case "min" | "max" if (atom.name == "min") == (k > 0):
                 for a in atom.args:
                     yield plus(rest, terms_of(a), k)
-            # one of the alternatives holds; impossible alternatives are dropped
+            # One of the alternatives holds; impossible alternatives are dropped.
             case "min" | "max":
                 ways = [plus(rest, terms_of(a), k) for a in atom.args]
                 possible = [w for w in ways if self._bounds(w)[1] >= 0]

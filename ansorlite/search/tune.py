@@ -293,7 +293,7 @@ def _learned(tuner: TaskTuner) -> TrainingGroup | None:
         return None
     numbers, counts = np.array(tuner.told, np.int64).reshape(-1, 2).T
     group = tuner.policy.history.group(tuner.task.workload_key)
-    return replace(group, told=np.repeat(numbers, counts))
+    return replace(group, round_index=np.repeat(numbers, counts))
 
 
 def tune(

@@ -22,7 +22,7 @@ from ansorlite.target import Target
 from ansorlite.te.access import contiguous_axis, extent, transposed_axis
 
 UNROLL_STEPS = ((0,), (16,), (64,))
-# reductions of at most WINDOW steps, such as windows, may be unrolled entirely
+# Reductions of at most WINDOW steps, such as windows, may be unrolled entirely.
 WINDOW, WINDOW_STEP = 32, (256,)
 PREFETCH_AHEAD = ((0,), (8,), (32,))  # iterations of the innermost reduction loop
 ENOUGH_GRAINS = 1024  # with this many grains, more grains do not improve the balance
@@ -72,7 +72,7 @@ def _vector_loop(state: State, s: Stage, node: str, target: Target) -> State:
     last = wide[-1]
     hole = next((h for h in state.holes if h.name == f"{node}.lanes"), None)
     if hole is None:
-        # the stage that owns the hole
+        # The stage that owns the hole.
         first = state.schedule[s.leader] if s.leader is not None else s
         hole = lanes_hole(node, _size(s, last.axis), first.compute.dtype, target)
         state = state.open(hole)
@@ -184,7 +184,7 @@ def _untiled(state: State, s: Stage, target: Target) -> State:
         least = min(along.extent.value, target.lanes(op.dtype))
         options = tuple(o for o in parts if o[-1] >= least)
     tile = Hole(f"{node}.{along.name}", node, "tile", options)
-    # the last two loops of a copy may become one, see `ir.collapse`
+    # The last two loops of a copy may become one, see `ir.collapse`.
     row = math.prod(extent(a) for a in op.axes[-2:])
     n = along.extent.value if op.combiner or along is not op.axes[-1] else row
     hole = lanes_hole(node, n, op.dtype, target)
