@@ -15,14 +15,15 @@ from llvmlite import ir
 
 from ansorlite.codegen.compile import data_layout
 from ansorlite.codegen.emit_expr import ExprEmitter
-from ansorlite.codegen.emit_index import BYTES, I1, I32, I64, TYPES, declared
+from ansorlite.codegen.emit_index import I1, I32, I64, TYPES, declared
 from ansorlite.codegen.scope import Env, Memory, Scope
 from ansorlite.codegen.vector_math import extremum
 from ansorlite.codegen.zeros import decided, is_zero
 from ansorlite.errors import BuildError
-from ansorlite.ir.deep import with_room
+from ansorlite.ir.deep import with_deep_stack
 from ansorlite.ir.expr import Const, Expr, Load, is_int
 from ansorlite.ir.interpret import concrete_shape
+from ansorlite.ir.literals import BYTES
 from ansorlite.ir.program import (
     Alloc,
     Block,
@@ -51,7 +52,7 @@ STACK_BYTES = 64 * 1024  # larger local buffers come from the heap, once per sha
 
 def emit_module(p: Program, target: Target, symbol: str) -> str:
     """LLVM IR of the kernel; `p` must be specialised, its name is not used."""
-    return with_room(depth(p), lambda: _module_text(p, target, symbol))
+    return with_deep_stack(depth(p), lambda: _module_text(p, target, symbol))
 
 
 def _module_text(p: Program, target: Target, symbol: str) -> str:

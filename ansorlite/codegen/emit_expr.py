@@ -11,12 +11,12 @@ from collections.abc import Callable
 
 from llvmlite import ir
 
-from ansorlite.codegen.emit_index import BYTES, I1, I32, I64, TYPES, IndexEmitter, declared
+from ansorlite.codegen.emit_index import I1, I32, I64, TYPES, IndexEmitter, declared
 from ansorlite.codegen.scope import Env
 from ansorlite.codegen.vector_math import call_math, constant_of, emit_math, extremum
 from ansorlite.codegen.zeros import decided
 from ansorlite.ir.expr import Const, Expr, Load, Op, Var, add, is_float, is_int, mul, terms_of
-from ansorlite.ir.literals import least, rounded, wrapped
+from ansorlite.ir.literals import BYTES, least, rounded, wrapped
 from ansorlite.ir.ranges import bounds
 from ansorlite.ir.traverse import loads, substitute
 

@@ -26,7 +26,6 @@ TYPES: dict[str, ir.Type] = {
     "int64": I64,
     "bool": ir.IntType(8),
 }
-BYTES = {"float32": 4, "float64": 8, "int32": 4, "int64": 8, "bool": 1}
 
 
 _Term = tuple[int, tuple[int, ...]]  # factor, places of its variables

@@ -13,7 +13,7 @@ import numpy as np
 
 from ansorlite.cost.footprint import Batch, Levels, Values
 from ansorlite.ir.expr import Expr
-from ansorlite.ir.guards import needed
+from ansorlite.ir.guards import identity_conditions
 from ansorlite.ir.program import NO_NOTE, For, Store
 
 SAMPLES = 2048  # sampled iterations
@@ -38,7 +38,7 @@ def guards_of(store: Store, loops: Sequence[For]) -> tuple[Guard, ...]:
         return ()
     reduces = [k for k, lp in enumerate(loops) if lp.reduce]
     out: list[Guard] = []
-    for test in dict.fromkeys(needed(store.value, store.combiner)):
+    for test in dict.fromkeys(identity_conditions(store.value, store.combiner)):
         inside = [k for k, lp in enumerate(loops) if lp.note("register") is not NO_NOTE]
         moving = (k for k in [*inside, *reduces[-1:]] if loops[k].var in test.free)
         share = _share(test, loops)

@@ -22,7 +22,7 @@ from ansorlite.ir.collapse import collapsed
 from ansorlite.ir.copies import is_transposed
 from ansorlite.ir.expr import Const, Expr, Load, Op, Var, add, floordiv, mod, mul
 from ansorlite.ir.extremum import maximum
-from ansorlite.ir.guards import guarded, under
+from ansorlite.ir.guards import hoist_guards, if_all
 from ansorlite.ir.logic import combiner_identity
 from ansorlite.ir.prefetch import prefetches
 from ansorlite.ir.program import (
@@ -350,7 +350,7 @@ class _Specializer:
         acc = Buffer(f"{store.stage}.acc{self.fresh}", shape, dtype, "register", "temp", shape)
         at: tuple[Expr, ...] = tuple(Var(lp.var) for lp in tile) or (Const(0),)
         here = Load(store.buffer, store.indices, dtype)
-        bare = guarded(store, reduces, tile)
+        bare = hoist_guards(store, reduces, tile)
         begin = Store(acc.name, at, start if start is not None else here, None, store.stage)
         step = Store(acc.name, at, bare.store.value, store.combiner, store.stage)
         end = Store(store.buffer, store.indices, Load(acc.name, at, dtype), None, store.stage)
@@ -358,14 +358,14 @@ class _Specializer:
         inner = block([*prefetches(step, reduces[-1:], tile, self.params), inner])
         copies, nested = vectors, True
         for lp, tests in zip(reversed(reduces), reversed(bare.tests), strict=True):
-            inner, copies, nested = self._reduce_loop(lp, under(tests, inner), copies, nested)
+            inner, copies, nested = self._reduce_loop(lp, if_all(tests, inner), copies, nested)
         parts = [
             self._spread(tile, tile, begin, unroll=True),
-            inner if start is None else under(bare.outside, inner),
+            inner if start is None else if_all(bare.outside, inner),
             self._spread(tile, tile, end, unroll=True),
         ]
         whole = Alloc(acc, block(parts))
-        return under(bare.outside, whole) if start is None else whole
+        return if_all(bare.outside, whole) if start is None else whole
 
     def _reduce_loop(
         self, lp: For, body: Stmt, copies: int, nested: bool

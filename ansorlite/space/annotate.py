@@ -13,7 +13,7 @@ import numpy as np
 
 from ansorlite.ir.expr import Const
 from ansorlite.ir.traverse import branches_by_lane, loads
-from ansorlite.schedule.holes import SHORT, Hole, column, reduce_options, tile_options
+from ansorlite.schedule.holes import SHORT_REDUCE_EXTENT, Hole, column, reduce_options, tile_options
 from ansorlite.schedule.stage import Stage
 from ansorlite.schedule.state import State
 from ansorlite.schedule.steps import Annotate, Reorder, Split
@@ -22,11 +22,11 @@ from ansorlite.target import Target
 from ansorlite.te.access import contiguous_axis, extent, transposed_axis
 
 UNROLL_STEPS = ((0,), (16,), (64,))
-# Reductions of at most WINDOW steps, such as windows, may be unrolled entirely.
-WINDOW, WINDOW_STEP = 32, (256,)
+# Reductions of at most WINDOW_SIZE steps, such as windows, may be unrolled entirely.
+WINDOW_SIZE, WINDOW_STEP = 32, (256,)
 PREFETCH_AHEAD = ((0,), (8,), (32,))  # iterations of the innermost reduction loop
-ENOUGH_GRAINS = 1024  # with this many grains, more grains do not improve the balance
-ALWAYS = 1 << 16  # an unroll limit above any loop: always unroll
+MAX_USEFUL_GRAINS = 1024  # with this many grains, more grains do not improve the balance
+UNROLL_ALL = 1 << 16  # an unroll limit above any loop: always unroll
 
 
 def annotate(state: State, target: Target) -> State:
@@ -111,7 +111,7 @@ def _register_tile(state: State, s: Stage, target: Target) -> State:
 
 def _prefetch(state: State, s: Stage, vector: str) -> State:
     """Prefetch distance, if an operand moves with the vectors and the innermost reduction loop."""
-    reduces = [it for it in s.iters if it.reduce and _size(s, it.axis) > SHORT]
+    reduces = [it for it in s.iters if it.reduce and _size(s, it.axis) > SHORT_REDUCE_EXTENT]
     if not reduces or reduces[-1].axis != [it for it in s.iters if it.reduce][-1].axis:
         return state
     last = reduces[-1]
@@ -140,11 +140,11 @@ def _unroll(state: State, s: Stage) -> State:
     always = s.compute.attr("always_unroll_inner", ())
     inner = {it.axis: it.name for it in s.iters if it.reduce and it.axis in always}
     if inner:
-        return state.apply(*(Annotate(s.name, at, "unroll", ALWAYS) for at in inner.values()))
+        return state.apply(*(Annotate(s.name, at, "unroll", UNROLL_ALL) for at in inner.values()))
     if not reduces:
         return state
     node = node_of(s.name)
-    window = math.prod(_size(s, a.name) for a in s.compute.reduce_axes) <= WINDOW
+    window = math.prod(_size(s, a.name) for a in s.compute.reduce_axes) <= WINDOW_SIZE
     hole = Hole(
         f"{node}.unroll", node, "unroll", (*UNROLL_STEPS, WINDOW_STEP) if window else UNROLL_STEPS
     )
@@ -229,7 +229,7 @@ def _parallel(state: State, s: Stage) -> State:
         return state
     if len(s.tiling) < 2:
         grains = [math.prod(_size(s, it.axis) for it in s.iters[:d]) for d in wide]
-        wide = [d for d, n in zip(wide, [0, *grains], strict=False) if n < ENOUGH_GRAINS]
+        wide = [d for d, n in zip(wide, [0, *grains], strict=False) if n < MAX_USEFUL_GRAINS]
     node = node_of(s.name)
     # Depths that add only loops of one iteration would repeat a program.
     hole = Hole(f"{node}.parallel", node, "parallel", tuple((d,) for d in (0, *wide)))

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ansorlite.errors import ModelError
-from ansorlite.ir.deep import with_room
+from ansorlite.ir.deep import with_deep_stack
 from ansorlite.ir.expr import COMPARE, Const, Expr, Load, Op, Poly, Var, is_float, is_int
 from ansorlite.ir.literals import BITS, least, rounded, wrapped
 from ansorlite.ir.traverse import below
@@ -97,7 +97,7 @@ def evaluate_points(
     op = dag.by_name[output]
     places = [points[:, d] for d in range(points.shape[1])]
     # Each stage asks those that it reads: chains of hundreds need room.
-    result = with_room(len(dag.ops), lambda: _points(dag, op.name, places, arrays, {}))
+    result = with_deep_stack(len(dag.ops), lambda: _points(dag, op.name, places, arrays, {}))
     return np.broadcast_to(result, (points.shape[0],)).astype(op.dtype)
 
 
@@ -230,11 +230,11 @@ def _value(e: Expr, env: Mapping[str, Array], values: Mapping[str, Any]) -> Any:
     """An array of the expression's dtype, but int64 for all integers."""
     done: dict[Expr, Any] = {}
     for x in below(e):
-        done[x] = _settled(x, env, values, done)
-    return _settled(e, env, values, done)
+        done[x] = _node_value(x, env, values, done)
+    return _node_value(e, env, values, done)
 
 
-def _settled(
+def _node_value(
     e: Expr, env: Mapping[str, Array], values: Mapping[str, Any], done: Mapping[Expr, Any]
 ) -> Any:
     if done and e in done:
@@ -249,17 +249,17 @@ def _settled(
         case Poly():
             total = np.int64(0)
             for m, c in e.terms:
-                atoms = (_settled(a, env, values, done) for a in m)
+                atoms = (_node_value(a, env, values, done) for a in m)
                 total = total + reduce(np.multiply, atoms, np.int64(wrapped(c, "int64")))
             return total
         case Load():
             source = values[e.tensor]
-            idx = [np.asarray(_settled(i, env, values, done)) for i in e.indices]
+            idx = [np.asarray(_node_value(i, env, values, done)) for i in e.indices]
             # A guarded read may lie outside: its value is never used, so clip the index.
             x = source[tuple(np.clip(i, 0, n - 1) for i, n in zip(idx, source.shape, strict=True))]
             return x.astype(np.int64) if is_int(e) else x
         case Op():
-            return _apply(e, [_settled(a, env, values, done) for a in e.args])
+            return _apply(e, [_node_value(a, env, values, done) for a in e.args])
         case _:
             raise ModelError(f"{e} has no value")
 
