@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from ansorlite.errors import ModelError
 from ansorlite.target import Target
-from ansorlite.te.dag import ComputeDAG, shape_of
-from ansorlite.te.tensor import Operation, Placeholder, Tensor
+from ansorlite.te.dag import ComputeDAG
+from ansorlite.te.tensor import Operation, Placeholder, Tensor, shape_of
 
 
 @dataclass(frozen=True, init=False)

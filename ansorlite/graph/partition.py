@@ -21,8 +21,8 @@ from ansorlite.graph.ir import Graph, check_inputs
 from ansorlite.graph.lower import Lowered, lower, other_forms
 from ansorlite.graph.types import Array
 from ansorlite.names import shown
-from ansorlite.te.dag import ComputeDAG, shape_of
-from ansorlite.te.tensor import Operation
+from ansorlite.te.dag import ComputeDAG
+from ansorlite.te.tensor import Operation, shape_of
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ import numpy.typing as npt
 from ansorlite.ir.expr import Expr, Load, Var
 from ansorlite.ir.ranges import Interval, bounds
 from ansorlite.ir.traverse import loads, transform
-from ansorlite.te.dag import ComputeDAG, shape_of
-from ansorlite.te.tensor import ComputeOp, Placeholder
+from ansorlite.te.dag import ComputeDAG
+from ansorlite.te.tensor import ComputeOp, Placeholder, shape_of
 
 Array = npt.NDArray[Any]
 SMALL_INT = 4

@@ -32,8 +32,9 @@ from ansorlite.measure.rotation import rotated
 from ansorlite.measure.runner import CheckSpec, PrepareResult, Reference
 from ansorlite.measure.timing import TimingPolicy, time_kernel
 from ansorlite.target import Target
-from ansorlite.te.dag import ComputeDAG, shape_of
-from ansorlite.te.evaluate import evaluate_points
+from ansorlite.te.dag import ComputeDAG
+from ansorlite.te.points import evaluate_points
+from ansorlite.te.tensor import shape_of
 
 Array = npt.NDArray[Any]
 Answer = tuple[PrepareResult, Reference] | MeasureResult | list[MeasureResult] | None

@@ -21,8 +21,8 @@ from ansorlite.space.legality import legal
 from ansorlite.space.sketch import Sketch
 from ansorlite.target import Target
 from ansorlite.task import SearchTask
-from ansorlite.te.dag import ComputeDAG, shape_of
-from ansorlite.te.tensor import Axis, ComputeOp, Operation, Placeholder
+from ansorlite.te.dag import ComputeDAG
+from ansorlite.te.tensor import Axis, ComputeOp, Operation, Placeholder, shape_of
 
 PROXY_FLOP = 1e10  # some 0.1 s: enough to fill the caches as the whole task does
 Dimension = tuple[str, int]  # of a tensor

@@ -29,7 +29,7 @@ from ansorlite.ir.logic import all_of as all
 from ansorlite.ir.logic import any_of as any
 from ansorlite.ir.logic import call, negate, select
 from ansorlite.te.dag import ComputeDAG
-from ansorlite.te.evaluate import evaluate_points
+from ansorlite.te.points import evaluate_points
 from ansorlite.te.tensor import (
     ComputeOp,
     Placeholder,

@@ -96,6 +96,13 @@ class ComputeOp:
 Operation = Placeholder | ComputeOp
 
 
+def shape_of(op: Operation) -> tuple[int, ...]:
+    """Extents of an operation as ints; ModelError if an extent depends on holes."""
+    if not all(isinstance(e, Const) for e in op.shape):
+        raise ModelError(f"the shape of {op.name} depends on holes: {op.shape}")
+    return tuple(int(e.value) for e in op.shape if isinstance(e, Const))
+
+
 @dataclass(frozen=True, eq=False)
 class Tensor:
     """A tensor of a computation; `t[i, j]` with one index per dimension is an element access.

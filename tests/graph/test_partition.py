@@ -14,7 +14,7 @@ from ansorlite.graph.ir import Graph, evaluate
 from ansorlite.graph.lower import operand_view
 from ansorlite.graph.partition import Subgraph, View, evaluate_partition, partition, tasks
 from ansorlite.graph.passes import optimize
-from ansorlite.te.dag import shape_of
+from ansorlite.te.tensor import shape_of
 
 
 def check(graph: Graph) -> None:

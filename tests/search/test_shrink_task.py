@@ -16,8 +16,7 @@ from ansorlite.search import reference, shrink_task
 from ansorlite.search.shrink_task import adapted, passed_on, shrunk
 from ansorlite.space.sketch import sketches
 from ansorlite.target import Target
-from ansorlite.te.dag import shape_of
-from ansorlite.te.tensor import Tensor
+from ansorlite.te.tensor import Tensor, shape_of
 
 
 def conv(batch: int = 6) -> al.SearchTask:

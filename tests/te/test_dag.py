@@ -12,7 +12,7 @@ import pytest
 
 from ansorlite import te
 from ansorlite.errors import ModelError
-from ansorlite.te.dag import shape_of
+from ansorlite.te.tensor import shape_of
 
 
 def matmul(

@@ -113,7 +113,7 @@ def test_deep_expressions_are_equal_by_structure() -> None:
 
 def test_a_recursion_lands_within_a_few_levels(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also down the shorter of two operands."""
-    monkeypatch.setattr(deep, "LARGEST", float("inf"))
+    monkeypatch.setattr(deep, "MAX_NODES", float("inf"))
     x, y = Const(1.0, "float32"), Op("exp", (Const(2.0, "float32"),), "float32")
     for _ in range(300):
         x, y = y, Op("add", (x, y), "float32")  # type: ignore[assignment]
