@@ -193,28 +193,64 @@ def footprint(
     strides: list[Values | float] = [1.0] * rank
     for d in range(rank - 2, -1, -1):
         strides[d] = strides[d + 1] * shape[d + 1]
-    most = [np.maximum(shape[d], 1.0) for d in range(rank)]
-    size_bytes = np.dtype(buffer.dtype).itemsize
-    # Arrays below have one entry per moving loop; at the end the entries are expanded to all
-    # levels.
+    itemsize = np.dtype(buffer.dtype).itemsize
+    # The arrays of `_spreads` and `_around` have one entry per moving loop, innermost first, and
+    # are expanded to all levels below.
     moving, inside = access.moving, access.moving_inside
+    spreads, step, moved = _spreads(access, ev, levels, shape, strides)
+    moves, steps = np.zeros(levels.runs.shape, dtype=bool), np.zeros(levels.runs.shape)
+    moves[moving], steps[moving] = moved, step
+    inner = np.ones((len(spreads), n))
+    for d in access.dims:
+        inner *= spreads[:, d]
+    lines, conflict_bytes = _lines(spreads, strides, itemsize, line, caches)
+    return Footprint(
+        buffer,
+        access.writes,
+        access.reads,
+        inner[inside],
+        moves,
+        _around(moving, moves)[len(moving) - inside],
+        steps,
+        np.einsum("ln,ln->n", step, levels.innermost[moving]),
+        spreads[-1, -1] if rank else np.ones(n),
+        itemsize,
+        lines[inside],
+        tuple(c[inside] for c in conflict_bytes),
+    )
+
+
+def _spreads(
+    access: Access,
+    ev: Batch,
+    levels: Levels,
+    shape: list[Values | float],
+    strides: list[Values | float],
+) -> tuple[Values, Values, npt.NDArray[np.bool_]]:
+    """(extents touched, strides, moves) of the M loops that move the address, innermost first.
+
+    Extents touched: [M + 1, dimensions, n], inside each loop. Strides: [M, n] in elements, 0 for a
+    loop of one iteration. Moves: bool[M, n], the loop changes the address.
+    """
+    moving, n = access.moving, ev.n
+    largest = [np.maximum(extent, 1.0) for extent in shape]
     runs, trips, moved = levels.runs[moving], levels.steps[moving], levels.runs[moving]
-    spreads = np.ones((len(moving) + 1, rank, n))  # extent touched in each dimension
+    spreads = np.ones((len(moving) + 1, len(shape), n))
     step = np.zeros((len(moving), n))
     for j, level in enumerate(moving):
         np.copyto(spreads[j + 1], spreads[j])
         # known: the loop changes the address for every candidate; may: for these candidates
         known, may = False, np.zeros(n, dtype=bool)
         for d, coefs in access.moves[level]:
-            own = spreads[j + 1, d]
-            if not coefs:
-                np.copyto(own, shape[d], where=runs[j])
+            spread = spreads[j + 1, d]
+            if not coefs:  # not affine: the whole dimension may be touched
+                np.copyto(spread, shape[d], where=runs[j])
                 np.copyto(step[j], strides[d], where=runs[j])
                 known = True
                 continue
             size = _size(coefs, ev)
-            own += size * trips[j]
-            np.minimum(own, most[d], out=own)
+            spread += size * trips[j]
+            np.minimum(spread, largest[d], out=spread)
             step[j] += size * strides[d]
             if isinstance(size, float):
                 known = known or size > 0
@@ -223,31 +259,16 @@ def footprint(
         if not known:
             moved[j] &= may
     step *= runs
-    stride = np.einsum("ln,ln->n", step, levels.innermost[moving])
-    moves, steps = np.zeros(levels.runs.shape, dtype=bool), np.zeros(levels.runs.shape)
-    moves[moving], steps[moving] = moved, step
-    inner = np.ones((len(spreads), n))
-    for d in access.dims:
-        inner *= spreads[:, d]
-    around = np.zeros((len(moving) + 1, n), dtype=np.int8)  # outermost first
+    return spreads, step, moved
+
+
+def _around(moving: list[int], moves: npt.NDArray[np.bool_]) -> npt.NDArray[np.int8]:
+    """`around` of `Footprint` after each moving loop, outermost first: int8[M + 1, n]."""
+    around = np.zeros((len(moving) + 1, moves.shape[1]), dtype=np.int8)
     for k, level in enumerate(reversed(moving)):
         np.copyto(around[k + 1], around[k])
         np.copyto(around[k + 1], level + 1, where=moves[level])
-    lines, conflict_bytes = _lines(spreads, strides, size_bytes, line, caches)
-    return Footprint(
-        buffer,
-        access.writes,
-        access.reads,
-        inner[inside],
-        moves,
-        around[len(moving) - inside],
-        steps,
-        stride,
-        spreads[-1, -1] if rank else np.ones(n),
-        size_bytes,
-        lines[inside],
-        tuple(c[inside] for c in conflict_bytes),
-    )
+    return around
 
 
 def _size(coefficients: tuple[Expr, ...], ev: Batch) -> Values | float:
