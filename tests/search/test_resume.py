@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from search_cases import PEAK, Pretender, matmul, matmul_form
 
-import ansorlite.cost.training_cutoff as settled_module
 import ansorlite.search.tune as tuning
+from ansorlite.cost import training_cutoff
 from ansorlite.cost.correction import CorrectionModel
 from ansorlite.measure.result import Status
 from ansorlite.records import Record, RecordLog, read_log
@@ -272,7 +272,7 @@ def test_a_network_is_continued_with_the_trees_of_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Most rounds leave the trees as they are: a resumed run finds out which ones they were."""
-    monkeypatch.setattr(settled_module, "NEW", 0.3)
+    monkeypatch.setattr(training_cutoff, "RETRAIN_GROWTH", 0.3)
     small = replace(CorrectionModel.PARAMS, min_programs=24, n_trees=20)
     monkeypatch.setattr(CorrectionModel, "PARAMS", small)
     trained: list[int] = []
