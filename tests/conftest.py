@@ -1,8 +1,8 @@
-"""Settings that all tests share, and the golden files.
+"""Settings that all tests share, and the comparison with golden files.
 
-hypothesis runs without deadlines (two busy cores) and, where CI is set, with the same examples
-every time. `golden(text, name)` compares a text with tests/golden/<name>.txt, or writes it there
-with `pytest --update-golden`.
+hypothesis runs without deadlines, because cores may be busy; if the variable CI is set, its
+examples are the same in every run. `golden(text, name)` compares a text with
+tests/golden/<name>.txt; with `pytest --update-golden` it writes the file instead.
 """
 
 import os
@@ -35,7 +35,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture
 def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
-    """check(text, name): `text` is what tests/golden/<name>.txt says."""
+    """check(text, name): asserts that tests/golden/<name>.txt holds `text`."""
     update = bool(request.config.getoption("--update-golden"))
 
     def check(text: str, name: str) -> None:
@@ -45,7 +45,7 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
 
 
 def compare_golden(path: Path, text: str, update: bool) -> None:
-    """Fail unless the file holds `text` (the final newline aside); with `update`, write it."""
+    """Fail unless the file holds `text` (apart from the final newline); with `update`, write it."""
     text = text.rstrip("\n") + "\n"
     if update:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Features of AutoTVM's models, the draft score, models in doubt and models that others began."""
+"""Knob features of AutoTVM's models, the fast analytic score, uncertain and pretrained models."""
 
 import numpy as np
 import pytest

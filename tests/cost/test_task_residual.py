@@ -1,4 +1,4 @@
-"""What a task's own programs say is learned per task, and asked of fast programs alone."""
+"""Residuals per task: learned from the task's own programs, applied to fast programs only."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Trees are trained anew when enough is new, which a resumed run finds out from what it knows."""
+"""Trees are retrained after enough new records; a resumed run derives the same cut-off."""
 
 from dataclasses import replace
 

@@ -1,8 +1,8 @@
-"""Tiny tasks, builders and runners for the tests of the search, some of which misbehave.
+"""Tiny tasks, builders and runners for the tests of the search; some of them fail on purpose.
 
-`Pretender` builds nothing and its latency is a function of the program alone, so that runs can be
-compared; `Saboteur` builds for real and then breaks what it was told to. `build` is the entry of
-its workers.
+`Pretender` builds nothing, and its latency is a function of the program alone, so runs can be
+compared. `Saboteur` builds real kernels and makes chosen requests fail; `build` is the entry
+function of its workers.
 """
 
 import hashlib
@@ -88,7 +88,7 @@ class Pretender:
 
 
 def pretended(request: BuildRequest) -> KernelImage:
-    # By position, so that names do not matter.
+    # By position, so that the result does not depend on names.
     code = pickle.dumps([request.program.partition("/")[2][:2], list(request.values.values())])
     return KernelImage(code, "kernel", (), request.target.triple, request.target.cpu)
 
@@ -121,13 +121,13 @@ BUILDS = ("worker killed", "worker hangs", "worker raises")
 
 @dataclass(frozen=True)
 class Sabotaged:
-    """A request whose worker is to fail as `fault` says."""
+    """A request whose worker fails in the way of `fault`, one of BUILDS."""
 
     fault: str
 
 
 def build(request: Any, shared: Mapping[str, Any]) -> KernelImage:
-    """Entry of the saboteur's workers."""
+    """Entry function of the workers of `Saboteur`."""
     if not isinstance(request, Sabotaged):
         return build_request(request, shared)
     match request.fault:
@@ -139,7 +139,7 @@ def build(request: Any, shared: Mapping[str, Any]) -> KernelImage:
 
 
 class Saboteur(PoolBuilder):
-    """Builds, but the k-th request after the plain schedule suffers `faults[k]` ("" for none)."""
+    """A builder; the k-th request after the plain schedule has the fault `faults[k]` ("": none)."""
 
     def __init__(self, faults: Sequence[str], timeout_s: float = 1.5) -> None:
         super().__init__(1, timeout_s=timeout_s, entry="search_cases:build")

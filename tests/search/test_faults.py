@@ -1,4 +1,4 @@
-"""Candidates that crash, hang, lie or take their builder along: each costs one trial, no more."""
+"""Candidates that crash, hang, give wrong outputs or kill their builder: each costs one trial."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Records against the space of their task: edited ones fit nothing, and are no answer."""
+"""Records and the search space of their task: edited records fit nothing and are not used."""
 
 import json
 from collections.abc import Callable

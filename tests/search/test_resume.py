@@ -1,4 +1,4 @@
-"""A log is the state of a search: cut anywhere, it leads to the same records."""
+"""A log is the state of a search: a run resumed from any cut gives the same records."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence

@@ -1,4 +1,4 @@
-"""What happens to a DAG before the rules: constant stages, copies, and row fusion after them."""
+"""Folding of a DAG before the sketch rules: constant stages and copies; then row fusion."""
 
 import numpy as np
 import pytest
