@@ -34,7 +34,7 @@ def matmul(n: int) -> al.SearchTask:
 
 
 def main() -> None:
-    task = matmul(64)
+    task = matmul(96)
     for policy in ("template-random", "evolutionary"):
         result = al.tune(task, n_trials=TRIALS, policy=policy, seed=0, progress=False)
         assert result.best is not None
