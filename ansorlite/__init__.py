@@ -18,7 +18,7 @@ _PUBLIC = {
     "Kernel": "ansorlite.codegen.kernel",
     "workload": "ansorlite.workloads",
     "network": "ansorlite.workloads",
-    "load_onnx": "ansorlite.graph.onnx_import",
+    "load_onnx": "ansorlite.graph.onnx.load",
     "auto_schedule": "ansorlite.pipeline",
     "load_module": "ansorlite.deployed",
     "CompiledModule": "ansorlite.graph.module",

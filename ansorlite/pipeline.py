@@ -22,7 +22,6 @@ from ansorlite.measure.limits import least_seconds
 from ansorlite.measure.peak import Peak, measure_peak
 from ansorlite.measure.runner import LocalRunner
 from ansorlite.measure.timing import TimingPolicy
-from ansorlite.report.tables import TaskRow, task_table, time_table
 from ansorlite.schedule.lower import lower
 from ansorlite.search.arguments import (
     check_callable,
@@ -38,6 +37,7 @@ from ansorlite.search.task_scheduler import SCHEDULERS
 from ansorlite.search.tune import Session
 from ansorlite.search.tune_tasks import WeightedTask, tune_tasks
 from ansorlite.space.plain import plain_state
+from ansorlite.tables import TaskRow, task_table, time_table
 from ansorlite.target import Target
 from ansorlite.task import SearchTask
 

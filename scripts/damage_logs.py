@@ -30,6 +30,7 @@ import numpy as np
 import ansorlite as al
 import ansorlite.search.recorded as recorded
 from ansorlite import te
+from ansorlite.baselines.simulate import RecordedTask, simulate_policy
 from ansorlite.cli import main as command
 from ansorlite.codegen.kernel import Kernel
 from ansorlite.ir.program import Program
@@ -37,7 +38,6 @@ from ansorlite.records import read_log
 from ansorlite.report.logs import log_stats
 from ansorlite.report.show import stage
 from ansorlite.search.recorded import record_program
-from ansorlite.search.simulate import RecordedTask, simulate_policy
 from ansorlite.search.transfer import transferred
 from ansorlite.search.tune import Session
 from ansorlite.search.tune_tasks import WeightedTask, tune_tasks

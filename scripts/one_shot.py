@@ -18,12 +18,12 @@ from statistics import median, quantiles
 from typing import Any
 
 import ansorlite as al
+from ansorlite.baselines.pretrain import pretrain
 from ansorlite.bench.ops import machine
 from ansorlite.bench.serve import timed
 from ansorlite.graph.contest import random_inputs
 from ansorlite.graph.ir import Graph
 from ansorlite.measure.peak import measure_peak
-from ansorlite.pretrain import pretrain
 from ansorlite.target import Target
 
 RESULTS = Path(__file__).parents[1] / "results" / "one_shot.jsonl"

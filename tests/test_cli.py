@@ -1,6 +1,7 @@
 """The command line: what it prints where, its exit statuses, and bad input of every kind."""
 
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,7 +13,8 @@ from log_cases import record, write
 
 import ansorlite
 import ansorlite.search.tune as tuning
-from ansorlite.cli import COMMANDS, main
+from ansorlite.cli import COMMANDS, _parser, main
+from ansorlite.cli.options import Command
 from ansorlite.errors import AnsorliteError
 from ansorlite.measure.peak import Peak
 from ansorlite.records import read_log
@@ -65,6 +67,17 @@ def test_help_names_every_command(cli: Cli) -> None:
     assert status == 0
     assert all(any(c.name in line and c.summary in line for line in out) for c in COMMANDS)
     assert cli("--version") == (0, [ansorlite.__version__], [])
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda c: c.name)
+def test_every_command_has_examples_that_parse(cli: Cli, command: Command) -> None:
+    status, out, _ = cli(command.name, "--help")
+    assert status == 0 and command.examples
+    for line, meaning in command.examples:
+        assert f"  {line}" in out and f"  # {meaning}" in out
+        program, *arguments = shlex.split(line.partition(" > ")[0])
+        assert program == "ansorlite"
+        assert _parser().parse_args(arguments).run is command.run
 
 
 @pytest.mark.parametrize(

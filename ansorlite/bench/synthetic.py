@@ -14,6 +14,7 @@ from dataclasses import fields
 
 import numpy as np
 
+from ansorlite.baselines.simulate import Answer, simulate
 from ansorlite.bench.ablations import POLICIES
 from ansorlite.bench.runs import Run
 from ansorlite.cost.analytic import Rates, Values, cycles, rates_of, score_of
@@ -24,7 +25,6 @@ from ansorlite.schedule.holes import population_columns
 from ansorlite.search.evolve import Rows
 from ansorlite.search.history import Candidate
 from ansorlite.search.searchers import Context, searcher
-from ansorlite.search.simulate import Answer, simulate
 from ansorlite.space.sketch import Sketch
 from ansorlite.target import Target
 from ansorlite.task import SearchTask
@@ -48,7 +48,7 @@ def synthetic_rates(known: Rates, rng: np.random.Generator, spread: float = SPRE
 
 
 class SyntheticTask:
-    """An oracle (see `search.simulate`): programs of a task on the machine of its name."""
+    """An oracle (see `baselines.simulate`): programs of a task on the machine of its name."""
 
     def __init__(
         self,

@@ -17,11 +17,12 @@ from typing import Any
 import numpy as np
 
 from ansorlite import te
+from ansorlite.calls import resident_copy, resident_empty
 from ansorlite.codegen.build import build_program
 from ansorlite.codegen.image import KernelImage
-from ansorlite.codegen.loader import NativeFunction, load_image, resident_copy, resident_empty
+from ansorlite.codegen.loader import NativeFunction, load_image
 from ansorlite.measure.machine_cache import keep, kept_file, read_kept
-from ansorlite.measure.peak import MIB, Peak, copy_speed, measure_peak, read_speed
+from ansorlite.measure.peak import Peak, copy_speed, measure_peak, read_speed, uncached_bytes
 from ansorlite.schedule.lower import lower
 from ansorlite.schedule.state import State
 from ansorlite.schedule.steps import Annotate, Reorder, Split
@@ -161,7 +162,7 @@ def _levels(target: Target) -> Iterator[LevelSpeed]:
         one = both if shared else both // target.cores
         times = max(1, round(COPY_S * 40e9 / one))
         yield _level(target, level, one // 2, both // 2, times)
-    size = min(512 * MIB, max(64 * MIB, 2 * target.l3_bytes))
+    size = uncached_bytes(target)
     yield _level(target, "memory", size, size, 1)
 
 

@@ -10,15 +10,14 @@ from typing import Any
 
 import networkx as nx
 import numpy as np
-import numpy.typing as npt
 
+from ansorlite.calls import Array
 from ansorlite.ir.expr import Expr, Load, Var
 from ansorlite.ir.ranges import Interval, bounds
 from ansorlite.ir.traverse import loads, transform
 from ansorlite.te.dag import ComputeDAG, shape_of
 from ansorlite.te.tensor import ComputeOp, Placeholder
 
-Array = npt.NDArray[Any]
 SMALL_INT = 4
 INDEX = "#index"  # stands for a loaded index; no axis can have this name
 

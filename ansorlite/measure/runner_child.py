@@ -16,8 +16,8 @@ from typing import Any
 
 import networkx as nx
 import numpy as np
-import numpy.typing as npt
 
+from ansorlite.calls import Array
 from ansorlite.codegen.image import KernelImage, Param
 from ansorlite.codegen.loader import NativeFunction, load_image
 from ansorlite.codegen.openmp import max_threads
@@ -35,7 +35,6 @@ from ansorlite.target import Target
 from ansorlite.te.dag import ComputeDAG, shape_of
 from ansorlite.te.evaluate import evaluate_points
 
-Array = npt.NDArray[Any]
 Answer = tuple[PrepareResult, Reference] | MeasureResult | list[MeasureResult] | None
 SAMPLES = 1000
 MAX_PACKED = 8  # packed constants kept a task: most candidates of a round share a layout

@@ -11,7 +11,8 @@ from types import TracebackType
 from typing import Any, Self, TextIO
 
 from ansorlite.names import shown
-from ansorlite.report.units import (
+from ansorlite.streams import one_line, progress_stream
+from ansorlite.units import (
     format_flop_rate,
     format_latency,
     format_seconds,
@@ -19,7 +20,6 @@ from ansorlite.report.units import (
     rate,
     share,
 )
-from ansorlite.streams import one_line, progress_stream
 
 
 @dataclass(frozen=True)

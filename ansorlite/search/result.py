@@ -15,10 +15,10 @@ from ansorlite.measure.limits import least_seconds
 from ansorlite.measure.peak import Peak
 from ansorlite.names import shown
 from ansorlite.records import Record
-from ansorlite.report.tables import time_table
-from ansorlite.report.units import format_gflops, format_latency, format_share
 from ansorlite.search.recorded import RecordedSpace
+from ansorlite.tables import time_table
 from ansorlite.task import SearchTask
+from ansorlite.units import format_gflops, format_latency, format_share
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ arguments. An existing log is continued; its trials count.
 """
 
 import time
+import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -16,22 +17,19 @@ import numpy as np
 
 from ansorlite.cost.correction import CorrectionModel
 from ansorlite.cost.losses import TrainingGroup
-from ansorlite.cost.model import CostModel, FrozenModel, GBDTModel, ValidityModel
-from ansorlite.cost.saved import load_model
+from ansorlite.cost.model import CostModel, ValidityModel, expanded
 from ansorlite.errors import UsageError
 from ansorlite.measure.builder import Builder, PoolBuilder
 from ansorlite.measure.peak import Peak, measure_peak
 from ansorlite.measure.runner import LocalRunner, Runner
 from ansorlite.records import LogContents, Record, RecordLog, choice, chosen, for_task, read_log
-from ansorlite.search.annealing import AnnealingPolicy
 from ansorlite.search.arguments import check_able, check_budget, check_path, check_tasks
-from ansorlite.search.beam import BeamPolicy
 from ansorlite.search.clock import PhaseClock
 from ansorlite.search.debug import trace_of
-from ansorlite.search.policy import EvolutionaryPolicy, EvolutionParams, SearchPolicy
+from ansorlite.search.policy import EvolutionParams, SearchPolicy
 from ansorlite.search.progress import Progress, Snapshot
 from ansorlite.search.result import BestProgram, TuneResult
-from ansorlite.search.searchers import Context, Searcher, searcher
+from ansorlite.search.searchers import Context, Searcher, loaded, searcher
 from ansorlite.search.shared import Shared
 from ansorlite.search.shrink_task import shrunk
 from ansorlite.search.transfer import start_from_others
@@ -127,17 +125,25 @@ class Session:
         return LogContents((), ())
 
     def _cost_model(self) -> CostModel:
-        """The model given, or a pretrained one, which "one-shot" leaves as it is."""
-        if self.model is not None or self.pretrained is None:
-            return self.model or CorrectionModel(seed=self.seed)
-        model = load_model(self.pretrained, self.seed)
-        if self.policy == "one-shot":
-            return FrozenModel(model)
-        if not isinstance(model, GBDTModel):
-            raise UsageError(
-                f"{self.pretrained} is a neural model, which only one-shot search can use: choose "
-                "policy one-shot, or a model of trees"
-            )
+        """The model given, or a pretrained one, or one that knows nothing yet."""
+        if self.model is not None:
+            return self.model
+        if self.searcher.loader:
+            if self.pretrained is None:
+                raise UsageError(
+                    f"{self.policy} search needs a pretrained model: make one with `ansorlite "
+                    "pretrain` and name it (pretrained=, --pretrained)"
+                )
+            found: CostModel = loaded(self.searcher.loader)(self.pretrained, self.seed)
+            return found
+        model = CorrectionModel(seed=self.seed)
+        if self.pretrained is not None:
+            if zipfile.is_zipfile(expanded(self.pretrained)):
+                raise UsageError(
+                    f"{self.pretrained} is a neural model, which only one-shot search can use: "
+                    "choose policy one-shot, or a model of trees"
+                )
+            model.load(self.pretrained)
         return model
 
     def _own(self, thing: Any) -> Any:
@@ -253,14 +259,15 @@ class Session:
             return self.searcher.space(task, self._space(task))
 
         def made(found: Sequence[Sketch]) -> SearchPolicy:
-            context = Context(task, self.seed, self.cost_model, self.params, self.validity, others)
+            model, validity = self.cost_model, self.validity
+            context = Context(task, self.seed, model, self.params, validity, other_tasks)
             policy = self.searcher.make(found, context)
             self._policies.append(policy)
             return policy
 
-        def others() -> list[TrainingGroup]:
+        def other_tasks() -> list[TrainingGroup]:
             own = task.workload_key
-            groups = [p.group() for p in self._policies if isinstance(p, AnnealingPolicy)]
+            groups = [g for p in self._policies if (g := p.transfer_group()) is not None]
             return [g for g in groups if g.task_key != own and len(g.latency_s)]
 
         return TaskTuner(
@@ -282,17 +289,18 @@ class Session:
             return
         if groups:
             with self.clock.phase("training"):
-                self.cost_model.update(groups)
+                if self.searcher.learns:
+                    self.cost_model.update(groups)
                 self.validity.update(groups)
         self._trained_on = known
 
 
 def _learned(tuner: TaskTuner) -> TrainingGroup | None:
     """What a cost model learns of a task, if its policy has such a model."""
-    if not tuner.has_begun or not isinstance(tuner.policy, EvolutionaryPolicy | BeamPolicy):
+    group = tuner.policy.training_group() if tuner.has_begun else None
+    if group is None:
         return None
     numbers, counts = np.array(tuner.told, np.int64).reshape(-1, 2).T
-    group = tuner.policy.history.group(tuner.task.workload_key)
     return replace(group, told=np.repeat(numbers, counts))
 
 
@@ -319,7 +327,7 @@ def tune(
     `n_trials` counts measured candidates, those in the log included; `timeout` is wall-clock
     seconds for everything; the first budget spent ends it. Ctrl-C ends it with the best so far.
     With `n_trials=0` nothing is measured or written: the best of the log, else what the model says.
-    `policy` is one of `search.searchers`, `pretrained` a model of `ansorlite.pretrain`. What the
+    `policy` is one of `search.searchers`, `pretrained` a model of `baselines.pretrain`. What the
     log holds of `others` is learned from, too, by evolution's model and by searchers that transfer
     (template-xgb-transfer); no trial of theirs counts, and nothing of them is measured.
     """

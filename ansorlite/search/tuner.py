@@ -22,7 +22,7 @@ from ansorlite.codegen.image import KernelImage
 from ansorlite.errors import BuildError, MeasureError, ScheduleError
 from ansorlite.ir.program import Program
 from ansorlite.measure.builder import BuildOutcome
-from ansorlite.measure.race import ENOUGH, MIN_TURNS, race
+from ansorlite.measure.race import LONE_TURNS, MIN_TURNS, race
 from ansorlite.measure.result import MeasureResult, Status
 from ansorlite.measure.runner import CheckSpec
 from ansorlite.records import Record, for_task
@@ -30,7 +30,7 @@ from ansorlite.schedule.lower import lower
 from ansorlite.schedule.naming import canonical_names
 from ansorlite.schedule.state import State
 from ansorlite.search.history import Candidate
-from ansorlite.search.policy import EvolutionaryPolicy, SearchPolicy
+from ansorlite.search.policy import SearchPolicy
 from ansorlite.search.recorded import Found, RecordedSpace
 from ansorlite.search.reference import is_heavy, reduction_length, reference_state
 from ansorlite.search.shared import Shared
@@ -236,8 +236,7 @@ class TaskTuner:
             if near.key not in known:
                 known.add(near.key)
                 self._suggested.append(near)
-        if isinstance(self.policy, EvolutionaryPolicy):
-            self.policy.hint([c.sketch.name for c in self._suggested])
+        self.policy.hint([c.sketch.name for c in self._suggested])
 
     def suggested(self) -> Program | None:
         """The program of what is to be measured first, if something was suggested."""
@@ -402,12 +401,9 @@ class TaskTuner:
 
     def predicted(self) -> Program:
         """The best that the policy predicts; the plain schedule if it proposes nothing."""
-        policy, round_ = self.policy, max(1, self.rounds)
+        policy = self.policy
         with self.shared.clock.phase("search"):
-            if isinstance(policy, EvolutionaryPolicy):
-                candidates = policy.ask(1, round_, thorough=True)
-            else:
-                candidates = policy.ask(1, round_)
+            candidates = policy.guess(max(1, self.rounds))
         if not candidates:
             return lower(self._plain)
         return candidates[0].sketch.fill(np.asarray(candidates[0].row, dtype=np.int32))
@@ -472,7 +468,7 @@ class TaskTuner:
         while len(found) > 2 and MIN_TURNS * sum(costs[: len(found)]) > min(RACE_S, left_s):
             found.pop()
         turn_s = sum(r.latency_s or 0.0 for r in found)
-        budget_s = min(max(most_s, ENOUGH * turn_s), RACE_S, left_s - sum(costs[: len(found)]))
+        budget_s = min(max(most_s, LONE_TURNS * turn_s), RACE_S, left_s - sum(costs[: len(found)]))
         if len(found) == 1 or budget_s < MIN_TURNS * turn_s:
             return found[0], float(found[0].latency_s or 0.0)
         self.prepare()

@@ -7,8 +7,8 @@ Usage: python scripts/examples/05_template_against_ansor.py (some ten seconds; n
 
 import ansorlite as al
 from ansorlite import te
-from ansorlite.space.config import ConfigSpace
-from ansorlite.space.templates import register
+from ansorlite.baselines.config_space import ConfigSpace
+from ansorlite.baselines.templates import register
 
 TRIALS = 8
 
