@@ -1,7 +1,7 @@
 """Settings that all tests share, and the golden files.
 
 hypothesis runs without deadlines (two busy cores) and, where CI is set, with the same examples
-every time. `golden(text, name)` compares a text with tests/golden/<name>.txt, or writes it there
+every time. Kernels are timed briefly (`quick_measuring`). `golden(text, name)` compares a text with tests/golden/<name>.txt, or writes it there
 with `pytest --update-golden`.
 """
 
@@ -21,6 +21,17 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("ansorlite")
+
+
+@pytest.fixture(autouse=True)
+def quick_measuring(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tunings of a test: one build process, kernels timed briefly, a last race of 0.1 s.
+
+    tests/measure has this fixture do nothing: the timing itself is tested there.
+    """
+    monkeypatch.setattr("ansorlite.measure.runner.SESSION_ENTRY", "quick_runner:serve")
+    monkeypatch.setattr("ansorlite.search.tune.SETTLE_ALONE", (4, 0.1))
+    monkeypatch.setenv("ANSORLITE_BUILD_WORKERS", "1")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
