@@ -240,9 +240,7 @@ def run_network(log: Path, policy: str, n_trials: int = 30) -> None:
         tune_tasks(session, weighted)
 
 
-@pytest.mark.parametrize(
-    ("policy", "cuts"), [("random", (1, 4, 19)), ("evolutionary", (23, 27))]
-)
+@pytest.mark.parametrize(("policy", "cuts"), [("random", (1, 4, 19)), ("evolutionary", (23, 27))])
 def test_a_network_is_continued_as_if_it_had_not_been_interrupted(
     tmp_path: Path, policy: str, cuts: Sequence[int]
 ) -> None:
