@@ -1,8 +1,9 @@
 """Settings that all tests share, and the comparison with golden files.
 
 hypothesis runs without deadlines, because cores may be busy; if the variable CI is set, its
-examples are the same in every run. `golden(text, name)` compares a text with
-tests/golden/<name>.txt; with `pytest --update-golden` it writes the file instead.
+examples are the same in every run. Kernels are timed briefly (`quick_measuring`).
+`golden(text, name)` compares a text with tests/golden/<name>.txt; with `pytest --update-golden` it
+writes the file instead.
 """
 
 import os
@@ -25,6 +26,17 @@ settings.load_profile("ansorlite")
 
 # Tests send SIGHUP to processes that they start, which inherit that nohup has it ignored.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+@pytest.fixture(autouse=True)
+def quick_measuring(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tunings of a test: one build process, kernels timed briefly, a last race of 0.1 s.
+
+    tests/measure has this fixture do nothing: the timing itself is tested there.
+    """
+    monkeypatch.setattr("ansorlite.measure.runner.SESSION_ENTRY", "quick_runner:serve")
+    monkeypatch.setattr("ansorlite.search.tune.SETTLE_ALONE", (4, 0.1))
+    monkeypatch.setenv("ANSORLITE_BUILD_WORKERS", "1")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

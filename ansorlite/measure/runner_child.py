@@ -34,7 +34,7 @@ from ansorlite.measure.runner import CheckSpec, PrepareResult, Reference
 from ansorlite.measure.timing import TimingPolicy, time_kernel
 from ansorlite.target import Target
 from ansorlite.te.dag import ComputeDAG
-from ansorlite.te.evaluate import evaluate_points
+from ansorlite.te.points import evaluate_points
 
 Answer = tuple[PrepareResult, Reference] | MeasureResult | list[MeasureResult] | None
 SAMPLES = 1000  # elements of each output of the reference that are compared with numpy

@@ -12,6 +12,7 @@ import signal
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 from ansorlite import te
@@ -21,7 +22,7 @@ from ansorlite.codegen.image import KernelImage
 from ansorlite.measure.builder import BuildOutcome, PoolBuilder
 from ansorlite.measure.peak import Peak
 from ansorlite.measure.result import MeasureResult, Status
-from ansorlite.measure.runner import CheckSpec, PrepareResult
+from ansorlite.measure.runner import CheckSpec, LocalRunner, PrepareResult
 from ansorlite.target import Target
 from ansorlite.task import SearchTask
 
@@ -116,6 +117,7 @@ define void @kernel(ptr %args) {
 }
 """
 KERNELS = {"segfault": SEGFAULT, "endless": ENDLESS, "wrong": IDLE}
+SOON_S, LATE_S = 0.3, 60.0
 BUILDS = ("worker killed", "worker hangs", "worker raises")
 
 
@@ -141,21 +143,41 @@ def build(request: Any, shared: Mapping[str, Any]) -> KernelImage:
 class Saboteur(PoolBuilder):
     """A builder; the k-th request after the plain schedule has the fault `faults[k]` ("": none)."""
 
-    def __init__(self, faults: Sequence[str], timeout_s: float = 1.5) -> None:
-        super().__init__(1, timeout_s=timeout_s, entry="search_cases:build")
+    def __init__(self, faults: Sequence[str]) -> None:
+        super().__init__(1, entry="search_cases:build")
         self.faults = ["", *faults]
 
     def build(self, requests: Sequence[Any]) -> list[BuildOutcome]:
         faults = [self.faults.pop(0) if self.faults else "" for _ in requests]
-        outcomes = super().build(
-            [Sabotaged(f) if f in BUILDS else r for f, r in zip(faults, requests, strict=True)]
-        )
-        return [
-            replace(o, image=_spoiled(o.image, f)) if f in KERNELS and o.image else o
-            for f, o in zip(faults, outcomes, strict=True)
-        ]
+        return [self._one(r, f) for r, f in zip(requests, faults, strict=True)]
+
+    def _one(self, request: Any, fault: str) -> BuildOutcome:
+        # What hangs is given up soon; a build that is to succeed is not, on a busy machine either.
+        self._timeout_s = SOON_S if fault == "worker hangs" else LATE_S
+        (outcome,) = super().build([Sabotaged(fault) if fault in BUILDS else request])
+        if fault in KERNELS and outcome.image:
+            return replace(outcome, image=_spoiled(outcome.image, fault))
+        return outcome
+
+
+class Impatient(LocalRunner):
+    """Gives up `SOON_S` after the start of an endless kernel, and much later with others."""
+
+    def __init__(self) -> None:
+        super().__init__(LATE_S, n_threads=1)
+
+    def run(
+        self, task_key: str, image: KernelImage, best_latency_s: float | None = None
+    ) -> MeasureResult:
+        endless = image.object_bytes == _spoiled(image, "endless").object_bytes
+        self._timeout_s = SOON_S if endless else LATE_S
+        return super().run(task_key, image, best_latency_s)
 
 
 def _spoiled(image: KernelImage, fault: str) -> KernelImage:
-    code = compile_module(KERNELS[fault], Target.detect())
-    return replace(image, object_bytes=code, symbol="kernel")
+    return replace(image, object_bytes=_code(fault), symbol="kernel")
+
+
+@cache
+def _code(fault: str) -> bytes:
+    return compile_module(KERNELS[fault], Target.detect())
