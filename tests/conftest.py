@@ -34,7 +34,7 @@ def quick_measuring(monkeypatch: pytest.MonkeyPatch) -> None:
 
     tests/measure has this fixture do nothing: the timing itself is tested there.
     """
-    monkeypatch.setattr("ansorlite.measure.runner.SESSION_ENTRY", "quick_runner:serve")
+    monkeypatch.setattr("ansorlite.measure.runner.CHILD_ENTRY", "quick_runner:serve")
     monkeypatch.setattr("ansorlite.search.tune.SETTLE_ALONE", (4, 0.1))
     monkeypatch.setenv("ANSORLITE_BUILD_WORKERS", "1")
 
