@@ -13,7 +13,7 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -23,7 +23,7 @@ from ansorlite.errors import ModelError
 from ansorlite.names import brief
 
 Array = npt.NDArray[Any]
-ALIGNMENT = 64
+ALIGNMENT = 64  # bytes: a cache line, and the widest vector of any target
 HUGE_PAGE = 1 << 21
 HUGE_PAGES_FROM = 1 << 18
 KEPT = 3  # results of one kind whose memory is kept
@@ -159,6 +159,35 @@ def _renew_locks() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_renew_locks)
+
+
+def in_order(
+    names: Sequence[str], args: Sequence[npt.ArrayLike], named: Mapping[str, npt.ArrayLike]
+) -> list[npt.ArrayLike]:
+    """The values of a network's inputs `names`, given in order or by name; else ModelError."""
+    if args and named:
+        raise ModelError("give the network's inputs in order or by name, not both")
+    wrong = [n for n in named if n not in names]
+    if wrong:
+        raise ModelError(f"the network has no input {brief(wrong[0])} (it has: {_listed(names)})")
+    missing = [n for n in names if n not in named] if named else []
+    if missing:
+        raise ModelError(f"no value is given for input {brief(missing[0])}")
+    found = [named[n] for n in names] if named else list(args)
+    if len(found) != len(names):
+        raise ModelError(
+            f"the network takes {len(names)} inputs ({_listed(names)}), got {len(found)}"
+        )
+    return found
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(brief(n) for n in names)
+
+
+def aligned_bytes(size_bytes: int) -> int:
+    """The size rounded up to whole units of ALIGNMENT."""
+    return -(-size_bytes // ALIGNMENT) * ALIGNMENT
 
 
 def aligned_empty(shape: Sequence[int], dtype: npt.DTypeLike, alignment: int = ALIGNMENT) -> Array:

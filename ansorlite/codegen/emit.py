@@ -13,6 +13,7 @@ from typing import Any
 
 from llvmlite import ir
 
+from ansorlite.calls import ALIGNMENT, aligned_bytes
 from ansorlite.codegen.compile import data_layout
 from ansorlite.codegen.emit_expr import ExprEmitter
 from ansorlite.codegen.emit_index import BYTES, I1, I32, I64, TYPES, declared
@@ -42,7 +43,6 @@ from ansorlite.target import Target
 
 PTR = ir.PointerType()
 VOID = ir.VoidType()
-ALIGN = 64
 WORDS_A_LINE = 8
 MAX_PARTS = 256
 CHUNKS = 8  # that a core takes its part in
@@ -84,13 +84,13 @@ def argument_slots(p: Program) -> dict[str, tuple[int, int]]:
     for buffer in p.buffers:
         if buffer.role == "temp":
             slots[buffer.name] = (len(p.params), offset)
-            offset += -(-buffer_bytes(buffer) // ALIGN) * ALIGN
+            offset += aligned_bytes(buffer_bytes(buffer))
     return slots
 
 
 def workspace_bytes(p: Program) -> int:
     sizes = [buffer_bytes(b) for b in p.buffers if b.role == "temp"]
-    return sum(-(-n // ALIGN) * ALIGN for n in sizes)
+    return sum(map(aligned_bytes, sizes))
 
 
 def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -147,7 +147,7 @@ class _Nest:
         for x, arg in zip(used, fn.args, strict=False):
             arg.add_attribute("noalias")
             if x.layout is not None or x.role in ("derived", "temp"):  # no caller's array
-                arg.attributes.align = ALIGN
+                arg.attributes.align = ALIGNMENT
         self._body(fn, used, loops, body, past_caches)
         return fn
 
@@ -162,7 +162,7 @@ class _Nest:
         mask = declared(self.module, "llvm.ptrmask.p0.i64", PTR, [PTR, I64])
         flag: ir.Value = I1(1)
         for k in whole:
-            rest = b.call(mask, [either.args[k], I64(ALIGN - 1)])
+            rest = b.call(mask, [either.args[k], I64(ALIGNMENT - 1)])
             flag = b.and_(flag, b.icmp_unsigned("==", rest, ir.Constant(PTR, None)))
         with b.if_else(flag) as (then, orelse):
             with then:
@@ -210,7 +210,7 @@ class _Nest:
         parts = min(self.cores, grains, MAX_PARTS)
         chunk = max(1, grains // (parts * CHUNKS))
         frame = b.alloca(ir.ArrayType(I64, WORDS_A_LINE * (parts + 1)))
-        frame.align = ALIGN
+        frame.align = ALIGNMENT
         frame.type = PTR
         b.store(args, frame)
         for k in range(parts):
@@ -349,7 +349,7 @@ class _StmtEmitter(ExprEmitter):
             else:
                 total += buffer_bytes(x)
                 slot = self.b.alloca(ir.ArrayType(TYPES[x.dtype], size))
-                slot.align = ALIGN
+                slot.align = ALIGNMENT
                 slot.type = PTR  # llvmlite types it as a pointer to the array
                 pointer = slot
             padded = x.scope == "register"

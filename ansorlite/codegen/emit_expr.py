@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from llvmlite import ir
 
+from ansorlite.calls import ALIGNMENT
 from ansorlite.codegen.emit_index import BYTES, I1, I32, I64, TYPES, IndexEmitter, declared
 from ansorlite.codegen.scope import Env
 from ansorlite.codegen.vector_math import call_math, constant_of, emit_math, extremum
@@ -449,7 +450,7 @@ class ExprEmitter(IndexEmitter):
             kind = ir.ArrayType(TYPES[dtype], size)
             known = ir.GlobalVariable(self.b.module, kind, name)
             known.linkage, known.global_constant = "internal", True
-            known.align = 64
+            known.align = ALIGNMENT
             value = None if fill.value == 0 else [fill.value] * size
             known.initializer = ir.Constant(kind, value)
         return known
