@@ -47,11 +47,11 @@ ALLOWED: dict[str, set[str]] = {
     "search": {*_SEARCHING, "measure.limits", "records"},
     "graph": {*_SEARCHING, "manifest", "deployed", "records", "search"},
     "workloads": {"ir", "te", "target", "task", "graph"},
-    "bench": {*_SEARCHING, "measure.limits", "records", "search", "workloads"},
     "pipeline": {*_SEARCHING, "measure.limits", "search", "graph"},
     "pretrain": {*_SEARCHING, "graph", "search", "pipeline"},
-    "bench.compare": {*_SEARCHING, "bench", "graph", "pipeline", "search", "workloads"},
-    "bench.networks": {*_SEARCHING, "bench", "graph", "pipeline", "search", "workloads"},
+    "baselines": set(),
+    "baselines.runs": {"search"},
+    "baselines.compare": {"target", "task", "search", "graph", "pipeline", "baselines.runs"},
     "report": {
         *_SEARCHING,
         "measure.calibrate",
@@ -62,12 +62,10 @@ ALLOWED: dict[str, set[str]] = {
         "pipeline",
         "workloads",
     },  # reads results; only the command line imports it
-    "bench.ours_network": {"bench", "bench.networks", "graph", "pipeline"},
 }
 TOP = {
     "pipeline",
     "cli",
-    "cli_bench",
     "__init__",
     "__main__",
 }  # these may import everything
