@@ -13,7 +13,7 @@ _PUBLIC = {
     "SearchTask": "ansorlite.task",
     "Target": "ansorlite.target",
     "tune": "ansorlite.search.tune",
-    "TuneResult": "ansorlite.search.tune",
+    "TuneResult": "ansorlite.search.result",
     "Kernel": "ansorlite.codegen.kernel",
     "workload": "ansorlite.workloads",
     "network": "ansorlite.workloads",

@@ -19,7 +19,8 @@ from ansorlite.bench.runs import Run, append_run, draw, geometric_mean, read_run
 from ansorlite.graph.partition import partition
 from ansorlite.graph.passes import optimize
 from ansorlite.pipeline import network_tasks
-from ansorlite.search.tune import Session, tune
+from ansorlite.search.session import Session
+from ansorlite.search.tune import tune
 from ansorlite.target import Target
 from ansorlite.task import SearchTask
 from ansorlite.workloads import network
@@ -78,7 +79,7 @@ def chosen(name: str, n_held_out: int, n_others: int) -> tuple[list[SearchTask],
 
 def search(policy: str, tasks: list[SearchTask], trials: int, seed: int, log: Path) -> None:
     """Measure so many programs of every task, task by task."""
-    session = Session(trials * len(tasks), None, seed, log, policy, progress=False)
+    session = Session(trials * len(tasks), seed=seed, log=log, policy=policy, progress=False)
     with session:
         for tuner in [session.tuner(t) for t in tasks]:
             while tuner.trials < trials and tuner.round(min(ROUND, trials - tuner.trials)):

@@ -130,7 +130,7 @@ def test_the_arena_is_hardly_larger_than_what_lives_at_once() -> None:
 
 def test_other_forms_can_be_ruled_out() -> None:
     tasks = network_tasks(partition(optimize(al.network("resnet18"))), Target.detect(), 0.0)
-    assert not any(w.others for w in tasks)
+    assert not any(w.other_forms for w in tasks)
 
 
 def test_log_is_used_before_anything_is_measured(tuned: tuple[Graph, Any, Path]) -> None:

@@ -20,7 +20,8 @@ from ansorlite.measure.runner import LocalRunner
 from ansorlite.measure.timing import TimingPolicy
 from ansorlite.search.recorded import record_candidate
 from ansorlite.search.result import TuneResult
-from ansorlite.search.tune import SETTLE_ALONE, Session
+from ansorlite.search.session import Session
+from ansorlite.search.tune_tasks import ALONE
 from ansorlite.space.sketch import Sketch
 from ansorlite.target import Target
 from ansorlite.task import SearchTask
@@ -49,11 +50,12 @@ def programs_at(
     with Session(1, None, progress=False) as session:
         tuner = session.tuner(task)
         for budget in [b for b in budgets if b <= max(asked or 0, len(records))]:
-            tuner.records = list(records[:budget])
-            settled = tuner.settle(*SETTLE_ALONE) if budget < len(records) else None
+            own, rules = records[:budget], ALONE.race
+            more = budget < len(records)
+            settled = tuner.settle(rules.contenders, rules.seconds, own) if more else None
             last = found.best.record if found.best and budget >= len(records) else None
             winner = settled[0] if settled else last
-            ok = sorted((r for r in tuner.records if r.ok), key=lambda r: r.latency_s or 0.0)
+            ok = sorted((r for r in own if r.ok), key=lambda r: r.latency_s or 0.0)
             for r in [winner, *ok] if winner is not None else ok:
                 c = record_candidate(task, space, r)
                 if c is not None:  # and not the plain schedule
@@ -125,7 +127,7 @@ def raced(
             LocalRunner(policy=timing) as runner,
             Session(1, None, progress=False, runner=runner) as session,
         ):
-            session.tuner(task).prepare()
+            session.tuner(task).measuring.prepare()
             heats.append(race(runner, task.workload_key, images, seconds / races))
     return [r.latency_s if r.ok else None for r in pooled(heats)]
 
