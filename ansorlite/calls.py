@@ -13,7 +13,7 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -23,7 +23,7 @@ from ansorlite.errors import ModelError
 from ansorlite.names import brief
 
 Array = npt.NDArray[Any]
-ALIGNMENT = 64
+ALIGNMENT = 64  # bytes: a cache line, and the widest vector register
 HUGE_PAGE = 1 << 21
 HUGE_PAGES_FROM = 1 << 18
 KEPT = 3  # results of one kind whose memory is kept
@@ -99,6 +99,29 @@ class Operand:
         return x
 
 
+def in_order(
+    names: Sequence[str], args: Sequence[npt.ArrayLike], named: Mapping[str, npt.ArrayLike]
+) -> list[npt.ArrayLike]:
+    """The inputs of a network in the order of `names`, from a call's arguments.
+
+    Raises ModelError where a call mixes positions and names, has a wrong number of inputs, an
+    unknown name, or misses one.
+    """
+    if args and named:
+        raise ModelError("give the network's inputs in order or by name, not both")
+    known = ", ".join(map(brief, names))
+    unknown = [n for n in named if n not in names]
+    if unknown:
+        raise ModelError(f"the network has no input {brief(unknown[0])} (it has: {known})")
+    missing = [n for n in names if n not in named] if named else []
+    if missing:
+        raise ModelError(f"no value is given for input {brief(missing[0])}")
+    found = [named[n] for n in names] if named else list(args)
+    if len(found) != len(names):
+        raise ModelError(f"the network takes {len(names)} inputs ({known}), got {len(found)}")
+    return found
+
+
 class Results:
     """Arrays for results of one kind, in memory that is used again when nobody refers to it.
 
@@ -159,6 +182,11 @@ def _renew_locks() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_renew_locks)
+
+
+def aligned_bytes(size_bytes: int) -> int:
+    """`size_bytes` rounded up to a multiple of `ALIGNMENT`."""
+    return -(-size_bytes // ALIGNMENT) * ALIGNMENT
 
 
 def aligned_empty(shape: Sequence[int], dtype: npt.DTypeLike, alignment: int = ALIGNMENT) -> Array:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from ansorlite.cli_paths import folder, writable
+from ansorlite.cli.paths import folder, writable
 from ansorlite.errors import AnsorliteError, UsageError
 from ansorlite.streams import one_line, put, tell
 

@@ -10,16 +10,16 @@ import ctypes
 import os
 import platform
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy.typing as npt
 
-from ansorlite.calls import Array, Operand, Results, address, new_lock
+from ansorlite.calls import Array, Operand, Results, address, in_order, new_lock
 from ansorlite.errors import ModelError
 from ansorlite.manifest import LIBRARY, VALUE, WEIGHTS, Metadata, check_files, read_metadata
-from ansorlite.names import brief
+from ansorlite.names import shown
 
 ARCHITECTURES = {"AMD64": "x86_64", "arm64": "aarch64"}  # other words for the same
 
@@ -70,6 +70,16 @@ class DeployedModule:
         if getattr(self, "_net", None):
             self._library.network_close(self._net)
 
+    def __str__(self) -> str:
+        taken, given = (
+            ", ".join(f"{v['name']}: {v['dtype']}{v['shape']}" for v in self.metadata[ends])
+            for ends in ("inputs", "outputs")
+        )
+        return shown(f"DeployedModule {self._folder}({taken}) -> {given}")
+
+    def __repr__(self) -> str:
+        return f"<{self}>"
+
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy, or what a pickle becomes, is loaded from the same folder."""
         return DeployedModule, (self._folder,)
@@ -90,7 +100,7 @@ class DeployedModule:
         Raises ModelError for a wrong number, shape or dtype of inputs.
         """
         if named or len(args) != len(self._operands):
-            args = tuple(self._ordered(args, named))
+            args = tuple(in_order(self.inputs, args, named))
         given: list[Any] = []
         for w, x in zip(self._operands, args):  # noqa: B905 (a call takes microseconds)
             given.append(x if w.fits(x) else w.read(x))
@@ -104,27 +114,6 @@ class DeployedModule:
                 why = self._library.network_why(self._net)
                 raise ModelError(f"the network cannot run: {why.decode()}")
         return results[0] if len(results) == 1 else tuple(results)
-
-    def _ordered(
-        self, args: Sequence[npt.ArrayLike], named: Mapping[str, npt.ArrayLike]
-    ) -> list[npt.ArrayLike]:
-        names = self.inputs
-        if args and named:
-            raise ModelError("give the network's inputs in order or by name, not both")
-        wrong = [n for n in named if n not in names]
-        if wrong:
-            raise ModelError(
-                f"the network has no input {brief(wrong[0])} (it has: {_listed(names)})"
-            )
-        missing = [n for n in names if n not in named] if named else []
-        if missing:
-            raise ModelError(f"no value is given for input {brief(missing[0])}")
-        found = [named[n] for n in names] if named else list(args)
-        if len(found) != len(names):
-            raise ModelError(
-                f"the network takes {len(names)} inputs ({_listed(names)}), got {len(found)}"
-            )
-        return found
 
 
 def load_module(folder: str | Path) -> DeployedModule:
@@ -221,7 +210,3 @@ def _check_machine(metadata: Mapping[str, Any], path: Path) -> None:
             f"{path} was compiled for {metadata['cpu']}; this CPU lacks {', '.join(missing)}: "
             "compile the network on a machine like this one"
         )
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(brief(n) for n in names)

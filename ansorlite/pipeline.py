@@ -22,7 +22,6 @@ from ansorlite.measure.limits import least_seconds
 from ansorlite.measure.peak import Peak
 from ansorlite.measure.runner import LocalRunner
 from ansorlite.measure.timing import TimingPolicy
-from ansorlite.report.tables import TaskRow, task_table, time_table
 from ansorlite.schedule.lower import lower
 from ansorlite.search.arguments import (
     check_callable,
@@ -33,11 +32,12 @@ from ansorlite.search.arguments import (
 )
 from ansorlite.search.forms import Forms
 from ansorlite.search.objectives import Objective, OverNetworks
-from ansorlite.search.result import TuneResult
+from ansorlite.search.result import TuneResult, why_above_limit
 from ansorlite.search.session import Session, TuneOptions
 from ansorlite.search.task_scheduler import SCHEDULERS
 from ansorlite.search.tune_tasks import WeightedTask, tune_tasks
 from ansorlite.space.plain import plain_state
+from ansorlite.tables import TaskRow, task_table, time_table
 from ansorlite.target import Target
 from ansorlite.task import SearchTask
 
@@ -61,8 +61,16 @@ class NetworkReport:
         for r, w in zip(self.results, self.weights, strict=True):
             latency_s = None if r.best is None else r.best.latency_s
             least_s = None if self.peak is None else least_seconds(r.task, self.peak)
-            out.append(TaskRow(r.task.name, r.task.flop, w, latency_s, r.trials, least_s))
+            above = why_above_limit(r.task)
+            out.append(TaskRow(r.task.name, r.task.flop, w, latency_s, r.trials, least_s, above))
         return tuple(out)
+
+    @property
+    def latency_s(self) -> float | None:
+        """The tasks' latencies times their weights; None while a task has none."""
+        rows = self.rows
+        known = [row.weight * row.latency_s for row in rows if row.latency_s is not None]
+        return sum(known) if rows and len(known) == len(rows) else None
 
     def __str__(self) -> str:
         peak = None if self.peak is None else self.peak.flops_all

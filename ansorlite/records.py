@@ -21,6 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from ansorlite import names
 from ansorlite.errors import LogError, LogWriteError
 from ansorlite.record_fields import (
     CHOSEN,
@@ -34,6 +35,7 @@ from ansorlite.record_fields import (
     load_object,
     shown,
 )
+from ansorlite.units import format_latency
 
 if sys.platform != "win32":
     import fcntl
@@ -89,6 +91,17 @@ class Record:
             put(self, name, operator.index(getattr(self, name)))
         for name in ("timestamp", "build_s", "run_s"):
             put(self, name, float(getattr(self, name)))
+
+    def __str__(self) -> str:
+        values = " ".join(f"{hole}={','.join(map(str, vs))}" for hole, vs in self.holes.items())
+        parts = [
+            f"{self.task_name or self.task} trial {self.trial}: {self.status}",
+            "" if self.latency_s is None else format_latency(self.latency_s),
+            self.error,
+            f"sketch {self.sketch}",
+            values,
+        ]
+        return names.shown(", ".join(part for part in parts if part))
 
     @property
     def ok(self) -> bool:
@@ -175,6 +188,12 @@ class LogContents:
     records: tuple[Record, ...]
     problems: tuple[LogProblem, ...]
     choices: tuple[Record, ...] = ()
+
+    def __str__(self) -> str:
+        tasks = len({(r.task, r.target) for r in self.records})
+        failed = sum(not r.ok for r in self.records)
+        text = f"{len(self.records)} records of {tasks} tasks, {failed} of them failed"
+        return "; ".join(part for part in (text, self.damage) if part)
 
     @property
     def damage(self) -> str:

@@ -33,8 +33,9 @@ void repeat(long n) {
 def ours() -> float:
     """Seconds of a parallel kernel that stores one number a thread."""
     from ansorlite import te
+    from ansorlite.calls import aligned_empty
     from ansorlite.codegen.build import build_program
-    from ansorlite.codegen.loader import aligned_empty, load_image
+    from ansorlite.codegen.loader import load_image
     from ansorlite.schedule.lower import lower
     from ansorlite.schedule.state import State
     from ansorlite.schedule.steps import Annotate

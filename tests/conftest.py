@@ -6,6 +6,7 @@ with `pytest --update-golden`.
 """
 
 import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,6 +22,9 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("ansorlite")
+
+# Tests send SIGHUP to processes that they start, which inherit that nohup has it ignored.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -195,7 +195,7 @@ def test_a_defect_is_one_line_too(
     def broken(*_: object) -> str:
         raise KeyError("surprise")
 
-    monkeypatch.setattr(cli_module.cli_logs, "log", broken)
+    monkeypatch.setattr(cli_module.logs, "_log", broken)
     assert main(["log", "stats", "x"]) == 1
     (told,) = capsys.readouterr().err.splitlines()
     assert told.startswith("ansorlite: KeyError: 'surprise' (test_cli_environment.py:")

@@ -30,13 +30,13 @@ from ansorlite.graph.ir import Graph
 from ansorlite.graph.partition import partition
 from ansorlite.graph.passes import optimize
 from ansorlite.pipeline import auto_schedule, network_tasks
-from ansorlite.report.tables import aligned
-from ansorlite.report.units import format_gflops, format_latency, format_seconds
 from ansorlite.search.forms import Forms
 from ansorlite.search.searchers import searcher
 from ansorlite.search.tune import tune
+from ansorlite.tables import aligned
 from ansorlite.target import Target
 from ansorlite.task import SearchTask
+from ansorlite.units import format_gflops, format_latency, format_seconds
 from ansorlite.workloads import workload
 
 BUDGETS = (16, 64, 100, 200, 400, 1000)

@@ -20,10 +20,10 @@ from ansorlite.bench.ops import machine, paired_ratio, peer_interpreter, take_tu
 from ansorlite.errors import MeasureError, MissingExtra, UsageError
 from ansorlite.files import write_whole
 from ansorlite.graph.contest import random_inputs
-from ansorlite.graph.winograd import relative_error
+from ansorlite.graph.ops.winograd import relative_error
 from ansorlite.measure.peak import measure_peak
-from ansorlite.report.units import format_latency
 from ansorlite.target import Target
+from ansorlite.units import format_latency
 from ansorlite.workloads.networks import NETWORKS, network
 
 SUITE = ("resnet50", "mobilenet_v2", "resnet18_3d", "dcgan", "bert_base")

@@ -24,8 +24,8 @@ from ansorlite.errors import AnsorliteError, MeasureError, UsageError
 from ansorlite.files import write_whole
 from ansorlite.measure.limits import least_seconds
 from ansorlite.measure.peak import Peak, measure_peak
-from ansorlite.report.units import format_latency
 from ansorlite.target import Target
+from ansorlite.units import format_latency
 from ansorlite.workloads import workload
 from ansorlite.workloads.ops import find, operators, parse_case
 

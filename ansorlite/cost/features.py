@@ -1,11 +1,12 @@
 """Features (step `features` of the flow): program with holes + population -> float32[P, S, F].
 
-One row per statement (store) of each candidate, computed for all candidates at once: loop extents,
-index coefficients and counts are expressions over holes and are evaluated on int64[P] columns. A
-filled program gives the same numbers with P = 1. Loops of one iteration change nothing. Groups as
-in the paper (appendix B): computation, buffer access, arithmetic intensity, allocation, outer
-scope; plus what the hardware sees: register tile, vector fill, balance of the parallel grains and
-data moved per cache level. Magnitudes are log2(1 + x), in bytes, elements or executions.
+One row per statement (store) of each candidate, for all candidates at once: loop extents, index
+coefficients and counts are expressions over holes, evaluated on int64[P] columns. A filled program
+gives the same numbers with P = 1. Loops of one iteration do not change any feature. Groups of
+features as in the Ansor paper (appendix B): computation, buffer access, arithmetic intensity,
+allocation, outer scope. Additional features describe the hardware's view: register tile, vector
+fill, balance of the parallel grains, and bytes moved per cache level. Magnitudes are given as
+log2(1 + x), with x in bytes, elements or executions.
 """
 
 from collections import Counter
@@ -30,12 +31,16 @@ from ansorlite.space.legality import tile_shape
 from ansorlite.target import Target
 
 _TESTS = ("compare", "select")
-# What a short last vector costs, by its elements: its powers of two, which partly overlap (fitted).
+# Cost of a partial last vector by its number of elements: the vector is split into powers of two,
+# whose costs partly overlap (fitted exponent).
 _PIECES = np.array([k.bit_count() ** 0.6 for k in range(128)], dtype=np.float64)
 
 
 class FeaturePlan:
-    """What features need of a program, taken from it once: accesses with their coefficients."""
+    """The static part of feature extraction: accesses of a program with their index coefficients.
+
+    Built once per program; calling the plan evaluates the features of a population.
+    """
 
     def __init__(self, program: Program) -> None:
         found = list(stores_under(program.body))
@@ -77,7 +82,10 @@ class FeaturePlan:
         return np.ascontiguousarray(out.transpose(2, 0, 1), dtype=np.float32)
 
     def draft(self, columns: Mapping[str, Any], n: int, target: Target) -> Values:
-        """float64[S, N_FEATURES, n]: what the analytic score needs, magnitudes as they are."""
+        """float64[S, N_FEATURES, n]: features that the analytic score reads, without logarithms.
+
+        Rows of other features are 0.
+        """
         ev = Batch(columns, n)
         out = np.zeros((len(self.statements), N_FEATURES, n))
         for st, rows in zip(self.statements, out, strict=True):
@@ -88,12 +96,16 @@ class FeaturePlan:
 def features(
     program: Program, columns: Mapping[str, Any], n: int, target: Target
 ) -> npt.NDArray[np.float32]:
-    """float32[n, S, N_FEATURES] (see `cost.names`) of a population of one program."""
+    """float32[n, S, N_FEATURES] (names: `cost.names`) of a population of one program.
+
+    `columns` gives int64[n] per hole variable. Example: `features(sketch.program, columns, n,
+    target)`.
+    """
     return FeaturePlan(program)(columns, n, target)
 
 
 def _start(s: Store) -> bool:
-    """Start values of reductions: their cost goes with the reduction."""
+    """True for the initialisation of a reduction, whose cost is part of the reduction's."""
     return isinstance(s.value, Const) and s.combiner is None
 
 
@@ -103,23 +115,24 @@ class _Statement:
     loops: tuple[For, ...]
     accesses: tuple[Access, ...]
     left_out: tuple[LeftOut, ...]
-    asks: bool  # may anything be prefetched?
+    asks: bool  # a prefetch annotation has an effect
 
 
 @dataclass(frozen=True)
 class _Moved:
-    """What a statement does to memory, for a population of n: the ground of its features."""
+    """Memory behaviour of one statement for a population of n; the input of the features."""
 
     st: _Statement
     levels: Levels
     executions: Values
     touched: list[Touched]
-    bytes_at: Values  # [levels + 1, n], of all buffers, by one iteration of each loop
-    lines_at: Values  # the same, of whole cache lines
+    # [levels + 1, n]: bytes touched by one iteration of each loop, all buffers together
+    bytes_at: Values
+    lines_at: Values  # the same in bytes of whole cache lines
 
 
 def _asked(store: Store, loops: Sequence[For], memory: Collection[str]) -> bool:
-    """Does it read anything that a prefetch can ask for (see `ir.prefetch`)?"""
+    """True if the statement reads an operand that can be prefetched (see `ir.prefetch`)."""
     around = [lp for lp in loops if lp.note("prefetch") is not NO_NOTE]
     along = [lp for lp in loops if lp.note("lanes") is not NO_NOTE]
     if not around or not along:
@@ -128,18 +141,20 @@ def _asked(store: Store, loops: Sequence[For], memory: Collection[str]) -> bool:
 
 
 def op_counts(store: Store) -> dict[str, int]:
-    """Operations of one execution by class; a product that a sum takes up is one mad."""
+    """Operations of one execution by class; a product that is summed counts as one mad."""
     return dict.fromkeys(COMPUTE, 0) | dict(store.ops)
 
 
 def _flops(store: Store) -> float:
+    """Floating-point operations of one execution; at least 0.5, so that copies have work."""
     c = op_counts(store)
     return 2.0 * c["mad"] + sum(c[k] for k in ("addsub", "mul", "div", "minmax", "math")) + 0.5
 
 
 def _moved(st: _Statement, ev: Batch, target: Target) -> _Moved:
     levels = Levels([ev(lp.nominal) for lp in st.loops], ev.n)
-    own = (target.l1_bytes, target.l2_bytes)  # the last cache spreads addresses over its sets
+    # conflict misses only in the private caches; a shared last level hashes addresses over its sets
+    own = (target.l1_bytes, target.l2_bytes)
     touched = [touch(a, ev, levels, target.cache_line, own) for a in st.accesses]
     bytes_at, lines_at = (np.zeros((levels.depth + 1, ev.n)) for _ in range(2))
     for t in touched:
@@ -150,7 +165,7 @@ def _moved(st: _Statement, ev: Batch, target: Target) -> _Moved:
 
 
 def _fill(rows: Values, m: _Moved, ev: Batch, target: Target) -> None:
-    """What the analytic score needs, into [N_FEATURES, n]; magnitudes before their logarithm."""
+    """Write the features that the analytic score reads into [N_FEATURES, n], without logarithms."""
     store, levels, executions = m.st.store, m.levels, m.executions
     tested = _tested(m.st, levels, ev)
     for name, c in op_counts(store).items():
@@ -168,16 +183,17 @@ def _fill(rows: Values, m: _Moved, ev: Batch, target: Target) -> None:
 
 
 def _put(rows: Values, first: str, values: Sequence[Values] | Values) -> None:
+    """Write consecutive features, starting at feature `first`."""
     at = AT[first]
     for k, v in enumerate(values):
         rows[at + k] = v
 
 
 def _tested(st: _Statement, levels: Levels, ev: Batch) -> Values:
-    """How often the tests of a statement are made, as a share of its executions.
+    """Evaluations of the conditions of a statement, as a share of its executions.
 
-    A test on loop variables alone is made outside of the innermost loops that it does not move
-    with; loops of a register tile are unrolled and keep no test inside.
+    A condition on loop variables alone is evaluated outside the innermost loops that do not change
+    it; loops of a register tile are unrolled and contain no condition.
     """
     n = levels.n
     guards = _guards(st.store.value)
@@ -190,7 +206,7 @@ def _tested(st: _Statement, levels: Levels, ev: Batch) -> Values:
         for k in range(levels.depth - 1, -1, -1):
             lp, e = st.loops[k], levels.extents[k]
             if lp.var in test.free:
-                if lp.note("lanes") is not NO_NOTE:  # all lanes at once
+                if lp.note("lanes") is not NO_NOTE:  # one evaluation for all lanes
                     share = share / np.maximum(ev(lp.note("lanes")), 1.0)
                 if lp.note("register") is NO_NOTE:
                     inside = inside & ~levels.runs[k]
@@ -202,21 +218,21 @@ def _tested(st: _Statement, levels: Levels, ev: Batch) -> Values:
 
 @lru_cache(maxsize=1 << 12)
 def _guards(value: Expr) -> tuple[tuple[Expr, int], ...]:
-    """The tests of an expression, and how often each of them stands in it."""
+    """The conditions of the selects in an expression, each with its number of occurrences."""
     tests = (e.args[0] for e in exprs(value) if isinstance(e, Op) and e.name == "select")
     return tuple(Counter(tests).items())
 
 
 def _vector_loop(st: _Statement) -> int | None:
-    """The place of the loop that runs in vectors."""
+    """Position of the vector loop; None without one."""
     return next((k for k, lp in enumerate(st.loops) if lp.note("lanes") is not NO_NOTE), None)
 
 
-TRANSPOSED = 0.25  # of a gathered element, where squares are transposed in registers
+TRANSPOSED = 0.25  # cost relative to a gathered element, where squares are transposed in registers
 
 
 def _gathered(m: _Moved, ev: Batch) -> Values:
-    """Elements that vectors collect one by one, since they are not neighbours in memory."""
+    """Vector elements that are loaded one by one because they are not contiguous in memory."""
     st, levels = m.st, m.levels
     total = np.zeros(ev.n)
     at = _vector_loop(st)
@@ -232,7 +248,7 @@ def _gathered(m: _Moved, ev: Batch) -> Values:
             continue
         times = m.executions
         for k, lp in enumerate(st.loops):
-            # loaded once for all rows that share it
+            # loaded once for all rows of the tile that share the element
             if k != at and lp.note("register") is not NO_NOTE:
                 times = times / np.where(t.moves[k], 1.0, np.maximum(extents[k], 1.0))
         square = np.zeros(ev.n, dtype=bool)
@@ -248,9 +264,10 @@ def _gathered(m: _Moved, ev: Batch) -> Values:
 
 
 def _register_loads(m: _Moved, ev: Batch, target: Target) -> Values:
-    """Loads a vector operation of the register tile: what does not move with a loop is shared.
+    """Loads per vector operation of the register tile.
 
-    A vector that lies across two cache lines is loaded twice.
+    Loops that do not change the address of a buffer share its loads. A vector that crosses a cache
+    line counts as two loads.
     """
     tile = [
         (k, lp)
@@ -272,7 +289,7 @@ def _register_loads(m: _Moved, ev: Batch, target: Target) -> Values:
 
 
 def _split(m: _Moved, t: Touched, ev: Batch, target: Target) -> Values | float:
-    """The share of a buffer's vectors that lie across two cache lines."""
+    """Share of a buffer's vector loads that cross a cache line."""
     at = _vector_loop(m.st)
     if at is None:
         return 0.0
@@ -286,6 +303,7 @@ def _split(m: _Moved, t: Touched, ev: Batch, target: Target) -> Values | float:
 
 
 def _loop_features(st: _Statement, ev: Batch, levels: Levels, target: Target) -> list[Values]:
+    """The features from "rows" to "outer_reduction", in the order of `cost.names`."""
     n = ev.n
     rows, vectors, lanes = (
         np.broadcast_to(np.asarray(v, dtype=np.float64), (n,)) for v in tile_shape(st.loops, ev.int)
@@ -293,7 +311,7 @@ def _loop_features(st: _Statement, ev: Batch, levels: Levels, target: Target) ->
     live = rows * vectors + np.minimum(rows, vectors) + 1
     fill, unroll, ahead, stream = np.ones(n), np.zeros(n), np.zeros(n), np.zeros(n)
     grains, inner_k, outer_k = np.ones(n), np.ones(n), np.ones(n)
-    open_run = np.ones(n, dtype=bool)  # still inside the innermost reduction run
+    open_run = np.ones(n, dtype=bool)  # still inside the innermost group of reduction loops
     seen = np.zeros(n, dtype=bool)
     for k in range(levels.depth - 1, -1, -1):
         lp, e, runs = st.loops[k], levels.extents[k], levels.runs[k]
@@ -337,24 +355,25 @@ def _loop_features(st: _Statement, ev: Batch, levels: Levels, target: Target) ->
 
 
 def _vector_operations(extent: Values, width: Values) -> Values:
-    """Vector operations for a row of elements: the last, short vector is made of powers of two."""
+    """Vector operations of a row of elements; a partial last vector is split into powers of two."""
     full = np.floor(extent / width)
     rest = np.minimum((extent - full * width).astype(np.int64), len(_PIECES) - 1)
     return np.maximum(full + _PIECES[rest], 1.0)
 
 
 def _access_features(m: _Moved, serial: Mapping[str, int], target: Target) -> Values:
-    """[MAX_BUFFERS * features, n]: the written buffer first, the others by unique bytes."""
+    """[MAX_BUFFERS * features, n]: the written buffer first, then the others by unique bytes."""
     touched, levels, bytes_at, executions = m.touched, m.levels, m.bytes_at, m.executions
     n = levels.n
     item = np.array([[t.itemsize] for t in touched], dtype=np.float64)
-    elements = np.stack([t.inner[0] for t in touched])  # [buffers, n], as all below
+    elements = np.stack([t.inner[0] for t in touched])  # [buffers, n], like the arrays below
     stride, run = np.stack([t.stride for t in touched]), np.stack([t.run for t in touched])
     line = target.cache_line
     unique, total = elements * item, executions * item
     lines = np.maximum(1.0, executions * np.minimum(1.0, stride * item / line))
     unique_lines = np.maximum(1.0, elements / np.maximum(1.0, np.minimum(run, line / item)))
-    # The innermost loop that does not move the address repeats what the loops inside it touched.
+    # Reuse: the innermost loop that does not move the address repeats the accesses of its inner
+    # loops.
     again = levels.runs[None] & ~np.stack([t.moves for t in touched])
     by_loop = again.any(axis=1)
     level = levels.depth - 1 - again[:, ::-1].argmax(axis=1) if levels.depth else None
@@ -398,15 +417,15 @@ def _access_features(m: _Moved, serial: Mapping[str, int], target: Target) -> Va
 
 
 def _intensity(m: _Moved) -> Values:
-    """Arithmetic intensity against work: FLOP per byte at CURVE even points of log work.
+    """Arithmetic intensity curve: FLOP per byte at CURVE equidistant points of log work.
 
-    Points are (work inside a loop level, work / bytes touched there), inner to outer, joined by
-    straight lines; loops of one iteration add a point twice, which changes nothing.
+    The curve joins the points (work inside a loop level, work / bytes touched inside) from inner to
+    outer levels by straight lines. A loop of one iteration repeats a point and changes nothing.
     """
     levels = m.levels
     per_trip = m.executions * _flops(m.st.store) / np.maximum(levels.inside[0], 1.0)
     work = (per_trip * levels.inside)[::-1]
-    x = np.log2(1.0 + work)  # [points, n], never falls
+    x = np.log2(1.0 + work)  # [points, n], non-decreasing
     y = np.log2(1.0 + work / np.maximum(m.bytes_at[::-1], 1.0))
     at = np.maximum(x[-1], 1e-9) * (np.arange(1, CURVE + 1)[:, None] / CURVE)
     right = np.minimum((x[None] < at[:, None]).sum(axis=1), len(x) - 1)
@@ -418,7 +437,7 @@ def _intensity(m: _Moved) -> Values:
 
 
 def _allocation(m: _Moved, buffers: Mapping[str, Buffer], ev: Batch) -> list[Values]:
-    """Size of the local buffer that the statement fills, and how often it is filled anew."""
+    """Bytes of the local buffer that is filled, bytes in total, fills, executions per fill."""
     b = buffers.get(m.st.store.buffer)
     if b is None or b.scope == "global":
         return []
@@ -435,10 +454,11 @@ def _allocation(m: _Moved, buffers: Mapping[str, Buffer], ev: Batch) -> list[Val
 
 
 def _moved_beyond(k: int, cache: int, m: _Moved) -> Values:
-    """Bytes that cross into cache k: of the outermost loop body that fits, whatever moved since.
+    """Bytes transferred into cache level k: traffic of the outermost loop body that fits the cache.
 
-    A buffer whose lines crowd on a few sets is refilled more often than the others. One that the
-    loops right around the body do not move stays, for its lines are used again before others.
+    A buffer whose lines conflict in few sets fits less often than the others. A buffer that does
+    not change with the loops directly around the body stays in the cache, because its lines are
+    reused before the lines of other buffers.
     """
     levels = m.levels
     total = np.zeros(levels.n)

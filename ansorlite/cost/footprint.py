@@ -1,8 +1,8 @@
-"""Which memory a statement touches, for a whole population at once: the ground of the features.
+"""Memory footprint of a statement for a whole population at once; the base of the features.
 
-In: a store with its loops, and hole columns as int64[P]. Out: `Touched` per buffer: elements
-touched inside of each loop level, strides and contiguous runs, as float64[P]. Index coefficients
-are taken from the program once (`Access`), their values evaluated per population (`Batch`).
+In: a store with its loops, and hole columns as int64[P]. Out: a `Touched` per buffer: elements
+touched inside each loop level, strides and contiguous runs, as float64[P]. Index coefficients are
+extracted from the program once (`Access`) and evaluated per population (`Batch`).
 """
 
 import math
@@ -21,11 +21,11 @@ from ansorlite.ir.traverse import loads
 
 Values = npt.NDArray[np.float64]
 T = TypeVar("T", bound=np.generic)
-WAYS = 8  # of the caches of a core, as with most
+WAYS = 8  # associativity of the private caches (typical value)
 
 
 class Batch:
-    """Expressions as float64[n]."""
+    """Evaluates expressions over hole columns as float64[n], memoised."""
 
     def __init__(self, columns: Mapping[str, Any], n: int) -> None:
         self.int = Evaluator(columns)
@@ -40,6 +40,7 @@ class Batch:
         return known
 
     def product(self, factors: tuple[Expr, ...]) -> Values:
+        """float64[n]: the product of the factors."""
         out = np.ones(self.n)
         for f in factors:
             out = out * self(f)
@@ -50,7 +51,7 @@ class Batch:
 class Access:
     """All accesses of one statement to one buffer.
 
-    `moves[level]` lists (dimension, coefficients) of the loops that change the address; no
+    `moves[level]` lists (dimension, coefficients) for the loop of that level; an empty tuple of
     coefficients means that the index is not affine in the loop variable.
     """
 
@@ -61,25 +62,25 @@ class Access:
 
     @cached_property
     def moving(self) -> list[int]:
-        """The levels whose loops change the address, innermost first."""
+        """Levels whose loops change the address, innermost first."""
         return [k for k in reversed(range(len(self.moves))) if self.moves[k]]
 
     @cached_property
     def moving_inside(self) -> npt.NDArray[np.intp]:
-        """How many of these there are inside of each level, which [levels + 1] are."""
+        """intp[levels + 1]: number of moving loops inside each level."""
         each = [bool(found) for found in self.moves]
         return np.array([sum(each[k:]) for k in range(len(each) + 1)], dtype=np.intp)
 
     @cached_property
     def dims(self) -> list[int]:
-        """The dimensions in which it changes."""
+        """The dimensions whose indices change in some loop."""
         return sorted({d for found in self.moves for d, _ in found})
 
 
 def accesses(
     store: Store, loops: tuple[For, ...], buffers: Mapping[str, Buffer]
 ) -> tuple[Access, ...]:
-    """The written buffer first, then the others in order of appearance."""
+    """One `Access` per buffer: the written buffer first, then the others in order of appearance."""
     indices: dict[str, list[tuple[Expr, ...]]] = {store.buffer: [store.indices]}
     for x in dict.fromkeys(loads(store.value)):
         indices.setdefault(x.tensor, [])
@@ -99,6 +100,7 @@ def accesses(
 
 
 def _moves(indices: list[tuple[Expr, ...]], var: str) -> tuple[tuple[int, tuple[Expr, ...]], ...]:
+    """(dimension, distinct coefficients) of the dimensions whose indices depend on `var`."""
     out = []
     for d in range(len(indices[0])):
         coefs: list[Expr] = []
@@ -117,9 +119,9 @@ def _moves(indices: list[tuple[Expr, ...]], var: str) -> tuple[tuple[int, tuple[
 class Levels:
     """The loops around a statement, outermost first, for a population of n.
 
-    `extents`, `steps` (iterations but for the first), `runs` (more than one iteration) and
-    `innermost` (runs, and none inside of it does) are [loops, n]; `inside[l]` and `outside[l]`,
-    [loops + 1, n], are the iterations of loops l and deeper, and of the loops before l.
+    [loops, n]: `extents`; `steps` (iterations after the first); `runs` (more than one iteration);
+    `innermost` (runs, and no inner loop runs). [loops + 1, n]: `inside[l]`, iterations of loops l
+    and deeper; `outside[l]`, iterations of the loops before l.
     """
 
     def __init__(self, extents: list[Values], n: int) -> None:
@@ -128,7 +130,8 @@ class Levels:
         self.extents = np.array(extents, dtype=np.float64).reshape(self.depth, n)
         self.steps = self.extents - 1
         self.runs = self.extents > 1
-        # Level by level: numpy's accumulations along the first axis are several times slower.
+        # Level by level, because numpy's accumulations along the first axis are several times
+        # slower.
         self.inside, self.outside = np.ones((2, self.depth + 1, n))
         self.innermost = self.runs.copy()
         deeper = np.zeros(n, dtype=bool)
@@ -140,7 +143,7 @@ class Levels:
             deeper |= self.runs[k]
 
     def at(self, values: npt.NDArray[T], level: npt.NDArray[np.integer]) -> npt.NDArray[T]:
-        """values[level[..., n], n] of [levels, n]."""
+        """values[level[..., n], n] for values of shape [levels, n]."""
         place = np.multiply(level, self.n, dtype=np.intp)
         place += self._column
         picked: npt.NDArray[T] = values.reshape(-1).take(place)
@@ -149,16 +152,17 @@ class Levels:
 
 @dataclass
 class Touched:
-    """One buffer under one statement: elements touched inside of each loop level.
+    """Footprint of one buffer under one statement; arrays are [levels, n] or [n].
 
-    `inner[l]`: elements touched by loops l and deeper (l = number of loops: one execution);
-    `moves[l]`: loop l changes the address; `around[l]`: number of loops around level l, but for
-    for those right around it that do not; `steps[l]`: by how many elements, 0 if it does not run;
-    `stride`: elements between neighbours in the innermost loop that runs; `run`: contiguous
-    elements in the innermost dimension. `lines[l]`: bytes of the cache lines that hold them;
-    `crowded[c][l]`: the same for cache c, or more, if they fall on so few of its sets that it would
-    have to be that large to hold them. Arrays are [levels, n] or
-    [n].
+    - `inner[l]`: elements touched by loops l and deeper (l = number of loops: one execution)
+    - `moves[l]`: loop l changes the address; `steps[l]`: stride of loop l in elements, 0 if the
+      loop has one iteration
+    - `around[l]`: number of loops outside level l, without the directly surrounding loops that do
+      not change the address
+    - `stride`: stride in elements of the innermost loop that runs; `run`: contiguous elements in
+      the innermost dimension
+    - `lines[l]`: bytes of the cache lines touched; `crowded[c][l]`: the same for cache c, or the
+      larger capacity that cache c would need where the lines fall into few of its sets
     """
 
     buffer: Buffer
@@ -178,7 +182,10 @@ class Touched:
 def touch(
     access: Access, ev: Batch, levels: Levels, line: int = 64, caches: tuple[int, ...] = ()
 ) -> Touched:
-    """`line`: bytes of a cache line; `caches`: bytes of those whose sets may be crowded."""
+    """The footprint of an access.
+
+    `line`: bytes of a cache line; `caches`: bytes of the caches that are checked for set conflicts.
+    """
     buffer, n = access.buffer, ev.n
     shape = [float(e.value) if isinstance(e, Const) else ev(e) for e in buffer.shape]
     rank = len(shape)
@@ -187,14 +194,16 @@ def touch(
         strides[d] = strides[d + 1] * shape[d + 1]
     most = [np.maximum(shape[d], 1.0) for d in range(rank)]
     size_bytes = np.dtype(buffer.dtype).itemsize
-    # What follows has a place a loop that changes the address, and is spread over the levels last.
+    # Arrays below have one entry per moving loop; at the end the entries are expanded to all
+    # levels.
     moving, inside = access.moving, access.moving_inside
     runs, trips, moved = levels.runs[moving], levels.steps[moving], levels.runs[moving]
-    spreads = np.ones((len(moving) + 1, rank, n))  # extents touched, by dimension
+    spreads = np.ones((len(moving) + 1, rank, n))  # extent touched in each dimension
     step = np.zeros((len(moving), n))
     for j, level in enumerate(moving):
         np.copyto(spreads[j + 1], spreads[j])
-        known, may = False, np.zeros(n, dtype=bool)  # is it certain to move the address?
+        # known: the loop changes the address for every candidate; may: for these candidates
+        known, may = False, np.zeros(n, dtype=bool)
         for d, coefs in access.moves[level]:
             own = spreads[j + 1, d]
             if not coefs:
@@ -241,7 +250,7 @@ def touch(
 
 
 def _size(coefficients: tuple[Expr, ...], ev: Batch) -> Values | float:
-    """The largest of some coefficients' sizes; a number where they are."""
+    """The largest absolute value of the coefficients; a number if all are constants."""
     first, *others = (
         abs(float(c.value)) if isinstance(c, Const) else np.abs(ev(c)) for c in coefficients
     )
@@ -274,17 +283,17 @@ def _lines(
         for d in outer:
             cover *= np.minimum(spreads[:, d], _places(strides[d] * itemsize, way))
             np.minimum(cover, way, out=cover)
-        deep = lines / cover  # lines in the fullest sets
+        deep = lines / cover  # lines per set in the fullest sets
         crowded.append(np.where(deep > WAYS, deep * way, lines))
     return lines, crowded
 
 
 def _places(stride: Values | float, way: int) -> Values | float:
-    """How many places of a way of a cache multiples of a stride (both in bytes) fall on."""
+    """Number of distinct offsets in a cache way of multiples of a stride (both in bytes)."""
     if isinstance(stride, float):
         return way / math.gcd(int(stride), way)
     size = stride.astype(np.int64)
-    # a remainder is a division; caches whose ways are powers of two need none
+    # a bit mask is faster than the remainder where the way size is a power of two
     rest = size & (way - 1) if way & (way - 1) == 0 else size % way
     return _places_by_rest(way).take(rest)
 

@@ -1,9 +1,9 @@
-"""Is a text trees as LightGBM writes them? LightGBM itself believes what it reads.
+"""Validation of trees in LightGBM's text format; LightGBM itself does not validate its input.
 
-In: the text of a saved booster, which is data. Out: nothing, or ValueError that names the tree and
-the line: sizes and numbers of children and features are checked here, since those that are wrong
-would make the library read memory that is not its own, or walk in a circle. Categorical and linear
-trees are not made by this project, and are refused.
+In: the text of a saved booster, which is untrusted data. Out: nothing, or a ValueError that names
+the tree and the line. Sizes and numbers of children and features are checked, because wrong values
+would make LightGBM read outside its arrays or loop forever. Categorical and linear trees, which
+this project never writes, are rejected.
 """
 
 import math
@@ -21,7 +21,7 @@ _KNOWN = {*_LEAVES, *_NODES, *_COUNTS, "Tree", "num_leaves", "num_cat", "is_line
 
 
 def check_trees(text: str) -> None:
-    """Raise ValueError unless these are trees that can be walked."""
+    """Raise ValueError unless the text holds well-formed trees."""
     if not text.isascii() or "\0" in text or not text.startswith("tree\n"):
         raise ValueError("it does not begin as trees do")
     head, mark, _ = text.partition("\n\n")
@@ -47,6 +47,7 @@ def check_trees(text: str) -> None:
 
 
 def _check_tree(k: int, fields: dict[str, str], features: int) -> None:
+    """ValueError unless the fields of tree k describe a binary tree over `features` features."""
     where = f"tree {k}"
     if fields.get("Tree") != str(k) or not set(fields) <= _KNOWN:
         raise ValueError(f"{where} is not called so, or has odd lines")
@@ -72,7 +73,7 @@ def _check_tree(k: int, fields: dict[str, str], features: int) -> None:
         raise ValueError(f"{where} asks for a feature beyond {features}")
     if any(not 0 <= d < 16 or d % 2 for d in decision):
         raise ValueError(f"{where} decides in an unknown way")
-    # Every node and leaf is the child of one node, and comes after that node.
+    # Every node and leaf is the child of exactly one node and has a larger index than that node.
     pairs = zip(left, right, strict=True)
     children = [(child, node) for node, both in enumerate(pairs) for child in both]
     wanted = [*range(-leaves, 0), *range(1, nodes)] if nodes else []
@@ -81,6 +82,7 @@ def _check_tree(k: int, fields: dict[str, str], features: int) -> None:
 
 
 def _fields(text: str, where: str) -> dict[str, str]:
+    """Fields by name of the lines `name=value`; ValueError for a duplicate."""
     lines = [line.partition("=") for line in text.splitlines() if line]
     fields = {name: value for name, _, value in lines}
     if len(fields) < len(lines):
@@ -89,6 +91,7 @@ def _fields(text: str, where: str) -> dict[str, str]:
 
 
 def _integers(text: str, where: str, count: int | None = None) -> list[int]:
+    """The integers of a line; ValueError for other text or another count."""
     words = text.split()
     if not all(re.fullmatch(r"-?[0-9]{1,9}", w) for w in words):
         raise ValueError(f"{where} is not of integers")
@@ -96,6 +99,7 @@ def _integers(text: str, where: str, count: int | None = None) -> list[int]:
 
 
 def _numbers(text: str, where: str, count: int) -> None:
+    """ValueError unless the line has `count` finite numbers."""
     for word in _counted(text.split(), where, count):
         if not math.isfinite(float(word)):
             raise ValueError(f"{where} is not finite")

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import ansorlite
+from ansorlite.calls import ALIGNMENT, aligned_bytes
 from ansorlite.codegen.compile import compile_module
 from ansorlite.codegen.threads import serial_ir, threads_ir
 from ansorlite.deployed import cpu_flags
@@ -45,7 +46,6 @@ from ansorlite.target import Target
 if TYPE_CHECKING:
     from ansorlite.graph.module import CompiledModule
 
-ALIGN = 64
 CHUNK = 1 << 20  # bytes of weights that are written at a time
 SYMBOL = "ansorlite_kernel"
 SOURCE_FORM = Path(__file__).with_name("network.c.in")
@@ -130,8 +130,8 @@ class _Layout:
         for array in memory.constants:
             self.weights.append((at, array))
             self._offsets[int(array.ctypes.data)] = at
-            at += -(-array.nbytes // ALIGN) * ALIGN
-        self.weights_bytes = max(at, ALIGN)
+            at += aligned_bytes(array.nbytes)
+        self.weights_bytes = max(at, ALIGNMENT)
         self.checksum = 0  # of the weights, when they are written
         self.links, self.results, self.checks = memory.links, memory.results, memory.checks
         given = {(link.call, link.slot) for link in memory.links}
@@ -141,13 +141,13 @@ class _Layout:
         ]
 
     def blocks(self) -> Iterator[Any]:
-        """All weights in order, in blocks of bytes that are multiples of `ALIGN`."""
+        """All weights in order, in blocks of bytes that are multiples of `ALIGNMENT`."""
         for _, array in self.weights:
             flat = array.reshape(-1).view(np.uint8)
             for at in range(0, flat.size, CHUNK):
                 yield _padded(flat[at : at + CHUNK])
         if not any(array.nbytes for _, array in self.weights):
-            yield np.zeros(ALIGN, np.uint8)
+            yield np.zeros(ALIGNMENT, np.uint8)
 
     def place(self, address: int) -> tuple[str, int]:
         if address in self._offsets:
@@ -159,7 +159,7 @@ class _Layout:
 
 
 def _padded(block: Any) -> Any:
-    short = -block.size % ALIGN
+    short = -block.size % ALIGNMENT
     return np.concatenate([block, np.zeros(short, np.uint8)]) if short else block
 
 

@@ -19,6 +19,7 @@ from ansorlite.calls import (
     Operand,
     Results,
     address,
+    in_order,
     new_lock,
     resident_copy,
     resident_empty,
@@ -26,14 +27,14 @@ from ansorlite.calls import (
 from ansorlite.codegen.image import KernelImage, Param
 from ansorlite.codegen.kernel import derive
 from ansorlite.codegen.loader import CallSequence, load_image
-from ansorlite.errors import ModelError
 from ansorlite.graph.indices import IndexCheck
 from ansorlite.graph.ir import Graph
 from ansorlite.graph.memory import Lifetime, plan_arena
 from ansorlite.graph.partition import Partition, Subgraph, tasks
 from ansorlite.ir.layout import Layout
-from ansorlite.names import brief
+from ansorlite.names import shown
 from ansorlite.target import Target
+from ansorlite.units import format_flop
 
 
 @dataclass(frozen=True)
@@ -104,6 +105,17 @@ class CompiledModule:
         self.partition = parts
         self._link()
         self.partition = _without_weights(parts)
+
+    def __str__(self) -> str:
+        graph, parts = self.partition.graph, self.partition
+        taken = ", ".join(f"{v}: {graph.types[v]}" for v in graph.inputs)
+        given = ", ".join(f"{v}: {graph.types[v]}" for v in graph.outputs)
+        count = f"{len(parts.subgraphs)} calls of {len(self.images)} kernels"
+        flop = format_flop(parts.flop)
+        return shown(f"{type(self).__name__} {graph.name}({taken}) -> {given}: {count}, {flop}")
+
+    def __repr__(self) -> str:
+        return f"<{self}>"
 
     def __getstate__(self) -> dict[str, Any]:
         kept = ("images", "partition", "_constants", "_constant_names", "_forms")
@@ -277,7 +289,9 @@ class CompiledModule:
         what they index.
         """
         with self._lock:
-            given, results = self._bind(_ordered(self.partition.graph.inputs, args, named))
+            if named or len(args) != len(self._operands):
+                args = tuple(in_order(self.partition.graph.inputs, args, named))
+            given, results = self._bind(args)
             for c, k in self._input_checks:
                 c.check(given[k])
             self._sequence.run()
@@ -290,11 +304,6 @@ class CompiledModule:
 
     def _bind(self, args: Sequence[npt.ArrayLike]) -> tuple[list[Any], list[Array]]:
         """Let the kernels read these arrays: (they, as read; arrays that results go to)."""
-        if len(args) != len(self._operands):
-            names = ", ".join(brief(w.name) for w in self._operands)
-            raise ModelError(
-                f"the network takes {len(self._operands)} inputs ({names}), got {len(args)}"
-            )
         given = []
         for w, x, places in zip(self._operands, args, self._reads):  # noqa: B905 (microseconds)
             if not w.fits(x):
@@ -408,19 +417,3 @@ def _without_weights(parts: Partition) -> Partition:
     returned = {parts.aliases.get(v, v) for v in parts.graph.outputs}
     kept = {v: x for v, x in parts.graph.constants.items() if v in returned}
     return replace(parts, graph=replace(parts.graph, constants=kept))
-
-
-def _ordered(
-    names: Sequence[str], args: Sequence[npt.ArrayLike], named: Mapping[str, npt.ArrayLike]
-) -> list[npt.ArrayLike]:
-    if args and named:
-        raise ModelError("give the network's inputs in order or by name, not both")
-    if not named:
-        return list(args)
-    unknown = [n for n in named if n not in names]
-    if unknown:
-        raise ModelError(f"the network has no input {unknown[0]} (it has: {', '.join(names)})")
-    missing = [n for n in names if n not in named]
-    if missing:
-        raise ModelError(f"no value is given for input {missing[0]}")
-    return [named[n] for n in names]

@@ -21,7 +21,7 @@ from ansorlite.graph.ir import Graph, check_inputs
 from ansorlite.graph.lower import Lowered, lower, other_forms
 from ansorlite.graph.types import Array
 from ansorlite.names import shown
-from ansorlite.te.dag import ComputeDAG, shape_of
+from ansorlite.te.dag import ComputeDAG
 from ansorlite.te.tensor import Operation
 
 
@@ -112,7 +112,7 @@ class Partition:
                 for form in s.forms:
                     ops: list[Operation] = [*form.dag.inputs, *form.dag.outputs]
                     for v, op in zip((*form.inputs, *outputs), ops, strict=True):
-                        if math.prod(shape_of(op)) != self.graph.types[v].size:
+                        if math.prod(op.shape) != self.graph.types[v].size:
                             raise ModelError(f"{s.name}: {op.name} is no view of {v}")
             ready.update(outputs)
         _ = self.checks  # constant indices
@@ -176,7 +176,7 @@ def evaluate_partition(
             values[s.result] = values[s.source].reshape(graph.types[s.result].shape)
             continue
         operands = {
-            op.name: np.ascontiguousarray(values[v]).reshape(shape_of(op))
+            op.name: np.ascontiguousarray(values[v]).reshape(op.shape)
             for op, v in zip(s.dag.inputs, s.inputs, strict=True)
         }
         results = s.dag.evaluate(operands)

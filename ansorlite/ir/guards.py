@@ -1,9 +1,10 @@
-"""Terms of a reduction that a test makes nothing: the loops under the test are left out.
+"""Loop guards of reductions: iterations whose summand is the identity are skipped.
 
 `for k: for j in tile: acc[j] += select(lo <= i + k, x[i + k - lo], 0) * w[k, j]` multiplies zeros
-where a window reaches past the edge. The test does not move with the tile, so it is made once:
-`for k: if lo <= i + k: for j in tile: acc[j] += x[i + k - lo] * w[k, j]`. The zero of a test is
-nothing, whatever the other factor, see `codegen.zeros`.
+where a window crosses the border. The condition does not depend on the tile, so it is tested once:
+`for k: if lo <= i + k: for j in tile: acc[j] += x[i + k - lo] * w[k, j]`. A zero selected by a
+condition annihilates the product whatever the other factor, even infinity or NaN, see
+`codegen.zeros`.
 """
 
 from collections.abc import Sequence
@@ -17,9 +18,9 @@ from ansorlite.ir.traverse import loads, transform
 
 @dataclass(frozen=True)
 class Guarded:
-    """A reduction's store without the tests, and the tests by the loop around which they are made.
+    """A reduction's store without its conditions, and the conditions by the place of their test.
 
-    `tests[k]` stand inside the k-th of the reduction loops, `outside` before all of them.
+    `tests[k]` are tested inside the k-th reduction loop, `outside` before all reduction loops.
     """
 
     store: Store
@@ -28,9 +29,10 @@ class Guarded:
 
 
 def guarded(store: Store, reduces: Sequence[For], tile: Sequence[For]) -> Guarded:
-    """Take the tests out of a reduction's store that leave out more than one step of its tile.
+    """The store without those conditions that are tested outside the tile and its reduction.
 
-    Others stay where they are: there it is faster to read zeros than to branch.
+    A condition is hoisted if it depends neither on the tile nor on the innermost reduction loop.
+    Other conditions stay in the store: inside the tile, reading zeros is faster than branching.
     """
     nothing = Guarded(store, (), tuple(() for _ in reduces))
     if not store.combiner:
@@ -49,12 +51,12 @@ def guarded(store: Store, reduces: Sequence[For], tile: Sequence[For]) -> Guarde
 
 
 def under(tests: Sequence[Expr], body: Stmt) -> Stmt:
-    """`body`, where all the tests hold."""
+    """`body`, executed only if all conditions hold."""
     return If(logic("and", tests), body) if tests else body
 
 
 def needed(e: Expr, combiner: str) -> list[Expr]:
-    """Tests on loop variables without which a term leaves what it is combined with as it was."""
+    """Conditions on loop variables that make a summand the identity where they fail."""
     out: list[Expr] = []
     stack = [e]
     while stack:
@@ -72,6 +74,8 @@ def needed(e: Expr, combiner: str) -> list[Expr]:
 
 
 def _drop(e: Expr, tests: frozenset[Expr]) -> Expr:
+    """The expression with these conditions removed from its selects."""
+
     def bare(x: Op) -> Expr:
         if x.name != "select":
             return x

@@ -1,17 +1,17 @@
-"""Specialisation of concrete programs: the one pass that duplicates code, visible and printable.
+"""Specialisation of concrete programs: the one pass that duplicates code, visible in print.
 
 In: a tidied `Program` with annotations. Out: a `Program` whose loops carry marks (serial, parallel,
-vector, unroll; the last two with constant extents) and whose register tiles accumulate in
-register-scope buffers. Its parts, each a rewrite:
+vector, unroll, ...; vector and unroll loops have constant extents) and whose register tiles
+accumulate in register buffers. The rewrites:
 
-- bodies:     a register loop `range(min(t, N - base))` -> `if full: range(t) else: range(N mod t)`;
-- register:   `for k: for s in tile: C[s] += e` -> `acc = C; for k: for s: acc[s] += e; C = acc`;
-- vectors:    `for j in range(e)` with lanes V -> vectors of V, then one vector of the remainder;
-- guards:     terms that a test outside of the tile makes nothing are left out, see `ir.guards`;
-- rows:       copies and pads of rows shorter than a vector -> longer rows, see `ir.collapse`;
-- transposes: a copy that reads along k and stores along j -> squares of V by V, see `ir.copies`;
-- prefetches: what a tile's vectors read some iterations later, see `ir.prefetch`;
-- horizontal: a reduction loop with lanes V -> V partial accumulators, combined afterwards.
+- bodies: a register loop `range(min(t, N - base))` -> `if full: range(t) else: range(N mod t)`
+- register: `for k: for s in tile: C[s] += e` -> `acc = C; for k: for s: acc[s] += e; C = acc`
+- vectors: `for j in range(e)` with lanes V -> vectors of V, then one vector of the remainder
+- guards: iterations whose summand is zero by a condition outside the tile -> skipped (`ir.guards`)
+- rows: copies and pads of rows shorter than a vector -> longer rows (`ir.collapse`)
+- transposes: a copy that reads along k and stores along j -> V x V squares (`ir.copies`)
+- prefetches: operands of a tile's vectors some iterations ahead (`ir.prefetch`)
+- horizontal: a reduction loop with lanes V -> V partial accumulators, combined afterwards
 """
 
 import math
@@ -49,24 +49,25 @@ from ansorlite.ir.tiles import (
 )
 from ansorlite.ir.traverse import substitute
 
-MAX_TILE_VECTORS = 64  # larger register tiles stay loops
-PARTIAL_VECTORS = 4  # vectors of partial sums in a horizontal reduction
+MAX_TILE_VECTORS = 64  # largest register tile, in vectors; larger tiles stay loops
+PARTIAL_VECTORS = 4  # vectors of partial results in a horizontal reduction
 
 
 def specialize(p: Program) -> Program:
-    """The program as code generation sees it; input must be concrete and tidied."""
+    """The program that code generation compiles; the input must be concrete and tidied."""
     return replace(p, body=_Specializer(p).visit(p.body))
 
 
 @dataclass
 class _Chain:
-    """A perfect nest: loops outermost first around one store."""
+    """A perfect nest: loops around one store, outermost first."""
 
     loops: list[For]
     store: Store
 
 
 def _chain(s: Stmt) -> _Chain | None:
+    """The perfect nest of a statement; None if the nest is imperfect."""
     loops: list[For] = []
     while isinstance(s, For):
         loops.append(s)
@@ -112,9 +113,9 @@ class _Specializer:
         return block(out)
 
     def _fold_start(self, start: Stmt, nest: Stmt | None) -> Stmt | None:
-        """Start values followed by the whole reduction of each: they start in registers.
+        """Initialisation, then reduction -> reduction with accumulators initialised in registers.
 
-        Both nests run over the same elements in the same order: loops, then a tile.
+        Condition: both nests run over the same elements in the same order. None otherwise.
         """
         first, second = _chain(start), _chain(nest) if nest is not None else None
         if first is None or second is None or first.store.combiner or not second.loops:
@@ -155,7 +156,7 @@ class _Specializer:
         return replace(s, body=self.visit(s.body), mark=mark, notes=())
 
     def _nest(self, chain: _Chain, top: int, first: int, start: Const | None) -> Stmt:
-        """Loops before `top` stay; those from `top` reduce, those from `first` are the tile."""
+        """An annotated nest: loops from `top` reduce, loops from `first` are the register tile."""
         loops, store = chain.loops, chain.store
         if top == first > 0 and len(loops) == first + 1:
             across, lp = loops[first - 1], loops[first]
@@ -164,7 +165,7 @@ class _Specializer:
         reduces = [lp for k, lp in enumerate(loops) if top <= k < first or (lp.reduce and k >= top)]
         tile = [lp for lp in loops[first:] if not lp.reduce]
         if isinstance(store.value, Const) or (store.combiner and start is None):
-            tile = [_through_caches(lp) for lp in tile]  # it is soon read again
+            tile = [_through_caches(lp) for lp in tile]  # the result is read again soon
         if tile:
             body = self._bodies(reduces, tile, store, start)
         else:
@@ -179,7 +180,7 @@ class _Specializer:
     def _bodies(
         self, reduces: list[For], tile: list[For], store: Store, start: Const | None
     ) -> Stmt:
-        """One body per full/tail combination of the clamped loops of the tile."""
+        """One body per combination of full and tail extents of the clamped tile loops."""
         for k, lp in enumerate(tile):
             if isinstance(lp.extent, Const):
                 continue
@@ -200,7 +201,7 @@ class _Specializer:
     def _dynamic(
         self, reduces: list[For], tile: list[For], store: Store, start: Const | None
     ) -> Stmt:
-        """Extents only known at run time: accumulate in memory, vectors then single elements."""
+        """A tile with run-time extents: accumulates in memory, full vectors, then scalars."""
         lanes_at = next((k for k, lp in enumerate(tile) if lanes_of(lp) > 1), None)
         nests: list[Stmt] = []
         if start is not None:
@@ -244,6 +245,7 @@ class _Specializer:
     # ---- register tiles -------------------------------------------------------------------------
 
     def _tile(self, reduces: list[For], tile: list[For], store: Store, start: Const | None) -> Stmt:
+        """The code of a tile with constant extents."""
         sizes = [extent_of(lp) for lp in tile]
         vectors = math.prod(
             -(-n // max(1, lanes_of(lp))) for n, lp in zip(sizes, tile, strict=True)
@@ -269,7 +271,7 @@ class _Specializer:
         mark: Mark,
         around: Sequence[For] = (),
     ) -> Stmt:
-        """The vectors (first index, count, width) of a loop; `around` each of them these loops."""
+        """The vectors (first index, count, width) of a loop, each inside the loops `around`."""
         first, count, width = piece
         group, vec = self._var(lp, "o"), self._var(lp, "v")
         index = add(add(mul(group, width) if count > 1 else Const(0), vec), first)
@@ -284,7 +286,7 @@ class _Specializer:
         return body
 
     def _transposed(self, across: For, along: For, store: Store) -> Stmt:
-        """Squares of lanes by lanes; what is left at both ends is copied row by row."""
+        """Squares of lanes x lanes; the remainders at both ends are copied row by row."""
         lanes = lanes_of(along)
         rows: list[Stmt] = []
         for first, count, width in pieces_of(extent_of(across), lanes):
@@ -306,7 +308,7 @@ class _Specializer:
     def _strips(
         self, reduces: list[For], tile: list[For], store: Store, start: Const | None, vectors: int
     ) -> Stmt:
-        """A tile that is no register tile: strips of one vector, each with its accumulator."""
+        """A tile too large for registers: strips of one vector, each with its own accumulator."""
         at = next((k for k, lp in enumerate(tile) if lanes_of(lp) > 1), None)
         if at is None:
             body = self._accumulate(reduces, [], store, start, 1)
@@ -339,6 +341,9 @@ class _Specializer:
         start: Const | None,
         vectors: int,
     ) -> Stmt:
+        """rewrite: `for k: for s in tile: C[s] += e` -> load or initialise acc, reduce into acc,
+        store acc.
+        """
         dtype = self.dtypes[store.buffer]
         shape = tuple(Const(whole_vectors(lp)) for lp in tile) or (Const(1),)
         self.fresh += 1
@@ -365,10 +370,11 @@ class _Specializer:
     def _reduce_loop(
         self, lp: For, body: Stmt, copies: int, nested: bool
     ) -> tuple[Stmt, int, bool]:
-        """The loop, unrolled as far as its limit on copies of vectors goes.
+        """The reduction loop, unrolled as far as its limit on copies of vectors allows.
 
-        `nested` tells that all reductions inside are unrolled; without it only loops that are
-        always unrolled are. Returns the loop, the copies in it, and `nested` for the loop around.
+        `nested` is True if all inner reductions are unrolled; otherwise only loops that are always
+        unrolled are. Returns the loop, the number of copies in the loop, and `nested` for the
+        surrounding loop.
         """
         limit = lp.note("unroll")
         allowed = int(limit.value) // max(1, copies) if isinstance(limit, Const) else 0
@@ -381,7 +387,7 @@ class _Specializer:
             unrolled = replace(lp, body=body, mark="unroll", notes=())
             return unrolled, copies * max(1, int(n.value)), True
         factor = max(d for d in range(1, allowed + 1) if n.value % d == 0)
-        if 2 * factor <= allowed:  # what is left over is unrolled too, behind the loop
+        if 2 * factor <= allowed:  # the remainder is unrolled too, after the loop
             factor = allowed
         trips, rest = divmod(int(n.value), factor)
         outer, inner = self._var(lp, "o"), self._var(lp, "u")
@@ -394,15 +400,15 @@ class _Specializer:
         return block(parts), copies * factor, False
 
     def _copies(self, lp: For, body: Stmt, var: Var, index: Expr, n: int) -> Stmt:
-        """The body n times, with `index`, which moves with `var`, for the loop's variable."""
+        """The body `n` times, with the loop variable replaced by `index`, a function of `var`."""
         body = map_exprs(body, lambda e: substitute(e, {lp.var: index}))
         return For(var.name, Const(n), Const(n), True, body, mark="unroll", axis=lp.axis)
 
     def _spread(self, loops: list[For], tile: list[For], store: Store, unroll: bool) -> Stmt:
-        """The loops around a store, the one with lanes cut into vectors (innermost).
+        """The loops around a store, with the vector loop innermost and cut into vectors.
 
-        A sum into a tile of more vectors than rows takes one vector after the other, each to all
-        rows: then a vector of one operand and the rows of the other are alive, not the reverse.
+        A sum into a tile with more vectors than rows goes vector by vector through all rows: one
+        vector of one operand and the rows of the other operand are live, instead of all vectors.
         """
         at = next((lp for lp in tile if lanes_of(lp) > 1 and extent_of(lp) > 1), None)
         rest = [lp for lp in loops if lp is not at]
@@ -422,14 +428,14 @@ class _Specializer:
         return body
 
     def _horizontal(self, reduces: list[For], store: Store) -> Stmt:
-        """A reduction into one element with lanes on its innermost loop."""
+        """A reduction into one element with lanes on the innermost loop."""
         *outer, lp = reduces
         lanes, n = lanes_of(lp), extent_of(lp)
         dtype = self.dtypes[store.buffer]
         assert store.combiner is not None
         identity = combiner_identity(store.combiner, dtype)
         ways = min(PARTIAL_VECTORS, n // lanes)
-        chunks: list[tuple[int, int, int]] = []  # (first index, trips, elements a trip)
+        chunks: list[tuple[int, int, int]] = []  # (first index, iterations, elements per iteration)
         if ways:
             trips = n // (lanes * ways)
             chunks.append((0, trips, lanes * ways))
@@ -449,6 +455,7 @@ class _Specializer:
         identity: Const,
         chunk: tuple[int, int, int, int],
     ) -> Stmt:
+        """One chunk (first index, iterations, elements per iteration, lanes) of `_horizontal`."""
         first, trips, size, lanes = chunk
         dtype = identity.dtype
         self.fresh += 1
@@ -474,7 +481,7 @@ class _Specializer:
         return Alloc(acc, block(parts))
 
     def _fold_vectors(self, acc: Buffer, lanes: int, n: int, like: Store) -> Stmt:
-        """Combine the n vectors of partial results into the first."""
+        """Combine the n vectors of partial results into the first vector."""
         self.fresh += 1
         which, lane = Var(f"{acc.name}.w{self.fresh}"), Var(f"{acc.name}.v{self.fresh}")
         other = Load(acc.name, (add(mul(add(which, 1), lanes), lane),), acc.dtype)
@@ -484,16 +491,18 @@ class _Specializer:
         return For(which.name, times, times, False, body, mark="unroll")
 
     def _var(self, lp: For, suffix: str) -> Var:
+        """A fresh variable derived from the variable of a loop."""
         self.fresh += 1
         return Var(f"{lp.var}.{suffix}{self.fresh}")
 
 
 def _through_caches(lp: For) -> For:
+    """The loop without annotation "stream"."""
     return replace(lp, notes=tuple((key, v) for key, v in lp.notes if key != "stream"))
 
 
 def _put(store: Store, lp: For, index: Expr) -> Store:
-    """The store with a loop variable replaced."""
+    """The store with the variable of a loop replaced by `index`."""
     out = map_exprs(store, lambda e: substitute(e, {lp.var: index}))
     assert isinstance(out, Store)
     return out

@@ -17,11 +17,12 @@ from typing import Any
 import numpy as np
 
 from ansorlite import te
+from ansorlite.calls import resident_copy, resident_empty
 from ansorlite.codegen.build import build_program
 from ansorlite.codegen.image import KernelImage
-from ansorlite.codegen.loader import NativeFunction, load_image, resident_copy, resident_empty
+from ansorlite.codegen.loader import NativeFunction, load_image
 from ansorlite.measure.machine_cache import keep, kept_file, read_kept
-from ansorlite.measure.peak import MIB, Peak, copy_speed, measure_peak, read_speed
+from ansorlite.measure.peak import Peak, copy_speed, measure_peak, read_speed, uncached_bytes
 from ansorlite.schedule.lower import lower
 from ansorlite.schedule.state import State
 from ansorlite.schedule.steps import Annotate, Reorder, Split
@@ -71,12 +72,16 @@ class BodySpeed:
 
 @dataclass(frozen=True)
 class Calibration:
-    """All of it, and the day when it was measured."""
+    """A full calibration and its date."""
 
     peak: Peak
     levels: tuple[LevelSpeed, ...]
     bodies: tuple[BodySpeed, ...]
     measured: str
+
+    def __str__(self) -> str:
+        speeds = ", ".join(f"{x.level} {x.copy_all / 1e9:.1f} GB/s" for x in self.levels)
+        return f"measured {self.measured}: {self.peak}; copy on all cores: {speeds}"
 
     def level_of(self, size_bytes: float, target: Target) -> LevelSpeed:
         """The smallest level that holds so many bytes (of one core's, or shared)."""
@@ -161,7 +166,7 @@ def _levels(target: Target) -> Iterator[LevelSpeed]:
         one = both if shared else both // target.cores
         times = max(1, round(COPY_S * 40e9 / one))
         yield _level(target, level, one // 2, both // 2, times)
-    size = min(512 * MIB, max(64 * MIB, 2 * target.l3_bytes))
+    size = uncached_bytes(target)
     yield _level(target, "memory", size, size, 1)
 
 

@@ -9,12 +9,11 @@ has them; integers and booleans must be equal.
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-Array = npt.NDArray[Any]
+from ansorlite.calls import Array
+
 SAFETY = 32.0
 PART = 1 << 14  # elements compared at a time
 

@@ -10,15 +10,14 @@ from typing import Any
 
 import networkx as nx
 import numpy as np
-import numpy.typing as npt
 
+from ansorlite.calls import Array
 from ansorlite.ir.expr import Expr, Load, Var
 from ansorlite.ir.ranges import Interval, bounds
 from ansorlite.ir.traverse import loads, transform
-from ansorlite.te.dag import ComputeDAG, shape_of
+from ansorlite.te.dag import ComputeDAG
 from ansorlite.te.tensor import ComputeOp, Placeholder
 
-Array = npt.NDArray[Any]
 SMALL_INT = 4
 INDEX = "#index"  # stands for a loaded index; no axis can have this name
 
@@ -33,7 +32,7 @@ def random_inputs(dag: ComputeDAG, seed: int, *, positive: bool = False) -> dict
 
 
 def _random(op: Placeholder, rng: np.random.Generator, limit: int | None, positive: bool) -> Array:
-    shape = shape_of(op)
+    shape = op.shape
     match op.dtype:
         case "float32" | "float64":
             kind: Any = np.float32 if op.dtype == "float32" else np.float64
@@ -55,7 +54,7 @@ def index_limits(dag: ComputeDAG) -> dict[str, int]:
         axes = zip(op.axes + op.reduce_axes, _extents(op), strict=True)
         ranges = {axis.name: (0, extent - 1) for axis, extent in axes}
         for load in loads(op.body):
-            sizes = shape_of(dag.by_name[load.tensor])
+            sizes = dag.by_name[load.tensor].shape
             for index, size in zip(load.indices, sizes, strict=True):
                 for name in {p for x in loads(index) for p in _origins(dag, x.tensor)}:
                     limit = _limit(index, size, ranges)

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ansorlite.ir.expr import Expr
 from ansorlite.measure.calibrate import Calibration, calibration, level_bytes
 from ansorlite.measure.peak import Peak
 from ansorlite.task import SearchTask
@@ -35,8 +34,8 @@ def task_bytes(task: SearchTask) -> tuple[float, float]:
     return read, sum(_size_bytes(op.shape, op.dtype) for op in task.dag.outputs)
 
 
-def _size_bytes(shape: tuple[Expr, ...], dtype: str) -> float:
-    return math.prod(float(str(e)) for e in shape) * np.dtype(dtype).itemsize
+def _size_bytes(shape: tuple[int, ...], dtype: str) -> float:
+    return float(math.prod(shape)) * np.dtype(dtype).itemsize
 
 
 def task_roofs(task: SearchTask, limits: Calibration | Peak) -> list[Roof]:

@@ -10,16 +10,12 @@ import math
 import mmap
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ansorlite.calls import HUGE_PAGE, HUGE_PAGES_FROM
+from ansorlite.calls import HUGE_PAGE, HUGE_PAGES_FROM, Array, aligned_bytes
 from ansorlite.errors import MachineError
-
-Array = npt.NDArray[Any]
-ALIGNMENT = 64
 
 
 @dataclass(frozen=True)
@@ -49,7 +45,7 @@ def guarded_empty(shape: Sequence[int], dtype: npt.DTypeLike) -> GuardedBuffer:
     """
     kind = np.dtype(dtype)
     count, page = math.prod(shape), mmap.PAGESIZE
-    data_bytes = math.ceil(count * kind.itemsize / ALIGNMENT) * ALIGNMENT
+    data_bytes = aligned_bytes(count * kind.itemsize)
     # Huge pages as for `resident_empty`, so that we time what users get.
     huge = data_bytes >= HUGE_PAGES_FROM and hasattr(mmap, "MADV_HUGEPAGE")
     unit = HUGE_PAGE if huge else page

@@ -16,7 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ansorlite.codegen.loader import aligned_copy, aligned_empty, load_image, resident_empty
+from ansorlite.calls import aligned_copy, aligned_empty, resident_empty
+from ansorlite.codegen.loader import load_image
 from ansorlite.codegen.microbenchmarks import (
     READS,
     copy_kernel,
@@ -26,9 +27,8 @@ from ansorlite.codegen.microbenchmarks import (
 )
 from ansorlite.errors import MachineError
 from ansorlite.measure.machine_cache import keep, kept_file, read_kept
-from ansorlite.target import Target
+from ansorlite.target import MIB, Target
 
-MIB = 1024 * 1024
 RUN_S = 0.012  # one timed run; some 10,000 times the cost of starting a parallel region
 REPEATS = 9
 ATTEMPTS = 3
@@ -141,8 +141,12 @@ def _flops(target: Target, threads: int) -> tuple[float, bool]:
 
 def _copy_bytes_per_s(target: Target) -> float:
     """Bytes per second of a copy between arrays that are each twice the largest cache."""
-    size_bytes = min(512 * MIB, max(64 * MIB, 2 * target.l3_bytes))
-    return copy_speed(target, target.cores, size_bytes, 1)
+    return copy_speed(target, target.cores, uncached_bytes(target), 1)
+
+
+def uncached_bytes(target: Target) -> int:
+    """Size of an array that no cache of the target holds; at most 512 MiB."""
+    return min(512 * MIB, max(64 * MIB, 2 * target.l3_bytes))
 
 
 def copy_speed(target: Target, threads: int, size_bytes: int, times: int) -> float:

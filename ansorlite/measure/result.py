@@ -8,6 +8,9 @@ the signal, the exception or the first wrong output element.
 from dataclasses import dataclass
 from enum import StrEnum
 
+from ansorlite.names import shown
+from ansorlite.units import format_latency
+
 
 class Status(StrEnum):
     """What happened; the value is the word that stands in a tuning record."""
@@ -39,6 +42,11 @@ class MeasureResult:
     run_s: float = 0.0
     check_s: float = 0.0
     max_error: float | None = None
+
+    def __str__(self) -> str:
+        if self.ok:
+            return f"{self.status}, {format_latency(self.latency_s)}"
+        return shown(f"{self.status}: {self.error}" if self.error else self.status)
 
     @property
     def ok(self) -> bool:

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ansorlite.calls import aligned_bytes, resident_empty
 from ansorlite.codegen.image import KernelImage
-from ansorlite.codegen.loader import CallSequence, NativeFunction, resident_empty
+from ansorlite.codegen.loader import CallSequence, NativeFunction
 from ansorlite.target import Target
 
-ALIGN = 64
 MOST_COPIES = 512
 POOL_BYTES = 1 << 26  # at least, where the last cache is small or unknown
 # At most, about what networks weigh: larger caches hold theirs, too, and filling takes its time.
@@ -42,7 +42,7 @@ class Rotation:
 def rotated(function: NativeFunction, args: Any, image: KernelImage) -> Rotation | None:
     """The kernel with copies of its constants; None where it has none, or more than fit twice."""
     sizes = {
-        k: -(-p.nbytes // ALIGN) * ALIGN
+        k: aligned_bytes(p.nbytes)
         for k, p in enumerate(image.params)
         if p.role in ("constant", "derived") and p.name not in image.unread
     }

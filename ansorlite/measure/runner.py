@@ -24,7 +24,7 @@ from ansorlite.settings import settings
 from ansorlite.target import Target
 from ansorlite.te.dag import ComputeDAG
 
-SESSION_ENTRY = "ansorlite.measure.runner_child:serve"
+CHILD_ENTRY = "ansorlite.measure.runner_child:serve"
 MEMORY_BYTES = 4 << 30
 ATTEMPTS = 3  # to have a task's data and a run of it in the same process
 HEATS = 3
@@ -124,7 +124,7 @@ class LocalRunner:
         self._tasks: dict[str, tuple[CheckSpec, Reference]] = {}
         env = thread_variables(self.n_threads)
         initargs = (policy or TimingPolicy(), memory_bytes)
-        self._worker = Worker(SESSION_ENTRY, initargs, name="runner", env=env, max_tasks=max_tasks)
+        self._worker = Worker(CHILD_ENTRY, initargs, name="runner", env=env, max_tasks=max_tasks)
         self._worker.start()
 
     def prepare(self, task_key: str, spec: CheckSpec) -> PrepareResult:

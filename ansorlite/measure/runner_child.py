@@ -16,8 +16,8 @@ from typing import Any
 
 import networkx as nx
 import numpy as np
-import numpy.typing as npt
 
+from ansorlite.calls import Array
 from ansorlite.codegen.image import KernelImage, Param
 from ansorlite.codegen.loader import NativeFunction, load_image
 from ansorlite.codegen.openmp import max_threads
@@ -32,10 +32,9 @@ from ansorlite.measure.rotation import rotated
 from ansorlite.measure.runner import CheckSpec, PrepareResult, Reference
 from ansorlite.measure.timing import TimingPolicy, time_kernel
 from ansorlite.target import Target
-from ansorlite.te.dag import ComputeDAG, shape_of
+from ansorlite.te.dag import ComputeDAG
 from ansorlite.te.evaluate import evaluate_points
 
-Array = npt.NDArray[Any]
 Answer = tuple[PrepareResult, Reference] | MeasureResult | list[MeasureResult] | None
 SAMPLES = 1000
 MAX_PACKED = 8  # packed constants kept a task: most candidates of a round share a layout
@@ -121,23 +120,23 @@ def make_reference(spec: CheckSpec) -> tuple[dict[str, Array], Reference, float]
 def _run_reference(spec: CheckSpec, values: dict[str, Array]) -> tuple[dict[str, Array], float]:
     given = _viewed(spec.meant, values)
     inputs = {name: guarded_copy(x, read_only=True) for name, x in given.items()}
-    outputs = {op.name: guarded_empty(shape_of(op), op.dtype) for op in spec.meant.outputs}
+    outputs = {op.name: guarded_empty(op.shape, op.dtype) for op in spec.meant.outputs}
     buffers = _bind(TaskData(spec.meant, inputs, outputs, {}), spec.reference)
     _, seconds = _run_poisoned(load_image(spec.reference), buffers)
-    shapes = {op.name: shape_of(op) for op in spec.dag.outputs}
+    shapes = {op.name: op.shape for op in spec.dag.outputs}
     return {name: b.array.reshape(shapes[name]) for name, b in outputs.items()}, seconds
 
 
 def _viewed(dag: ComputeDAG, values: dict[str, Array]) -> dict[str, Array]:
     """The arrays in the shapes that the inputs of another form of their computation have."""
-    return {op.name: values[op.name].reshape(shape_of(op)) for op in dag.inputs}
+    return {op.name: values[op.name].reshape(op.shape) for op in dag.inputs}
 
 
 def _check_samples(spec: CheckSpec, values: dict[str, Array], name: str, x: Array) -> float:
     """Compare some 1,000 elements with numpy, the first and the last among them."""
     rng = np.random.default_rng([spec.seed, SAMPLES])
     flat = np.unique(np.append(rng.integers(0, x.size, SAMPLES), (0, x.size - 1)))
-    shape = shape_of(spec.meant.by_name[name])
+    shape = spec.meant.by_name[name].shape
     # A first digit that is always 0: numpy has no answer for a tensor without dimensions.
     points = np.array(np.unravel_index(flat, (1, *shape)), dtype=np.int64).T[:, 1:]
     given = _viewed(spec.meant, values)

@@ -18,7 +18,7 @@ from ansorlite.codegen.image import KernelImage
 from ansorlite.errors import BuildError, MeasureError
 from ansorlite.ir.program import Program
 from ansorlite.measure.builder import Builder, BuildOutcome
-from ansorlite.measure.race import ENOUGH, MIN_TURNS, race
+from ansorlite.measure.race import LONE_TURNS, MIN_TURNS, race
 from ansorlite.measure.result import MeasureResult, Status
 from ansorlite.measure.runner import CheckSpec, Runner
 from ansorlite.records import Record
@@ -206,7 +206,7 @@ class TaskMeasuring:
         while len(found) > 2 and MIN_TURNS * sum(costs[: len(found)]) > min(RACE_S, left_s):
             found.pop()
         turn_s = sum(r.latency_s or 0.0 for r in found)
-        budget_s = min(max(most_s, ENOUGH * turn_s), RACE_S, left_s - sum(costs[: len(found)]))
+        budget_s = min(max(most_s, LONE_TURNS * turn_s), RACE_S, left_s - sum(costs[: len(found)]))
         first = found[0], float(found[0].latency_s or 0.0)
         if len(found) == 1 or budget_s < MIN_TURNS * turn_s:
             return first

@@ -18,7 +18,7 @@ from ansorlite.ir.deep import with_room
 from ansorlite.ir.expr import COMPARE, Const, Expr, Load, Op, Poly, Var, is_float, is_int
 from ansorlite.ir.literals import BITS, least, rounded, wrapped
 from ansorlite.ir.traverse import below
-from ansorlite.te.dag import ComputeDAG, shape_of
+from ansorlite.te.dag import ComputeDAG
 from ansorlite.te.tensor import ComputeOp, Placeholder
 
 Array = npt.NDArray[Any]
@@ -34,8 +34,8 @@ def check_inputs(dag: ComputeDAG, inputs: Mapping[str, npt.ArrayLike]) -> dict[s
         if op.name not in inputs:
             raise ModelError(f"no value is given for input {op.name}")
         x = np.asarray(inputs[op.name])
-        if x.shape != shape_of(op):
-            raise ModelError(f"input {op.name} has shape {x.shape}, expected {shape_of(op)}")
+        if x.shape != op.shape:
+            raise ModelError(f"input {op.name} has shape {x.shape}, expected {op.shape}")
         if x.dtype != np.dtype(op.dtype):
             raise ModelError(f"input {op.name} has dtype {x.dtype}, expected {op.dtype}")
         out[op.name] = x
@@ -52,7 +52,7 @@ def evaluate_dag(dag: ComputeDAG, inputs: Mapping[str, npt.ArrayLike]) -> dict[s
 
 def evaluate_op(op: ComputeOp, values: Mapping[str, Array]) -> Array:
     """One operation for all its elements, in chunks of the first axis where it is large."""
-    shape = shape_of(op)
+    shape = op.shape
     sizes = [*shape, *(int(a.extent.value) for a in op.reduce_axes if isinstance(a.extent, Const))]
     rank = len(sizes)
     grids = [
@@ -114,12 +114,12 @@ def _points(
     shape = np.broadcast_shapes(*(np.shape(i) for i in index)) if index else ()
     inner = [int(a.extent.value) for a in op.reduce_axes if isinstance(a.extent, Const)]
     wanted = int(np.prod(shape, dtype=np.int64)) * int(np.prod(inner, dtype=np.int64))
-    size = int(np.prod(shape_of(op), dtype=np.int64))
+    size = int(np.prod(op.shape, dtype=np.int64))
     if name in memo or wanted * 4 > size * int(np.prod(inner, dtype=np.int64)):
         if name not in memo:  # nearly everything is needed: evaluate the stage once
             for read in _reads(op):
                 if isinstance(dag.by_name[read], ComputeOp) and read not in memo:
-                    every = np.indices(shape_of(dag.by_name[read]), sparse=True)
+                    every = np.indices(dag.by_name[read].shape, sparse=True)
                     memo[read] = np.asarray(_points(dag, read, list(every), arrays, memo))
             memo[name] = evaluate_op(op, {**arrays, **memo})
         return memo[name][tuple(index)]
@@ -162,7 +162,7 @@ def _points_once(
 
 def read_with(dag: ComputeDAG, read: Any) -> dict[str, Any]:
     """A view of the DAG's tensors as functions of index arrays."""
-    return {op.name: _Lazy(op.name, shape_of(op), read) for op in dag.ops}
+    return {op.name: _Lazy(op.name, op.shape, read) for op in dag.ops}
 
 
 class _Lazy:

@@ -9,14 +9,14 @@ import pytest
 
 import ansorlite as al
 from ansorlite import te
-from ansorlite.codegen.kernel import Kernel
-from ansorlite.codegen.loader import (
+from ansorlite.calls import (
     HUGE_PAGES_FROM,
     aligned_copy,
     aligned_empty,
     resident_copy,
     resident_empty,
 )
+from ansorlite.codegen.kernel import Kernel
 from ansorlite.errors import ModelError
 from ansorlite.schedule.lower import lower
 from ansorlite.schedule.state import State

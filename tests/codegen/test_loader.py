@@ -8,10 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ansorlite.calls import aligned_copy, aligned_empty
 from ansorlite.codegen import openmp
 from ansorlite.codegen.compile import compile_module
 from ansorlite.codegen.image import KernelImage, Param
-from ansorlite.codegen.loader import NativeFunction, aligned_copy, aligned_empty, load_image
+from ansorlite.codegen.loader import NativeFunction, load_image
 from ansorlite.errors import BuildError
 from ansorlite.ir.layout import Layout
 from ansorlite.target import Target

@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 from llvmlite import ir
 
+from ansorlite.calls import aligned_copy, aligned_empty
 from ansorlite.codegen.compile import assembly, compile_module
 from ansorlite.codegen.image import KernelImage, Param
-from ansorlite.codegen.loader import aligned_copy, aligned_empty, load_image
+from ansorlite.codegen.loader import load_image
 from ansorlite.codegen.vector_math import FUNCTIONS, emit_math
 from ansorlite.errors import BuildError
 from ansorlite.target import PRESETS, Target

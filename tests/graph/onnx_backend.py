@@ -16,7 +16,7 @@ from ansorlite.codegen.build import build_program
 from ansorlite.errors import ModelError
 from ansorlite.graph.ir import Graph
 from ansorlite.graph.module import CompiledModule
-from ansorlite.graph.onnx_import import load_onnx
+from ansorlite.graph.onnx.load import load_onnx
 from ansorlite.graph.partition import Partition, evaluate_partition, partition, tasks
 from ansorlite.graph.passes import optimize
 from ansorlite.schedule.lower import lower

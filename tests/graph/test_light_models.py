@@ -10,7 +10,7 @@ import onnx
 import pytest
 
 from ansorlite.graph.ir import evaluate
-from ansorlite.graph.onnx_import import load_onnx
+from ansorlite.graph.onnx.load import load_onnx
 from ansorlite.graph.partition import partition, tasks
 from ansorlite.graph.passes import optimize
 

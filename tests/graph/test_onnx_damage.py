@@ -14,7 +14,7 @@ from test_onnx_errors import FLOAT, RELU, model, node, refused
 
 from ansorlite.errors import ModelError
 from ansorlite.graph.ir import check_inputs, evaluate
-from ansorlite.graph.onnx_import import load_onnx
+from ansorlite.graph.onnx.load import load_onnx
 from ansorlite.names import brief
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"

@@ -10,7 +10,7 @@ from onnx import helper, numpy_helper
 
 from ansorlite.errors import ModelError
 from ansorlite.graph.build import GraphBuilder
-from ansorlite.graph.onnx_import import load_onnx
+from ansorlite.graph.onnx.load import load_onnx
 from ansorlite.pipeline import auto_schedule, compile_plain
 
 INF, NAN = np.inf, np.nan

@@ -8,7 +8,8 @@ from dataclasses import replace
 
 from ansorlite import te
 from ansorlite.codegen.compile import compile_module
-from ansorlite.codegen.image import KernelImage, Layout, Param
+from ansorlite.codegen.image import KernelImage, Param
+from ansorlite.ir.layout import Layout
 from ansorlite.measure.runner import CheckSpec
 from ansorlite.target import Target
 

@@ -65,7 +65,7 @@ def test_it_is_measured_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(module, "legal_bodies", lambda target: [(2, 1)])
     monkeypatch.setattr(module, "BODY_S", 1e-5)
     monkeypatch.setattr(module, "COPY_S", 1e-5)
-    monkeypatch.setattr(module, "MIB", 1024)
+    monkeypatch.setattr(module, "uncached_bytes", lambda target: 512 * 1024)
     target = Target(l3_bytes=256 * 1024)
     assert calibration(target) is None
     measured = calibrate(target)

@@ -9,7 +9,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from ansorlite.measure.memory import ALIGNMENT, guarded_copy, guarded_empty
+from ansorlite.calls import ALIGNMENT
+from ansorlite.measure.memory import guarded_copy, guarded_empty
 
 
 def signal_of(action: Callable[[], object]) -> int:

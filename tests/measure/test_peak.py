@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ansorlite.calls import aligned_copy
 from ansorlite.codegen import openmp
-from ansorlite.codegen.loader import aligned_copy, load_image
+from ansorlite.codegen.loader import load_image
 from ansorlite.codegen.microbenchmarks import (
     READS,
     copy_kernel,

@@ -8,10 +8,10 @@ from search_cases import PEAK, Pretender, matmul
 import ansorlite.search.session as session_module
 from ansorlite.errors import AnsorliteError
 from ansorlite.measure.result import Status
-from ansorlite.report.stages import program_stage
 from ansorlite.schedule.lower import lower
 from ansorlite.search.debug import Trace
 from ansorlite.search.result import TuneResult
+from ansorlite.search.stages import program_stage
 from ansorlite.search.tune import tune
 from ansorlite.settings import Settings
 from ansorlite.space.plain import plain_state

@@ -17,7 +17,6 @@ from ansorlite.search.shrink_task import adapted, passed_on, shrunk
 from ansorlite.search.tune import tune
 from ansorlite.space.sketch import sketches
 from ansorlite.target import Target
-from ansorlite.te.dag import shape_of
 from ansorlite.te.tensor import Tensor
 
 
@@ -51,7 +50,7 @@ def heavy(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_short_batch_computes_the_first_images(heavy: None) -> None:
     whole, short = conv(), shrunk(conv())
     assert short is not None and short.name == "conv (short)"
-    assert [shape_of(op)[0] for op in short.dag.ops] == [1, 1, 3, 1, 1]
+    assert [op.shape[0] for op in short.dag.ops] == [1, 1, 3, 1, 1]
     rng = np.random.default_rng(0)
     x = rng.standard_normal((6, 8, 8, 4)).astype(np.float32)
     w = rng.standard_normal((3, 3, 4, 16)).astype(np.float32)

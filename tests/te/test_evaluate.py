@@ -21,7 +21,7 @@ def _draw(dag: te.ComputeDAG) -> Arrays:
     """Values for all inputs: floats of both signs, small integers, booleans."""
     arrays: Arrays = {}
     for op in dag.inputs:
-        shape = [int(str(n)) for n in op.shape]
+        shape = op.shape
         if op.dtype.startswith("float"):
             arrays[op.name] = RNG.standard_normal(shape).astype(op.dtype)
         elif op.dtype == "bool":

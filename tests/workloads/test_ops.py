@@ -77,9 +77,7 @@ def test_flop(case: str, flop: int) -> None:
 
 
 def test_batch_replaces_the_first_number() -> None:
-    assert workload("C2D", 2, batch=16, target=HOST).inputs[0].shape == tuple(
-        te.const(n, "int32") for n in (16, 14, 14, 256)
-    )
+    assert workload("C2D", 2, batch=16, target=HOST).inputs[0].shape == (16, 14, 14, 256)
     one, many = (workload("TBG:0", batch=b, target=HOST) for b in (1, 16))
     assert one.flop * 16 == many.flop
     assert one.workload_key != many.workload_key
