@@ -1,8 +1,9 @@
 """Auto-schedules ResNet-18 at 224x224 and runs it on a picture (about two minutes on two cores).
 
-Usage: sh scripts/demo.sh [--timeout SECONDS] [--log FILE]. Prints the tuning's progress, the tables
-of tasks and of wall time, the latency of the plain and of the tuned network (medians over calls),
-its share of the measured FMA limit, and the check of the output against the numpy reference.
+Usage: sh scripts/demo.sh [--timeout SECONDS] [--log FILE]. Prints the progress of tuning, the
+tables of tasks and of wall time, the latencies of the network with plain schedules and after tuning
+(medians over calls), the tuned network's share of the measured FMA limit, and the largest relative
+error of the output against the numpy reference. The exit status is 1 if the error is too large.
 """
 
 import argparse
@@ -25,7 +26,7 @@ TOLERANCE = 1e-4
 
 
 def picture(size: int = 224) -> npt.NDArray[np.float32]:
-    """A drawn landscape, float32[1, 3, size, size], normalised as image networks expect it."""
+    """A drawn landscape, float32[1, 3, size, size], normalised as ImageNet networks expect."""
     y, x = np.mgrid[0:size, 0:size] / size
     sky = np.stack([0.45 + 0.2 * y, 0.65 + 0.15 * y, 0.95 - 0.2 * y])
     sun = np.exp(-((x - 0.72) ** 2 + (y - 0.25) ** 2) / 0.006)
@@ -40,7 +41,7 @@ def picture(size: int = 224) -> npt.NDArray[np.float32]:
 
 
 def median_latency_s(call: Any, x: npt.NDArray[np.float32], seconds: float = 3.0) -> float:
-    """Median over calls for about `seconds`, the first three not counted."""
+    """Median seconds of calls for about `seconds`, after three warm-up calls."""
     for _ in range(3):
         call(x)
     times, end = [], time.perf_counter() + seconds

@@ -1,6 +1,6 @@
-"""The command line in odd surroundings: streams, folders, limits, warnings; and paths to write to.
+"""The command line with unusual streams, folders, limits and warnings, and paths to write to.
 
-Whatever is missing or full, the command works or says in one line what is wrong.
+If a resource is missing or full, the command works or prints one line of error.
 """
 
 import json
@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[1]
 def fresh_settings() -> Iterator[None]:
     settings.cache_clear()
     peak.measure_peak.cache_clear()
-    machine_cache._cannot_keep.cache_clear()
+    machine_cache._warn_unwritable.cache_clear()
     yield
     settings.cache_clear()
     peak.measure_peak.cache_clear()
@@ -163,7 +163,7 @@ def test_without_home_and_user(
     monkeypatch.setattr(peak, "run_benchmarks", lambda target: (Peak(2e11, 1e11, 2e10), True))
     assert main(["devices"]) == 0
     told = capsys.readouterr().err.splitlines()
-    assert len(told) == 1 and told[0].startswith("ansorlite: warning: what is measured of this")
+    assert len(told) == 1 and told[0].startswith("ansorlite: warning: figures of this machine")
 
 
 def test_the_folder_of_kept_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

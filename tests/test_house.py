@@ -1,4 +1,4 @@
-"""House rules that a machine can check: layers, file lengths, docstrings, no loose ends.
+"""House rules that a test can check: layers, file lengths, docstrings, no loose ends.
 
 `ALLOWED` is the table of layers. A new import between two folders of the package is a decision:
 add it to the table in the same commit, or turn the import around.
@@ -164,7 +164,7 @@ def test_no_file_is_too_long(folder: str) -> None:
     assert not long, f"split what is longer than {MAX_LINES} lines: {', '.join(long)}"
 
 
-def test_every_module_says_what_it_is() -> None:
+def test_every_module_has_a_docstring() -> None:
     """A docstring in each module; empty __init__ files say nothing because they are nothing."""
     missing = [
         str(f.relative_to(ROOT))

@@ -79,7 +79,7 @@ class SyntheticTask:
     def latency_s(self, sketch: Sketch, rows: Rows) -> Values:
         """float64[P], seconds."""
         columns = population_columns(sketch.holes, rows)
-        found = self._plans[sketch.name].draft(columns, len(rows), self.task.target)
+        found = self._plans[sketch.name].magnitudes(columns, len(rows), self.task.target)
         estimate = cycles(lambda name: found[:, AT[name]], self.rates)[-1]
         place = zlib.crc32(f"{self.task.name} {sketch.name}".encode())
         luck = [np.random.default_rng([place, *map(int, row)]).normal() for row in rows]

@@ -225,4 +225,4 @@ def _training_group(tuner: TaskTuner) -> TrainingGroup | None:
     if group is None:
         return None
     numbers, counts = np.array(tuner.told, np.int64).reshape(-1, 2).T
-    return replace(group, told=np.repeat(numbers, counts))
+    return replace(group, round_index=np.repeat(numbers, counts))

@@ -7,6 +7,7 @@ schedules refer to it and never change it.
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -16,6 +17,7 @@ import numpy.typing as npt
 from ansorlite.errors import ModelError
 from ansorlite.ir.expr import Var
 from ansorlite.ir.traverse import loads, rename_loads, substitute
+from ansorlite.te.evaluate import check_inputs, evaluate_op
 from ansorlite.te.tensor import Axis, ComputeOp, Operation, Placeholder, Tensor
 from ansorlite.te.work import least_flop, op_flop
 
@@ -120,9 +122,10 @@ class ComputeDAG:
         The reference result: evaluated in numpy with float64 accumulators, slow. Raises ModelError
         if an input is missing or has the wrong shape or dtype.
         """
-        from ansorlite.te.evaluate import evaluate_dag
-
-        return evaluate_dag(self, inputs)
+        values = check_inputs(self.inputs, inputs)
+        for op in self.computes:
+            values[op.name] = evaluate_op(op, values)
+        return {n: values[n] for n in self.output_names}
 
     def __str__(self) -> str:
         return "\n".join(map(str, self.ops)) + f"\nreturn {', '.join(self.output_names)}\n"
@@ -170,8 +173,6 @@ def _unique_names(order: Sequence[Tensor]) -> dict[int, str]:
 
 def _renamed(t: Tensor, names: dict[int, str]) -> Operation:
     """The operation of `t` with its unique name; loads `#d` become loads of named tensors."""
-    from dataclasses import replace
-
     op = replace(t.op, name=names[id(t)])
     if isinstance(op, Placeholder):
         return op

@@ -126,7 +126,7 @@ class Tensor:
     op: Operation
     inputs: tuple["Tensor", ...] = ()
     shape: tuple[int, ...] = field(init=False)
-    # interval of integer elements, computed on demand
+    # Interval of integer elements, computed on demand.
     values: Interval | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 
 import ansorlite as al
 from ansorlite import te
-from ansorlite.report.stages import program_stage
+from ansorlite.search.stages import program_stage
 
 
 def main() -> None:

@@ -7,8 +7,8 @@ Usage: python scripts/examples/05_template_against_ansor.py (some ten seconds; n
 
 import ansorlite as al
 from ansorlite import te
-from ansorlite.space.config import ConfigSpace
-from ansorlite.space.templates import register
+from ansorlite.baselines.config_space import ConfigSpace
+from ansorlite.baselines.templates import register
 
 TRIALS = 8
 
@@ -34,7 +34,7 @@ def matmul(n: int) -> al.SearchTask:
 
 
 def main() -> None:
-    task = matmul(64)
+    task = matmul(96)
     for policy in ("template-random", "evolutionary"):
         result = al.tune(task, n_trials=TRIALS, policy=policy, seed=0, progress=False)
         assert result.best is not None

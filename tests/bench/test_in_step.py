@@ -1,4 +1,4 @@
-"""Jobs in step: one runs at a time, the one that is behind."""
+"""Jobs in step: one job runs at a time, the one that has run least."""
 
 import threading
 

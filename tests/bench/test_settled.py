@@ -1,4 +1,4 @@
-"""What searches would have settled on: the checkpoints of their logs, raced on this machine."""
+"""Checkpoint races: the best programs at several points of search logs, raced on this machine."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Synthetic machines: their latencies, and that a search finds its way on them."""
+"""Synthetic machines: their latencies, and searches that improve on them."""
 
 import numpy as np
 import pytest

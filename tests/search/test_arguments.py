@@ -1,4 +1,4 @@
-"""What callers may not ask of a tuning run: one kind of error, before anything is started."""
+"""Wrong arguments of a tuning run: a UsageError, before anything is started."""
 
 from pathlib import Path
 from typing import Any

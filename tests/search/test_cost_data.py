@@ -1,4 +1,4 @@
-"""Accuracy on what a model has not seen: what is measured, what is left out, what comes out."""
+"""Accuracy of cost models on programs outside their training data."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What each level of ANSORLITE_DEBUG adds, and the files of ANSORLITE_DUMP."""
+"""The output of each level of ANSORLITE_DEBUG, and the files of ANSORLITE_DUMP."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A tuning process that is killed or interrupted: what it leaves behind, and how it goes on."""
+"""A tuning process that is killed or interrupted: no processes left behind, and resuming."""
 
 import os
 import signal

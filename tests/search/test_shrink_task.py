@@ -1,4 +1,4 @@
-"""Short versions of heavy tasks: which axes may be cut, and what carries over."""
+"""Shrunken versions of heavy tasks: which axes may be cut, and which records carry over."""
 
 from collections.abc import Callable
 from pathlib import Path
