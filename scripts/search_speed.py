@@ -21,7 +21,7 @@ from ansorlite.cost.losses import TrainingGroup
 from ansorlite.search.evolve import Rows, mutate
 from ansorlite.search.policy import EvolutionaryPolicy
 from ansorlite.search.select import roulette, unique_rows
-from ansorlite.search.tune import Session
+from ansorlite.search.session import Session
 from ansorlite.space.sketch import sketches
 from ansorlite.target import Target
 from ansorlite.workloads import workload
@@ -99,7 +99,7 @@ def memory(case: str, trials: int) -> dict[int, float]:
     task, out = workload(case), dict[int, float]()
     with Session(trials, None, progress=False) as session:
         tuner = session.tuner(task)
-        while (n := session.round_of(64, tuner.trials, 0)) > 0:
+        while (n := session.budget.round_of(64, tuner.trials, 0)) > 0:
             session.train([tuner])
             if not tuner.round(n):
                 break
