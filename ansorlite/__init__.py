@@ -14,7 +14,7 @@ _PUBLIC = {
     "SearchTask": "ansorlite.task",
     "Target": "ansorlite.target",
     "tune": "ansorlite.search.tune",
-    "TuneResult": "ansorlite.search.tune",
+    "TuneResult": "ansorlite.search.result",
     "SpaceOptions": "ansorlite.space.sketch",
     "Kernel": "ansorlite.codegen.kernel",
     "workload": "ansorlite.workloads",

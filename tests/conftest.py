@@ -9,10 +9,14 @@ writes the file instead.
 import os
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from ansorlite.search.settle import Race
+from ansorlite.search.tune_tasks import ALONE
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -35,7 +39,8 @@ def quick_measuring(monkeypatch: pytest.MonkeyPatch) -> None:
     tests/measure has this fixture do nothing: the timing itself is tested there.
     """
     monkeypatch.setattr("ansorlite.measure.runner.CHILD_ENTRY", "quick_runner:serve")
-    monkeypatch.setattr("ansorlite.search.tune.SETTLE_ALONE", (4, 0.1))
+    short = replace(ALONE, race=Race(contenders=4, seconds=0.1))
+    monkeypatch.setattr("ansorlite.search.tune.ALONE", short)
     monkeypatch.setenv("ANSORLITE_BUILD_WORKERS", "1")
 
 

@@ -21,7 +21,7 @@ from ansorlite.graph.passes import optimize
 from ansorlite.pipeline import compile_plain, network_tasks
 from ansorlite.records import Record, RecordLog, read_log
 from ansorlite.search.policy import EvolutionParams
-from ansorlite.search.tune import Session
+from ansorlite.search.session import Session
 from ansorlite.search.tune_tasks import tune_tasks
 from ansorlite.target import Target
 
@@ -136,7 +136,7 @@ def test_the_arena_is_hardly_larger_than_what_lives_at_once() -> None:
 
 def test_other_forms_can_be_ruled_out() -> None:
     tasks = network_tasks(partition(optimize(al.network("resnet18"))), Target.detect(), 0.0)
-    assert not any(w.others for w in tasks)
+    assert not any(w.other_forms for w in tasks)
 
 
 def test_log_is_used_before_anything_is_measured(tuned: tuple[Graph, Any, Path]) -> None:

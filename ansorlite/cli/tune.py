@@ -100,7 +100,7 @@ def _tune_part(args: argparse.Namespace, graph: "Graph") -> "TuneResult":
     """Tune one subgraph as `auto_schedule` does: in all its forms, with constants from memory."""
     from ansorlite.measure.runner import LocalRunner
     from ansorlite.measure.timing import TimingPolicy
-    from ansorlite.search.tune import Session
+    from ansorlite.search.session import Session
     from ansorlite.search.tune_tasks import tune_tasks
 
     weighted = replace(task_of(graph, args.task, exact=args.exact), weight=1.0)
@@ -108,7 +108,12 @@ def _tune_part(args: argparse.Namespace, graph: "Graph") -> "TuneResult":
     with (
         LocalRunner(policy=TimingPolicy(fresh_constants=True)) as runner,
         Session(
-            trials, args.timeout, args.seed, args.log, progress=not args.quiet, runner=runner
+            trials,
+            args.timeout,
+            seed=args.seed,
+            log=args.log,
+            progress=not args.quiet,
+            runner=runner,
         ) as session,
     ):
         (result,) = tune_tasks(session, [weighted])

@@ -8,14 +8,15 @@ from typing import Any
 import pytest
 from search_cases import PEAK, Impatient, Pretender, Saboteur, matmul, pretended
 
-import ansorlite.search.tune as tuning
+import ansorlite.search.session as session_module
 from ansorlite.codegen.image import KernelImage
 from ansorlite.errors import AnsorliteError
 from ansorlite.measure.builder import BuildOutcome
 from ansorlite.measure.result import MeasureResult, Status
 from ansorlite.measure.runner import CheckSpec, LocalRunner, PrepareResult
 from ansorlite.records import read_log
-from ansorlite.search.tune import SAME_ERRORS, tune
+from ansorlite.search.tune import tune
+from ansorlite.search.tune_tasks import SAME_ERRORS
 
 FAULTS = {
     "segfault": ("RUN_ERROR", "killed by SIGSEGV"),
@@ -29,7 +30,7 @@ FAULTS = {
 
 @pytest.fixture(autouse=True)
 def known_peak(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tuning, "measure_peak", lambda target: PEAK)
+    monkeypatch.setattr(session_module, "measure_peak", lambda target: PEAK)
 
 
 @pytest.fixture(scope="module")

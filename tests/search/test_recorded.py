@@ -29,7 +29,8 @@ from ansorlite.search.recorded import (
 )
 from ansorlite.search.replay import replay
 from ansorlite.search.searchers import SEARCHERS
-from ansorlite.search.tune import Session, tune
+from ansorlite.search.session import Session
+from ansorlite.search.tune import tune
 from ansorlite.search.tune_tasks import WeightedTask, tune_tasks
 from ansorlite.space.legality import legal
 from ansorlite.space.plain import plain_state
@@ -209,7 +210,7 @@ def test_a_form_with_damaged_records_does_not_hide_the_others(tmp_path: Path) ->
     good, odd = record(plain, latency_s=1e-3), record(form, 1, latency_s=1e-6, steps=())
     log = write(tmp_path / "log", [good, odd, choice(odd, 1e-7)])
     with Session(0, None, log=log, progress=False) as session:
-        (found,) = tune_tasks(session, [WeightedTask(plain, 1, others=(form,))])
+        (found,) = tune_tasks(session, [WeightedTask(plain, 1, other_forms=(form,))])
     assert found.best is not None and found.best.record == good and found.task == plain
 
 

@@ -10,7 +10,7 @@ import pytest
 from sampled import some_or_all
 from search_cases import PEAK, Pretender, matmul, matmul_form
 
-import ansorlite.search.tune as tuning
+import ansorlite.search.session as session_module
 from ansorlite.cost import training_cutoff
 from ansorlite.cost.correction import CorrectionModel
 from ansorlite.measure.result import Status
@@ -18,7 +18,8 @@ from ansorlite.records import Record, RecordLog, read_log
 from ansorlite.search.policy import EvolutionParams
 from ansorlite.search.result import TuneResult
 from ansorlite.search.searchers import SEARCHERS
-from ansorlite.search.tune import Session, tune
+from ansorlite.search.session import Session
+from ansorlite.search.tune import tune
 from ansorlite.search.tune_tasks import WeightedTask, tune_tasks
 from ansorlite.task import SearchTask
 
@@ -28,7 +29,7 @@ TRIALS, ROUND = 25, 4  # trials 0, 1-4, .. 21-24; the model is trained from 16 o
 
 @pytest.fixture(autouse=True)
 def known_peak(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tuning, "measure_peak", lambda target: PEAK)
+    monkeypatch.setattr(session_module, "measure_peak", lambda target: PEAK)
 
 
 def run(log: Path | None, task: SearchTask | None = None, **changes: Any) -> TuneResult:
@@ -231,8 +232,8 @@ def test_a_round_of_another_size_is_finished(tmp_path: Path) -> None:
 def run_network(log: Path, policy: str, n_trials: int = 30) -> None:
     small, large = matmul(16, name="small"), matmul(24, name="large")
     weighted = [
-        WeightedTask(small, 3, others=(matmul_form(16, small),)),
-        WeightedTask(large, 1, others=(matmul_form(24, large),)),
+        WeightedTask(small, 3, other_forms=(matmul_form(16, small),)),
+        WeightedTask(large, 1, other_forms=(matmul_form(24, large),)),
     ]
     both = Pretender()
     options: dict[str, Any] = {"builder": both, "runner": both, "policy": policy, "params": FEW}
