@@ -82,7 +82,9 @@ class Operand:
         if x.shape != self.shape:
             raise ModelError(f"{self.label} has shape {x.shape}, expected {self.shape}")
         if x.dtype != self.dtype:
-            raise ModelError(f"{self.label} has dtype {x.dtype}, expected {self.dtype}")
+            raise ModelError(
+                f"{self.label} has dtype {x.dtype}, expected {self.dtype}: convert it with astype"
+            )
         return x
 
     def check_result(self, x: object) -> None:

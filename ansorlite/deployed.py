@@ -46,7 +46,8 @@ class DeployedModule:
         try:
             path = Path(folder)
         except TypeError:
-            raise ModelError(f"a {type(folder).__name__} names no folder: give a path") from None
+            kind = type(folder).__name__
+            raise ModelError(f"the folder is of type {kind}: give a path") from None
         self.metadata = read_metadata(path)
         _check_machine(self.metadata, path)
         found = check_files(path, self.metadata)

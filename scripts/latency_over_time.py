@@ -51,7 +51,7 @@ def main() -> int:
 
 def record(network: str, batch: int, timeout: float, peers: tuple[str, ...]) -> None:
     """Tune and race one network; its row replaces an older one of the same network and batch."""
-    from ansorlite.bench.networks import NetworkOptions, bench_network
+    from bench.networks import NetworkOptions, bench_network
 
     row = asdict(bench_network(network, NetworkOptions(batch, timeout, peers=peers)))
     others = read(RESULTS) if RESULTS.exists() else []

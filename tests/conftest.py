@@ -38,7 +38,7 @@ def quick_measuring(monkeypatch: pytest.MonkeyPatch) -> None:
 
     tests/measure has this fixture do nothing: the timing itself is tested there.
     """
-    monkeypatch.setattr("ansorlite.measure.runner.SESSION_ENTRY", "quick_runner:serve")
+    monkeypatch.setattr("ansorlite.measure.runner.CHILD_ENTRY", "quick_runner:serve")
     short = replace(ALONE, race=Race(contenders=4, seconds=0.1))
     monkeypatch.setattr("ansorlite.search.tune.ALONE", short)
     monkeypatch.setenv("ANSORLITE_BUILD_WORKERS", "1")

@@ -49,9 +49,6 @@ ALLOWED: dict[str, set[str]] = {
     "workloads": {"ir", "te", "target", "task", "graph"},
     "pipeline": {*_SEARCHING, "measure.limits", "search", "graph"},
     "baselines": {*_SEARCHING, "graph", "records", "search", "pipeline"},
-    "bench": {*_SEARCHING, "baselines", "measure.limits", "records", "search", "workloads"},
-    "bench.compare": {*_SEARCHING, "bench", "graph", "pipeline", "search", "workloads"},
-    "bench.networks": {*_SEARCHING, "bench", "graph", "pipeline", "search", "workloads"},
     "report": {
         *_SEARCHING,
         "measure.calibrate",
@@ -62,12 +59,10 @@ ALLOWED: dict[str, set[str]] = {
         "pipeline",
         "workloads",
     },  # reads results; only the command line imports it
-    "bench.ours_network": {"bench", "bench.networks", "graph", "pipeline"},
 }
 TOP = {
     "pipeline",
     "cli",
-    "cli_bench",
     "__init__",
     "__main__",
 }  # these may import everything
