@@ -22,7 +22,8 @@ from ansorlite import te
 from ansorlite.bench.ops import machine, write_results
 from ansorlite.bench.ours import prepared
 from ansorlite.bench.serve import timed
-from ansorlite.graph.te_ops import conv2d_nhwc, dense
+from ansorlite.graph.ops.conv import conv2d_nhwc
+from ansorlite.graph.ops.matmul import dense
 from ansorlite.measure.peak import measure_peak
 from ansorlite.target import Target
 

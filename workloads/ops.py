@@ -17,7 +17,10 @@ from typing import Any
 
 from ansorlite import te
 from ansorlite.errors import ModelError
-from ansorlite.graph import te_ops
+from ansorlite.graph.ops import matmul, normalization
+from ansorlite.graph.ops.conv import conv_nhwc, depthwise_conv_nhwc, grouped_conv_nhwc
+from ansorlite.graph.ops.conv_transpose import conv_transpose_nhwc
+from ansorlite.graph.ops.movement import pad
 from ansorlite.ir.expr import Expr
 from ansorlite.target import Target
 from ansorlite.task import SearchTask
@@ -173,7 +176,7 @@ def convolution(rank: int) -> Callable[[Params, bool], Tensor]:
         data = te.placeholder((p["N"], *extents, p["CI"]), name="data")
         shape = (*(p["k"],) * rank, p["CI"], p["CO"])
         weight = te.placeholder(shape, name="weight", constant=constant)
-        return te_ops.conv_nhwc(data, weight, *_windows(p, rank))
+        return conv_nhwc(data, weight, *_windows(p, rank))
 
     return build
 
@@ -191,20 +194,20 @@ def grouped(p: Params, constant: bool) -> Tensor:
     data = te.placeholder((p["N"], p["H"], p["W"], p["CI"]), name="data")
     shape = (p["k"], p["k"], p["CI"] // g, g, p["CO"] // g)
     weight = te.placeholder(shape, name="weight", constant=constant)
-    return te_ops.grouped_conv_nhwc(data, weight, *_windows(p, 2))
+    return grouped_conv_nhwc(data, weight, *_windows(p, 2))
 
 
 def depthwise(p: Params, constant: bool) -> Tensor:
     data = te.placeholder((p["N"], p["H"], p["W"], p["C"]), name="data")
     weight = te.placeholder((p["k"], p["k"], p["C"]), name="weight", constant=constant)
-    return te_ops.depthwise_conv_nhwc(data, weight, *_windows(p, 2))
+    return depthwise_conv_nhwc(data, weight, *_windows(p, 2))
 
 
 def transposed(p: Params, constant: bool) -> Tensor:
     """data [N, H, W, CI] and weight [k, k, CI, CO], by phases: no product with an added zero."""
     data = te.placeholder((p["N"], p["H"], p["W"], p["CI"]), name="data")
     weight = te.placeholder((p["k"], p["k"], p["CI"], p["CO"]), name="weight", constant=constant)
-    return te_ops.conv_transpose_nhwc(data, weight, (p["s"],) * 2, ((p["p"], p["p"]),) * 2)
+    return conv_transpose_nhwc(data, weight, (p["s"],) * 2, ((p["p"], p["p"]),) * 2)
 
 
 def capsule(p: Params, constant: bool) -> Tensor:
@@ -213,7 +216,7 @@ def capsule(p: Params, constant: bool) -> Tensor:
     data = te.placeholder((p["N"], p["H"], p["W"], CAPSULE, CAPSULE, p["CI"]), name="data")
     shape = (k, k, CAPSULE, CAPSULE, p["CI"], p["CO"])
     weight = te.placeholder(shape, name="weight", constant=constant)
-    padded = te_ops.pad(data, ((0, 0), (q, q), (q, q), (0, 0), (0, 0), (0, 0)))
+    padded = pad(data, ((0, 0), (q, q), (q, q), (0, 0), (0, 0), (0, 0)))
     oh, ow = ((p[n] + 2 * q - k) // s + 1 for n in "HW")
     kh, kw = te.reduce_axis(k, name="kh"), te.reduce_axis(k, name="kw")
     cap, c = te.reduce_axis(CAPSULE, name="cap_k"), te.reduce_axis(p["CI"], name="ci")
@@ -228,7 +231,7 @@ def capsule(p: Params, constant: bool) -> Tensor:
 def batch_matmul(p: Params, constant: bool) -> Tensor:
     a = te.placeholder((p["B"], p["N"], p["K"]), name="A")
     b = te.placeholder((p["B"], p["K"], p["M"]), name="B", constant=constant)
-    return te_ops.batch_matmul(a, b)
+    return matmul.batch_matmul(a, b)
 
 
 def norm(p: Params, constant: bool) -> Tensor:
@@ -271,11 +274,11 @@ def attention_scores(p: Params, constant: bool) -> Tensor:
 
 
 def attention_softmax(p: Params, constant: bool) -> Tensor:
-    return te_ops.softmax(attention_scores(p, constant), (3,))
+    return normalization.softmax(attention_scores(p, constant), (3,))
 
 
 def softmax(p: Params, constant: bool) -> Tensor:
-    return te_ops.softmax(te.placeholder((p["M"], p["N"]), name="A"), (1,))
+    return normalization.softmax(te.placeholder((p["M"], p["N"]), name="A"), (1,))
 
 
 OPERANDS = ("GMM",)  # what could be weights is an operand like the other in the suite

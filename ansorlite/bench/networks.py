@@ -20,7 +20,7 @@ from ansorlite.bench.ops import machine, paired_ratio, peer_interpreter, take_tu
 from ansorlite.errors import MeasureError, MissingExtra, UsageError
 from ansorlite.files import write_whole
 from ansorlite.graph.contest import random_inputs
-from ansorlite.graph.winograd import relative_error
+from ansorlite.graph.ops.winograd import relative_error
 from ansorlite.measure.peak import measure_peak
 from ansorlite.target import Target
 from ansorlite.units import format_latency

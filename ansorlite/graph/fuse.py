@@ -15,9 +15,6 @@ from ansorlite.errors import ModelError
 from ansorlite.graph.ir import Graph, Node
 from ansorlite.graph.types import ints
 
-# Each element of the operand is read at most once, so element-wise producers may join.
-REDUCTIONS = ("reduce_sum", "reduce_max", "reduce_min")
-READ_ONCE = (*REDUCTIONS, "transpose", "concat", "pad", "slice")
 # A kernel is one expression a stage: without an end to a chain its depth and its code have none.
 MOST_NODES = 64
 MOST_FACTORS = 64  # of a product of integers, which is written out as a polynomial
@@ -99,8 +96,9 @@ class _Growing:
             node = self.nodes[k]
             parts = [factors.get(self.position.get(v, -1), 1) for v in node.inputs]
             if self.graph.types[node.output].dtype.startswith("int"):
-                whole = math.prod(parts) if node.op in ("mul", "pow") else sum(parts)
-                factors[k] = whole if node.op in ("mul", "add", "sub", "neg", "pow") else 1
+                traits = node.operator.traits
+                multiplies, adds = "integer_product" in traits, "integer_sum" in traits
+                factors[k] = math.prod(parts) if multiplies else sum(parts) if adds else 1
         return max(factors.values(), default=0) <= MOST_FACTORS
 
     def members(self, root: int) -> list[int]:
@@ -128,7 +126,8 @@ class _Growing:
     def places(self, root: int, reader: int) -> bool:
         """Whether the reader only tells a matrix product where to put its rows."""
         node = self.nodes[reader]
-        if self.nodes[root].op != "matmul" or node.op != "transpose" or reader in self.owner:
+        joins = self.nodes[root].operator.transposed is not None and node.op == "transpose"
+        if not joins or reader in self.owner:
             return False
         perm = ints(node.attrs, "perm")
         return perm[-1] == len(perm) - 1
@@ -157,7 +156,7 @@ class _Growing:
     def row_columns(self, k: int, full: tuple[int, ...]) -> int:
         """How many of the last axes of `full` the node k reduces to 1; 0 if others or none."""
         node = self.nodes[k]
-        if node.op not in REDUCTIONS or not node.attrs["keepdims"]:
+        if not node.operator.combiner or not node.attrs["keepdims"]:
             return 0
         axes = sorted(ints(node.attrs, "axes"))
         last = list(range(len(full) - len(axes), len(full)))
@@ -186,7 +185,7 @@ class _Growing:
             allowed = all(self.inlines(last, k) for k in readers)
         else:
             moves = len(members) == 1 and self.nodes[last].op == "transpose"
-            allowed = moves and all(self.nodes[k].op == "matmul" for k in readers)
+            allowed = moves and all(self.nodes[k].operator.transposed is not None for k in readers)
         if allowed and self.bounded([*members, *self.members(self.owner[readers[0]])]):
             self.owner.update(dict.fromkeys(members, self.owner[readers[0]]))
 
@@ -194,7 +193,7 @@ class _Growing:
         """Whether `reader` reads each element of the element-wise node `last` at most once."""
         if self.kind(reader) == "elementwise":
             return self.shape(reader) == self.shape(last)
-        main = self.owner[reader] == reader and self.nodes[reader].op in READ_ONCE
+        main = self.owner[reader] == reader and "reads_once" in self.nodes[reader].operator.traits
         return main and self.shape(reader) != self.shape(last)
 
 

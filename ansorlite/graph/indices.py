@@ -1,9 +1,9 @@
 """Indices that are known at run time only: a kernel clamps them, the caller is told of wrong ones.
 
-In: a `Partition`. Out: an `IndexCheck` for each `take` whose indices are no constant: which value
-holds them (the one that owns the elements), how long the axis is, and which node reads them. A
-module checks graph inputs before its kernels run and computed indices after, and keeps these in
-memory until then.
+In: a `Partition`. Out: an `IndexCheck` for each node whose operator has an operand of `indices`
+that is not constant: the value that owns the elements, the extent of the axis, the node. A module
+checks graph inputs before its kernels run, and computed indices after, which it keeps in memory
+until then.
 """
 
 from collections.abc import Mapping
@@ -43,11 +43,12 @@ def index_checks(graph: Graph, aliases: Mapping[str, str]) -> tuple[IndexCheck, 
     """The checks of an optimised graph; raises ModelError for constant indices that are wrong."""
     found: dict[tuple[str, int], IndexCheck] = {}
     for n in graph.nodes:
-        if n.op != "take":
+        k = n.operator.indices
+        if k is None:
             continue
         axis = integer(n.attrs, "axis")
         extent = graph.types[n.inputs[0]].shape[axis]
-        value = aliases.get(n.inputs[1], n.inputs[1])
+        value = aliases.get(n.inputs[k], n.inputs[k])
         one = IndexCheck(n.name, value, axis, extent)
         if value in graph.constants:
             one.check(graph.constants[value])
@@ -60,10 +61,11 @@ def least_extents(graph: Graph) -> dict[str, int]:
     """For each graph input that indices are computed from the least extent that they index."""
     producers, least = graph.producers, dict[str, int]()
     for n in graph.nodes:
-        if n.op != "take":
+        k = n.operator.indices
+        if k is None:
             continue
         extent = graph.types[n.inputs[0]].shape[integer(n.attrs, "axis")]
-        seen, stack = set[str](), [n.inputs[1]]
+        seen, stack = set[str](), [n.inputs[k]]
         while stack:
             v = stack.pop()
             if v in seen:

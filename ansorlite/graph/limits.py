@@ -6,7 +6,6 @@ the memory that this process may have. What is computed at import takes at most 
 multiple of the network's own data, and as many operations on elements; or what the setting says.
 """
 
-import math
 import os
 import resource
 from collections.abc import Iterable, Iterator
@@ -17,8 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from ansorlite.errors import ModelError
-from ansorlite.graph.shapes import spatial_axes
-from ansorlite.graph.types import Array, Attrs, TensorType, ints, pairs
+from ansorlite.graph.types import Array, TensorType
 from ansorlite.settings import settings
 
 VARIABLE = "ANSORLITE_MAX_BYTES"
@@ -26,8 +24,6 @@ MOST_AXES = 32
 FREE_BYTES, FREE_WORK = 1 << 30, 1 << 32  # of computed constants, however small the network is
 MULTIPLE = 16  # of the data that a network has, for what is computed from that
 FALLBACK_BYTES = 16 << 30  # of memory, where the system does not say
-# Element operations that one element of the result costs, where that is not one.
-COSTS = {"erf": 64, "pow": 16, "exp": 8, "log": 8, "tanh": 16, "sigmoid": 16, "softmax": 16}
 
 
 def most_bytes() -> int:
@@ -155,40 +151,6 @@ class Room:
                 f"the constants up to {what} take {self.work:.1e} operations to compute, more than "
                 f"{most:.1e}: set {VARIABLE}={self.work} to allow it"
             )
-
-
-def work(op: str, attrs: Attrs, types: tuple[TensorType, ...], result: TensorType) -> int:
-    """Element operations of a node, as far as bounding them needs it."""
-    out, operands = result.size, [t.size for t in types]
-    match op:
-        case "conv":
-            channels = min(types[1].shape[0], types[1].shape[-1]) or 1
-            return sum(operands) + out * (operands[1] // channels)
-        case "conv_transpose":
-            return sum(operands) + operands[0] * (operands[1] // (min(types[1].shape) or 1))
-        case "matmul" | "gemm":
-            inner = types[0].shape[0] if attrs.get("trans_a") else types[0].shape[-1]
-            return sum(operands) + out + out * inner // 4
-        case "max_pool" | "sum_pool" | "avg_pool":
-            return sum(operands) + out * math.prod(ints(attrs, "kernel"))
-        case "resample":
-            return sum(operands) + out * (types[1].shape[1] if types[1].rank == 2 else 1)
-        case "lrn":
-            size = attrs["size"]
-            return out * (size if isinstance(size, int) else 1)
-    return (out + sum(operands)) * COSTS.get(op, 1)
-
-
-POOLS = ("max_pool", "sum_pool", "avg_pool", "lrn")  # whose windows are numbers of the file
-WINDOWS = ("conv", "max_pool", "sum_pool", "avg_pool")  # over padded data
-
-
-def padded(attrs: Attrs, data: TensorType) -> TensorType:
-    """The data under windows with the padding around."""
-    shape = list(data.shape)
-    for axis, pair in zip(spatial_axes(attrs, data.rank), pairs(attrs, "pads"), strict=True):
-        shape[axis] += sum(pair)
-    return TensorType(tuple(shape), data.dtype)
 
 
 def peak_bytes(values: Iterable[tuple[int, int, int]]) -> int:

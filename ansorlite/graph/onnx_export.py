@@ -12,7 +12,7 @@ import numpy as np
 
 from ansorlite.errors import MissingExtra, ModelError
 from ansorlite.graph.ir import Graph, Node
-from ansorlite.graph.meaning import bound
+from ansorlite.graph.ops.elementwise import bound
 from ansorlite.graph.types import Attrs, integer, ints, literal, number, pairs, text
 
 OPSET, IR_VERSION = 17, 8

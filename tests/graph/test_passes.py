@@ -12,7 +12,7 @@ from ansorlite.graph import rewrites as rw
 from ansorlite.graph.build import GraphBuilder
 from ansorlite.graph.ir import Graph, evaluate
 from ansorlite.graph.layout import blocks, channels_last
-from ansorlite.graph.operators import OPERATORS
+from ansorlite.graph.ops.table import OPERATORS
 from ansorlite.graph.passes import PASSES, Pass, optimize
 
 FIRST: dict[str, Any] = {

@@ -5,7 +5,9 @@ import pytest
 from space_cases import check
 
 from ansorlite import te
-from ansorlite.graph.te_ops import conv2d_nhwc, conv_nhwc, conv_transpose_nhwc, dense
+from ansorlite.graph.ops.conv import conv2d_nhwc, conv_nhwc
+from ansorlite.graph.ops.conv_transpose import conv_transpose_nhwc
+from ansorlite.graph.ops.matmul import dense
 from ansorlite.schedule.naming import canonical_names
 from ansorlite.schedule.state import State, state_from_json
 from ansorlite.schedule.steps import CacheRead, Step, Transpose

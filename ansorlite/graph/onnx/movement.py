@@ -12,7 +12,7 @@ import numpy as np
 from ansorlite.errors import ModelError
 from ansorlite.graph.ir import infer
 from ansorlite.graph.onnx.context import Context, OnnxNode, axes_of, axis_of
-from ansorlite.graph.shapes import broadcast
+from ansorlite.graph.types import broadcast
 
 
 def identity(c: Context, n: OnnxNode) -> str:

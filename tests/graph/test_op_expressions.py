@@ -7,7 +7,13 @@ import pytest
 
 from ansorlite import te
 from ansorlite.errors import ModelError
-from ansorlite.graph import meaning, te_ops
+from ansorlite.graph.ops.conv import conv2d_nhwc, depthwise_conv2d_nhwc, grouped_conv2d_nhwc
+from ansorlite.graph.ops.matmul import batch_matmul
+from ansorlite.graph.ops.movement import spatial_names
+from ansorlite.graph.ops.normalization import softmax
+from ansorlite.graph.ops.pool import avg_pool2d, global_avg_pool, max_pool2d
+from ansorlite.graph.ops.reduce import reduce
+from ansorlite.graph.ops.table import OPERATORS
 
 RNG = np.random.default_rng(11)
 
@@ -41,16 +47,16 @@ WINDOWS = [(1, 0, 1), (2, 1, 1), (1, 2, 2), (3, 1, 2)]
 @pytest.mark.parametrize("window", WINDOWS)
 def test_conv2d(window: tuple[int, int, int]) -> None:
     x, w = values(2, 7, 8, 4), values(3, 3, 4, 5)
-    got = run(lambda a, b: te_ops.conv2d_nhwc(a, b, *window), x, w)
-    want = meaning.conv(conv_attrs(*window, 1), (x, w))
+    got = run(lambda a, b: conv2d_nhwc(a, b, *window), x, w)
+    want = OPERATORS["conv"].meaning(conv_attrs(*window, 1), (x, w))
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("window", WINDOWS)
 def test_grouped_conv2d(window: tuple[int, int, int]) -> None:
     x, w = values(2, 7, 8, 4), values(3, 3, 2, 2, 3)
-    got = run(lambda a, b: te_ops.grouped_conv2d_nhwc(a, b, *window), x, w)
-    want = meaning.conv(conv_attrs(*window, 2), (x, w.reshape(3, 3, 2, 6)))
+    got = run(lambda a, b: grouped_conv2d_nhwc(a, b, *window), x, w)
+    want = OPERATORS["conv"].meaning(conv_attrs(*window, 2), (x, w.reshape(3, 3, 2, 6)))
     np.testing.assert_allclose(got.reshape(want.shape), want, rtol=1e-5, atol=1e-5)
 
 
@@ -58,40 +64,40 @@ def test_grouped_conv2d(window: tuple[int, int, int]) -> None:
 @pytest.mark.parametrize("multiplier", [(), (2,)])
 def test_depthwise_conv2d(window: tuple[int, int, int], multiplier: tuple[int, ...]) -> None:
     x, w = values(2, 7, 8, 4), values(3, 3, 4, *multiplier)
-    got = run(lambda a, b: te_ops.depthwise_conv2d_nhwc(a, b, *window), x, w)
-    want = meaning.conv(conv_attrs(*window, 4), (x, w.reshape(3, 3, 1, -1)))
+    got = run(lambda a, b: depthwise_conv2d_nhwc(a, b, *window), x, w)
+    want = OPERATORS["conv"].meaning(conv_attrs(*window, 4), (x, w.reshape(3, 3, 1, -1)))
     np.testing.assert_allclose(got.reshape(want.shape), want, rtol=1e-5, atol=1e-5)
 
 
 def test_pools() -> None:
     x = values(2, 7, 8, 3)
     attrs = conv_attrs(2, 1, 1, 1) | {"kernel": (3, 3), "ceil_mode": False}
-    got = run(lambda a: te_ops.max_pool2d(a, 3, 2, 1), x)
-    np.testing.assert_array_equal(got, meaning.max_pool(attrs, (x,)))
-    got = run(lambda a: te_ops.avg_pool2d(a, 3, 2, 1), x)
-    want = meaning.avg_pool(attrs | {"count_include_pad": True}, (x,))
+    got = run(lambda a: max_pool2d(a, 3, 2, 1), x)
+    np.testing.assert_array_equal(got, OPERATORS["max_pool"].meaning(attrs, (x,)))
+    got = run(lambda a: avg_pool2d(a, 3, 2, 1), x)
+    want = OPERATORS["avg_pool"].meaning(attrs | {"count_include_pad": True}, (x,))
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
-    got = run(te_ops.global_avg_pool, x)
+    got = run(global_avg_pool, x)
     np.testing.assert_allclose(got, x.mean(axis=(1, 2)), rtol=1e-5, atol=1e-6)
 
 
 def test_max_pool_of_negative_data_ignores_the_padding() -> None:
     x = -np.ones((1, 3, 3, 1), np.float32)
-    assert run(lambda a: te_ops.max_pool2d(a, 3, 2, 1), x).max() == -1
+    assert run(lambda a: max_pool2d(a, 3, 2, 1), x).max() == -1
 
 
 @pytest.mark.parametrize("axes", [(1,), (0, 2), (0, 1, 2)])
 def test_softmax_and_reductions_over_axes(axes: tuple[int, ...]) -> None:
     x = values(3, 4, 5)
-    got = run(lambda a: te_ops.softmax(a, axes), x)
-    np.testing.assert_allclose(got, meaning.softmax({"axes": axes}, (x,)), rtol=1e-5)
-    got = run(lambda a: te_ops.reduce(a, "max", axes), x)
+    got = run(lambda a: softmax(a, axes), x)
+    np.testing.assert_allclose(got, OPERATORS["softmax"].meaning({"axes": axes}, (x,)), rtol=1e-5)
+    got = run(lambda a: reduce(a, "max", axes), x)
     np.testing.assert_array_equal(got, x.max(axis=axes).reshape(got.shape))
 
 
 def test_softmax_of_large_values_does_not_overflow() -> None:
     x = np.asarray([[1000.0, 999.0, -1000.0]], np.float32)
-    got = run(lambda a: te_ops.softmax(a, (1,)), x)
+    got = run(lambda a: softmax(a, (1,)), x)
     np.testing.assert_allclose(got, [[0.7310586, 0.2689414, 0.0]], rtol=1e-5)
 
 
@@ -107,7 +113,7 @@ def test_softmax_of_large_values_does_not_overflow() -> None:
 )
 def test_batch_matmul(shape_a: Any, shape_b: Any, perm_a: Any, perm_b: Any) -> None:
     a, b = values(*shape_a), values(*shape_b)
-    got = run(lambda x, y: te_ops.batch_matmul(x, y, perm_a, perm_b), a, b)
+    got = run(lambda x, y: batch_matmul(x, y, perm_a, perm_b), a, b)
     left = a.transpose(perm_a) if perm_a else a
     right = b.transpose(perm_b) if perm_b else b
     np.testing.assert_allclose(got, left @ right, rtol=1e-5, atol=1e-5)
@@ -115,7 +121,7 @@ def test_batch_matmul(shape_a: Any, shape_b: Any, perm_a: Any, perm_b: Any) -> N
 
 def test_axes_have_the_fields_names() -> None:
     x, w = te.placeholder((1, 5, 5, 4), name="x"), te.placeholder((3, 3, 4, 8), name="w")
-    conv = te.ComputeDAG([te_ops.conv2d_nhwc(x, w, 1, 1)]).computes[-1]
+    conv = te.ComputeDAG([conv2d_nhwc(x, w, 1, 1)]).computes[-1]
     assert [a.name for a in conv.axes] == ["n", "h", "w", "co"]
     assert [a.name for a in conv.reduce_axes] == ["kh", "kw", "ci"]
 
@@ -123,13 +129,13 @@ def test_axes_have_the_fields_names() -> None:
 def test_padding_that_no_window_reads_is_left_out() -> None:
     """224 pixels, 7x7, stride 2, padding 3: the last window ends one short of the padding."""
     x, w = te.placeholder((1, 224, 224, 3), name="x"), te.placeholder((7, 7, 3, 8), name="w")
-    padded = te.ComputeDAG([te_ops.conv2d_nhwc(x, w, 2, 3)]).computes[0]
+    padded = te.ComputeDAG([conv2d_nhwc(x, w, 2, 3)]).computes[0]
     assert [int(e.value) for e in padded.shape] == [1, 229, 229, 3]
 
 
 def test_errors_say_what_does_not_fit() -> None:
     a, b = te.placeholder((2, 3), name="a"), te.placeholder((4, 5), name="b")
     with pytest.raises(ModelError, match=r"cannot multiply \[2, 3\] and \[4, 5\]: inner extents"):
-        te_ops.batch_matmul(a, b)
+        batch_matmul(a, b)
     with pytest.raises(ModelError, match="4 spatial axes: only 1, 2 and 3 are supported"):
-        te_ops.spatial_names(4)
+        spatial_names(4)

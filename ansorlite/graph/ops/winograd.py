@@ -20,7 +20,8 @@ import numpy.typing as npt
 
 from ansorlite import te
 from ansorlite.errors import ModelError
-from ansorlite.graph.te_ops import Pads, named, pad, spatial_names
+from ansorlite.graph.ops.movement import Pads, pad, spatial_names
+from ansorlite.graph.ops.op import named
 from ansorlite.ir.expr import Expr
 from ansorlite.te.tensor import Tensor
 

@@ -65,7 +65,7 @@ def range_(c: Context, n: OnnxNode) -> str:
     return c.constant((first + wide * step).astype(dtype))
 
 
-FOLDED: dict[str, Reader] = {
+READERS: dict[str, Reader] = {
     "Constant": constant,
     "ConstantOfShape": constant_of_shape,
     "Range": range_,
