@@ -23,6 +23,8 @@ from ansorlite.units import (
 PHASES = ("search", "training", "building", "measuring", "checking")
 OTHER = "other"
 NAME_WIDTH = 32
+ABOVE = 1.005  # share of a limit from which it is explained
+SHOWN_IDS = 8
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,7 @@ class TaskRow:
     """One task: FLOP of one run, how often it occurs, its best latency (None if there is none).
 
     `least_s` is what the machine's limits allow at best: its arithmetic, or its data.
+    `above` says why the speed may exceed the machine's peak; it is printed where that occurs.
     """
 
     name: str
@@ -38,6 +41,7 @@ class TaskRow:
     latency_s: float | None
     trials: int
     least_s: float | None = None
+    above: str = ""
 
 
 def task_table(rows: Sequence[TaskRow], peak_flop_per_s: float | None = None) -> str:
@@ -45,7 +49,7 @@ def task_table(rows: Sequence[TaskRow], peak_flop_per_s: float | None = None) ->
 
     The total latency is unknown while a task has none. `peak_flop_per_s` is what the machine
     can do; without it the share of it is unknown. "Limit" is the share of what arithmetic and data
-    allow at best.
+    allow at best. A line below the table explains shares of the peak above 100 %.
     """
     head = ["ID", "Task", "FLOP", "Weight", "Latency", "GFLOP/s", "Peak", "Limit", "Trials"]
     lines = [
@@ -64,7 +68,21 @@ def task_table(rows: Sequence[TaskRow], peak_flop_per_s: float | None = None) ->
     least = sum(bounds) if rows and len(bounds) == len(rows) else None
     total = _figures(flop, None, latency, peak_flop_per_s, least)
     total_line = ["", "total", *total, str(sum(row.trials for row in rows))]
-    return aligned(head, lines, total_line, left=("Task",))
+    table = aligned(head, lines, total_line, left=("Task",))
+    return "\n".join([table, *_above_peak(rows, peak_flop_per_s)])
+
+
+def _above_peak(rows: Sequence[TaskRow], peak: float | None) -> list[str]:
+    """A line a reason, with the tasks that have it."""
+    found: dict[str, list[str]] = {}
+    for i, row in enumerate(rows):
+        if (share(rate(row.flop, row.latency_s), peak) or 0.0) > ABOVE:
+            found.setdefault(row.above or "the limit is measured too low", []).append(str(i))
+    return [
+        f"Peak above 100 %: {why} (ID {', '.join(ids[:SHOWN_IDS])}"
+        f"{f' and {len(ids) - SHOWN_IDS} more' if len(ids) > SHOWN_IDS else ''})"
+        for why, ids in found.items()
+    ]
 
 
 def time_table(seconds: Mapping[str, float], wall_s: float) -> str:
@@ -106,8 +124,7 @@ def shortened(name: str) -> str:
     """A name that fits its column."""
     if not name:
         return UNKNOWN
-    name = shown(name)
-    return name if len(name) <= NAME_WIDTH else name[: NAME_WIDTH - 3] + "..."
+    return shown(name, NAME_WIDTH)
 
 
 def aligned(

@@ -13,7 +13,7 @@ TASKS = """\
 ID  Task                                   FLOP  Weight   Latency  GFLOP/s  Peak  Limit  Trials
 --  --------------------------------  ---------  ------  --------  -------  ----  -----  ------
  0  conv2d_56x56x64_3x3               231 MFLOP       3  1.250 ms    184.8  92 %   96 %     192
- 1  a name that is longer than an...     0 FLOP     2.5  100.0 us        -     -   60 %       8
+ 1  a name that is long... should be     0 FLOP     2.5  100.0 us        -     -   60 %       8
 --  --------------------------------  ---------  ------  --------  -------  ----  -----  ------
     total                             693 MFLOP          4.000 ms    173.2  87 %   94 %     200"""
 
@@ -42,6 +42,19 @@ total      1 min 40 s  100 %"""
 def test_tasks_with_totals() -> None:
     rows = [CONV, TaskRow("a name that is longer than any column should be", 0, 2.5, 1e-4, 8, 6e-5)]
     assert task_table(rows, 2e11) == TASKS
+
+
+def test_shares_of_the_peak_above_100_percent_are_explained() -> None:
+    fast = TaskRow("conv", 2.31e8, 3, 1e-3, 8, above="Winograd's form needs fewer operations")
+    odd = TaskRow("other", 2.31e8, 3, 1e-3, 8)
+    table = task_table([CONV, fast, odd], 2e11)
+    assert table.splitlines()[-2:] == [
+        "Peak above 100 %: Winograd's form needs fewer operations (ID 1)",
+        "Peak above 100 %: the limit is measured too low (ID 2)",
+    ]
+    many = task_table([fast] * 11, 2e11).splitlines()
+    assert many[-1].endswith("(ID 0, 1, 2, 3, 4, 5, 6, 7 and 3 more)")
+    assert "above" not in task_table([fast]) and "above" not in task_table([CONV], 2e11)
 
 
 def test_a_name_stays_on_its_line() -> None:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ansorlite.cost.footprint import Access, Batch, Levels, Values, accesses, touch
+from ansorlite.cost.footprint import Access, Batch, Levels, Values, accesses, footprint
 from ansorlite.ir.program import NO_NOTE, For, Program, Store, all_buffers, stores_under
 from ansorlite.schedule.holes import population_columns
 from ansorlite.space.sketch import Sketch
@@ -54,7 +54,7 @@ def _loops(sketch: Sketch, rows: npt.NDArray[np.int32]) -> Values:
     main, n = _main(sketch.program), len(rows)
     ev = Batch(population_columns(sketch.holes, rows), n)
     levels = Levels([ev(lp.nominal) for lp in main.loops], n)
-    touched = [touch(a, ev, levels) for a in main.accesses[:MAX_BUFFERS]]
+    touched = [footprint(a, ev, levels) for a in main.accesses[:MAX_BUFFERS]]
     out = np.zeros((MAX_LOOPS, WIDTH, n))
     for slot in range(min(MAX_LOOPS, levels.depth)):
         k = levels.depth - 1 - slot

@@ -30,7 +30,7 @@ from ansorlite.graph.types import integer, ints, pairs, text
 from ansorlite.measure.runner import LocalRunner
 from ansorlite.measure.timing import TimingPolicy
 from ansorlite.pipeline import network_tasks
-from ansorlite.search.tune import Session
+from ansorlite.search.session import Session
 from ansorlite.search.tuner import TaskTuner
 from ansorlite.target import Target
 from ansorlite.task import SearchTask
@@ -190,10 +190,10 @@ def pretrain(
     seen: set[str] = set()
     with (
         LocalRunner(policy=TimingPolicy(fresh_constants=True)) as runner,
-        Session(None, 60 * minutes, seed, log, runner=runner, progress=False) as session,
+        Session(None, 60 * minutes, seed=seed, log=log, runner=runner, progress=False) as session,
     ):
         recent: list[TaskTuner] = []
-        while session.left_s() > 0:
+        while session.budget.left_s() > 0:
             forms = layer_tasks(prior.draw(rng), machine)
             if forms[0].flop > LARGEST_FLOP or forms[0].workload_key in seen:
                 continue
@@ -203,7 +203,7 @@ def pretrain(
                 recent = [*recent[1 - RECENT :], tuner]
                 tuner.round(1)
                 for _ in range(ROUNDS):
-                    if session.left_s() <= 0:
+                    if session.budget.left_s() <= 0:
                         break
                     session.train(recent)
                     tuner.round(ROUND)

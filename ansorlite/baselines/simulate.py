@@ -19,10 +19,10 @@ from ansorlite.cost.model import CostModel
 from ansorlite.errors import LogError, UsageError
 from ansorlite.records import Record
 from ansorlite.schedule.holes import Hole
+from ansorlite.search.budget import ROUND_SIZE, grown
 from ansorlite.search.history import Candidate
 from ansorlite.search.policy import EvolutionaryPolicy, RandomPolicy, SearchPolicy
 from ansorlite.search.recorded import record_candidates
-from ansorlite.search.tune import ROUND_SIZE, grown
 from ansorlite.space.sketch import Sketch
 from ansorlite.task import SearchTask
 

@@ -1,7 +1,7 @@
 """One task of a network by its number or name: `--task` of the commands `tune` and `compare`.
 
-In: a graph and the text of the option. Out: the `WeightedTask`: `task` is the computation, `others`
-are its other forms (Winograd's), `weight` says how often the network has it. Tasks have the numbers
+In: a graph and the text of the option. Out: the `WeightedTask`: `task` is the computation,
+`other_forms` are Winograd's, `weight` says how often the network has it. Tasks have the numbers
 of the table that `ansorlite tune` prints at its end.
 """
 

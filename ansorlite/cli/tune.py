@@ -5,6 +5,7 @@ In: parsed arguments. Out: the exit status; tables on standard output, progress 
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ansorlite.cli.inputs import case, network
 from ansorlite.cli.options import Command, case_options, dim_option, positive, search_options
 from ansorlite.cli.paths import readable, writable
+from ansorlite.cli.tasks import task_of
 from ansorlite.errors import MachineError, MeasureError
 from ansorlite.files import write_whole
 from ansorlite.streams import put
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from ansorlite.search.result import TuneResult
 
 TIMED_RUNS, TIMED_S = 20, 2.0  # at most so many runs of a network, and about so long
+APART = 0.2  # a difference between tasks and network that is explained
 
 
 def tune_options(p: argparse.ArgumentParser) -> None:
@@ -35,6 +38,7 @@ def tune_options(p: argparse.ArgumentParser) -> None:
         default="gradient",
         help="which task gets the next round (gradient)",
     )
+    p.add_argument("--task", metavar="NAME|N", help="tune one task alone, with all of the budget")
     p.add_argument("--exact", action="store_true", help="no Winograd, nothing rounded otherwise")
     p.add_argument("--output", type=Path, metavar="F", help="write the closing tables there, too")
 
@@ -59,11 +63,17 @@ def tune_op_options(p: argparse.ArgumentParser) -> None:
 
 
 def tune(args: argparse.Namespace) -> int:
-    """Tune all subgraphs of a network; print the tables and what the network gained."""
+    """Tune all subgraphs of a network, or one; print the tables and what the network gained."""
     from ansorlite.pipeline import auto_schedule
 
     output = writable(args.output, args.log, args.network) if args.output else None
     graph = network(args.network, args.batch, dict(args.dim))
+    if args.task is not None:
+        text = _result_text(_tune_part(args, graph))
+        if output is not None:
+            _write(output, text)
+        put(text, end="")
+        return 0
     module = auto_schedule(
         graph,
         args.trials,
@@ -86,10 +96,33 @@ def tune(args: argparse.Namespace) -> int:
     return 0
 
 
+def _tune_part(args: argparse.Namespace, graph: "Graph") -> "TuneResult":
+    """Tune one subgraph as `auto_schedule` does: in all its forms, with constants from memory."""
+    from ansorlite.measure.runner import LocalRunner
+    from ansorlite.measure.timing import TimingPolicy
+    from ansorlite.search.session import Session
+    from ansorlite.search.tune_tasks import tune_tasks
+
+    weighted = replace(task_of(graph, args.task, exact=args.exact), weight=1.0)
+    trials = 64 if args.trials is None and args.timeout is None else args.trials
+    with (
+        LocalRunner(policy=TimingPolicy(fresh_constants=True)) as runner,
+        Session(
+            trials,
+            args.timeout,
+            seed=args.seed,
+            log=args.log,
+            progress=not args.quiet,
+            runner=runner,
+        ) as session,
+    ):
+        (result,) = tune_tasks(session, [weighted])
+    return result
+
+
 def tune_op(args: argparse.Namespace) -> int:
     """Tune one case of the operator suite; print its best program's figures and the tables."""
     from ansorlite.search.tune import tune as tune_task
-    from ansorlite.tables import TaskRow, task_table
 
     if args.pretrained is not None:
         readable(args.pretrained)
@@ -105,19 +138,26 @@ def tune_op(args: argparse.Namespace) -> int:
         progress=not args.quiet,
         others=[case(name, args.batch) for name in args.others],
     )
-    if result.best is None:
+    put(_result_text(result), end="")
+    return 0
+
+
+def _result_text(result: "TuneResult") -> str:
+    """The closing lines of one task. Raises MeasureError where no program of it ran."""
+    from ansorlite.search.result import why_above_limit
+    from ansorlite.tables import TaskRow, task_table
+
+    task, best = result.task, result.best
+    if best is None:
         if result.interrupted:
             raise KeyboardInterrupt
         if result.predicted is not None:
-            put(f"{task.name}: nothing was measured; the model's choice is\n{result.predicted}")
-            return 0
+            return f"{task.name}: nothing was measured; the model's choice is\n{result.predicted}"
         raise MeasureError(_nothing_found(result))
-    best = result.best
-    put(str(best).partition("\n")[0])
-    row = TaskRow(task.name, task.flop, 1, best.latency_s, result.trials, best.least_s)
-    put(task_table([row], None if best.peak is None else best.peak.flops_all))
-    put(result.time_table())
-    return 0
+    above = why_above_limit(task)
+    row = TaskRow(task.name, task.flop, 1, best.latency_s, result.trials, best.least_s, above)
+    table = task_table([row], None if best.peak is None else best.peak.flops_all)
+    return f"{best.summary}\n{table}\n{result.time_table()}\n"
 
 
 def _write(path: Path, text: str) -> None:
@@ -149,7 +189,32 @@ def _compare_with_plain(graph: "Graph", module: Any) -> str:
         " as fast"
     )
     worst = max((_difference(x, y) for x, y in zip(expected, got, strict=True)), default=0.0)
-    return f"{text}, outputs differ by at most {worst:.1e} of their largest value\n"
+    text += f", outputs differ by at most {worst:.1e} of their largest value\n"
+    tasks_s = module.report.latency_s
+    if tasks_s is None or abs(after / tasks_s - 1) <= APART:
+        return text
+    kernels_s = sum(layer.latency_s for layer in module.profile(*inputs))
+    return apart_text(tasks_s, kernels_s, after) + text
+
+
+def apart_text(tasks_s: float, kernels_s: float, network_s: float) -> str:
+    """Why a network takes another time than its tasks add up to, in seconds: two lines.
+
+    `tasks_s` are the tasks' latencies times their weights, `kernels_s` those of the kernels within
+    the network, `network_s` one call of the network.
+    """
+    from ansorlite.units import format_latency
+
+    sums = (
+        f"the tasks add up to {format_latency(tasks_s)}, the network takes "
+        f"{format_latency(network_s)} ({network_s / tasks_s:.2f} times):"
+    )
+    moved = [
+        (kernels_s - tasks_s, "kernels in the network, whose operands lie in other caches"),
+        (network_s - kernels_s, "calls between kernels, checks and copies of the results"),
+    ]
+    parts = [f"{format_latency(abs(s))} {'more' if s > 0 else 'less'} in {why}" for s, why in moved]
+    return f"{sums}\n  {'; '.join(parts)}\n"
 
 
 def _timed(module: Any, inputs: Sequence[Any]) -> tuple[float, tuple[Any, ...]]:
@@ -180,6 +245,7 @@ COMMANDS = (
         (
             ("ansorlite tune resnet18 --timeout 120 --log resnet18.log", "two minutes, resumable"),
             ("ansorlite tune model.onnx --dim N=1 --trials 2000", "a file with a dynamic extent"),
+            ("ansorlite tune resnet18 --task 3 --log resnet18.log", "one of its tasks alone"),
         ),
     ),
     Command(

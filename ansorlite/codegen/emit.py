@@ -22,10 +22,10 @@ from ansorlite.codegen.scope import Env, Memory, Scope
 from ansorlite.codegen.vector_math import extremum
 from ansorlite.codegen.zeros import decided, is_zero
 from ansorlite.errors import BuildError
-from ansorlite.ir.deep import with_room
+from ansorlite.ir.deep import with_deep_stack
 from ansorlite.ir.expr import Const, Expr, Load, is_int
 from ansorlite.ir.interpret import concrete_shape
-from ansorlite.ir.prefetch import BYTES
+from ansorlite.ir.literals import BYTES
 from ansorlite.ir.program import (
     Alloc,
     Block,
@@ -54,7 +54,7 @@ def emit_module(p: Program, target: Target, symbol: str) -> str:
 
     Example: `emit_module(specialize(program), Target.detect(), "kernel")`.
     """
-    return with_room(depth(p), lambda: _module_text(p, target, symbol))
+    return with_deep_stack(depth(p), lambda: _module_text(p, target, symbol))
 
 
 def _module_text(p: Program, target: Target, symbol: str) -> str:

@@ -17,8 +17,7 @@ from ansorlite.codegen.scope import Env
 from ansorlite.codegen.vector_math import call_math, constant_of, emit_math, extremum
 from ansorlite.codegen.zeros import decided
 from ansorlite.ir.expr import Const, Expr, Load, Op, Var, add, is_float, is_int, mul, terms_of
-from ansorlite.ir.literals import least, rounded, wrapped
-from ansorlite.ir.prefetch import BYTES
+from ansorlite.ir.literals import BYTES, least, rounded, wrapped
 from ansorlite.ir.ranges import bounds
 from ansorlite.ir.traverse import loads, substitute
 

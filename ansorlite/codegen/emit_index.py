@@ -29,6 +29,7 @@ TYPES: dict[str, ir.Type] = {
     "bool": ir.IntType(8),
 }
 
+
 _Term = tuple[int, tuple[int, ...]]  # factor, places of its variables
 _Plan = tuple[tuple[str, ...], list[_Term] | None]
 

@@ -31,6 +31,7 @@ from ansorlite.codegen.image import KernelImage, Param
 from ansorlite.codegen.loader import load_image
 from ansorlite.errors import ModelError
 from ansorlite.ir.program import Buffer, Program
+from ansorlite.names import shown
 from ansorlite.target import Target
 
 COMPARED_BYTES = 1 << 16  # constants up to this size are copied and compared, larger ones hashed
@@ -82,6 +83,17 @@ class Kernel:
         self._sizes = tuple(w.nbytes if w.direct else 0 for w in self._wanted)
         self._places = tuple(w.index for w in (*self._wanted, *self._written, *self._late))
         self._enter = self._native.enter
+
+    def __str__(self) -> str:
+        taken, given = (
+            ", ".join(f"{p.name}: {p.dtype}{list(p.shape)}" for p in params)
+            for params in (self.inputs, self.outputs)
+        )
+        bound = f", bound: {', '.join(self._bound)}" if self._bound else ""
+        return shown(f"Kernel({taken}) -> {given} for {self.target.cpu}{bound}")
+
+    def __repr__(self) -> str:
+        return f"<{self}>"
 
     @property
     def inputs(self) -> tuple[Param, ...]:

@@ -149,7 +149,7 @@ def load_image(image: KernelImage) -> NativeFunction:
     if made_for != host.arch:
         raise BuildError(
             f"cannot load kernel {image.symbol}: it is {made_for} code for {image.cpu},"
-            f" and this machine is {host.arch}"
+            f" and this machine is {host.arch}; build it for this machine"
         )
     _load_math_library()
     library = llvm.JITLibraryBuilder().add_object_img(image.object_bytes).add_current_process()

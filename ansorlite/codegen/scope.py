@@ -151,18 +151,13 @@ class Scoped:
                 here = True
             elif home is None or at.depth > home.depth:
                 home = at
+        if certain and not here and home is not None and home.home is not None:
+            home = _certain_scope(env.scope, home)
         if here or home is None or home.home is None:
             found = env.scope.find(tuple(key))
             if found is None:
                 found = env.scope.known[tuple(key)] = self.place(make(), None)
             return found
-        if certain:
-            outer = env.scope
-            while outer is not home and outer.certain and outer.parent is not None:
-                outer = outer.parent
-            if outer is env.scope or outer.home is None:
-                return self.once(kind, operands, env, make, here=True)
-            home = outer
         found = home.known.get(tuple(key))
         if found is None:
             back = self.b.block
@@ -170,3 +165,14 @@ class Scoped:
             found = home.known[tuple(key)] = self.place(make(), home)
             self.b.position_at_end(back)
         return found
+
+
+def _certain_scope(scope: Scope, home: Scope) -> Scope | None:
+    """The outermost scope up to `home` from which `scope` certainly runs.
+
+    None where that is `scope` itself.
+    """
+    outer = scope
+    while outer is not home and outer.certain and outer.parent is not None:
+        outer = outer.parent
+    return None if outer is scope else outer

@@ -33,16 +33,16 @@ from ansorlite.cost.losses import (
 )
 from ansorlite.cost.model import GBDTModel, PathLike, TreeStage
 from ansorlite.cost.names import ARITHMETIC, AT, CYCLES, LOGGED, PLAIN
-from ansorlite.cost.task_residual import OwnPrograms
-from ansorlite.cost.training_cutoff import is_history
+from ansorlite.cost.task_residual import TaskResidual
+from ansorlite.cost.training_cutoff import has_rounds
 from ansorlite.cost.trees import GBDTParams, sum_of_trees
 
-LEAST_PART = 2.0**-10  # cycles per operation; smaller values count as this value
-LEAST_SHARE = 2.0**-6  # smallest label; failed programs get this label
-# predicted best/this where the fast-program trees start to count, and where they count fully
-FAST = (0.5, 0.85)
-# the weight is label**FAST_POWER: a program at half the best speed has almost no weight
-FAST_POWER = 20.0
+MIN_CYCLES_PER_OP = 2.0**-10  # cycles per operation; smaller values count as this value
+MIN_LABEL = 2.0**-6  # smallest label; failed programs get this label
+# Predicted best/this where the fast-program trees start to count, and where they count fully.
+FAST_RANGE = (0.5, 0.85)
+# The weight is label**FAST_EXPONENT: a program at half the best speed has almost no weight.
+FAST_EXPONENT = 20.0
 
 
 class CorrectionModel(GBDTModel):
@@ -85,57 +85,57 @@ class CorrectionModel(GBDTModel):
     ) -> None:
         super().__init__(seed, num_threads, objective, params)
         self._fast = fast if objective == "regression" else None
-        self._own = OwnPrograms(seed, num_threads)
+        self._residual = TaskResidual(seed, num_threads)
 
     def update(self, groups: Sequence[TrainingGroup]) -> None:
         """Update the trees, then each task's Gaussian process with all its programs.
 
         The processes also use programs after the training cutoff of the trees.
         """
-        if not is_history(groups):
-            self._own = OwnPrograms(self._seed, self._num_threads)
+        if not has_rounds(groups):
+            self._residual = TaskResidual(self._seed, self._num_threads)
         super().update(groups)
         if self.objective == "regression" and self.is_trained:
-            self._own.know(groups, _whole)
+            self._residual.update_processes(groups, _as_program_rows)
 
     def load(self, path: PathLike) -> None:
         """Load the trees; Gaussian processes of single tasks are not saved and start empty."""
         super().load(path)
-        self._own = OwnPrograms(self._seed, self._num_threads)
+        self._residual = TaskResidual(self._seed, self._num_threads)
 
     def _packs(self, groups: Sequence[TrainingGroup]) -> Packs | None:
-        return pack_groups([_whole(g) for g in groups])
+        return pack_groups([_as_program_rows(g) for g in groups])
 
     def _view(self, features: Features) -> Features:
         return program_rows(features)[:, None]
 
     def _constant(self, packs: Packs) -> float:
-        return base_score(packs, _wanted(packs) - self._start(packs.features))
+        return base_score(packs, _log_label(packs) - self._start(packs.features))
 
     def _start(self, rows: Features) -> Floats:
         """The analytic estimate: log2 of operations per cycle."""
         return -rows[:, -1].astype(np.float64)
 
     def _regression(self, packs: Packs) -> Loss:
-        return squared_loss(packs, _wanted(packs))
+        return squared_loss(packs, _log_label(packs))
 
     def _learned(self, packs: Packs) -> list[TreeStage]:
         found = super()._learned(packs)
         if self._fast is not None and len(packs) >= self._fast.min_programs:
-            fast = packs.take(packs.label >= FAST[0])
+            fast = packs.take(packs.label >= FAST_RANGE[0])
             trees = self._train(fast, self._fast, _loss_of_fast, self._loaded + found)
             found.append(TreeStage(trees, of_fast=True))
         if self.objective == "regression":
-            self._own.learn(packs)
+            self._residual.train(packs)
         return found
 
     def _refined(self, shares: Floats, seen: Features, task_key: str) -> Floats:
-        return self._own.refined(task_key, seen[:, 0], shares)
+        return self._residual.refined(task_key, seen[:, 0], shares)
 
     def _added(self, stage: TreeStage, rows: Features, scores: Floats) -> Floats:
         if not stage.of_fast:
             return super()._added(stage, rows, scores)
-        low, high = FAST
+        low, high = FAST_RANGE
         share = np.clip((self._shares(scores + self._base) - low) / (high - low), 0.0, 1.0)
         out = np.zeros(len(rows))
         at = np.flatnonzero(share)
@@ -150,17 +150,17 @@ class CorrectionModel(GBDTModel):
 
 
 def _loss_of_fast(packs: Packs, rng: np.random.Generator) -> Loss:
-    """Squared error with weight label**FAST_POWER."""
-    return squared_loss(packs, _wanted(packs), packs.label**FAST_POWER)
+    """Squared error with weight label**FAST_EXPONENT."""
+    return squared_loss(packs, _log_label(packs), packs.label**FAST_EXPONENT)
 
 
-def _wanted(packs: Packs) -> Floats:
+def _log_label(packs: Packs) -> Floats:
     """Training target: log2 of the label."""
-    found: Floats = np.log2(np.maximum(packs.label, LEAST_SHARE))
+    found: Floats = np.log2(np.maximum(packs.label, MIN_LABEL))
     return found
 
 
-def _whole(group: TrainingGroup) -> TrainingGroup:
+def _as_program_rows(group: TrainingGroup) -> TrainingGroup:
     """The same programs with one row each; a program without statements keeps no row."""
     rows: list[Features] = list(group.features)
     sizes = np.array([len(f) for f in rows], np.int64)
@@ -189,5 +189,5 @@ def program_rows(features: Features) -> Features:
     out[:, width + PLAIN] = total[:, PLAIN]
     out[:, width + LOGGED] = np.log2(1.0 + total[:, LOGGED])
     out[:, 2 * width : 3 * width] = features.max(axis=1)
-    out[:, 3 * width :] = np.log2(kinds / np.maximum(work, 1.0)[:, None] + LEAST_PART)
+    out[:, 3 * width :] = np.log2(kinds / np.maximum(work, 1.0)[:, None] + MIN_CYCLES_PER_OP)
     return out

@@ -19,8 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ansorlite.cost.analytic import cycles, rates_of
-from ansorlite.cost.footprint import Access, Batch, Levels, Touched, Values, accesses, touch
-from ansorlite.cost.guard_share import LeftOut, kept, left_out
+from ansorlite.cost.footprint import Access, Batch, Footprint, Levels, Values, accesses, footprint
+from ansorlite.cost.guard_share import Guard, guard_share, guards_of
 from ansorlite.cost.names import AT, COMPUTE, CURVE, LOGGED, MAX_BUFFERS, N_FEATURES
 from ansorlite.ir.expr import Const, Expr, Load, Op
 from ansorlite.ir.prefetch import fetchable
@@ -33,7 +33,7 @@ from ansorlite.target import Target
 _TESTS = ("compare", "select")
 # Cost of a partial last vector by its number of elements: the vector is split into powers of two,
 # whose costs partly overlap (fitted exponent).
-_PIECES = np.array([k.bit_count() ** 0.6 for k in range(128)], dtype=np.float64)
+_PARTIAL_VECTOR_COST = np.array([k.bit_count() ** 0.6 for k in range(128)], dtype=np.float64)
 
 
 class FeaturePlan:
@@ -44,20 +44,24 @@ class FeaturePlan:
 
     def __init__(self, program: Program) -> None:
         found = list(stores_under(program.body))
-        main = [(s, loops) for s, loops in found if not _start(s)] or found
+        main = [(s, loops) for s, loops in found if not _is_initialisation(s)] or found
         buffers = {b.name: b for b in all_buffers(program)}
         memory = {b.name for b in program.params}
         self.statements = [
             _Statement(
-                s, loops, accesses(s, loops, buffers), left_out(s, loops), _asked(s, loops, memory)
+                s,
+                loops,
+                accesses(s, loops, buffers),
+                guards_of(s, loops),
+                _can_prefetch(s, loops, memory),
             )
             for s, loops in main
         ]
         self.buffers = buffers
-        self.touched: dict[str, int] = {}
+        self.access_counts: dict[str, int] = {}
         for st in self.statements:
             for a in st.accesses:
-                self.touched[a.buffer.name] = self.touched.get(a.buffer.name, 0) + 1
+                self.access_counts[a.buffer.name] = self.access_counts.get(a.buffer.name, 0) + 1
 
     def __call__(
         self, columns: Mapping[str, Any], n: int, target: Target
@@ -68,9 +72,9 @@ class FeaturePlan:
         ev = Batch(columns, n)
         out = np.zeros((len(self.statements), N_FEATURES, n))
         for st, rows in zip(self.statements, out, strict=True):
-            moved = _moved(st, ev, target)
+            moved = _traffic(st, ev, target)
             _fill(rows, moved, ev, target)
-            _put(rows, "buffer0_read", _access_features(moved, self.touched, target))
+            _put(rows, "buffer0_read", _access_features(moved, self.access_counts, target))
             _put(rows, "intensity_0", _intensity(moved))
             _put(rows, "alloc_bytes", _allocation(moved, self.buffers, ev))
         estimate = cycles(lambda name: out[:, AT[name]], rates_of(target))
@@ -81,7 +85,7 @@ class FeaturePlan:
         work /= np.maximum(work.sum(axis=0), 1.0)
         return np.ascontiguousarray(out.transpose(2, 0, 1), dtype=np.float32)
 
-    def draft(self, columns: Mapping[str, Any], n: int, target: Target) -> Values:
+    def magnitudes(self, columns: Mapping[str, Any], n: int, target: Target) -> Values:
         """float64[S, N_FEATURES, n]: features that the analytic score reads, without logarithms.
 
         Rows of other features are 0.
@@ -89,7 +93,7 @@ class FeaturePlan:
         ev = Batch(columns, n)
         out = np.zeros((len(self.statements), N_FEATURES, n))
         for st, rows in zip(self.statements, out, strict=True):
-            _fill(rows, _moved(st, ev, target), ev, target)
+            _fill(rows, _traffic(st, ev, target), ev, target)
         return out
 
 
@@ -104,7 +108,7 @@ def features(
     return FeaturePlan(program)(columns, n, target)
 
 
-def _start(s: Store) -> bool:
+def _is_initialisation(s: Store) -> bool:
     """True for the initialisation of a reduction, whose cost is part of the reduction's."""
     return isinstance(s.value, Const) and s.combiner is None
 
@@ -114,24 +118,24 @@ class _Statement:
     store: Store
     loops: tuple[For, ...]
     accesses: tuple[Access, ...]
-    left_out: tuple[LeftOut, ...]
-    asks: bool  # a prefetch annotation has an effect
+    guards: tuple[Guard, ...]
+    can_prefetch: bool  # a prefetch annotation has an effect
 
 
 @dataclass(frozen=True)
-class _Moved:
+class _Traffic:
     """Memory behaviour of one statement for a population of n; the input of the features."""
 
     st: _Statement
     levels: Levels
     executions: Values
-    touched: list[Touched]
+    touched: list[Footprint]
     # [levels + 1, n]: bytes touched by one iteration of each loop, all buffers together
     bytes_at: Values
     lines_at: Values  # the same in bytes of whole cache lines
 
 
-def _asked(store: Store, loops: Sequence[For], memory: Collection[str]) -> bool:
+def _can_prefetch(store: Store, loops: Sequence[For], memory: Collection[str]) -> bool:
     """True if the statement reads an operand that can be prefetched (see `ir.prefetch`)."""
     around = [lp for lp in loops if lp.note("prefetch") is not NO_NOTE]
     along = [lp for lp in loops if lp.note("lanes") is not NO_NOTE]
@@ -151,23 +155,23 @@ def _flops(store: Store) -> float:
     return 2.0 * c["mad"] + sum(c[k] for k in ("addsub", "mul", "div", "minmax", "math")) + 0.5
 
 
-def _moved(st: _Statement, ev: Batch, target: Target) -> _Moved:
+def _traffic(st: _Statement, ev: Batch, target: Target) -> _Traffic:
     levels = Levels([ev(lp.nominal) for lp in st.loops], ev.n)
-    # conflict misses only in the private caches; a shared last level hashes addresses over its sets
+    # Conflict misses only in the private caches; a shared last level hashes addresses over its sets
     own = (target.l1_bytes, target.l2_bytes)
-    touched = [touch(a, ev, levels, target.cache_line, own) for a in st.accesses]
+    touched = [footprint(a, ev, levels, target.cache_line, own) for a in st.accesses]
     bytes_at, lines_at = (np.zeros((levels.depth + 1, ev.n)) for _ in range(2))
     for t in touched:
         bytes_at += t.inner * t.itemsize
         lines_at += t.lines
-    executions = ev.product(st.store.count) * kept(st.left_out, levels)
-    return _Moved(st, levels, executions, touched, bytes_at, lines_at)
+    executions = ev.product(st.store.count) * guard_share(st.guards, levels)
+    return _Traffic(st, levels, executions, touched, bytes_at, lines_at)
 
 
-def _fill(rows: Values, m: _Moved, ev: Batch, target: Target) -> None:
+def _fill(rows: Values, m: _Traffic, ev: Batch, target: Target) -> None:
     """Write the features that the analytic score reads into [N_FEATURES, n], without logarithms."""
     store, levels, executions = m.st.store, m.levels, m.executions
-    tested = _tested(m.st, levels, ev)
+    tested = _condition_share(m.st, levels, ev)
     for name, c in op_counts(store).items():
         if c:
             rows[AT[name]] = executions * c * (tested if name in _TESTS else 1.0)
@@ -176,7 +180,7 @@ def _fill(rows: Values, m: _Moved, ev: Batch, target: Target) -> None:
     rows[AT["loops"]] = levels.runs.sum(axis=0)
     repeat = executions / np.maximum(levels.inside[0], 1.0)
     caches = (target.l1_bytes, target.l2_bytes, target.l3_bytes)
-    _put(rows, "beyond_l1", [_moved_beyond(k, c, m) * repeat for k, c in enumerate(caches)])
+    _put(rows, "beyond_l1", [_bytes_into_cache(k, c, m) * repeat for k, c in enumerate(caches)])
     rows[AT["gathered"]] = _gathered(m, ev)
     rows[AT["register_loads"]] = _register_loads(m, ev, target)
     rows[AT["work_share"]] = executions * _flops(store)
@@ -189,7 +193,7 @@ def _put(rows: Values, first: str, values: Sequence[Values] | Values) -> None:
         rows[at + k] = v
 
 
-def _tested(st: _Statement, levels: Levels, ev: Batch) -> Values:
+def _condition_share(st: _Statement, levels: Levels, ev: Batch) -> Values:
     """Evaluations of the conditions of a statement, as a share of its executions.
 
     A condition on loop variables alone is evaluated outside the innermost loops that do not change
@@ -228,10 +232,11 @@ def _vector_loop(st: _Statement) -> int | None:
     return next((k for k, lp in enumerate(st.loops) if lp.note("lanes") is not NO_NOTE), None)
 
 
-TRANSPOSED = 0.25  # cost relative to a gathered element, where squares are transposed in registers
+# Cost relative to a gathered element, where squares are transposed in registers.
+TRANSPOSED_COST = 0.25
 
 
-def _gathered(m: _Moved, ev: Batch) -> Values:
+def _gathered(m: _Traffic, ev: Batch) -> Values:
     """Vector elements that are loaded one by one because they are not contiguous in memory."""
     st, levels = m.st, m.levels
     total = np.zeros(ev.n)
@@ -248,7 +253,7 @@ def _gathered(m: _Moved, ev: Batch) -> Values:
             continue
         times = m.executions
         for k, lp in enumerate(st.loops):
-            # loaded once for all rows of the tile that share the element
+            # Loaded once for all rows of the tile that share the element.
             if k != at and lp.note("register") is not NO_NOTE:
                 times = times / np.where(t.moves[k], 1.0, np.maximum(extents[k], 1.0))
         square = np.zeros(ev.n, dtype=bool)
@@ -258,12 +263,12 @@ def _gathered(m: _Moved, ev: Batch) -> Values:
                 runs = open_ & levels.runs[k]
                 square = square | (runs & (t.steps[k] == 1) & (extents[k] >= lanes))
                 open_ = open_ & ~runs
-        each = np.where(square, TRANSPOSED, 1.0)
+        each = np.where(square, TRANSPOSED_COST, 1.0)
         total = total + np.where(far, times * each, 0.0)
     return total
 
 
-def _register_loads(m: _Moved, ev: Batch, target: Target) -> Values:
+def _register_loads(m: _Traffic, ev: Batch, target: Target) -> Values:
     """Loads per vector operation of the register tile.
 
     Loops that do not change the address of a buffer share its loads. A vector that crosses a cache
@@ -284,11 +289,11 @@ def _register_loads(m: _Moved, ev: Batch, target: Target) -> Values:
             width = lp.note("lanes")
             times = e if width is NO_NOTE else np.ceil(e / np.maximum(1.0, ev(width)))
             share = share / np.where(t.moves[k], 1.0, times)
-        total = total + share * (1.0 + _split(m, t, ev, target))
+        total = total + share * (1.0 + _line_crossings(m, t, ev, target))
     return total
 
 
-def _split(m: _Moved, t: Touched, ev: Batch, target: Target) -> Values | float:
+def _line_crossings(m: _Traffic, t: Footprint, ev: Batch, target: Target) -> Values | float:
     """Share of a buffer's vector loads that cross a cache line."""
     at = _vector_loop(m.st)
     if at is None:
@@ -322,7 +327,7 @@ def _loop_features(st: _Statement, ev: Batch, levels: Levels, target: Target) ->
             lanes = np.where(runs & lp.reduce, w, lanes)
         if lp.note("unroll") is not NO_NOTE:
             unroll = np.where(runs, ev(lp.note("unroll")), unroll)
-        if st.asks and lp.note("prefetch") is not NO_NOTE:
+        if st.can_prefetch and lp.note("prefetch") is not NO_NOTE:
             ahead = np.where(runs, ev(lp.note("prefetch")), ahead)
         if lp.note("stream") is not NO_NOTE:
             stream = np.where(runs, ev(lp.note("stream")), stream)
@@ -357,11 +362,11 @@ def _loop_features(st: _Statement, ev: Batch, levels: Levels, target: Target) ->
 def _vector_operations(extent: Values, width: Values) -> Values:
     """Vector operations of a row of elements; a partial last vector is split into powers of two."""
     full = np.floor(extent / width)
-    rest = np.minimum((extent - full * width).astype(np.int64), len(_PIECES) - 1)
-    return np.maximum(full + _PIECES[rest], 1.0)
+    rest = np.minimum((extent - full * width).astype(np.int64), len(_PARTIAL_VECTOR_COST) - 1)
+    return np.maximum(full + _PARTIAL_VECTOR_COST[rest], 1.0)
 
 
-def _access_features(m: _Moved, serial: Mapping[str, int], target: Target) -> Values:
+def _access_features(m: _Traffic, serial: Mapping[str, int], target: Target) -> Values:
     """[MAX_BUFFERS * features, n]: the written buffer first, then the others by unique bytes."""
     touched, levels, bytes_at, executions = m.touched, m.levels, m.bytes_at, m.executions
     n = levels.n
@@ -416,7 +421,7 @@ def _access_features(m: _Moved, serial: Mapping[str, int], target: Target) -> Va
     return ranked.reshape(-1, n)
 
 
-def _intensity(m: _Moved) -> Values:
+def _intensity(m: _Traffic) -> Values:
     """Arithmetic intensity curve: FLOP per byte at CURVE equidistant points of log work.
 
     The curve joins the points (work inside a loop level, work / bytes touched inside) from inner to
@@ -436,7 +441,7 @@ def _intensity(m: _Moved) -> Values:
     return curve
 
 
-def _allocation(m: _Moved, buffers: Mapping[str, Buffer], ev: Batch) -> list[Values]:
+def _allocation(m: _Traffic, buffers: Mapping[str, Buffer], ev: Batch) -> list[Values]:
     """Bytes of the local buffer that is filled, bytes in total, fills, executions per fill."""
     b = buffers.get(m.st.store.buffer)
     if b is None or b.scope == "global":
@@ -453,7 +458,7 @@ def _allocation(m: _Moved, buffers: Mapping[str, Buffer], ev: Batch) -> list[Val
     return [size * np.dtype(b.dtype).itemsize, size * outer, outer, inner]
 
 
-def _moved_beyond(k: int, cache: int, m: _Moved) -> Values:
+def _bytes_into_cache(k: int, cache: int, m: _Traffic) -> Values:
     """Bytes transferred into cache level k: traffic of the outermost loop body that fits the cache.
 
     A buffer whose lines conflict in few sets fits less often than the others. A buffer that does
@@ -464,7 +469,7 @@ def _moved_beyond(k: int, cache: int, m: _Moved) -> Values:
     total = np.zeros(levels.n)
     fits = m.lines_at <= cache
     for t in m.touched:
-        held = fits & (t.crowded[k] <= cache) if k < len(t.crowded) else fits.copy()
+        held = fits & (t.conflict_bytes[k] <= cache) if k < len(t.conflict_bytes) else fits.copy()
         held[-1] = True
         level = held.argmax(axis=0)
         total += levels.at(t.lines, level) * levels.at(levels.outside, levels.at(t.around, level))

@@ -1,6 +1,6 @@
 """Memory footprint of a statement for a whole population at once; the base of the features.
 
-In: a store with its loops, and hole columns as int64[P]. Out: a `Touched` per buffer: elements
+In: a store with its loops, and hole columns as int64[P]. Out: a `Footprint` per buffer: elements
 touched inside each loop level, strides and contiguous runs, as float64[P]. Index coefficients are
 extracted from the program once (`Access`) and evaluated per population (`Batch`).
 """
@@ -21,7 +21,7 @@ from ansorlite.ir.traverse import loads
 
 Values = npt.NDArray[np.float64]
 T = TypeVar("T", bound=np.generic)
-WAYS = 8  # associativity of the private caches (typical value)
+CACHE_WAYS = 8  # associativity of the private caches (typical value)
 
 
 class Batch:
@@ -151,7 +151,7 @@ class Levels:
 
 
 @dataclass
-class Touched:
+class Footprint:
     """Footprint of one buffer under one statement; arrays are [levels, n] or [n].
 
     - `inner[l]`: elements touched by loops l and deeper (l = number of loops: one execution)
@@ -161,8 +161,9 @@ class Touched:
       not change the address
     - `stride`: stride in elements of the innermost loop that runs; `run`: contiguous elements in
       the innermost dimension
-    - `lines[l]`: bytes of the cache lines touched; `crowded[c][l]`: the same for cache c, or the
-      larger capacity that cache c would need where the lines fall into few of its sets
+    - `lines[l]`: bytes of the cache lines touched
+    - `conflict_bytes[c][l]`: `lines[l]`, or the larger capacity that cache c would need where the
+      lines fall into few of its sets
     """
 
     buffer: Buffer
@@ -176,12 +177,12 @@ class Touched:
     run: Values
     itemsize: int
     lines: Values
-    crowded: tuple[Values, ...]
+    conflict_bytes: tuple[Values, ...]
 
 
-def touch(
+def footprint(
     access: Access, ev: Batch, levels: Levels, line: int = 64, caches: tuple[int, ...] = ()
-) -> Touched:
+) -> Footprint:
     """The footprint of an access.
 
     `line`: bytes of a cache line; `caches`: bytes of the caches that are checked for set conflicts.
@@ -192,28 +193,64 @@ def touch(
     strides: list[Values | float] = [1.0] * rank
     for d in range(rank - 2, -1, -1):
         strides[d] = strides[d + 1] * shape[d + 1]
-    most = [np.maximum(shape[d], 1.0) for d in range(rank)]
-    size_bytes = np.dtype(buffer.dtype).itemsize
-    # Arrays below have one entry per moving loop; at the end the entries are expanded to all
-    # levels.
+    itemsize = np.dtype(buffer.dtype).itemsize
+    # The arrays of `_spreads` and `_around` have one entry per moving loop, innermost first, and
+    # are expanded to all levels below.
     moving, inside = access.moving, access.moving_inside
+    spreads, step, moved = _spreads(access, ev, levels, shape, strides)
+    moves, steps = np.zeros(levels.runs.shape, dtype=bool), np.zeros(levels.runs.shape)
+    moves[moving], steps[moving] = moved, step
+    inner = np.ones((len(spreads), n))
+    for d in access.dims:
+        inner *= spreads[:, d]
+    lines, conflict_bytes = _lines(spreads, strides, itemsize, line, caches)
+    return Footprint(
+        buffer,
+        access.writes,
+        access.reads,
+        inner[inside],
+        moves,
+        _around(moving, moves)[len(moving) - inside],
+        steps,
+        np.einsum("ln,ln->n", step, levels.innermost[moving]),
+        spreads[-1, -1] if rank else np.ones(n),
+        itemsize,
+        lines[inside],
+        tuple(c[inside] for c in conflict_bytes),
+    )
+
+
+def _spreads(
+    access: Access,
+    ev: Batch,
+    levels: Levels,
+    shape: list[Values | float],
+    strides: list[Values | float],
+) -> tuple[Values, Values, npt.NDArray[np.bool_]]:
+    """(extents touched, strides, moves) of the M loops that move the address, innermost first.
+
+    Extents touched: [M + 1, dimensions, n], inside each loop. Strides: [M, n] in elements, 0 for a
+    loop of one iteration. Moves: bool[M, n], the loop changes the address.
+    """
+    moving, n = access.moving, ev.n
+    largest = [np.maximum(extent, 1.0) for extent in shape]
     runs, trips, moved = levels.runs[moving], levels.steps[moving], levels.runs[moving]
-    spreads = np.ones((len(moving) + 1, rank, n))  # extent touched in each dimension
+    spreads = np.ones((len(moving) + 1, len(shape), n))
     step = np.zeros((len(moving), n))
     for j, level in enumerate(moving):
         np.copyto(spreads[j + 1], spreads[j])
         # known: the loop changes the address for every candidate; may: for these candidates
         known, may = False, np.zeros(n, dtype=bool)
         for d, coefs in access.moves[level]:
-            own = spreads[j + 1, d]
-            if not coefs:
-                np.copyto(own, shape[d], where=runs[j])
+            spread = spreads[j + 1, d]
+            if not coefs:  # not affine: the whole dimension may be touched
+                np.copyto(spread, shape[d], where=runs[j])
                 np.copyto(step[j], strides[d], where=runs[j])
                 known = True
                 continue
             size = _size(coefs, ev)
-            own += size * trips[j]
-            np.minimum(own, most[d], out=own)
+            spread += size * trips[j]
+            np.minimum(spread, largest[d], out=spread)
             step[j] += size * strides[d]
             if isinstance(size, float):
                 known = known or size > 0
@@ -222,31 +259,16 @@ def touch(
         if not known:
             moved[j] &= may
     step *= runs
-    stride = np.einsum("ln,ln->n", step, levels.innermost[moving])
-    moves, steps = np.zeros(levels.runs.shape, dtype=bool), np.zeros(levels.runs.shape)
-    moves[moving], steps[moving] = moved, step
-    inner = np.ones((len(spreads), n))
-    for d in access.dims:
-        inner *= spreads[:, d]
-    around = np.zeros((len(moving) + 1, n), dtype=np.int8)  # outermost first
+    return spreads, step, moved
+
+
+def _around(moving: list[int], moves: npt.NDArray[np.bool_]) -> npt.NDArray[np.int8]:
+    """`around` of `Footprint` after each moving loop, outermost first: int8[M + 1, n]."""
+    around = np.zeros((len(moving) + 1, moves.shape[1]), dtype=np.int8)
     for k, level in enumerate(reversed(moving)):
         np.copyto(around[k + 1], around[k])
         np.copyto(around[k + 1], level + 1, where=moves[level])
-    lines, crowded = _lines(spreads, strides, size_bytes, line, caches)
-    return Touched(
-        buffer,
-        access.writes,
-        access.reads,
-        inner[inside],
-        moves,
-        around[len(moving) - inside],
-        steps,
-        stride,
-        spreads[-1, -1] if rank else np.ones(n),
-        size_bytes,
-        lines[inside],
-        tuple(c[inside] for c in crowded),
-    )
+    return around
 
 
 def _size(coefficients: tuple[Expr, ...], ev: Batch) -> Values | float:
@@ -266,7 +288,7 @@ def _lines(
     line: int,
     caches: tuple[int, ...],
 ) -> tuple[Values, list[Values]]:
-    """`lines` and `crowded` of `Touched` from the extents touched, [levels, dimensions, n]."""
+    """`lines` and `conflict_bytes` of a footprint, from extents touched [levels, dimensions, n]."""
     if spreads.shape[1] == 0:
         lines = np.full((len(spreads), spreads.shape[2]), float(line))
         return lines, [lines for _ in caches]
@@ -276,29 +298,29 @@ def _lines(
     lines = first.copy()
     for d in outer:
         lines *= spreads[:, d]
-    crowded = []
+    conflict_bytes = []
     for cache in caches:
-        way = max(1, cache // WAYS)
+        way = max(1, cache // CACHE_WAYS)
         cover = np.minimum(first, way)
         for d in outer:
-            cover *= np.minimum(spreads[:, d], _places(strides[d] * itemsize, way))
+            cover *= np.minimum(spreads[:, d], _way_offsets(strides[d] * itemsize, way))
             np.minimum(cover, way, out=cover)
         deep = lines / cover  # lines per set in the fullest sets
-        crowded.append(np.where(deep > WAYS, deep * way, lines))
-    return lines, crowded
+        conflict_bytes.append(np.where(deep > CACHE_WAYS, deep * way, lines))
+    return lines, conflict_bytes
 
 
-def _places(stride: Values | float, way: int) -> Values | float:
+def _way_offsets(stride: Values | float, way: int) -> Values | float:
     """Number of distinct offsets in a cache way of multiples of a stride (both in bytes)."""
     if isinstance(stride, float):
         return way / math.gcd(int(stride), way)
     size = stride.astype(np.int64)
-    # a bit mask is faster than the remainder where the way size is a power of two
+    # A bit mask is faster than the remainder where the way size is a power of two.
     rest = size & (way - 1) if way & (way - 1) == 0 else size % way
-    return _places_by_rest(way).take(rest)
+    return _offsets_by_rest(way).take(rest)
 
 
 @lru_cache(maxsize=16)
-def _places_by_rest(way: int) -> Values:
+def _offsets_by_rest(way: int) -> Values:
     """float64[way]: way / gcd(rest, way)."""
     return np.asarray(way / np.gcd(np.arange(way), way), dtype=np.float64)

@@ -17,30 +17,31 @@ import numpy.typing as npt
 Rows = npt.NDArray[np.float32]
 Floats = npt.NDArray[np.float64]
 
-LEAST = 0.5  # smallest label; slower programs are dropped
-MOST = 1000  # most programs (the fastest); training time grows with the cube of their number
+MIN_LABEL = 0.5  # smallest label; slower programs are dropped
+# The fastest programs that are used; training time grows with the cube of their number.
+MAX_PROGRAMS = 1000
 MIN_PROGRAMS = 8
-# noise variance of log2(best/this) of the fastest program, where the process has variance 1
+# Noise variance of log2(best/this) of the fastest program, where the process has variance 1.
 NOISE = 1e-3
-# exponents of the label whose power divides the noise variance, tried in order
-POWERS = (40.0, 30.0, 20.0, 15.0, 10.0, 5.0)
-ENOUGH = 8.0  # sum of weights to reach, so that a few fast programs do not decide alone
-LEAST_WEIGHT = 1e-5  # smallest weight of a program
-REACH = 4.0  # length scale in units of the median distance
+# Exponents of the label whose power divides the noise variance, tried in order.
+LABEL_EXPONENTS = (40.0, 30.0, 20.0, 15.0, 10.0, 5.0)
+MIN_WEIGHT_SUM = 8.0  # sum of weights to reach, so that a few fast programs do not decide alone
+MIN_WEIGHT = 1e-5  # smallest weight of a program
+LENGTH_SCALE = 4.0  # length scale in units of the median distance
 BINS = 256  # bins per column
 
 
 class GaussianProcess:
     """The posterior mean given programs of a task.
 
-    `at` int64[N] are the indices of the programs used. `left_out` float64[N] is the leave-one-out
-    prediction of each of these programs. Kernel: Matern 3/2 on the ranks of the columns. Raises
-    ValueError for fewer than `MIN_PROGRAMS` fast programs, see `enough`.
+    `at` int64[N] are the indices of the programs used; `leave_one_out` float64[N] is the
+    leave-one-out prediction of each. Kernel: Matern 3/2 on the ranks of the columns. Raises
+    ValueError for fewer than `MIN_PROGRAMS` fast programs, see `has_enough`.
     """
 
     def __init__(self, rows: Rows, label: Floats) -> None:
         """`rows` float32[P, F] and `label` float64[P] (best/this) of all programs of the task."""
-        self.at = _fast(label)
+        self.at = _fastest(label)
         if len(self.at) < MIN_PROGRAMS:
             raise ValueError(f"{len(self.at)} fast programs are fewer than {MIN_PROGRAMS}")
         known, share = rows[self.at], label[self.at] / label.max()
@@ -48,20 +49,20 @@ class GaussianProcess:
         self._known = self._view.of(known)
         distance = _distances(self._known, self._known)
         middle = float(np.median(distance))
-        self._scale = 3.0**0.5 / (REACH * middle) if middle > 0.0 else 1.0
+        self._scale = 3.0**0.5 / (LENGTH_SCALE * middle) if middle > 0.0 else 1.0
         kernel = _matern(distance * self._scale).astype(np.float64)
-        weight = np.maximum(share ** _power(share), LEAST_WEIGHT)
-        wanted = np.log2(share)
-        self._mean = float(weight @ wanted / weight.sum())
+        weight = np.maximum(share ** _label_exponent(share), MIN_WEIGHT)
+        target = np.log2(share)
+        self._mean = float(weight @ target / weight.sum())
         inverse = np.linalg.inv(kernel + np.diag(NOISE / weight))
-        pull = inverse @ (wanted - self._mean)
-        self.left_out: Floats = wanted - pull / np.diag(inverse)
+        pull = inverse @ (target - self._mean)
+        self.leave_one_out: Floats = target - pull / np.diag(inverse)
         self._pull = pull.astype(np.float32)
 
     @staticmethod
-    def enough(label: Floats) -> bool:
+    def has_enough(label: Floats) -> bool:
         """True if there are enough fast programs for a process."""
-        return len(_fast(label)) >= MIN_PROGRAMS
+        return len(_fastest(label)) >= MIN_PROGRAMS
 
     def predict(self, rows: Rows) -> Floats:
         """float64[P], log2(best/this), from float32[P, F]."""
@@ -109,16 +110,18 @@ class _Ranks:
         return found
 
 
-def _fast(label: Floats) -> npt.NDArray[np.int64]:
-    """Indices of the fast programs, fastest first, at most `MOST`."""
-    order = np.argsort(-label, kind="stable")[:MOST]
-    fast: npt.NDArray[np.int64] = order[label[order] >= LEAST * label.max(initial=0.0)]
+def _fastest(label: Floats) -> npt.NDArray[np.int64]:
+    """Indices of the fast programs, fastest first, at most `MAX_PROGRAMS`."""
+    order = np.argsort(-label, kind="stable")[:MAX_PROGRAMS]
+    fast: npt.NDArray[np.int64] = order[label[order] >= MIN_LABEL * label.max(initial=0.0)]
     return fast[label[fast] > 0.0]
 
 
-def _power(share: Floats) -> float:
+def _label_exponent(share: Floats) -> float:
     """The first exponent for which the weights of the programs reach the required sum."""
-    return next((p for p in POWERS if (share**p).sum() >= ENOUGH), POWERS[-1])
+    return next(
+        (p for p in LABEL_EXPONENTS if (share**p).sum() >= MIN_WEIGHT_SUM), LABEL_EXPONENTS[-1]
+    )
 
 
 def _distances(a: Rows, b: Rows) -> Rows:

@@ -25,14 +25,15 @@ PAIRS_PER_PROGRAM = 32
 class TrainingGroup:
     """Measurements of one task: `features[i]` is float32[S_i, F], one row per statement.
 
-    `latency_s` is float[P] in seconds; inf or NaN means that the program failed. `told` is int[P]
-    or None: the round of the whole run, counted over all tasks, in which each result arrived.
+    `latency_s` is float[P] in seconds; inf or NaN means that the program failed. `round_index` is
+    int[P] or None: the round of the whole run, counted over all tasks, in which each result
+    arrived.
     """
 
     task_key: str
     features: Sequence[Features]
     latency_s: Floats
-    told: Ints | None = None
+    round_index: Ints | None = None
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ class Packs:
 
     def sums(self, row_scores: Floats) -> Floats:
         """float64[P]: the score of each program from the scores of the rows."""
-        return _total(self.pack, row_scores, len(self))
+        return _sums_by(self.pack, row_scores, len(self))
 
     def take(self, keep: npt.NDArray[np.bool_]) -> "Packs":
         """The programs that `keep` (bool[P]) marks, in order."""
@@ -125,9 +126,9 @@ def pack_groups(groups: Sequence[TrainingGroup]) -> Packs | None:
     return packs
 
 
-def base_score(packs: Packs, wanted: Floats | None = None) -> float:
+def base_score(packs: Packs, target: Floats | None = None) -> float:
     """The constant row score that fits the target (default: the labels) best: w n y / w n n."""
-    wn, y = packs.weight * packs.n_rows, packs.label if wanted is None else wanted
+    wn, y = packs.weight * packs.n_rows, packs.label if target is None else target
     return float((wn * y).sum() / (wn * packs.n_rows).sum())
 
 
@@ -142,15 +143,15 @@ class Loss:
     value: Callable[[Floats], float]
 
 
-def squared_loss(packs: Packs, wanted: Floats | None = None, weight: Floats | None = None) -> Loss:
+def squared_loss(packs: Packs, target: Floats | None = None, weight: Floats | None = None) -> Loss:
     """Weighted squared error of the program scores: w (sum - y)^2 / 2.
 
-    y is `wanted` (default: the labels); w is `weight` (default: `packs.weight`). gradient = w (sum
+    y is `target` (default: the labels); w is `weight` (default: `packs.weight`). gradient = w (sum
     - y) on every row of the pack; hessian = w n with n rows in the pack. With hessian w alone, all
     n rows may land in one leaf and the Newton step overshoots n times; w n bounds the curvature of
     the sum from above (Jensen).
     """
-    y = packs.label if wanted is None else wanted
+    y = packs.label if target is None else target
     weight = packs.weight if weight is None else weight
     hessian = (weight * packs.n_rows)[packs.pack]
 
@@ -183,8 +184,8 @@ def rank_loss(packs: Packs, rng: np.random.Generator) -> Loss:
         wrong = logistic(sums[worse] - sums[better])
         push = weight * wrong * scale
         curve = push * (1.0 - wrong)
-        gradient = _total(worse, push, len(packs)) - _total(better, push, len(packs))
-        hessian = _total(worse, curve, len(packs)) + _total(better, curve, len(packs))
+        gradient = _sums_by(worse, push, len(packs)) - _sums_by(better, push, len(packs))
+        hessian = _sums_by(worse, curve, len(packs)) + _sums_by(better, curve, len(packs))
         return gradient[packs.pack], (hessian * packs.n_rows)[packs.pack]
 
     def value(row_scores: Floats) -> float:
@@ -208,7 +209,7 @@ def _pairs(packs: Packs, rng: np.random.Generator) -> tuple[Ints, Ints]:
     return np.where(a_better, a, b), np.where(a_better, b, a)
 
 
-def _total(index: Ints, values: Floats, n: int) -> Floats:
+def _sums_by(index: Ints, values: Floats, n: int) -> Floats:
     """float64[n]: the sum of the values at each index."""
     return np.bincount(index, values, n).astype(np.float64, copy=False)
 

@@ -32,7 +32,7 @@ from ansorlite.cost.losses import (
     rank_loss,
     squared_loss,
 )
-from ansorlite.cost.training_cutoff import Contents, contents, is_history, settled
+from ansorlite.cost.training_cutoff import Contents, before_cutoff, contents, has_rounds
 from ansorlite.cost.trees import (
     GBDTParams,
     MakeLoss,
@@ -159,8 +159,8 @@ class GBDTModel:
         Raises ValueError for features with different widths or non-finite values. See
         `cost.training_cutoff`.
         """
-        groups = settled(groups)
-        if self._trained and is_history(groups) and contents(groups) == self._learned_from:
+        groups = before_cutoff(groups)
+        if self._trained and has_rounds(groups) and contents(groups) == self._learned_from:
             return
         packs = self._packs(groups)
         if packs is None:
@@ -307,8 +307,8 @@ class ValidityModel:
 
     def update(self, groups: Sequence[TrainingGroup]) -> None:
         """Retrain on which programs failed (latency inf), when `GBDTModel.update` would."""
-        groups = settled(groups)
-        if is_history(groups) and contents(groups) == self._learned_from:
+        groups = before_cutoff(groups)
+        if has_rounds(groups) and contents(groups) == self._learned_from:
             return
         self._learned_from = contents(groups)
         packs = pack_groups(groups)

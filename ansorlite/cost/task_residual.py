@@ -38,10 +38,10 @@ PARAMS = GBDTParams(
     min_programs=32,
     holdout=0.0,  # differences of a few per cent are below the noise of a held-out loss
 )
-Whole = Callable[[TrainingGroup], TrainingGroup]
-POWER = 30.0  # the weight of a program is label**POWER
-# predicted best/this where the refinement starts, and where it replaces the prediction
-FAST = (0.65, 0.9)
+ToProgramRows = Callable[[TrainingGroup], TrainingGroup]
+LABEL_EXPONENT = 30.0  # the weight of a program is label**LABEL_EXPONENT
+# Predicted best/this where the refinement starts, and where it replaces the prediction.
+FAST_RANGE = (0.65, 0.9)
 
 
 class _Known(NamedTuple):
@@ -51,57 +51,57 @@ class _Known(NamedTuple):
     process: GaussianProcess
 
 
-class OwnPrograms:
+class TaskResidual:
     """Refines another model's predictions for tasks with fast measured programs."""
 
     def __init__(self, seed: int, num_threads: int) -> None:
         self._seed, self._num_threads = seed, num_threads
-        self._of: dict[str, _Known] = {}
+        self._tasks: dict[str, _Known] = {}
         self._trees: lgb.Booster | None = None
 
-    def learn(self, packs: Packs) -> None:
+    def train(self, packs: Packs) -> None:
         """Retrain the trees on leave-one-out predictions; `packs` has one row per program."""
         self._trees = None
-        said = np.full(len(packs), np.nan)
+        predicted = np.full(len(packs), np.nan)
         for k, key in enumerate(packs.keys):
             at = np.flatnonzero(packs.group == k)
-            known = self._known(key, packs.label[at], partial(_taken, packs.features, at))
+            known = self._known(key, packs.label[at], partial(_take, packs.features, at))
             if known is not None:
-                said[at[known.process.at]] = known.process.left_out
-        fast = np.isfinite(said)
+                predicted[at[known.process.at]] = known.process.leave_one_out
+        fast = np.isfinite(predicted)
         if fast.sum() < PARAMS.min_programs:
             return
-        packs, said = packs.take(fast), said[fast]
-        packs = replace(packs, features=_with(packs.features, said))
-        self._trees = train_trees(packs, PARAMS, _loss, said, self._seed, self._num_threads)
+        packs, predicted = packs.take(fast), predicted[fast]
+        packs = replace(packs, features=_with_prediction(packs.features, predicted))
+        self._trees = train_trees(packs, PARAMS, _loss, predicted, self._seed, self._num_threads)
 
-    def know(self, groups: Sequence[TrainingGroup], whole: Whole) -> None:
-        """Update the processes; `whole` converts a group to one row per program."""
+    def update_processes(self, groups: Sequence[TrainingGroup], to_rows: ToProgramRows) -> None:
+        """Update the processes; `to_rows` converts a group to one row per program."""
         for g in groups:
             has_rows = np.array([len(f) > 0 for f in g.features], np.bool_)
-            self._known(g.task_key, labels(g.latency_s)[has_rows], partial(_rows, g, whole))
+            self._known(g.task_key, labels(g.latency_s)[has_rows], partial(_rows, g, to_rows))
         keys = {g.task_key for g in groups}
-        self._of = {key: known for key, known in self._of.items() if key in keys}
+        self._tasks = {key: known for key, known in self._tasks.items() if key in keys}
 
     def _known(self, key: str, label: Floats, rows: Callable[[], Rows]) -> _Known | None:
         """The process of a task, retrained only for new programs; None if too few are fast."""
-        known = self._of.pop(key, None)
+        known = self._tasks.pop(key, None)
         if known is None or not np.array_equal(known.label, label):
-            if not GaussianProcess.enough(label):
+            if not GaussianProcess.has_enough(label):
                 return None
             known = _Known(label, GaussianProcess(rows(), label))
-        self._of[key] = known
+        self._tasks[key] = known
         return known
 
     def refined(self, key: str, rows: Rows, shares: Floats) -> Floats:
         """float64[P], refined best/this, for `rows` float32[P, F] with predictions `shares`."""
-        low, high = FAST
+        low, high = FAST_RANGE
         at = np.flatnonzero(shares > low)
-        if key not in self._of or not len(at):
+        if key not in self._tasks or not len(at):
             return shares
-        found = self._of[key].process.predict(rows[at])
+        found = self._tasks[key].process.predict(rows[at])
         if self._trees is not None:
-            found += sum_of_trees(self._trees, _with(rows[at], found), self._num_threads)
+            found += sum_of_trees(self._trees, _with_prediction(rows[at], found), self._num_threads)
         weight = np.minimum((shares[at] - low) / (high - low), 1.0)
         out = shares.copy()
         out[at] = np.exp2(weight * found + (1.0 - weight) * np.log2(shares[at]))
@@ -109,18 +109,18 @@ class OwnPrograms:
 
 
 def _loss(packs: Packs, rng: np.random.Generator) -> Loss:
-    """Squared error of log2(label) with weight label**POWER."""
-    return squared_loss(packs, np.log2(packs.label), packs.label**POWER)
+    """Squared error of log2(label) with weight label**LABEL_EXPONENT."""
+    return squared_loss(packs, np.log2(packs.label), packs.label**LABEL_EXPONENT)
 
 
-def _with(rows: Rows, said: Floats) -> Rows:
+def _with_prediction(rows: Rows, predicted: Floats) -> Rows:
     """Rows with the predictions of the process as an additional column."""
-    return np.hstack([rows, said[:, None].astype(np.float32)])
+    return np.hstack([rows, predicted[:, None].astype(np.float32)])
 
 
-def _rows(group: TrainingGroup, whole: Whole) -> Rows:
-    return np.concatenate([f for f in whole(group).features if len(f)])
+def _rows(group: TrainingGroup, to_rows: ToProgramRows) -> Rows:
+    return np.concatenate([f for f in to_rows(group).features if len(f)])
 
 
-def _taken(rows: Rows, at: npt.NDArray[np.int64]) -> Rows:
+def _take(rows: Rows, at: npt.NDArray[np.int64]) -> Rows:
     return rows[at]

@@ -15,26 +15,26 @@ import numpy as np
 
 from ansorlite.cost.losses import TrainingGroup
 
-NEW = 1 / 32  # the cutoff advances when the programs have grown by this share
+RETRAIN_GROWTH = 1 / 32  # the cutoff advances when the programs have grown by this share
 Contents = list[tuple[str, bytes]]
 
 
-def settled(groups: Sequence[TrainingGroup]) -> list[TrainingGroup]:
+def before_cutoff(groups: Sequence[TrainingGroup]) -> list[TrainingGroup]:
     """The groups up to the cutoff; all programs if some group has no round numbers."""
-    told = [g.told for g in groups if g.told is not None]
-    if not told or not is_history(groups):
+    numbered = [g.round_index for g in groups if g.round_index is not None]
+    if not numbered or not has_rounds(groups):
         return list(groups)
-    rounds, counts = np.unique(np.concatenate(told), return_counts=True)
+    rounds, counts = np.unique(np.concatenate(numbered), return_counts=True)
     trained, last = 0, -1
     for number, known in zip(rounds, np.cumsum(counts), strict=True):
-        if known >= (1.0 + NEW) * trained:
+        if known >= (1.0 + RETRAIN_GROWTH) * trained:
             trained, last = int(known), int(number)
     return [part for g in groups if len((part := _until(g, last)).latency_s)]
 
 
-def is_history(groups: Sequence[TrainingGroup]) -> bool:
+def has_rounds(groups: Sequence[TrainingGroup]) -> bool:
     """True if all programs have round numbers: later states of the run only add programs."""
-    return all(g.told is not None for g in groups)
+    return all(g.round_index is not None for g in groups)
 
 
 def contents(groups: Sequence[TrainingGroup]) -> Contents:
@@ -44,9 +44,11 @@ def contents(groups: Sequence[TrainingGroup]) -> Contents:
 
 def _until(g: TrainingGroup, last: int) -> TrainingGroup:
     """The programs of a group up to round `last`."""
-    assert g.told is not None
-    keep = g.told <= last
+    assert g.round_index is not None
+    keep = g.round_index <= last
     if keep.all():
         return g
     features = [f for f, k in zip(g.features, keep, strict=True) if k]
-    return replace(g, features=features, latency_s=g.latency_s[keep], told=g.told[keep])
+    return replace(
+        g, features=features, latency_s=g.latency_s[keep], round_index=g.round_index[keep]
+    )

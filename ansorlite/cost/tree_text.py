@@ -11,8 +11,8 @@ import re
 from collections.abc import Sequence
 from itertools import pairwise
 
-MOST_LEAVES = 1 << 16
-MOST_FEATURES = 1 << 16
+MAX_LEAVES = 1 << 16
+MAX_FEATURES = 1 << 16
 _LEAVES = ("leaf_value", "leaf_weight", "leaf_count")
 _NODES = ("split_gain", "threshold", "internal_value", "internal_weight", "internal_count")
 _COUNTS = ("split_feature", "decision_type", "left_child", "right_child")
@@ -29,7 +29,7 @@ def check_trees(text: str) -> None:
     if not mark or (fields.get("num_class"), fields.get("num_tree_per_iteration")) != ("1", "1"):
         raise ValueError("the head of the trees says another number than 1 of classes")
     features = 1 + _integers(fields.get("max_feature_idx", ""), "max_feature_idx", 1)[0]
-    if not 0 < features <= MOST_FEATURES:
+    if not 0 < features <= MAX_FEATURES:
         raise ValueError(f"trees of {features} features")
     for name in ("feature_names", "feature_infos"):
         if len(fields.get(name, "").split()) != features:
@@ -54,7 +54,7 @@ def _check_tree(k: int, fields: dict[str, str], features: int) -> None:
     if any(name not in fields for name in (*_NEEDED, "right_child", "leaf_value")):
         raise ValueError(f"{where} lacks a line")
     (leaves,) = _integers(fields["num_leaves"], where, 1)
-    if not 1 <= leaves <= MOST_LEAVES:
+    if not 1 <= leaves <= MAX_LEAVES:
         raise ValueError(f"{where} has {leaves} leaves")
     if fields["num_cat"] != "0" or fields.get("is_linear", "0") != "0":
         raise ValueError(f"{where} is categorical or linear")

@@ -1,6 +1,6 @@
 """Step after `compile`: a compiled network -> a folder that runs without this package's tools.
 
-In: a `CompiledModule` and a folder. Out, in it: `libnetwork.so` where a C compiler links one,
+In: a `Linked` network and a folder. Out, in it: `libnetwork.so` where a C compiler links one,
 else what it is linked from; `network.h`, `network.c` (all kernels in order, memory), `kernel*.o`,
 `threads.o`, `weights.bin` in the kernels' own layouts, and the manifest `network.json`. Python
 reads the folder by `ansorlite.deployed`, which needs numpy alone; C by `network.h`. Names are data:
@@ -16,7 +16,7 @@ import signal
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from ansorlite.codegen.compile import compile_module
 from ansorlite.codegen.threads import serial_ir, threads_ir
 from ansorlite.deployed import cpu_flags
 from ansorlite.errors import AnsorliteError, BuildError
+from ansorlite.graph.linked import Linked
 from ansorlite.graph.whole_folder import whole_folder
 from ansorlite.manifest import (
     HEADER,
@@ -43,16 +44,13 @@ from ansorlite.manifest import (
 from ansorlite.names import c_comment, c_string
 from ansorlite.target import Target
 
-if TYPE_CHECKING:
-    from ansorlite.graph.module import CompiledModule
-
 CHUNK = 1 << 20  # bytes of weights that are written at a time
 SYMBOL = "ansorlite_kernel"
 SOURCE_FORM = Path(__file__).with_name("network.c.in")
 HEADER_FORM = Path(__file__).with_name("network.h.in")
 
 
-def save(module: "CompiledModule", folder: str | Path) -> Path:
+def save(network: Linked, folder: str | Path) -> Path:
     """Write the network into a new or empty folder and return the folder.
 
     The folder is there whole or not at all. Raises AnsorliteError where the folder holds anything
@@ -62,20 +60,20 @@ def save(module: "CompiledModule", folder: str | Path) -> Path:
         path = Path(folder)
     except TypeError:
         raise AnsorliteError(f"a {type(folder).__name__} names no folder: give a path") from None
-    layout = _Layout(module)
+    layout = _Layout(network)
     with whole_folder(path, last=METADATA) as made:
-        _fill(module, layout, made)
+        _fill(network, layout, made)
     return path
 
 
-def _fill(module: "CompiledModule", layout: "_Layout", path: Path) -> None:
-    files = {WEIGHTS: _write_weights(layout, path), **_write_objects(module, path)}
-    described = _described(module, layout)
-    source = _source(module, layout, identity(described, files))
+def _fill(network: Linked, layout: "_Layout", path: Path) -> None:
+    files = {WEIGHTS: _write_weights(layout, path), **_write_objects(network, path)}
+    described = _described(network, layout)
+    source = _source(network, layout, identity(described, files))
     (path / SOURCE).write_text(source, encoding="ascii")
-    (path / HEADER).write_text(_header(module), encoding="ascii")
+    (path / HEADER).write_text(_header(network), encoding="ascii")
     if compiler := shutil.which("cc"):
-        _link(path, [compiler, *link_command(len(module.images))[1:]])
+        _link(path, [compiler, *link_command(len(network.images))[1:]])
         files[LIBRARY] = file_entry(path / LIBRARY)
     files |= {name: file_entry(path / name) for name in (SOURCE, HEADER)}
     metadata = json.dumps(sealed(described, files), indent=1) + "\n"
@@ -112,13 +110,13 @@ def _link(path: Path, command: Sequence[str]) -> None:
 
 
 class _Layout:
-    """Where each pointer of each kernel points to: (kind, byte offset), by the module's addresses.
+    """Where each pointer of each kernel points to: (kind, byte offset), by the network's addresses.
 
     Kinds are "A" for the arena, "W" for weights, "S" for the workspace, "C" for the caller's.
     """
 
-    def __init__(self, module: "CompiledModule") -> None:
-        memory = module.memory
+    def __init__(self, network: Linked) -> None:
+        memory = network.memory
         self.arena_bytes, self.workspace_bytes = memory.arena.nbytes, memory.workspace.nbytes
         self._starts = {
             "A": (memory.arena.ctypes.data, memory.arena.nbytes),
@@ -163,10 +161,10 @@ def _padded(block: Any) -> Any:
     return np.concatenate([block, np.zeros(short, np.uint8)]) if short else block
 
 
-def _write_objects(module: "CompiledModule", path: Path) -> dict[str, Any]:
+def _write_objects(network: Linked, path: Path) -> dict[str, Any]:
     """The objects of all kernels, each with its entry point under a name of its own."""
     files = {}
-    for k, image in enumerate(module.images):
+    for k, image in enumerate(network.images):
         if image.symbol != SYMBOL or SYMBOL.encode() not in image.object_bytes:
             raise AnsorliteError(f"kernel {k} has the entry point {image.symbol}, not {SYMBOL}")
         code = image.object_bytes.replace(SYMBOL.encode(), entry(k).encode())
@@ -218,25 +216,25 @@ def entry(k: int) -> str:
     return f"ansorlite_{k:06x}"[: len(SYMBOL)].ljust(len(SYMBOL), "_")
 
 
-def _source(module: "CompiledModule", layout: _Layout, known_as: str) -> str:
+def _source(network: Linked, layout: _Layout, known_as: str) -> str:
     """The C source: tables, then the code that is the same for every network."""
-    used = range(len(module.images))
-    calls = module.memory.calls
+    used = range(len(network.images))
+    calls = network.memory.calls
     widest = max((len(s) for s in layout.slots), default=1)
     rows = []
     for (k, _), slots in zip(calls, layout.slots, strict=True):
         places = ", ".join(f"{{'{kind}', {at}ll}}" for kind, at in slots)
         rows.append(f"  {{{entry(k)}, {len(slots)}, {{{places}}}}},")
     kernels = "\n".join(f"extern void {entry(k)}(void **);" for k in used)
-    inputs = [_value(module, v) for v in module.graph_inputs]
-    outputs = [_value(module, v) for v in module.graph_outputs]
+    inputs = [_value(network, v) for v in network.graph.inputs]
+    outputs = [_value(network, v) for v in network.graph.outputs]
     tables = f"""{kernels}
 
 #define N_CALLS {len(calls)}
 #define N_LINKS {len(layout.links)}
 #define N_CHECKS {len(layout.checks)}
-#define N_INPUTS {len(module.graph_inputs)}
-#define N_OUTPUTS {len(module.graph_outputs)}
+#define N_INPUTS {len(network.graph.inputs)}
+#define N_OUTPUTS {len(network.graph.outputs)}
 #define MOST_SLOTS {max(widest, 1)}
 #define ARENA_BYTES {layout.arena_bytes}ll
 #define WORKSPACE_BYTES {layout.workspace_bytes}ll
@@ -249,10 +247,10 @@ def _source(module: "CompiledModule", layout: _Layout, known_as: str) -> str:
     filled = {
         "TABLES": tables,
         "CALLS": "\n".join(rows) or "  {0},",
-        "CHECKS": _rows(_checks(module, layout)),
+        "CHECKS": _rows(_checks(network, layout)),
         "LINKS": _rows((n.call, n.slot, n.index, int(n.written)) for n in layout.links),
         "INPUTS": ", ".join(f"{v['bytes']}ll" for v in inputs) or "0",
-        "OUTPUTS": _rows(_origins(module, layout, outputs)),
+        "OUTPUTS": _rows(_origins(network, layout, outputs)),
         "TOLD": f"{_told('inputs', inputs)}\n{_told('outputs', outputs)}",
         "CPU": checks,
     }
@@ -270,21 +268,21 @@ def _rows(rows: Iterable[Sequence[Any]]) -> str:
 
 
 def _origins(
-    module: "CompiledModule", layout: _Layout, outputs: Sequence[Mapping[str, Any]]
+    network: Linked, layout: _Layout, outputs: Sequence[Mapping[str, Any]]
 ) -> Iterator[tuple[str, str, str]]:
     """Of each output where its values come from, as network.c writes it."""
     for v, origin in zip(outputs, layout.results, strict=True):
         kind = {"written": "K", "constant": "W", "input": "I", "output": "O"}[origin.kind]
         at = origin.index
         if kind == "W":
-            _, at = layout.place(module.constant_address(v["name"]))
+            _, at = layout.place(network.memory.returned[v["name"]])
         yield f"'{kind}'", f"{at}ll", f"{v['bytes']}ll"
 
 
-def _checks(module: "CompiledModule", layout: _Layout) -> Iterator[tuple[str, ...]]:
+def _checks(network: Linked, layout: _Layout) -> Iterator[tuple[str, ...]]:
     """Where indices lie that are checked at run time, and what is said of wrong ones."""
     for check, kind, k in layout.checks:
-        known = module.partition.graph.types[check.value]
+        known = network.graph.types[check.value]
         letter, at = layout.place(k) if kind == "arena" else (kind[0].upper(), k)
         wide = np.dtype(known.dtype).itemsize
         numbers = (f"{at}ll", f"{known.size}ll", str(wide), f"{check.extent}ll")
@@ -317,9 +315,9 @@ def _required() -> list[str]:
     return sorted(on & cpu_flags())
 
 
-def _header(module: "CompiledModule") -> str:
-    graph = module.partition.graph
-    ends = {"input": module.graph_inputs, "output": module.graph_outputs}
+def _header(network: Linked) -> str:
+    graph = network.graph
+    ends = {"input": network.graph.inputs, "output": network.graph.outputs}
     lines = [
         f" *   {kind} {k}: {c_comment(v)}, {graph.types[v]}"
         for kind, values in ends.items()
@@ -328,8 +326,8 @@ def _header(module: "CompiledModule") -> str:
     return _filled(HEADER_FORM, {"VALUES": "\n".join(lines)})
 
 
-def _value(module: "CompiledModule", name: str) -> dict[str, Any]:
-    known = module.partition.graph.types[name]
+def _value(network: Linked, name: str) -> dict[str, Any]:
+    known = network.graph.types[name]
     return {
         "name": name,
         "shape": list(known.shape),
@@ -338,18 +336,18 @@ def _value(module: "CompiledModule", name: str) -> dict[str, Any]:
     }
 
 
-def _described(module: "CompiledModule", layout: _Layout) -> dict[str, Any]:
+def _described(network: Linked, layout: _Layout) -> dict[str, Any]:
     """The description of the network in network.json: `manifest.DESCRIBED`."""
     target = Target.detect()
     return {
-        "network": module.partition.graph.name,
+        "network": network.graph.name,
         "version": ansorlite.__version__,
         "triple": target.triple,
         "cpu": target.cpu,
         "requires": _required(),
-        "inputs": [_value(module, v) for v in module.graph_inputs],
-        "outputs": [_value(module, v) for v in module.graph_outputs],
+        "inputs": [_value(network, v) for v in network.graph.inputs],
+        "outputs": [_value(network, v) for v in network.graph.outputs],
         "arena_bytes": layout.arena_bytes,
         "weights_bytes": layout.weights_bytes,
-        "kernels": len(module.images),
+        "kernels": len(network.images),
     }

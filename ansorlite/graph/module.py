@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -27,12 +27,15 @@ from ansorlite.calls import (
 from ansorlite.codegen.image import KernelImage, Param
 from ansorlite.codegen.kernel import derive
 from ansorlite.codegen.loader import CallSequence, load_image
-from ansorlite.graph.indices import IndexCheck
+from ansorlite.graph import deploy
 from ansorlite.graph.ir import Graph
+from ansorlite.graph.linked import Link, Linked, ModuleMemory, PlacedCheck, Result
 from ansorlite.graph.memory import Lifetime, plan_arena
 from ansorlite.graph.partition import Partition, Subgraph, tasks
 from ansorlite.ir.layout import Layout
+from ansorlite.names import shown
 from ansorlite.target import Target
+from ansorlite.units import format_flop
 
 
 @dataclass(frozen=True)
@@ -42,43 +45,6 @@ class LayerTime:
     name: str
     latency_s: float
     flop: float
-
-
-@dataclass(frozen=True)
-class ModuleMemory:
-    """All that a compiled network's kernels point to, and the pointers of each (kernel, args).
-
-    `checks` have the input, output or address where the indices of each check lie.
-    """
-
-    arena: Array
-    workspace: Array
-    constants: tuple[Array, ...]
-    calls: tuple[tuple[int, Any], ...]
-    links: tuple["Link", ...]
-    results: tuple["Result", ...]
-    checks: tuple[tuple[IndexCheck, Literal["input", "output", "arena"], int], ...]
-
-
-@dataclass(frozen=True)
-class Link:
-    """Slot `slot` of call `call` points to a graph input or, with `written`, a graph output."""
-
-    call: int
-    slot: int
-    index: int
-    written: bool
-
-
-@dataclass(frozen=True)
-class Result:
-    """Where a graph output comes from: kernels ("written"), a constant, an input, another output.
-
-    `index` is that of the input or of the earlier output that it has the values of.
-    """
-
-    kind: Literal["written", "constant", "input", "output"]
-    index: int = 0
 
 
 class CompiledModule:
@@ -103,6 +69,17 @@ class CompiledModule:
         self.partition = parts
         self._link()
         self.partition = _without_weights(parts)
+
+    def __str__(self) -> str:
+        graph, parts = self.partition.graph, self.partition
+        taken = ", ".join(f"{v}: {graph.types[v]}" for v in graph.inputs)
+        given = ", ".join(f"{v}: {graph.types[v]}" for v in graph.outputs)
+        count = f"{len(parts.subgraphs)} calls of {len(self.images)} kernels"
+        flop = format_flop(parts.flop)
+        return shown(f"{type(self).__name__} {graph.name}({taken}) -> {given}: {count}, {flop}")
+
+    def __repr__(self) -> str:
+        return f"<{self}>"
 
     def __getstate__(self) -> dict[str, Any]:
         kept = ("images", "partition", "_constants", "_constant_names", "_forms")
@@ -275,9 +252,9 @@ class CompiledModule:
         Raises ModelError for a wrong number, shape or dtype of inputs, and for indices that leave
         what they index.
         """
+        if named or len(args) != len(self._operands):
+            args = tuple(in_order(self.graph_inputs, args, named))
         with self._lock:
-            if named or len(args) != len(self._operands):
-                args = tuple(in_order(self.partition.graph.inputs, args, named))
             given, results = self._bind(args)
             for c, k in self._input_checks:
                 c.check(given[k])
@@ -328,9 +305,9 @@ class CompiledModule:
 
     def timed_calls(self, args: Sequence[npt.ArrayLike]) -> list[float]:
         """Seconds of every kernel in one run on these inputs, in running order."""
-        times = []
+        times, given = [], in_order(self.graph_inputs, args, {})
         with self._lock:
-            kept = self._bind(args)
+            kept = self._bind(given)
             for native, call, _ in self._calls:
                 began = perf_counter()
                 native.call(call)
@@ -345,9 +322,8 @@ class CompiledModule:
 
         See `graph.deploy`; raises AnsorliteError where the folder holds anything.
         """
-        from ansorlite.graph.deploy import save
-
-        return save(self, folder)
+        linked = Linked(self.partition.graph, self.images, self._memory())
+        return deploy.save(linked, folder)
 
     @property
     def graph_inputs(self) -> tuple[str, ...]:
@@ -357,32 +333,31 @@ class CompiledModule:
     def graph_outputs(self) -> tuple[str, ...]:
         return self.partition.graph.outputs
 
-    @property
-    def memory(self) -> ModuleMemory:
+    def _memory(self) -> ModuleMemory:
         """What the kernels point to; constants that are results of the network included."""
-        for v, origin in zip(self.graph_outputs, self._results, strict=True):
-            if origin.kind == "constant":  # one that no kernel reads is kept from here on
-                self.constant_address(v)
+        outputs = zip(self.graph_outputs, self._results, strict=True)
+        returned = {v: self._constant_address(v) for v, r in outputs if r.kind == "constant"}
         calls = tuple((k, args) for k, (_, args, _) in zip(self._order, self._calls, strict=True))
-        constants = tuple(self._constants.values())
-        checks: list[tuple[IndexCheck, Literal["input", "output", "arena"], int]] = [
-            (c, "input", k) for c, k in self._input_checks
-        ]
+        checks = [PlacedCheck(c, "input", k) for c, k in self._input_checks]
         for c, k in self._late_checks:
             at = int(self._values[c.value].ctypes.data)
-            checks.append((c, "arena", at) if k < 0 else (c, "output", k))
+            checks.append(PlacedCheck(c, "arena", at) if k < 0 else PlacedCheck(c, "output", k))
         return ModuleMemory(
             self._arena,
             self._workspace,
-            constants,
+            tuple(self._constants.values()),
             calls,
             self._links,
             self._results,
             tuple(checks),
+            returned,
         )
 
-    def constant_address(self, output: str) -> int:
-        """Where a constant lies that is an output of the graph."""
+    def _constant_address(self, output: str) -> int:
+        """The address of a constant that is an output of the graph.
+
+        One that no kernel reads is kept from here on.
+        """
         owner = self.partition.aliases.get(output, output)
         kept = (owner, None, self.partition.graph.types[owner].shape)
         if kept not in self._constants:

@@ -1,8 +1,8 @@
 """Base class of expressions, and recursion over expressions that are thousands of nodes deep.
 
-`landings` splits a deep recursion: it lists nodes, innermost first, such that a memoised recursion
-started at each node in turn descends at most `SHALLOW` levels. Printing, comparison and pickling of
-deep expressions use explicit stacks, implemented here.
+`recursion_starts` splits a deep recursion: the function lists nodes, innermost first, such that a
+memoised recursion started at each node in turn descends at most `SHALLOW` levels. Printing,
+comparison and pickling of deep expressions use explicit stacks, implemented here.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from ansorlite.errors import ModelError
 
 SHALLOW = 48  # levels that one recursion may descend
 MAX_DEPTH = 10_000  # deepest expression of a computation
-# most nodes of an expression tree of a computation; each node becomes an instruction or more
+# Most nodes of an expression tree of a computation; each node becomes an instruction or more.
 MAX_SIZE = 200_000
-LARGEST = 1 << 20  # most nodes of any expression tree
+MAX_NODES = 1 << 20  # most nodes of any expression tree
 FRAMES = 16  # Python frames per level in code generation, at most
 FRAME_BYTES = 1024
 STACK_BYTES = 16 << 20
@@ -60,9 +60,9 @@ class Node:
             self.depth = 1 + max([e.depth for e in below])
             self.size = 1 + sum([e.size for e in below])
             self.reads = self.reads or any([e.reads for e in below])
-            if self.size > LARGEST:
+            if self.size > MAX_NODES:
                 raise ModelError(
-                    f"an expression has more than {LARGEST} operations when written out: compute "
+                    f"an expression has more than {MAX_NODES} operations when written out: compute "
                     "what it uses several times as a tensor of its own"
                 )
 
@@ -71,7 +71,7 @@ class Node:
         """The printed form, which also defines the order of expressions."""
         if self._key is not None:
             return self._key
-        # caching the text of every node would need memory quadratic in the size
+        # Caching the text of every node would need memory quadratic in the size.
         if self.depth > SHALLOW:
             text = _printed(self)
             if self.depth % SHALLOW == 0:
@@ -114,7 +114,7 @@ N = TypeVar("N", bound=Node)
 T = TypeVar("T")
 
 
-def landings(e: N, children: Callable[[N], Iterable[N]]) -> list[N]:
+def recursion_starts(e: N, children: Callable[[N], Iterable[N]]) -> list[N]:
     """Nodes below `e` at most `SHALLOW` levels apart, innermost first; [] if `e` is not deep."""
     if e.depth <= SHALLOW:
         return []
@@ -132,7 +132,7 @@ def landings(e: N, children: Callable[[N], Iterable[N]]) -> list[N]:
     return sorted(found.values(), key=lambda x: x.depth)
 
 
-def with_room(depth: int, call: Callable[[], T]) -> T:
+def with_deep_stack(depth: int, call: Callable[[], T]) -> T:
     """The result of `call()`, run with a stack that suffices for recursion down `depth` levels.
 
     For deep recursion, `call` runs in a thread with a larger stack and a raised recursion limit.

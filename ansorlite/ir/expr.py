@@ -8,8 +8,9 @@ equal polynomials have equal structure. min, max, floordiv, ceildiv and mod are 
 rules of their own. Substitution rebuilds bottom-up through the same constructors; therefore
 substitute-then-build equals build-then-substitute. Floating-point arithmetic is kept as written,
 except that constants are folded. Polynomials of loop variables are exact. Integers that are read
-from tensors wrap at the width of their dtype; a cast to the same dtype marks the wrap (`settled`).
-Equality is structural; the order of expressions is the order of `key`, the printed form.
+from tensors wrap at the width of their dtype; a cast to the same dtype marks the wrap
+(`wrapped_int`). Equality is structural; the order of expressions is the order of `key`, the printed
+form.
 """
 
 from __future__ import annotations
@@ -72,31 +73,31 @@ class Expr(Node):
         return divide(other, self)
 
     def __floordiv__(self, other: Any) -> Expr:
-        return floordiv(settled(self), settled(other))
+        return floordiv(wrapped_int(self), wrapped_int(other))
 
     def __rfloordiv__(self, other: Any) -> Expr:
-        return floordiv(settled(other), settled(self))
+        return floordiv(wrapped_int(other), wrapped_int(self))
 
     def __mod__(self, other: Any) -> Expr:
-        return mod(settled(self), settled(other))
+        return mod(wrapped_int(self), wrapped_int(other))
 
     def __rmod__(self, other: Any) -> Expr:
-        return mod(settled(other), settled(self))
+        return mod(wrapped_int(other), wrapped_int(self))
 
     def __neg__(self) -> Expr:
         return mul(self, -1)
 
     def __lt__(self, other: Any) -> Expr:
-        return compare("lt", settled(self), settled(other))
+        return compare("lt", wrapped_int(self), wrapped_int(other))
 
     def __le__(self, other: Any) -> Expr:
-        return compare("le", settled(self), settled(other))
+        return compare("le", wrapped_int(self), wrapped_int(other))
 
     def __gt__(self, other: Any) -> Expr:
-        return compare("lt", settled(other), settled(self))
+        return compare("lt", wrapped_int(other), wrapped_int(self))
 
     def __ge__(self, other: Any) -> Expr:
-        return compare("le", settled(other), settled(self))
+        return compare("le", wrapped_int(other), wrapped_int(self))
 
 
 class Const(Expr):
@@ -237,7 +238,7 @@ def is_float(e: Expr) -> bool:
 def cast(x: Any, dtype: str) -> Expr:
     """The value converted to `dtype`; no operation if the dtype is the same."""
     e = wrap(x)
-    return e if e.dtype == dtype else cast_op(settled(e), dtype)
+    return e if e.dtype == dtype else cast_op(wrapped_int(e), dtype)
 
 
 def cast_op(e: Expr, dtype: str) -> Expr:
@@ -248,7 +249,7 @@ def cast_op(e: Expr, dtype: str) -> Expr:
     return Op("cast", (e,), dtype)
 
 
-def settled(x: Any) -> Any:
+def wrapped_int(x: Any) -> Any:
     """An integer read from tensors, wrapped where it may exceed its dtype; other values as given.
 
     Sums and products of wrapped integers agree with exact sums and products modulo 2^32; other
@@ -385,7 +386,7 @@ def _float_op(name: str, a: Expr, b: Expr) -> Expr:
     if a.dtype == "bool":
         raise AnsorliteError(f"{name} of booleans {a} and {b}: cast them first")
     if isinstance(a, Const) and isinstance(b, Const):
-        # the unrounded result prints shorter; use it if it rounds to the same number
+        # The unrounded result prints shorter; use it if it rounds to the same number.
         short = _FOLD[name](a.value, b.value)
         value = rounded(_FOLD[name](*(rounded(c.value, c.dtype) for c in (a, b))), a.dtype)
         return Const(short if rounded(short, a.dtype) == value else value, a.dtype)

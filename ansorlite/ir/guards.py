@@ -17,7 +17,7 @@ from ansorlite.ir.traverse import loads, transform
 
 
 @dataclass(frozen=True)
-class Guarded:
+class HoistedGuards:
     """A reduction's store without its conditions, and the conditions by the place of their test.
 
     `tests[k]` are tested inside the k-th reduction loop, `outside` before all reduction loops.
@@ -28,17 +28,17 @@ class Guarded:
     tests: tuple[tuple[Expr, ...], ...]
 
 
-def guarded(store: Store, reduces: Sequence[For], tile: Sequence[For]) -> Guarded:
+def hoist_guards(store: Store, reduces: Sequence[For], tile: Sequence[For]) -> HoistedGuards:
     """The store without those conditions that are tested outside the tile and its reduction.
 
     A condition is hoisted if it depends neither on the tile nor on the innermost reduction loop.
     Other conditions stay in the store: inside the tile, reading zeros is faster than branching.
     """
-    nothing = Guarded(store, (), tuple(() for _ in reduces))
+    nothing = HoistedGuards(store, (), tuple(() for _ in reduces))
     if not store.combiner:
         return nothing
     inside = {lp.var for lp in (*tile, *reduces[-1:])}
-    found = [t for t in needed(store.value, store.combiner) if not (t.free & inside)]
+    found = [t for t in identity_conditions(store.value, store.combiner) if not (t.free & inside)]
     if not found:
         return nothing
     places: list[list[Expr]] = [[] for _ in range(len(reduces) + 1)]
@@ -47,15 +47,15 @@ def guarded(store: Store, reduces: Sequence[For], tile: Sequence[For]) -> Guarde
         places[at + 1].append(test)
     outside, *tests = map(tuple, places)
     plain = replace(store, value=_drop(store.value, frozenset(found)))
-    return Guarded(plain, outside, tuple(tests))
+    return HoistedGuards(plain, outside, tuple(tests))
 
 
-def under(tests: Sequence[Expr], body: Stmt) -> Stmt:
+def if_all(tests: Sequence[Expr], body: Stmt) -> Stmt:
     """`body`, executed only if all conditions hold."""
     return If(logic("and", tests), body) if tests else body
 
 
-def needed(e: Expr, combiner: str) -> list[Expr]:
+def identity_conditions(e: Expr, combiner: str) -> list[Expr]:
     """Conditions on loop variables that make a summand the identity where they fail."""
     out: list[Expr] = []
     stack = [e]

@@ -152,8 +152,8 @@ def _write(s: Stmt, depth: int, out: list[str], ident: Any, count: bool) -> None
             if s.combiner == "sum":
                 value = f"{place} + {value}"
             elif s.combiner:
-                value = f"{s.combiner}_({place}, {_settled(value, dtype)})"
-            value = _settled(value, dtype)
+                value = f"{s.combiner}_({place}, {_wrapped(value, dtype)})"
+            value = _wrapped(value, dtype)
             out.append(f"{pad}{place} = {value}")
             if count:
                 out.append(f"{pad}counts[{s.stage!r}] += 1")
@@ -174,7 +174,7 @@ _PYTHON = {
 _EXACT = ("min", "max", "abs", "floor", "select")  # operations whose result needs no rounding
 
 
-def _settled(text: str, dtype: str) -> str:
+def _wrapped(text: str, dtype: str) -> str:
     """The Python text that wraps a value to the range of an integer dtype."""
     return f"cast({dtype!r}, {text})" if dtype in BITS else text
 
@@ -203,7 +203,7 @@ def _py(e: Expr, ident: Any, parts: Mapping[Expr, str] | None = None) -> str:
         case Poly():
             terms = ["*".join([str(c), *(_py(a, ident, parts) for a in m)]) for m, c in e.terms]
             text = f"({' + '.join(terms)})"
-            return _settled(text, "int64") if e.reads else text
+            return _wrapped(text, "int64") if e.reads else text
         case Load():
             idx = "".join(f"{_py(i, ident, parts)}, " for i in e.indices)
             return f"{ident(e.tensor)}[({idx})]"

@@ -32,7 +32,7 @@ from ansorlite.ir.ranges import INF, Evaluator, Interval
 from ansorlite.ir.traverse import below, walk
 
 MAX_POINTS = 1 << 20  # most points at which an index is evaluated
-FEW_POINTS = 1 << 12  # so few points are evaluated before linear reasoning is tried
+CHEAP_POINTS = 1 << 12  # so few points are evaluated before linear reasoning is tried
 MAX_TRIES = 600  # most inequalities examined for one index
 MAX_DEPTH = 5  # most conditions and operations combined for one inequality
 DTYPE_RANGES: dict[str, Interval] = {"bool": (0, 1), "int32": (-(1 << 31), (1 << 31) - 1)}
@@ -61,9 +61,9 @@ class Known:
         self.ranges, self._values = dict(ranges), values or anything
         self._parent: Known | None = None
         self._added: tuple[Expr, ...] = ()
-        self._settled = True
+        self._derived = True
         self._spans: dict[Expr, Interval] = {}  # intervals of atoms that follow from conditions
-        # inequalities (each >= 0) of this place, without those of enclosing places
+        # Inequalities (each >= 0) of this place, without those of enclosing places.
         self._facts: list[Linear] = []
         self._conditions: list[Expr] = []
         self._intervals: dict[Expr, Interval] = {}
@@ -74,7 +74,7 @@ class Known:
         inner = Known.__new__(Known)
         inner.ranges, inner._values = self.ranges, self._values
         inner._parent, inner._added = self, conditions
-        inner._settled, inner._intervals, inner._left = False, {}, 0
+        inner._derived, inner._intervals, inner._left = False, {}, 0
         return inner
 
     def loop(self, var: str, extent: Expr) -> "Known":
@@ -92,11 +92,11 @@ class Known:
         low, high = self.interval(e)
         if low >= 0 and high < extent:
             return Verdict("inside", low, high)
-        self._settle()
+        self._derive()
         low, high = self.interval(e)
         if low >= 0 and high < extent:
             return Verdict("inside", low, high)
-        seen = self._evaluated(e, FEW_POINTS)
+        seen = self._evaluated(e, CHEAP_POINTS)
         if seen is None and self._linear_inside(e, low, high, extent):
             return Verdict("inside", max(low, 0), min(high, extent - 1))
         seen = seen or self._evaluated(e, MAX_POINTS)
@@ -111,7 +111,7 @@ class Known:
         """True if the expression is proven to be at least 1 here."""
         if self.interval(e)[0] > 0:
             return True
-        self._settle()
+        self._derive()
         return self._holds({**terms_of(e), (): terms_of(e).get((), 0) - 1})
 
     # ---- intervals ------------------------------------------------------------------------------
@@ -140,7 +140,7 @@ class Known:
             found = self._values(e)
         else:
             found = self._bounds(terms_of(e))
-        if self._settled and e in self._spans:
+        if self._derived and e in self._spans:
             low, high = self._spans[e]
             found = max(found[0], low), min(found[1], high)
         return found
@@ -198,23 +198,23 @@ class Known:
 
     # ---- conditions -----------------------------------------------------------------------------
 
-    def _settle(self) -> None:
+    def _derive(self) -> None:
         """Derive the consequences of the conditions, from the outermost place inwards."""
         path: list[Known] = []
         here: Known | None = self
-        while here is not None and not here._settled:
+        while here is not None and not here._derived:
             path.append(here)
             here = here._parent
         for known in reversed(path):
             above = known._parent
             assert above is not None
             known._spans, known._facts, known._conditions = dict(above._spans), [], []
-            known._settled = True
+            known._derived = True
             known._intervals = {}
             for condition in known._added:
                 known._learn(condition)
 
-    def _around(self) -> Iterator["Known"]:
+    def _places(self) -> Iterator["Known"]:
         """This place and the enclosing places, innermost first."""
         here: Known | None = self
         while here is not None:
@@ -269,7 +269,7 @@ class Known:
             case "min" | "max" if (atom.name == "min") == (k > 0):
                 for a in atom.args:
                     yield plus(rest, terms_of(a), k)
-            # one of the alternatives holds; impossible alternatives are dropped
+            # One of the alternatives holds; impossible alternatives are dropped.
             case "min" | "max":
                 ways = [plus(rest, terms_of(a), k) for a in atom.args]
                 possible = [w for w in ways if self._bounds(w)[1] >= 0]
@@ -294,7 +294,7 @@ class Known:
         if depth == 0 or self._left <= 0:
             return False
         self._left -= 1
-        for fact in (f for place in self._around() for f in place._facts):
+        for fact in (f for place in self._places() for f in place._facts):
             for mono, p in g.items():
                 q = fact.get(mono, 0)
                 if mono and p * q > 0:
@@ -302,12 +302,12 @@ class Known:
                     if len(less) < len(g) + len(fact) and self._holds(reduced(less), depth - 1):
                         return True
         return any(
-            self._taken_apart(g, mono, k, depth)
+            self._holds_by_definition(g, mono, k, depth)
             for mono, k in g.items()
             if len(mono) == 1 and isinstance(mono[0], Op)
         )
 
-    def _taken_apart(self, g: Linear, mono: Monomial, k: int, depth: int) -> bool:
+    def _holds_by_definition(self, g: Linear, mono: Monomial, k: int, depth: int) -> bool:
         """True if rest + k * atom >= 0 is proven by the definition of the operation `atom`."""
         atom = mono[0]
         assert isinstance(atom, Op)
@@ -322,14 +322,14 @@ class Known:
                 return every(self._holds(plus(rest, terms_of(a), k), depth - 1) for a in atom.args)
             case "select":
                 return all(
-                    inner._either(plus(rest, terms_of(x), k), depth - 1)
+                    inner._holds_on_branch(plus(rest, terms_of(x), k), depth - 1)
                     for inner, x in branches(self, atom)
                 )
         return False
 
-    def _either(self, g: Linear, depth: int) -> bool:
+    def _holds_on_branch(self, g: Linear, depth: int) -> bool:
         """True if g >= 0 is proven on one branch of a select, with a reduced budget."""
-        self._settle()
+        self._derive()
         self._left = MAX_TRIES // 8
         return self._holds(g, depth)
 
@@ -340,7 +340,7 @@ class Known:
         if any(isinstance(x, Load) for x in walk(e)):
             return None
         names, tests, exact = set(e.free), list[Expr](), True
-        left = [c for place in self._around() for c in place._conditions]
+        left = [c for place in self._places() for c in place._conditions]
         if self._points(names) > limit:
             return None
         grown = True

@@ -9,7 +9,8 @@ all follow these rules.
 import struct
 from typing import Any
 
-BITS = {"int32": 32, "int64": 64}
+BITS = {"int32": 32, "int64": 64}  # of the integer types
+BYTES = {"float32": 4, "float64": 8, "int32": 4, "int64": 8, "bool": 1}  # of an element in memory
 
 
 def least(dtype: str) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ansorlite.errors import AnsorliteError
-from ansorlite.ir.expr import Const, Expr, Op, is_float, promote, settled, wrap
+from ansorlite.ir.expr import Const, Expr, Op, is_float, promote, wrap, wrapped_int
 from ansorlite.ir.literals import least
 
 
@@ -87,7 +87,7 @@ def call(name: str, *args: Any) -> Expr:
         exprs = list(promote(args[0], args[1]))
     if any(not is_float(e) for e in exprs) and name != "abs":
         raise AnsorliteError(f"{name} needs floating-point arguments, got {exprs[0].dtype}")
-    return Op(name, tuple(map(settled, exprs)), exprs[0].dtype)
+    return Op(name, tuple(map(wrapped_int, exprs)), exprs[0].dtype)
 
 
 def combiner_identity(combiner: str, dtype: str) -> Const:

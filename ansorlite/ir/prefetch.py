@@ -8,12 +8,12 @@ the vectors read contiguously are prefetched; other operands move fewer bytes.
 from collections.abc import Collection, Sequence
 
 from ansorlite.ir.expr import Const, Expr, Load, Var, add
+from ansorlite.ir.literals import BYTES
 from ansorlite.ir.program import NO_NOTE, For, Prefetch, Store
 from ansorlite.ir.ranges import coefficient
 from ansorlite.ir.traverse import loads, substitute
 
 LINE_BYTES = 64
-BYTES = {"float32": 4, "float64": 8, "int32": 4, "int64": 8, "bool": 1}
 
 
 def prefetches(

@@ -239,7 +239,7 @@ class Evaluator:
 
     def _select(self, cond: Expr, a: Expr, b: Expr) -> Any:
         chosen = self._value(cond)
-        # one condition for all candidates: the other branch may have no value
+        # One condition for all candidates: the other branch may have no value.
         if np.ndim(chosen) == 0:
             return self._value(a if chosen else b)
         return np.where(chosen, self._value(a), self._value(b))

@@ -22,7 +22,7 @@ from ansorlite.ir.collapse import collapsed
 from ansorlite.ir.copies import is_transposed
 from ansorlite.ir.expr import Const, Expr, Load, Op, Var, add, floordiv, mod, mul
 from ansorlite.ir.extremum import maximum
-from ansorlite.ir.guards import guarded, under
+from ansorlite.ir.guards import hoist_guards, if_all
 from ansorlite.ir.logic import combiner_identity
 from ansorlite.ir.prefetch import prefetches
 from ansorlite.ir.program import (
@@ -75,6 +75,19 @@ def _chain(s: Stmt) -> _Chain | None:
     return _Chain(loops, s) if isinstance(s, Store) else None
 
 
+def _same_elements(first: _Chain, second: _Chain) -> bool:
+    """True if `first` stores to the elements of `second`, in the order of its spatial loops."""
+    spatial = [lp for lp in second.loops if not lp.reduce]
+    if first.store.buffer != second.store.buffer:
+        return False
+    if [lp.axis for lp in first.loops] != [lp.axis for lp in spatial]:
+        return False
+    names = {a.var: Var(b.var) for a, b in zip(first.loops, spatial, strict=True)}
+    extents = [substitute(lp.extent, names) for lp in first.loops]
+    indices = tuple(substitute(i, names) for i in first.store.indices)
+    return extents == [lp.extent for lp in spatial] and indices == second.store.indices
+
+
 class _Specializer:
     def __init__(self, p: Program) -> None:
         self.dtypes = {b.name: b.dtype for b in p.buffers}
@@ -118,25 +131,14 @@ class _Specializer:
         Condition: both nests run over the same elements in the same order. None otherwise.
         """
         first, second = _chain(start), _chain(nest) if nest is not None else None
-        if first is None or second is None or first.store.combiner or not second.loops:
+        if first is None or second is None or first.store.combiner or not second.store.combiner:
             return None
-        if first.store.buffer != second.store.buffer or not second.store.combiner:
+        value, cut = first.store.value, region_of(second.loops)
+        if not isinstance(value, Const) or cut is None:
             return None
-        if not isinstance(first.store.value, Const):
+        if any(lp.reduce for lp in second.loops[: cut[0]]) or not _same_elements(first, second):
             return None
-        cut = region_of(second.loops)
-        if cut is None or any(lp.reduce for lp in second.loops[: cut[0]]):
-            return None
-        kept = [lp for lp in second.loops if not lp.reduce]
-        if [lp.axis for lp in first.loops] != [lp.axis for lp in kept]:
-            return None
-        names = {a.var: Var(b.var) for a, b in zip(first.loops, kept, strict=True)}
-        extents = zip(first.loops, kept, strict=True)
-        same = all(substitute(a.extent, names) == b.extent for a, b in extents)
-        places = tuple(substitute(i, names) for i in first.store.indices)
-        if not same or places != second.store.indices:
-            return None
-        return self._loop(second.loops[0], first.store.value)
+        return self._loop(second.loops[0], value)
 
     # ---- loops ----------------------------------------------------------------------------------
 
@@ -350,7 +352,7 @@ class _Specializer:
         acc = Buffer(f"{store.stage}.acc{self.fresh}", shape, dtype, "register", "temp", shape)
         at: tuple[Expr, ...] = tuple(Var(lp.var) for lp in tile) or (Const(0),)
         here = Load(store.buffer, store.indices, dtype)
-        bare = guarded(store, reduces, tile)
+        bare = hoist_guards(store, reduces, tile)
         begin = Store(acc.name, at, start if start is not None else here, None, store.stage)
         step = Store(acc.name, at, bare.store.value, store.combiner, store.stage)
         end = Store(store.buffer, store.indices, Load(acc.name, at, dtype), None, store.stage)
@@ -358,14 +360,14 @@ class _Specializer:
         inner = block([*prefetches(step, reduces[-1:], tile, self.params), inner])
         copies, nested = vectors, True
         for lp, tests in zip(reversed(reduces), reversed(bare.tests), strict=True):
-            inner, copies, nested = self._reduce_loop(lp, under(tests, inner), copies, nested)
+            inner, copies, nested = self._reduce_loop(lp, if_all(tests, inner), copies, nested)
         parts = [
             self._spread(tile, tile, begin, unroll=True),
-            inner if start is None else under(bare.outside, inner),
+            inner if start is None else if_all(bare.outside, inner),
             self._spread(tile, tile, end, unroll=True),
         ]
         whole = Alloc(acc, block(parts))
-        return under(bare.outside, whole) if start is None else whole
+        return if_all(bare.outside, whole) if start is None else whole
 
     def _reduce_loop(
         self, lp: For, body: Stmt, copies: int, nested: bool

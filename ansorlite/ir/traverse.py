@@ -7,7 +7,7 @@ substitute-then-build gives the same expression as building with the values in p
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 
-from ansorlite.ir.deep import landings
+from ansorlite.ir.deep import recursion_starts
 from ansorlite.ir.expr import (
     COMPARE,
     Const,
@@ -30,7 +30,7 @@ from ansorlite.ir.expr import (
 from ansorlite.ir.extremum import extremum
 from ansorlite.ir.logic import logic, negate, select
 
-MANY = 256  # operations of which no copy is made for each lane
+MAX_OPS_PER_LANE = 256  # operations of which no copy is made for each lane
 _ARITHMETIC = {"add": add, "sub": sub, "mul": mul}
 
 
@@ -74,7 +74,7 @@ def walk(e: Expr) -> Iterator[Expr]:
 
 def below(e: Expr) -> list[Expr]:
     """Start nodes of a memoised recursion over a deep expression, innermost first (`ir.deep`)."""
-    return landings(e, children)
+    return recursion_starts(e, children)
 
 
 def transform(
@@ -170,7 +170,7 @@ def branches_by_lane(e: Expr, var: str = "") -> bool:
     Each lane would need its own branch and its own copy of the code. `var` restricts the test to
     conditions that depend on that variable.
     """
-    if e.size <= MANY:
+    if e.size <= MAX_OPS_PER_LANE:
         return False
     selects = (x for x in walk(e) if isinstance(x, Op) and x.name == "select")
     return any((not var or var in x.args[0].free) and loads(x) for x in selects)

@@ -17,7 +17,7 @@ from ansorlite.errors import ScheduleError
 
 HoleKind = Literal["tile", "factor", "parallel", "lanes", "unroll", "prefetch", "stream"]
 MAX_OPTIONS = 4096
-SHORT = 16  # largest extent of a reduction loop that is unrolled as a whole
+SHORT_REDUCE_EXTENT = 16  # largest extent of a reduction loop that is unrolled as a whole
 MAX_WASTE = 1 / 8
 MANY_TILES = 4  # more full tiles than this hide the cost of a partial last tile
 
@@ -91,8 +91,8 @@ def tile_options(extent: int, inner: int, max_innermost: int = 64) -> tuple[tupl
     out: list[tuple[int, ...]] = []
     for t in range(1, min(extent, max_innermost) + 1):
         tiles = -(-extent // t)
-        few = tiles * t - extent <= MAX_WASTE * tiles * t
-        if few or tiles > MANY_TILES:
+        little_waste = tiles * t - extent <= MAX_WASTE * tiles * t
+        if little_waste or tiles > MANY_TILES:
             out.extend((*o, t) for o in _outer(tiles, inner - 1))
     return sample_evenly(out, MAX_OPTIONS)
 
@@ -103,16 +103,15 @@ def reduce_options(
 ) -> tuple[tuple[int, ...], ...]:
     """Tile factors of a reduction axis: divisors, powers of two, and 1/1 to 1/8 of the extent.
 
-    Extents up to `SHORT` are divided exactly, because loops with a clamped extent cannot be
-    unrolled.
+    Extents up to `SHORT_REDUCE_EXTENT` are divided exactly: clamped loops cannot be unrolled.
     """
     cap = min(extent, max_innermost)
-    nice = {d for d in divisors(extent) if d <= cap}
-    if extent <= SHORT:
-        return tuple((*o, t) for t in sorted(nice) for o in _outer(extent // t, inner - 1))
-    nice |= {1 << b for b in range(cap.bit_length()) if 1 << b <= cap}
-    nice |= {-(-extent // parts) for parts in range(1, 9) if -(-extent // parts) <= cap}
-    out = [(*o, t) for t in sorted(nice) for o in _outer(-(-extent // t), inner - 1)]
+    factors = {d for d in divisors(extent) if d <= cap}
+    if extent <= SHORT_REDUCE_EXTENT:
+        return tuple((*o, t) for t in sorted(factors) for o in _outer(extent // t, inner - 1))
+    factors |= {1 << b for b in range(cap.bit_length()) if 1 << b <= cap}
+    factors |= {-(-extent // parts) for parts in range(1, 9) if -(-extent // parts) <= cap}
+    out = [(*o, t) for t in sorted(factors) for o in _outer(-(-extent // t), inner - 1)]
     return sample_evenly(out, MAX_OPTIONS)
 
 

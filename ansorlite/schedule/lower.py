@@ -110,8 +110,8 @@ class _Lowering:
         layout = self._layout(s)
         if layout:
             self.digits[s.name] = layout.order
-        shape = layout.shape if layout else op.shape
-        return Buffer(s.name, shape, op.dtype, "global", role, op.shape, layout)  # type: ignore[arg-type]
+        shape = layout.shape if layout else op.extents
+        return Buffer(s.name, shape, op.dtype, "global", role, op.extents, layout)  # type: ignore[arg-type]
 
     def _layout(self, s: Stage) -> BufferLayout | None:
         """The packed layout of a tensor that follows its reader's loops; None if not packed."""
@@ -193,7 +193,7 @@ class _Lowering:
             order = _reading_order(self.schedule[s.packed_for], s)
             self.digits[s.name] = tuple((d, lv) for d, lv in order if lv >= ranges[d].start)
             shape = tuple(ranges[d].nominal[lv] for d, lv in self.digits[s.name])
-        return Buffer(s.name, shape, s.compute.dtype, "local", "temp", s.compute.shape)
+        return Buffer(s.name, shape, s.compute.dtype, "local", "temp", s.compute.extents)
 
     def _init(self, s: Stage, rest: list[Iterator]) -> Stmt:
         """Initialisation of a reduction, over the spatial loops inside its outermost reduction."""

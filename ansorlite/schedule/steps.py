@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar
 
 from ansorlite.errors import ScheduleError
-from ansorlite.ir.expr import Const, Expr, Load, Var, ceildiv, settled
+from ansorlite.ir.expr import Const, Expr, Load, Var, ceildiv, wrapped_int
 from ansorlite.ir.traverse import loads, rename_loads, substitute, transform, walk
 from ansorlite.schedule.pads import PadInPlace
 from ansorlite.schedule.stage import (
@@ -242,7 +242,7 @@ def inline_into(reader: ComputeOp, op: ComputeOp) -> ComputeOp:
     values: dict[Expr, Expr] = {}
     for load in found:
         names = {a.name: i for a, i in zip(op.axes, load.indices, strict=True)}
-        values[load] = settled(
+        values[load] = wrapped_int(
             substitute(op.body, names)
         )  # a stored value wraps at the width of its dtype
 
@@ -284,7 +284,7 @@ class CacheRead:
         if all(x.tensor != self.tensor for x in loads(reader.compute.body)):
             raise ScheduleError(f"cannot cache {self.tensor} for {self.reader}: it is not read")
         name = f"{self.tensor}.packed"
-        axes = tuple(Axis(f"d{d}", e) for d, e in enumerate(source.op.shape))
+        axes = tuple(Axis(f"d{d}", e) for d, e in enumerate(source.op.extents))
         body = Load(self.tensor, tuple(a.var for a in axes), source.op.dtype)
         copy = ComputeOp(name, axes, (), None, body)
         s = s.insert_before(self.reader, initial_stage(copy))
@@ -318,12 +318,12 @@ class Transpose:
         if s.attached(self.stage):
             raise ScheduleError(f"cannot transpose {self.stage}: stages are attached to it")
         order = [old.index(name) for name in self.axes]
-        turned = replace(op, axes=tuple(op.axes[d] for d in order))
+        transposed = replace(op, axes=tuple(op.axes[d] for d in order))
         if self.stage in s.outputs:
-            turned = replace(turned, name=f"{self.stage}.turned")
-            body = Load(turned.name, tuple(a.var for a in turned.axes), op.dtype)
+            transposed = replace(transposed, name=f"{self.stage}.turned")
+            body = Load(transposed.name, tuple(a.var for a in transposed.axes), op.dtype)
             copy = replace(op, reduce_axes=(), combiner=None, body=body, attrs=())
-            s = s.insert_before(self.stage, initial_stage(turned))
+            s = s.insert_before(self.stage, initial_stage(transposed))
             return check_locations(s.update(self.stage, lambda _: initial_stage(copy)))
 
         def read(st: Stage) -> Stage:
@@ -337,7 +337,7 @@ class Transpose:
             return replace(st, op=replace(st.compute, body=body))
 
         s = replace(s, stages=tuple(map(read, s.stages)))
-        return s.update(self.stage, lambda _: initial_stage(turned))
+        return s.update(self.stage, lambda _: initial_stage(transposed))
 
 
 @dataclass(frozen=True)
@@ -446,7 +446,7 @@ def packed_axes(reader: Stage, tensor: Stage) -> list[str]:
     if len(found) != 1:
         raise ScheduleError(f"{reader.name} reads {name} in {len(found)} ways, not in one")
     axes: list[str] = []
-    for d, (i, n) in enumerate(zip(next(iter(found)), tensor.op.shape, strict=True)):
+    for d, (i, n) in enumerate(zip(next(iter(found)), tensor.op.extents, strict=True)):
         if not isinstance(i, Var) or i.name in axes:
             raise ScheduleError(f"index {i} of {name} in {reader.name} is no axis of its own")
         extent = axis_of(reader.compute, i.name).extent

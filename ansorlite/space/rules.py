@@ -331,8 +331,8 @@ def derive(
             if outcome is None:
                 continue
             name = getattr(rule, "__name__", str(rule))
-            told = fired if name == "skip_stage" else (*fired, name)
-            work.extend((s, p, told) for s, p in outcome.successors)
+            applied = fired if name == "skip_stage" else (*fired, name)
+            work.extend((s, p, applied) for s, p in outcome.successors)
             if outcome.skip_rest:
                 break
     return done

@@ -37,14 +37,14 @@ from ansorlite.schedule.steps import (
 from ansorlite.space.annotate import annotate
 from ansorlite.space.rows import fuse_rows
 from ansorlite.space.rules import SKETCH_RULES, SketchRule, derive
-from ansorlite.space.transpose_narrow import turned
+from ansorlite.space.transpose_narrow import transpose_narrow
 from ansorlite.target import Target
 from ansorlite.te.access import is_strictly_inlineable
 from ansorlite.te.dag import ComputeDAG
 from ansorlite.te.tensor import ComputeOp
 
 MAX_SKETCHES = 48  # target number of sketches per task, divided among its structures
-FEW = 2  # variants of a structure with rfactor, if there are other structures
+FACTORED_VARIANTS = 2  # variants of a structure with rfactor, if there are other structures
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Sketch:
     name: str
     state: State
     fired: tuple[str, ...] = ()
-    beyond: bool = field(default=False)  # not a sketch of the paper
+    beyond_paper: bool = field(default=False)  # not a sketch of the paper
 
     @property
     def holes(self) -> tuple[Hole, ...]:
@@ -121,19 +121,19 @@ def sketches(dag: ComputeDAG, target: Target, options: SpaceOptions | None = Non
     opts = options or SpaceOptions()
     out: list[Sketch] = []
     derived = [
-        (state, fired, more)
-        for start, more in _starts(dag, target, opts)
+        (state, fired, beyond_start)
+        for start, beyond_start in _starts(dag, target, opts)
         for state, fired in derive(start, target, opts.rules)
     ]
     # Structures with rfactor are numerous and gain little from variants.
     factored = [n for n, (s, _, _) in enumerate(derived) if _is_factored(s)]
-    others = len(derived) - len(factored)
-    share = max(4, (opts.max_sketches - FEW * len(factored)) // max(1, others))
-    for n, (state, fired, more) in enumerate(derived):
-        count = FEW if n in factored and others else share
-        for label, variant, beyond in islice(_variants(state, opts, target), count):
+    unfactored = len(derived) - len(factored)
+    share = max(4, (opts.max_sketches - FACTORED_VARIANTS * len(factored)) // max(1, unfactored))
+    for n, (state, fired, beyond_start) in enumerate(derived):
+        count = FACTORED_VARIANTS if n in factored and unfactored else share
+        for label, variant, beyond_paper in islice(_variants(state, opts, target), count):
             ready = annotate(variant, target)
-            out.append(Sketch(f"s{n}{label}", ready, fired, beyond or more))
+            out.append(Sketch(f"s{n}{label}", ready, fired, beyond_paper or beyond_start))
     return out
 
 
@@ -159,9 +159,9 @@ def _starts(dag: ComputeDAG, target: Target, opts: SpaceOptions) -> Iterator[tup
         return
     state = constants_evaluated(state)
     yield state, False
-    across = turned(state, target)
-    if across is not None:
-        yield across, True
+    transposed = transpose_narrow(state, target)
+    if transposed is not None:
+        yield transposed, True
     copies = [
         s.name
         for s in state.schedule.stages
@@ -410,21 +410,23 @@ def sketch_of(
     executed. The sketch may lie beyond the first `max_sketches`. Only states that agree with the
     steps so far are followed, which takes a tenth of the time of generating all sketches.
     """
-    wanted = _Wanted(dag, steps)
+    wanted = _RecordedSteps(dag, steps)
     given = options or SpaceOptions()
     n = 0
     for opts in (given, replace(given, folding=not given.folding)):
-        for start, more in _starts(dag, target, opts):
+        for start, beyond_start in _starts(dag, target, opts):
             for state, fired in derive(start, target, opts.rules):
                 for label, base in _bases(state, target) if wanted.begins(state) else ():
                     found = _located(wanted, label, base, target)
                     if found is not None:
-                        return Sketch(f"s{n}{found[0]}", found[1], fired, more or bool(found[0]))
+                        return Sketch(
+                            f"s{n}{found[0]}", found[1], fired, beyond_start or bool(found[0])
+                        )
                 n += 1
     return None
 
 
-class _Wanted:
+class _RecordedSteps:
     """The canonical steps of a record, compared with the steps of states."""
 
     def __init__(self, dag: ComputeDAG, steps: Sequence[Mapping[str, Any]]) -> None:
@@ -460,7 +462,9 @@ def _bases(state: State, target: Target) -> Iterator[tuple[str, State]]:
             yield "-rows", rows
 
 
-def _located(wanted: _Wanted, label: str, state: State, target: Target) -> tuple[str, State] | None:
+def _located(
+    wanted: _RecordedSteps, label: str, state: State, target: Target
+) -> tuple[str, State] | None:
     """(label, annotated state) after the wanted compute locations; None if there is none."""
     if not wanted.begins(state):
         return None

@@ -16,7 +16,7 @@ from ansorlite.te.access import extent, has_data_reuse
 from ansorlite.te.tensor import Axis
 
 
-def turned(state: State, target: Target) -> State | None:
+def transpose_narrow(state: State, target: Target) -> State | None:
     """The state with all narrow stages transposed; None if there is none."""
     before = state
     for name in [s.name for s in state.schedule.stages]:
@@ -24,7 +24,7 @@ def turned(state: State, target: Target) -> State | None:
         if s.has_loops and s.compute.combiner and has_data_reuse(s.compute):
             axis = _wide_axis(s, target)
             if axis is not None and not state.schedule.is_constant(name):
-                state = _turn(state, s, axis)
+                state = _transpose_stage(state, s, axis)
     return None if state is before else state
 
 
@@ -37,7 +37,7 @@ def _wide_axis(s: Stage, target: Target) -> Axis | None:
     return next((a for a in reversed(axes[:-1]) if extent(a) >= lanes), None)
 
 
-def _turn(state: State, s: Stage, axis: Axis) -> State:
+def _transpose_stage(state: State, s: Stage, axis: Axis) -> State:
     """The state with `s` transposed to `axis` last; operands that move along `axis` too.
 
     Inputs, and tensors with other readers, are transposed in a copy.

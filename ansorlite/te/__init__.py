@@ -23,13 +23,13 @@ overflow on the way may yield another infinity or NaN.
 
 from typing import Any
 
-from ansorlite.ir.expr import Const, Expr, cast, compare, int_divide, settled, wrap
+from ansorlite.ir.expr import Const, Expr, cast, compare, int_divide, wrap, wrapped_int
 from ansorlite.ir.extremum import extremum
 from ansorlite.ir.logic import all_of as all
 from ansorlite.ir.logic import any_of as any
 from ansorlite.ir.logic import call, negate, select
 from ansorlite.te.dag import ComputeDAG
-from ansorlite.te.evaluate import evaluate_points
+from ansorlite.te.points import evaluate_points
 from ansorlite.te.tensor import (
     ComputeOp,
     Placeholder,
@@ -113,32 +113,32 @@ def const(value: float, dtype: str = "float32") -> Const:
 
 def equal(a: Any, b: Any) -> Expr:
     """Element-wise `a == b`, dtype bool. (Python's `==` compares the structure of expressions.)"""
-    return compare("eq", settled(a), settled(b))
+    return compare("eq", wrapped_int(a), wrapped_int(b))
 
 
 def not_equal(a: Any, b: Any) -> Expr:
     """Element-wise `a != b`, dtype bool. (Python's `!=` compares the structure of expressions.)"""
-    return compare("ne", settled(a), settled(b))
+    return compare("ne", wrapped_int(a), wrapped_int(b))
 
 
 def maximum(*args: Any) -> Expr:
     """The largest argument, NaN if an argument is NaN. Example: `te.maximum(x, 0)`."""
-    return extremum("max", [settled(a) for a in args])
+    return extremum("max", [wrapped_int(a) for a in args])
 
 
 def minimum(*args: Any) -> Expr:
     """The smallest argument, NaN if an argument is NaN. Example: `te.minimum(i + 1, n - 1)`."""
-    return extremum("min", [settled(a) for a in args])
+    return extremum("min", [wrapped_int(a) for a in args])
 
 
 def floordiv(a: Any, b: Any) -> Expr:
     """Integer quotient rounded down, 0 for a zero divisor. AnsorliteError for floats."""
-    return int_divide("floordiv", settled(a), settled(b))
+    return int_divide("floordiv", wrapped_int(a), wrapped_int(b))
 
 
 def ceildiv(a: Any, b: Any) -> Expr:
     """Integer quotient rounded up, 0 for a zero divisor. AnsorliteError for floats."""
-    return int_divide("ceildiv", settled(a), settled(b))
+    return int_divide("ceildiv", wrapped_int(a), wrapped_int(b))
 
 
 def logical_not(a: Any) -> Expr:

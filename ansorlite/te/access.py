@@ -116,7 +116,7 @@ def has_more_reduction_parallel(op: ComputeOp, cores: int) -> bool:
 
 def elementwise_match(consumer: ComputeOp, producer: ComputeOp) -> bool:
     """True if the shapes are equal and the consumer reads the producer once, at its own indices."""
-    if consumer.shape != producer.shape:
+    if consumer.extents != producer.extents:
         return False
     reads = [x for x in distinct_loads(consumer) if x.tensor == producer.name]
     if len(reads) != 1:

@@ -7,6 +7,7 @@ schedules refer to it and never change it.
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -14,8 +15,9 @@ import networkx as nx
 import numpy.typing as npt
 
 from ansorlite.errors import ModelError
-from ansorlite.ir.expr import Const, Var
+from ansorlite.ir.expr import Var
 from ansorlite.ir.traverse import loads, rename_loads, substitute
+from ansorlite.te.evaluate import check_inputs, evaluate_op
 from ansorlite.te.tensor import Axis, ComputeOp, Operation, Placeholder, Tensor
 from ansorlite.te.work import least_flop, op_flop
 
@@ -120,25 +122,23 @@ class ComputeDAG:
         The reference result: evaluated in numpy with float64 accumulators, slow. Raises ModelError
         if an input is missing or has the wrong shape or dtype.
         """
-        from ansorlite.te.evaluate import evaluate_dag
-
-        return evaluate_dag(self, inputs)
+        values = check_inputs(self.inputs, inputs)
+        for op in self.computes:
+            values[op.name] = evaluate_op(op, values)
+        return {n: values[n] for n in self.output_names}
 
     def __str__(self) -> str:
         return "\n".join(map(str, self.ops)) + f"\nreturn {', '.join(self.output_names)}\n"
+
+    def __repr__(self) -> str:
+        inputs = ", ".join(op.name for op in self.inputs)
+        return f"<ComputeDAG ({inputs}) -> {', '.join(self.output_names)}>"
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ComputeDAG) and str(self) == str(other)
 
     def __hash__(self) -> int:
         return hash(str(self))
-
-
-def shape_of(op: Operation) -> tuple[int, ...]:
-    """Concrete extents of an operation; error if one depends on holes."""
-    if not all(isinstance(e, Const) for e in op.shape):
-        raise ModelError(f"the shape of {op.name} depends on holes: {op.shape}")
-    return tuple(int(e.value) for e in op.shape if isinstance(e, Const))
 
 
 def _topological(outputs: Sequence[Tensor]) -> list[Tensor]:
@@ -173,8 +173,6 @@ def _unique_names(order: Sequence[Tensor]) -> dict[int, str]:
 
 def _renamed(t: Tensor, names: dict[int, str]) -> Operation:
     """The operation of `t` with its unique name; loads `#d` become loads of named tensors."""
-    from dataclasses import replace
-
     op = replace(t.op, name=names[id(t)])
     if isinstance(op, Placeholder):
         return op
@@ -185,7 +183,7 @@ def _renamed(t: Tensor, names: dict[int, str]) -> Operation:
 def _canonical(op: Operation, rename: Mapping[str, str]) -> Operation:
     """The operation with canonical names of tensors and axes."""
     if isinstance(op, Placeholder):
-        return Placeholder(rename[op.name], op.shape, op.dtype, op.constant)
+        return Placeholder(rename[op.name], op.extents, op.dtype, op.constant)
     axes = {a.name: f"a{k}" for k, a in enumerate(op.axes + op.reduce_axes)}
     body = substitute(op.body, {old: Var(new, "axis") for old, new in axes.items()})
     return ComputeOp(

@@ -47,12 +47,17 @@ class Placeholder:
     """An input tensor. `constant`: the values are known before the first run (weights)."""
 
     name: str
-    shape: tuple[Expr, ...]
+    extents: tuple[Expr, ...]
     dtype: str
     constant: bool = False
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The extents as ints, as numpy takes them; ModelError where one depends on holes."""
+        return _ints(self.name, self.extents)
+
     def __str__(self) -> str:
-        dims = ", ".join(map(str, self.shape))
+        dims = ", ".join(map(str, self.extents))
         kind = "constant" if self.constant else "placeholder"
         return f"{self.name} = {kind}([{dims}], {self.dtype})"
 
@@ -76,8 +81,14 @@ class ComputeOp:
         return self.body.dtype
 
     @property
-    def shape(self) -> tuple[Expr, ...]:
+    def extents(self) -> tuple[Expr, ...]:
+        """One expression a dimension; of stages that schedules derive, maybe over holes."""
         return tuple(a.extent for a in self.axes)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The extents as ints, as numpy takes them; ModelError where one depends on holes."""
+        return _ints(self.name, self.extents)
 
     def attr(self, name: str, default: Any = None) -> Any:
         """The value of an attribute, or `default`."""
@@ -96,6 +107,13 @@ class ComputeOp:
 Operation = Placeholder | ComputeOp
 
 
+def _ints(name: str, extents: tuple[Expr, ...]) -> tuple[int, ...]:
+    found = tuple(int(e.value) for e in extents if isinstance(e, Const))
+    if len(found) < len(extents):
+        raise ModelError(f"the shape of {name} depends on holes: {', '.join(map(str, extents))}")
+    return found
+
+
 @dataclass(frozen=True, eq=False)
 class Tensor:
     """A tensor of a computation; `t[i, j]` with one index per dimension is an element access.
@@ -108,12 +126,11 @@ class Tensor:
     op: Operation
     inputs: tuple["Tensor", ...] = ()
     shape: tuple[int, ...] = field(init=False)
-    # interval of integer elements, computed on demand
+    # Interval of integer elements, computed on demand.
     values: Interval | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
-        dims = tuple(int(e.value) for e in self.op.shape if isinstance(e, Const))
-        object.__setattr__(self, "shape", dims)
+        object.__setattr__(self, "shape", self.op.shape)
 
     @property
     def name(self) -> str:

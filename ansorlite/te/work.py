@@ -115,7 +115,7 @@ def _masks(op: Operation, by_name: Mapping[str, Operation]) -> list[Mask]:
     result. Conditions over several axes, such as the condition of a triangle, are assumed to hold,
     so that the skipped part counts as work.
     """
-    masks = [np.ones(_extent(n), np.bool_) for n in op.shape]
+    masks = [np.ones(n, np.bool_) for n in op.shape]
     tests = pad_tests(op) if isinstance(op, ComputeOp) else None
     if not isinstance(op, ComputeOp) or tests is None:
         return masks

@@ -1,4 +1,4 @@
-"""Features of AutoTVM's models, the draft score, models in doubt and models that others began."""
+"""Knob features of AutoTVM's models, the fast analytic score, uncertain and pretrained models."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from ansorlite.baselines.ensemble import BootstrapEnsemble, SingleModel
 from ansorlite.baselines.knobs import FEATURE_SETS
 from ansorlite.baselines.templates import template_sketches
 from ansorlite.cost.analytic import analytic_score
-from ansorlite.cost.fast_analytic import CHUNK, draft_score
+from ansorlite.cost.fast_analytic import CHUNK, fast_analytic_score
 from ansorlite.cost.features import FeaturePlan, features
 from ansorlite.cost.losses import TrainingGroup
 from ansorlite.schedule.holes import population_columns
@@ -25,7 +25,7 @@ def test_the_draft_is_the_analytic_score(sketch: Sketch) -> None:
     """By chunks, and without the features that it does not need."""
     rows = sketch.sample(CHUNK + 33, np.random.default_rng(0))
     columns, target = population_columns(sketch.holes, rows), Target.detect()
-    got = draft_score(FeaturePlan(sketch.program), columns, len(rows), target)
+    got = fast_analytic_score(FeaturePlan(sketch.program), columns, len(rows), target)
     want = analytic_score(features(sketch.program, columns, len(rows), target))
     np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-3)
 

@@ -1,4 +1,4 @@
-"""A model trained once: drawn tasks resemble the networks', the model serves a search as it is."""
+"""Pretraining: random tasks resemble those of networks; a search uses the model unchanged."""
 
 import sys
 from contextlib import suppress
@@ -51,7 +51,7 @@ def test_drawn_layers_are_computations() -> None:
     assert {layer.spatial for layer in drawn} <= known
 
 
-def test_nothing_to_learn_from_is_told() -> None:
+def test_networks_without_layers_to_learn_from_are_an_error() -> None:
     with pytest.raises(AnsorliteError, match="no convolution or dense layer"):
         LayerPrior([])
 
@@ -94,7 +94,7 @@ def test_attention(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         al.tune(task, n_trials=6, pretrained=path, progress=False)
 
 
-def test_attention_without_torch_is_told_at_once(
+def test_attention_without_torch_is_an_error_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
@@ -102,7 +102,7 @@ def test_attention_without_torch_is_told_at_once(
         pretrain([dense_net()], 60.0, tmp_path / "model.npz", kind="attention")
 
 
-def test_one_shot_without_a_model_is_told() -> None:
+def test_one_shot_without_a_model_is_an_error() -> None:
     (task,) = layer_tasks(Layer("dense", (24,), 40, 64), Target.detect())
     with pytest.raises(AnsorliteError, match="needs a pretrained model: make one with"):
         al.tune(task, n_trials=6, policy="one-shot", progress=False)

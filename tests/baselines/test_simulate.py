@@ -1,4 +1,4 @@
-"""Policies against recorded programs: what they are told, and that the better one shows."""
+"""Policies on recorded programs: the results they get, and that a better policy scores better."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Templates: each operator has its own, their programs are right, users add theirs."""
+"""Templates: one per operator, right programs, and templates of users."""
 
 import math
 from collections.abc import Iterator
@@ -143,7 +143,7 @@ def test_every_combination_of_structural_choices_is_a_run() -> None:
     assert sorted(runs) == [(0,), (1, 0), (1, 1), (1, 2)]
 
 
-def test_what_is_wrong_is_told() -> None:
+def test_errors_of_templates() -> None:
     task = matrix()
     with pytest.raises(AnsorliteError, match="no template is called winograd: choose one of"):
         template_sketches(task.dag, task.target, "winograd")

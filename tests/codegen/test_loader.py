@@ -1,4 +1,4 @@
-"""Loading objects: calls, parallel regions, repeats, checks of pointers, memory given back."""
+"""Loading of objects: calls, parallel regions, repeats, checks of pointers, release of memory."""
 
 import gc
 import sys
@@ -200,7 +200,7 @@ def test_arrays_are_checked_against_the_packed_shape() -> None:
         kernel.run([aligned_empty((8, 8), "float32"), y])
 
 
-def test_what_cannot_be_loaded_is_a_build_error() -> None:
+def test_objects_that_cannot_be_loaded_are_build_errors() -> None:
     target = Target.detect()
     with pytest.raises(BuildError, match="damaged object"):
         load_image(KernelImage(b"junk" * 20, "axpy", (), target.triple, target.cpu))

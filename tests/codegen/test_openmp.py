@@ -1,4 +1,4 @@
-"""The pool of threads: regions, its environment variables, forks, and that idle threads sleep."""
+"""The thread pool: regions, environment variables, forks, sleep of idle threads."""
 
 import ctypes
 import gc
@@ -78,7 +78,7 @@ def test_regions_inside_of_regions_and_beside_them_run_on_their_own_thread(
     assert results == [True] * 6
 
 
-def test_a_child_of_a_fork_has_threads_of_its_own(four: openmp.Runtime) -> None:
+def test_a_child_of_a_fork_starts_new_threads(four: openmp.Runtime) -> None:
     assert region(four, 4) == whole(4)
     child = os.fork()
     if child == 0:
@@ -98,7 +98,7 @@ def test_a_pool_that_forks_still_call_is_not_freed() -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-def test_threads_end_when_they_are_told_to_and_start_again(four: openmp.Runtime) -> None:
+def test_threads_stop_on_request_and_start_again(four: openmp.Runtime) -> None:
     region(four, 4)
     before = len(os.listdir("/proc/self/task"))
     ctypes.CFUNCTYPE(None)(four.addresses["ansorlite_stop_threads"])()

@@ -213,7 +213,7 @@ def test_no_calls_and_no_pointer_casts_in_float_code(preset: str) -> None:
         assert calls == [], (name, calls)
 
 
-def test_what_cannot_be_emitted_is_named() -> None:
+def test_unsupported_functions_are_named() -> None:
     module = ir.Module()
     b = ir.IRBuilder(
         ir.Function(module, ir.FunctionType(ir.VoidType(), []), name="f").append_basic_block()

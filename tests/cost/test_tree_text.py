@@ -1,4 +1,4 @@
-"""Trees that LightGBM would believe, and must not."""
+"""Damaged texts of trees that LightGBM would accept are refused."""
 
 import lightgbm as lgb
 import numpy as np

@@ -146,7 +146,7 @@ def test_dtype(expr: Expr, dtype: str) -> None:
         (lambda: max(i, j), "te.select"),
     ],
 )
-def test_errors_say_what_is_wrong(make: Any, message: str) -> None:
+def test_errors_of_expressions(make: Any, message: str) -> None:
     with pytest.raises(AnsorliteError, match=message):
         make()
 
@@ -188,7 +188,7 @@ def test_literals_fold_after_substitution_as_before() -> None:
     )
 
 
-def test_min_of_what_a_substitution_makes_equal() -> None:
+def test_min_of_operands_that_become_equal() -> None:
     e = minimum(ceildiv(10 - i, h), g, h)
     assert str(e) == "min(ceildiv(-i + 10, h), g, h)"
     assert str(substitute(e, {"h": Const(1), "i": Const(2)})) == "1"

@@ -1,4 +1,4 @@
-"""Scripts in processes of their own, and whether processes live, for the tests."""
+"""Helpers of the tests: run scripts in separate processes, check whether a process lives."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""PoolBuilder: outcomes in request order, whatever single requests do to their worker."""
+"""PoolBuilder: outcomes in the order of requests, also when requests kill their workers."""
 
 import os
 import pickle
@@ -118,7 +118,7 @@ def test_an_unknown_key_is_a_build_error(pool: PoolBuilder) -> None:
     assert outcome.status is Status.BUILD_ERROR and "KeyError: 'nothing'" in outcome.error
 
 
-def test_an_entry_that_does_not_exist_is_an_error_of_its_own() -> None:
+def test_an_unknown_entry_function_is_an_error() -> None:
     with (
         PoolBuilder(1, entry="measure_entries:missing") as pool,
         pytest.raises(AnsorliteError, match="builder 0 cannot start: 'measure_entries:missing'"),
@@ -127,14 +127,14 @@ def test_an_entry_that_does_not_exist_is_an_error_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGSTOP])
-def test_what_somebody_else_killed_or_stopped_is_built_again(tmp_path: Path, number: int) -> None:
+def test_a_build_whose_worker_was_killed_is_repeated(tmp_path: Path, number: int) -> None:
     with PoolBuilder(2, timeout_s=2.0, entry=ENTRY) as pool:
         requests = [("echo", 1), ("signal me once", (str(tmp_path / "note"), number)), ("echo", 2)]
         outcomes = pool.build(requests)
         assert [o.status for o in outcomes] == [Status.OK] * 3 and outcomes[1].image
 
 
-def test_workers_that_are_killed_while_they_start_cost_no_request() -> None:
+def test_workers_killed_at_their_start_fail_no_request() -> None:
     with PoolBuilder(2, entry=ENTRY) as pool:
         for worker in pool._workers:
             assert worker.starting and worker._child is not None
@@ -142,9 +142,9 @@ def test_workers_that_are_killed_while_they_start_cost_no_request() -> None:
         assert values(pool.build([("echo", k) for k in range(5)])) == [0, 1, 2, 3, 4]
 
 
-def test_numbers_of_processes_and_seconds_that_make_no_sense() -> None:
+def test_wrong_numbers_of_processes_and_seconds() -> None:
     for n, timeout_s in ((0, 1.0), (-1, 1.0), (1, 0.0), (1, float("nan"))):
-        with pytest.raises(UsageError, match=r"at least 1|give it some seconds"):
+        with pytest.raises(UsageError, match=r"at least 1|give a positive number"):
             PoolBuilder(n, timeout_s=timeout_s, entry=ENTRY)
 
 

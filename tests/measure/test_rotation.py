@@ -1,4 +1,4 @@
-"""Constants from memory: each call has copies of its own, and results stay what they are."""
+"""Cold constants: each call reads another copy, and results do not change."""
 
 import ctypes
 from dataclasses import replace

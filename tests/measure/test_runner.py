@@ -1,4 +1,4 @@
-"""LocalRunner: right kernels are timed, wrong ones are told apart, and nothing gets out."""
+"""LocalRunner: right kernels are timed, each kind of failure has its status, nothing escapes."""
 
 import os
 import re
@@ -43,7 +43,7 @@ def pid_of(runner: LocalRunner) -> int:
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
-def test_a_run_is_repeated_where_somebody_else_killed_the_process(
+def test_a_run_whose_process_was_killed_is_repeated(
     runner: LocalRunner, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     submit, killed = runner._worker.submit, list[int]()
@@ -65,9 +65,9 @@ def test_a_runner_that_is_killed_while_it_starts_costs_nothing() -> None:
         assert starting.prepare("t", mk.check_spec()).ok
 
 
-def test_threads_and_seconds_that_make_no_sense() -> None:
+def test_wrong_numbers_of_threads_and_seconds() -> None:
     for options in ({"n_threads": -1}, {"timeout_s": 0.0}, {"prepare_timeout_s": -1.0}):
-        with pytest.raises(UsageError, match=r"at least 1|give it some seconds"):
+        with pytest.raises(UsageError, match=r"at least 1|give positive numbers"):
             LocalRunner(**options)
 
 
@@ -91,7 +91,7 @@ def test_a_right_kernel_is_timed(runner: LocalRunner) -> None:
     ],
     ids=["one row", "row left out", "reads scratch", "slightly off", "another function"],
 )
-def test_a_wrong_output_is_told_by_its_first_element(
+def test_a_wrong_output_is_reported_with_its_first_element(
     runner: LocalRunner, options: dict[str, Any], first_wrong: str, n_wrong: str
 ) -> None:
     result = runner.run("t", mk.kernel(**options))
@@ -187,7 +187,7 @@ def test_kernels_use_the_threads_that_were_asked_for(runner: LocalRunner) -> Non
     assert not wrong.ok and "threads[0] is 3, expected 4; 1 of 1" in wrong.error
 
 
-def test_the_process_is_told_its_threads() -> None:
+def test_the_process_gets_the_number_of_threads() -> None:
     told = thread_variables(4)
     assert told["ANSORLITE_NUM_THREADS"] == told["OMP_NUM_THREADS"] == "4"
 
@@ -232,7 +232,7 @@ def test_undefined_values_are_avoided_by_positive_inputs() -> None:
     assert not made.positive
 
 
-def test_what_was_dropped_for_space_is_made_again() -> None:
+def test_dropped_data_is_prepared_again() -> None:
     with LocalRunner(policy=QUICK, memory_bytes=0) as r:
         assert r.prepare("a", mk.check_spec(0)).ok
         assert r.prepare("b", mk.check_spec(1)).ok
@@ -282,7 +282,7 @@ def test_a_long_race_has_heats_in_processes_of_their_own(monkeypatch: pytest.Mon
         assert r.run("t", mk.kernel()).ok
 
 
-def test_a_hang_in_a_race_fails_it_and_not_the_runner() -> None:
+def test_a_hang_fails_the_race_and_not_the_runner() -> None:
     with LocalRunner(timeout_s=2.0) as r:  # for each of two
         assert r.prepare("t", mk.check_spec()).ok
         found = r.race("t", [mk.kernel(), mk.kernel(mk.HANG)], 0.05)

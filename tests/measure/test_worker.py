@@ -1,4 +1,4 @@
-"""Worker: whatever the child does, the owner gets a reply, and no process is left behind."""
+"""Worker: the owner gets a reply for every failure of the child, and no process is left behind."""
 
 import gc
 import os
@@ -89,7 +89,7 @@ def test_a_hang_takes_its_own_children_with_it(worker: Worker, tmp_path: Path) -
     assert eventually(lambda: not alive(int(note.read_text())))
 
 
-def test_what_is_printed_is_neither_lost_nor_ours(
+def test_printed_text_goes_to_the_log_of_the_child(
     worker: Worker, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert worker.call(("print", "hello"), LONG_S).kind == "value"
@@ -177,7 +177,7 @@ def test_a_start_that_succeeds_ends_the_row(worker: Worker) -> None:
         (signal.SIGSTOP, True),
     ],
 )
-def test_a_reply_tells_who_ended_the_child(
+def test_a_reply_distinguishes_crashes_from_kills(
     worker: Worker, tmp_path: Path, number: int, outside: bool
 ) -> None:
     request = ("signal me once", (str(tmp_path / "note"), number))
@@ -242,7 +242,7 @@ def test_an_interrupted_call_leaves_no_stale_answer(worker: Worker) -> None:
     assert worker.call(("echo", "fresh"), LONG_S).value == "fresh"
 
 
-def test_ctrl_c_is_the_owners_business(worker: Worker) -> None:
+def test_ctrl_c_does_not_end_the_child(worker: Worker) -> None:
     before = pid_of(worker)
     os.kill(before, signal.SIGINT)
     os.killpg(before, signal.SIGINT)

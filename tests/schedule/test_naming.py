@@ -1,4 +1,4 @@
-"""Names in steps, holes and sketches, one by one (tests/properties has the whole of it)."""
+"""Canonical names in steps, holes and sketches, case by case (random cases: tests/properties)."""
 
 import pytest
 

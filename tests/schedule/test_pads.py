@@ -1,4 +1,4 @@
-"""Pads that are partly left to their readers, and the loops that then run over less."""
+"""Padding that is partly done by the reading stages, and the shorter loops that follow."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Steps one by one: what each makes of a schedule, and the errors of those that are illegal."""
+"""Steps one by one: the effect of each on a schedule, and the errors of illegal steps."""
 
 import re
 from collections.abc import Callable

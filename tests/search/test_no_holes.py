@@ -1,4 +1,4 @@
-"""Tasks whose sketches leave nothing open are searched, measured and compiled like all others."""
+"""Tasks whose sketches have no holes are searched, measured and compiled like all others."""
 
 from collections.abc import Callable
 

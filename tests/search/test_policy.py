@@ -1,4 +1,4 @@
-"""What every search policy keeps to: a new one is a line in POLICIES."""
+"""The contract of every search policy: a new policy is a line in POLICIES."""
 
 import os
 import subprocess

@@ -142,7 +142,7 @@ ERRORS: list[tuple[Callable[[], Any], str]] = [
 
 
 @pytest.mark.parametrize("case", range(len(ERRORS)), ids=[text[:40] for _, text in ERRORS])
-def test_errors_say_what_is_wrong(case: int) -> None:
+def test_errors_of_tensor_expressions(case: int) -> None:
     make, text = ERRORS[case]
     with pytest.raises(ModelError) as caught:
         make()

@@ -60,10 +60,7 @@ def pow_(c: Context, n: OnnxNode) -> str:
     x, y = c.operands(n)
     dtype, other = c.type(x).dtype, c.type(y).dtype
     if dtype.startswith("int") and other.startswith("float"):
-        wide = [
-            v if c.type(v).dtype == "float64" else conditions.cast_to(c, v, "float64")
-            for v in (x, y)
-        ]
+        wide = [conditions.cast_to(c, v, "float64") for v in (x, y)]
         return conditions.cast_to(c, c.emit("pow", wide), dtype)
     return c.emit("pow", [x, conditions.cast_to(c, y, dtype)])
 

@@ -9,14 +9,14 @@ all searches together, so neither the luck of the least of many measurements cou
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ansorlite.bench.programs import RACES, raced
 from ansorlite.ir.program import Program
 from ansorlite.measure.timing import TimingPolicy
 from ansorlite.records import Record, read_log
 from ansorlite.search.recorded import record_program
-from ansorlite.search.tune_tasks import SETTLE, WeightedTask
+from ansorlite.search.tune_tasks import TOGETHER, WeightedTask
+from bench.programs import RACES, raced
 
-CONTENDERS = SETTLE
+CONTENDERS = TOGETHER.race.contenders
 AS_IN_A_NETWORK = TimingPolicy(fresh_constants=True)  # weights come from memory
 Key = tuple[str, str]  # workload key of a form, text of a program
 

@@ -32,7 +32,7 @@ from ansorlite.records import Record, RecordLog, for_task
 from ansorlite.search.history import Candidate, History
 from ansorlite.search.policy import EvolutionParams
 from ansorlite.search.recorded import record_candidate
-from ansorlite.search.tune import Session
+from ansorlite.search.session import Session
 from ansorlite.search.tuner import TaskTuner
 from ansorlite.task import SearchTask
 
@@ -126,9 +126,9 @@ def collect(
                 Session(
                     None,
                     seconds,
-                    seed,
-                    folder / f"{name}.jsonl",
-                    policy,
+                    seed=seed,
+                    log=folder / f"{name}.jsonl",
+                    policy=policy,
                     builder=builder,
                     runner=runner,
                     progress=False,
@@ -138,10 +138,10 @@ def collect(
             tuners[name] = [sessions[name].tuner(t) for t in tasks]
         log = stack.enter_context(RecordLog(folder / f"{AGAIN}.jsonl"))
         left = [(name, k) for k in range(len(tasks)) for name in both]
-        while left and sessions["random"].left_s() > 0:
+        while left and sessions["random"].budget.left_s() > 0:
             sessions[kind].train(tuners[kind])
             for name, k in list(left):
-                if sessions[name].left_s() <= 0:
+                if sessions[name].budget.left_s() <= 0:
                     break
                 if tuners[name][k].round(ROUND) == 0:
                     left.remove((name, k))  # its space is used up

@@ -1,48 +1,32 @@
 """What each part of the search is worth: the same cases and budgets without it.
 
-In: cases, policies of `POLICIES`, seeds, a number of trials. Out: a `Run` each, the latency of
-every trial in order, as JSON lines; from all of them a table: the area under the best-so-far curve,
-paired by case and seed with the full search, with bootstrap intervals. All figures are relative to
-the best latency known of a case over all runs in the file. Runs take hours, in which a shared
-machine changes: what each had found at the `BUDGETS` is raced in turn in the end.
+In: cases, policies of `POLICIES`, seeds, a number of trials. Out: a `RacedRun` of each; from all of
+them a table: the area under the best-so-far curve, paired by case and seed with the full search,
+with bootstrap intervals. All figures are relative to the best latency known of a case over all runs
+in the file. Runs take hours, in which a shared machine changes: what each had found at the
+`BUDGETS` is raced in turn in the end.
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ansorlite.bench.programs import Raced, Space, by_name, corrected, programs_at, shares
-from ansorlite.bench.runs import Float, Run, area, efficiency, geometric_mean, run_of, whole
+from ansorlite.baselines.runs import Float, efficiency, geometric_mean
 from ansorlite.cost.correction import CorrectionModel
 from ansorlite.cost.losses import Features, Floats, TrainingGroup
 from ansorlite.cost.model import CostModel, GBDTModel, RandomModel
 from ansorlite.cost.names import AT
 from ansorlite.search.policy import EvolutionParams
 from ansorlite.search.searchers import searcher
-from ansorlite.search.tune import tune
 from ansorlite.space.sketch import SpaceOptions
 from ansorlite.target import Target
 from ansorlite.task import SearchTask
 from ansorlite.workloads import workload
+from bench.programs import Raced, Space, by_name, corrected, search_once, shares
+from bench.runs import RacedRun, area
 
-CASES = tuple(
-    [
-        "C1D:1",
-        "C2D:2",
-        "C3D:1",
-        "GMM:1",
-        "GRP:1",
-        "DIL:1",
-        "DEP:1",
-        "T2D:1",
-        "CAP:1",
-        "NRM:1",
-        "SFM:1",
-        "TBS:1",
-    ]
-)
 BUDGETS = (16, 64, 200, 1000)
 AREA = 200  # trials that areas are of
 RESAMPLES = 2000
@@ -114,18 +98,6 @@ POLICIES: dict[str, Policy] = {
         space=SpaceOptions(folding=False, packing=False, locations=False),
     ),
     "crossover": Policy("with crossover by DAG node", params=EvolutionParams(mutation=0.85)),
-    "hops": Policy("with moves between sketches", params=EvolutionParams(hop=0.1)),
-    "few-looked-at": Policy(
-        "the first round looks at 48 sketches at most (more of TBS:1 alone)",
-        params=EvolutionParams(looked_at_first=48),
-    ),
-    "seeds": Policy(
-        "half of the new rows are the best drafts, one a register body",
-        params=EvolutionParams(seeds=0.5),
-    ),
-    "descent": Policy(
-        "a quarter of each round next to the best program", params=EvolutionParams(descent=0.25)
-    ),
     "no-model": Policy("no learned model", model=lambda seed: NeverTrained(seed=seed)),
     "no-process": Policy(
         "the learned model without the task's Gaussian process",
@@ -143,72 +115,43 @@ POLICIES: dict[str, Policy] = {
         model=lambda seed: GBDTModel(seed=seed),
     ),
 }
-# The search as it was when crossover and moves between sketches were found to gain nothing
-FORMER = EvolutionParams(generations=4, mutation=0.85, hop=0.1, looked_at_first=48)
+# Recorded runs of policies that are left out by now: what each is compared with, if not `full`
+FORMER_BASES = {
+    "former-no-draft-no-crossover": "former-no-draft",
+    "former-no-draft-no-hops": "former-no-draft",
+    "former-no-draft-no-model": "former-no-draft",
+}
 
 
-def _from_16(seed: int) -> CorrectionModel:
-    return CorrectionModel(seed=seed, params=EARLY)
+def base_of(policy: str) -> str:
+    """The policy that the part of `policy` is left out of; also of recorded, former policies."""
+    if policy in POLICIES:
+        return POLICIES[policy].base
+    return FORMER_BASES.get(policy, "former" if policy.startswith("former-") else "full")
 
 
-def _former(name: str, left_out: str = "") -> Policy:
-    """A policy of that search; without "crossover" or "hops"."""
-    p, params = POLICIES[name], FORMER
-    params = replace(params, mutation=1.0) if left_out == "crossover" else params
-    params = replace(params, hop=0.0) if left_out == "hops" else params
-    base = name if left_out else p.base
-    return replace(
-        p,
-        what=f"{p.what}, no {left_out}" if left_out else p.what,
-        params=params,
-        model=p.model or _from_16,
-        base="former" if base == "full" else f"former-{base}",
-    )
-
-
-PARTS = ("random", "beam", "limited", "no-model", "no-draft", "no-draft-no-model", "paper-model")
-POLICIES |= {f"former-{name}": _former(name) for name in PARTS}
-for part in ("crossover", "hops"):
-    POLICIES[f"former-no-{part}"] = _former("full", part)
-    POLICIES[f"former-no-draft-no-{part}"] = _former("no-draft", part)
-POLICIES["former"] = Policy(
-    "with crossover and hops, 4 generations, the model from 16 programs on",
-    params=FORMER,
-    model=_from_16,
-)
-
-
-def run(policy: str, case: str, seed: int, trials: int, target: Target | None = None) -> Run:
+def run(policy: str, case: str, seed: int, trials: int, target: Target | None = None) -> RacedRun:
     """Search once, for the host if nothing else is said."""
     p, task = POLICIES[policy], workload(case, target=target)
-    found = tune(
+    return search_once(
         task,
+        case,
+        policy,
+        seed,
         trials,
-        seed=seed,
+        BUDGETS,
+        space_of(policy, task),
         policy=p.policy,
         model=None if p.model is None else p.model(seed),
         params=p.params,
         space=p.space,
-        progress=False,
     )
-    whole(found.interrupted)
-    programs = programs_at(space_of(policy, task), found, BUDGETS, trials)
-    return run_of(policy, case, seed, found, programs=programs, asked=trials)
 
 
 def space_of(policy: str, task: SearchTask) -> Space:
     """The space that one of `POLICIES` searches."""
     p = POLICIES[policy]
     return by_name(searcher(p.policy).space(task, p.space))
-
-
-def missing(
-    runs: Iterable[Run], policies: Sequence[str], cases: Sequence[str], seeds: int, trials: int
-) -> list[tuple[str, str, int]]:
-    """(policy, case, seed) of what is still to be run, seed by seed and case by case."""
-    done = {r.key for r in runs if r.budget >= trials}
-    wanted = [(p, c, s) for s in range(seeds) for c in cases for p in policies]
-    return [key for key in wanted if key not in done]
 
 
 def gain(curves: dict[tuple[str, str, int], Float], policy: str) -> tuple[float, float, float, int]:
@@ -218,7 +161,7 @@ def gain(curves: dict[tuple[str, str, int], Float], policy: str) -> tuple[float,
     """
     pairs = []
     for (p, case, seed), curve in curves.items():
-        other = curves.get((POLICIES[policy].base, case, seed))
+        other = curves.get((base_of(policy), case, seed))
         if p == policy and other is not None:
             n = min(len(curve), len(other), AREA)
             pairs.append(area(other[:n]) - area(curve[:n]))
@@ -231,7 +174,7 @@ def gain(curves: dict[tuple[str, str, int], Float], policy: str) -> tuple[float,
     return float(values.mean()), float(low), float(high), len(values)
 
 
-def table(runs: Sequence[Run], raced: Raced | None = None) -> str:
+def table(runs: Sequence[RacedRun], raced: Raced | None = None) -> str:
     """A line a policy: geometric means at the budgets, the least of all, the gain of the rest.
 
     Shares at the budgets are those of `raced` programs where there are some, and areas are of
@@ -243,12 +186,14 @@ def table(runs: Sequence[Run], raced: Raced | None = None) -> str:
     most = max(asked.values(), default=0)
     budgets = [b for b in BUDGETS if b <= most]
     head = " ".join(f"{f'at {b}':>7} {'least':>6}" for b in budgets)
-    width = max(map(len, POLICIES))
+    names = dict.fromkeys([*POLICIES, *(r.policy for r in runs)])
+    width = max(map(len, names))
     lines = [
         f"{'policy':{width}} {'runs':>4} {head} {'area':>6}  "
         "gain in area of the full search, or of the one in brackets (95 %)"
     ]
-    for name, p in POLICIES.items():
+    for name in names:
+        base, what = base_of(name), POLICIES[name].what if name in POLICIES else "(no longer run)"
         own = {k: c for k, c in curves.items() if k[0] == name}
         if not own:
             continue
@@ -261,9 +206,9 @@ def table(runs: Sequence[Run], raced: Raced | None = None) -> str:
         against = (
             "" if name == "full" else f"{mean:+.3f} ({low:+.3f} to {high:+.3f}, {pairs} pairs)"
         )
-        against += "" if p.base == "full" else f" [{p.base}]"
+        against += "" if base == "full" else f" [{base}]"
         areas = geometric_mean(area(c[:AREA]) for c in own.values())
-        line = f"{name:{width}} {len(own):4} {' '.join(cells)} {areas:6.3f}  {against}  {p.what}"
+        line = f"{name:{width}} {len(own):4} {' '.join(cells)} {areas:6.3f}  {against}  {what}"
         lines.append(line.rstrip())
     for b in budgets:
         full = {k: share(k, c, b) for k, c in curves.items() if k[0] == "full" and asked[k] >= b}

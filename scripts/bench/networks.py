@@ -5,44 +5,38 @@ results/networks.jsonl and a table beside it. Contenders start in fresh processe
 turns, as in `bench.ops`. Outputs are compared with onnxruntime's before anything is timed.
 """
 
-import json
 import math
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from ansorlite.bench.ops import machine, paired_ratio, peer_interpreter, take_turns
-from ansorlite.errors import MeasureError, MissingExtra, UsageError
-from ansorlite.files import write_whole
+from ansorlite.baselines.runs import geometric_mean
+from ansorlite.errors import MeasureError, MissingExtra
 from ansorlite.graph.contest import random_inputs
 from ansorlite.graph.ops.winograd import relative_error
+from ansorlite.graph.partition import partition
+from ansorlite.graph.passes import optimize
 from ansorlite.measure.peak import measure_peak
+from ansorlite.pipeline import auto_schedule, network_tasks
+from ansorlite.search.forms import Forms
 from ansorlite.target import Target
 from ansorlite.units import format_latency
-from ansorlite.workloads.networks import NETWORKS, network
+from ansorlite.workloads.networks import network
+from bench.contest import OURS, Spec, paired_ratio, take_turns
+from bench.experiment import Experiment, machine_line, stamp
+from bench.onnx_export import export_onnx
+from bench.ops import latencies, peer_specs, peers_in
+from bench.options import BenchOptions
+from bench.suite import PAPER
 
-SUITE = ("resnet50", "mobilenet_v2", "resnet18_3d", "dcgan", "bert_base")
 MOST_ERROR = 1e-3  # relative, of a network with Winograd's convolutions
 TURN_CALLS = 6  # of the slowest contender, about
-
-
-@dataclass(frozen=True)
-class NetworkOptions:
-    """Budget of one network, and how it is timed."""
-
-    batch: int = 1
-    timeout: float | None = 600.0
-    trials: int | None = None
-    peers: tuple[str, ...] = ("onnxruntime", "torch")
-    turns: int = 7
-    seed: int = 0
-    log: Path | None = None  # continued where it exists; a temporary one by default
-    peer_python: str | None = None
+WHAT = "rows of networks"
 
 
 @dataclass(frozen=True)
@@ -69,22 +63,8 @@ class NetworkRow:
     date: str = ""
 
 
-def suite(only: Sequence[str] = ()) -> list[str]:
-    """The paper's five networks, or those given; UsageError for a name that is none."""
-    for name in only:
-        if name not in NETWORKS:
-            raise UsageError(f"there is no network {name!r}: choose among {', '.join(NETWORKS)}")
-    return list(dict.fromkeys(only)) or list(SUITE)
-
-
-def bench_network(name: str, options: NetworkOptions) -> NetworkRow:
+def bench_network(name: str, options: BenchOptions) -> NetworkRow:
     """Tune a network and time it; MeasureError where a contender cannot run it."""
-    from ansorlite.graph.onnx_export import export_onnx
-    from ansorlite.graph.partition import partition
-    from ansorlite.graph.passes import optimize
-    from ansorlite.pipeline import auto_schedule, network_tasks
-    from ansorlite.search.forms import Forms
-
     target = Target.detect()
     peak = measure_peak(target)
     graph = network(name, options.batch)
@@ -112,12 +92,10 @@ def bench_network(name: str, options: NetworkOptions) -> NetworkRow:
         )
         tuning_s = time.perf_counter() - began
         inputs = random_inputs(graph)
-        error = _error(module(*inputs), model, inputs, target.cores)
-        spec = {"model": str(model), "log": str(log), "threads": target.cores}
-        specs = {"ansorlite": (sys.executable, {**spec, "module": "ours_network"})}
-        for peer in options.peers:
-            python = peer_interpreter(peer, options.peer_python)
-            specs[peer] = (python, {**spec, "module": f"peer_{peer}_network"})
+        error = output_error(module(*inputs), model, inputs, target.cores)
+        shared = {"model": str(model), "threads": target.cores}
+        specs = {OURS: Spec("ours", {"model": str(model), "log": str(log)})}
+        specs |= peer_specs(options.peers, shared, options.peer_python)
         latest = curve[-1][1] if curve else 0.05
         turns, modes = take_turns(specs, options.turns, max(0.3, TURN_CALLS * latest))
     latency = {n: median(times) for n, times in turns.items()}
@@ -128,21 +106,20 @@ def bench_network(name: str, options: NetworkOptions) -> NetworkRow:
         latency,
         modes,
         min((paired_ratio(turns, p) for p in options.peers), default=None),
-        module.partition.flop / latency["ansorlite"] / peak.flops_all,
+        module.partition.flop / latency[OURS] / peak.flops_all,
         sum(r.trials for r in report.rows),
         round(tuning_s, 1),
         sum(r.task.meaning is not None for r in report.results),
         error,
         curve,
         turns,
-        machine(target, peak),
-        time.strftime("%Y-%m-%d"),
+        **stamp(target, peak),
     )
 
 
-def _error(got: Any, model: Path, inputs: Sequence[Any], threads: int) -> float:
+def output_error(got: Any, model: Path, inputs: Sequence[Any], threads: int) -> float:
     """The greatest difference from onnxruntime's outputs; MeasureError above `MOST_ERROR`."""
-    from ansorlite.bench.peer_onnxruntime_network import session
+    from bench.peers.onnxruntime import session
 
     try:
         runtime = session(str(model), threads)
@@ -158,6 +135,22 @@ def _error(got: Any, model: Path, inputs: Sequence[Any], threads: int) -> float:
     return max(errors)
 
 
+def experiment(path: Path, peers: Sequence[str] = ()) -> Experiment[NetworkRow]:
+    """The rows of a file, a new one in place of an older one of its network and batch."""
+    place = {name: k for k, name in enumerate(PAPER)}
+    shown = list(dict.fromkeys([*peers_in(path, WHAT), *peers]))
+    return Experiment(
+        path,
+        key=lambda r: (r.batch, r.network),
+        line=partial(row_text, peers=shown),
+        head=head_text(shown),
+        foot=closing,
+        make=NetworkRow,
+        order=lambda r: (r.batch, place.get(r.network, len(place))),
+        what=WHAT,
+    )
+
+
 def head_text(peers: Sequence[str]) -> str:
     names = " ".join(f"{p:>11}" for p in peers)
     return (
@@ -166,43 +159,23 @@ def head_text(peers: Sequence[str]) -> str:
     )
 
 
-def row_text(row: NetworkRow) -> str:
-    """One line of the table."""
-    others = [format_latency(v) for n, v in row.latency_s.items() if n != "ansorlite"]
+def row_text(row: NetworkRow, peers: Sequence[str] = ()) -> str:
+    """One line of the table, blank where the row has no such peer."""
     ratio = "      " if row.ratio is None else f"{row.ratio:6.2f}"
     error = "-" if row.error is None else f"{row.error:.1e}"
     return (
-        f"{row.network:14} {row.batch:5} {format_latency(row.latency_s['ansorlite']):>10} "
-        f"{' '.join(f'{o:>11}' for o in others)} {ratio} {row.share_of_peak:6.0%} {row.trials:6} "
+        f"{row.network:14} {row.batch:5} {format_latency(row.latency_s[OURS]):>10} "
+        f"{latencies(row.latency_s, peers, 11)} {ratio} {row.share_of_peak:6.0%} {row.trials:6} "
         f"{row.tuning_s:7.1f} {row.forms:5} {error:>8}"
     )
 
 
-def read_rows(path: Path) -> list[NetworkRow]:
-    """The rows of a file, none if there is no file; UsageError if it holds anything else."""
-    if not path.exists():
-        return []
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-        return [NetworkRow(**json.loads(line)) for line in lines if line]
-    except (TypeError, ValueError) as error:
-        raise UsageError(f"{path} does not hold rows of networks: {error}") from error
-
-
-def merge_rows(path: Path, new: NetworkRow) -> list[NetworkRow]:
-    """Write a row in place of an older one of its network and batch, and the table beside."""
-    rows = {(r.batch, r.network): r for r in (*read_rows(path), new)}
-    order = {name: k for k, name in enumerate(SUITE)}
-    merged = sorted(rows.values(), key=lambda r: (r.batch, order.get(r.network, len(order))))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, "".join(json.dumps(asdict(r)) + "\n" for r in merged))
-    peers = [n for n in new.latency_s if n != "ansorlite"]
-    lines = [head_text(peers), *map(row_text, merged)]
-    for batch in dict.fromkeys(r.batch for r in merged):
-        ratios = [r.ratio for r in merged if r.batch == batch and r.ratio is not None]
+def closing(rows: Sequence[NetworkRow]) -> list[str]:
+    """The geometric mean of the ratios of every batch, and the machine of the last row."""
+    lines = []
+    for batch in dict.fromkeys(r.batch for r in rows):
+        ratios = [r.ratio for r in rows if r.batch == batch and r.ratio is not None]
         if ratios:
-            mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
+            mean = geometric_mean(ratios)
             lines.append(f"batch {batch}: geometric mean of {len(ratios)} ratios {mean:.3f}")
-    lines.append(", ".join(f"{k} {v}" for k, v in new.machine.items()) + f", {new.date}")
-    write_whole(path.with_suffix(".txt"), "\n".join(lines) + "\n")
-    return merged
+    return [*lines, *(machine_line(r.machine, r.date) for r in rows[-1:])]

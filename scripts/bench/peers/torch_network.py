@@ -1,58 +1,11 @@
-"""PyTorch as a peer for networks: the nodes of a model file as a module, in its best mode.
+"""The nodes of an ONNX file as a PyTorch module, for the networks of `bench.networks`.
 
-In: {model, threads}. Modes: eager and frozen (batch norms folded, weights reordered ahead of time),
-each contiguous and channels-last. Needs the packages torch, numpy and onnx.
+In: the path of a model file. Out: the module in evaluation mode and random inputs. Needs the
+packages torch, numpy and onnx.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import suppress
-from functools import partial
+from collections.abc import Callable
 from typing import Any
-
-Call = Callable[[], Any]
-TRIAL_S = 0.5
-
-
-def prepare(spec: dict[str, Any]) -> tuple[Call, str]:
-    """(the call of the fastest mode, the mode's name)."""
-    import torch
-
-    from ansorlite.bench.serve import timed
-
-    torch.set_num_threads(spec["threads"])
-    torch.set_grad_enabled(False)
-    found: list[tuple[float, str, Call]] = []
-    for label, call in _modes(spec["model"]):
-        with suppress(RuntimeError):  # not every mode exists for every network
-            found.append((timed(call, TRIAL_S)[0], label, call))
-    if not found:
-        raise ValueError("no mode of the network runs")
-    _, label, call = min(found, key=lambda f: f[0])
-    return call, f"torch {torch.__version__} {label}"
-
-
-def _modes(path: str) -> Iterator[tuple[str, Call]]:
-    import torch
-
-    module, inputs = network(path)
-    formats: dict[str, Any] = {"contiguous": torch.contiguous_format}
-    ranks = {x.dim() for x in inputs}
-    if 4 in ranks:
-        formats["channels-last"] = torch.channels_last
-    if 5 in ranks:
-        formats["channels-last"] = torch.channels_last_3d
-    for label, kept in formats.items():
-        data = [x.contiguous(memory_format=kept) if x.dim() > 3 else x for x in inputs]
-        for name, weight in module.named_buffers():
-            if weight.dim() == max(ranks) and weight.dim() > 3:
-                setattr(module, name, weight.contiguous(memory_format=kept))
-        yield f"eager {label}", partial(module, *data)
-        with suppress(Exception):
-            frozen = torch.jit.freeze(torch.jit.trace(module, tuple(data)))
-            ready = torch.jit.optimize_for_inference(frozen)
-            for _ in range(3):
-                ready(*data)
-            yield f"frozen {label}", partial(ready, *data)
 
 
 def network(path: str) -> tuple[Any, list[Any]]:

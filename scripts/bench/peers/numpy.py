@@ -1,4 +1,4 @@
-"""numpy (OpenBLAS) as a peer for matrix products. In: {name, params, threads}."""
+"""numpy (OpenBLAS) for matrix products. In: {name, params}."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 
 
-def prepare(spec: dict[str, Any]) -> tuple[Callable[[], Any], str]:
+def prepare(options: dict[str, Any]) -> tuple[Callable[[], Any], str]:
     """(a product into memory that is there already, numpy's version)."""
-    if spec["name"] != "GMM":
-        raise ValueError(f"numpy has no call for {spec['name']}, only for GMM")
-    p, rng = spec["params"], np.random.default_rng(0)
+    if options.get("name") != "GMM":
+        raise ValueError(f"numpy has no call for {options.get('name')}, only for GMM")
+    p, rng = options["params"], np.random.default_rng(0)
     a = rng.standard_normal((p["B"], p["N"], p["K"])).astype(np.float32)
     b = rng.standard_normal((p["B"], p["K"], p["M"])).astype(np.float32)
     out = np.empty((p["B"], p["N"], p["M"]), np.float32)

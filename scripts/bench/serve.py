@@ -1,10 +1,10 @@
 """A contender's process: prepares one computation, then times it whenever it is told to.
 
-In: `python -m ansorlite.bench.serve MODULE SPEC`, where MODULE of this package has
-`prepare(spec) -> (call, mode)` and SPEC is its argument as JSON; then on standard input one number
-of seconds a line. Out, as JSON lines: {"mode": ...} once it is ready, then a line a turn with the
-median latency of the calls made in that time. Runs in a peer's interpreter, which need not have any
-of this package's dependencies.
+In: `python -m bench.serve MODULE OPTIONS`, where `bench.peers.MODULE` has
+`prepare(options) -> (call, mode)` and OPTIONS are its argument as JSON; then on standard input
+lines {"seconds": s, "each": bool}. Out, as JSON lines: {"mode": ...} once it is ready, then a line
+a turn with the median latency of the calls made in that time, or with the latency of each call.
+Runs in a peer's interpreter, which need not have any of ansorlite's dependencies.
 """
 
 import json
@@ -40,8 +40,17 @@ def timed(call: Callable[[], Any], seconds: float) -> tuple[float, int]:
     return median(times), inner * len(times)
 
 
+def each_call(call: Callable[[], Any], seconds: float) -> list[float]:
+    """Seconds of every call for about so long, without a warm-up."""
+    times, end = [], perf_counter() + seconds
+    while (began := perf_counter()) < end:
+        call()
+        times.append(perf_counter() - began)
+    return times
+
+
 def main() -> int:
-    module, spec = sys.argv[1], json.loads(sys.argv[2])
+    module, options = sys.argv[1], json.loads(sys.argv[2])
     # What libraries print goes to standard error: standard output is the protocol.
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
@@ -51,18 +60,22 @@ def main() -> int:
         out.flush()
 
     try:
-        call, mode = import_module(f"ansorlite.bench.{module}").prepare(spec)
+        call, mode = import_module(f"bench.peers.{module}").prepare(options)
     except Exception as error:  # the driver prints it
         say(error=f"{type(error).__name__}: {error}")
         return 1
     say(mode=mode)
     for line in sys.stdin:
+        asked = json.loads(line)
         try:
-            latency, calls = timed(call, float(line))
+            if asked["each"]:
+                say(times_s=each_call(call, asked["seconds"]))
+            else:
+                latency, calls = timed(call, asked["seconds"])
+                say(latency_s=latency, calls=calls)
         except Exception as error:
             say(error=f"{type(error).__name__} in mode {mode}: {error}")
             return 1
-        say(latency_s=latency, calls=calls)
     return 0
 
 

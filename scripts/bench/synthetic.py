@@ -1,10 +1,10 @@
 """Searches on synthetic machines: what a part of the search is worth, without noise, on many seeds.
 
-In: a case of the suite, a policy of `ablations.POLICIES` and a seed. Out: a `Run`. On a machine
-that does not exist a program takes the cycles of the analytic estimate with constants that are up
-to `SPREAD` octaves off those that the search knows, times luck of its own, which nothing explains.
-What a part of the search gains there it gains where the estimate is wrong. Nothing is built or
-measured: hundreds of runs take minutes, and they differ by their seeds alone.
+In: a case of the suite, a policy of `ablations.POLICIES` and a seed. Out: a `RacedRun`. On a
+machine that does not exist a program takes the cycles of the analytic estimate with constants that
+are up to `SPREAD` octaves off those that the search knows, times luck of its own, which nothing
+explains. What a part of the search gains there it gains where the estimate is wrong. Nothing is
+built or measured: hundreds of runs take minutes, and they differ by their seeds alone.
 """
 
 import time
@@ -15,8 +15,6 @@ from dataclasses import fields
 import numpy as np
 
 from ansorlite.baselines.simulate import Answer, simulate
-from ansorlite.bench.ablations import POLICIES
-from ansorlite.bench.runs import Run
 from ansorlite.cost.analytic import Rates, Values, cycles, rates_of, score_of
 from ansorlite.cost.correction import CorrectionModel
 from ansorlite.cost.features import FeaturePlan
@@ -29,6 +27,8 @@ from ansorlite.space.sketch import Sketch
 from ansorlite.target import Target
 from ansorlite.task import SearchTask
 from ansorlite.workloads import workload
+from bench.ablations import POLICIES
+from bench.runs import RacedRun
 
 HERTZ = 3e9
 SPREAD = 1.0  # octaves
@@ -79,14 +79,14 @@ class SyntheticTask:
     def latency_s(self, sketch: Sketch, rows: Rows) -> Values:
         """float64[P], seconds."""
         columns = population_columns(sketch.holes, rows)
-        found = self._plans[sketch.name].draft(columns, len(rows), self.task.target)
+        found = self._plans[sketch.name].magnitudes(columns, len(rows), self.task.target)
         estimate = cycles(lambda name: found[:, AT[name]], self.rates)[-1]
         place = zlib.crc32(f"{self.task.name} {sketch.name}".encode())
         luck = [np.random.default_rng([place, *map(int, row)]).normal() for row in rows]
         return np.asarray(np.exp2(-score_of(estimate)) / HERTZ * np.exp(self.luck * np.array(luck)))
 
 
-def run(policy: str, case: str, seed: int, trials: int, target: Target | None = None) -> Run:
+def run(policy: str, case: str, seed: int, trials: int, target: Target | None = None) -> RacedRun:
     """Search the synthetic machine of a case once; `target` (the host) sets vectors and caches."""
     p, task = POLICIES[policy], workload(case, target=target)
     by, start = searcher(p.policy), time.perf_counter()
@@ -99,4 +99,4 @@ def run(policy: str, case: str, seed: int, trials: int, target: Target | None = 
     )
     wall_s = time.perf_counter() - start
     name = machine_name(task.target)
-    return Run(policy, case, seed, list(found.latency_s), wall_s, name, asked=trials)
+    return RacedRun(policy, case, seed, list(found.latency_s), wall_s, name, asked=trials)

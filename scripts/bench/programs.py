@@ -1,34 +1,44 @@
 """The programs that searches had found: kept with their runs, raced in the end, compared.
 
-In: `Run`s with `programs`, and the space that each searched. Out: their latencies in seconds, taken
-in turn in one process, and in several, since a shared machine changes over the hours of many runs;
-the structures of programs, to tell what another space does not hold.
+In: results of searches, or runs with their `programs`, and the space that each searched. Out: their
+latencies in seconds, taken in turn in one process, and in several processes, since a shared machine
+changes over the hours of many runs; the structures of programs, to tell what another space lacks.
 """
 
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
 import numpy as np
 
-from ansorlite.bench.runs import Float, Key, Run
+from ansorlite.baselines.runs import Float, Key, check_complete, run_of
 from ansorlite.codegen.build import build_program
+from ansorlite.codegen.image import KernelImage
+from ansorlite.errors import MeasureError
 from ansorlite.ir.program import NO_NOTE, Program, all_buffers, stores_under
 from ansorlite.measure.race import pooled, race
-from ansorlite.measure.runner import LocalRunner
+from ansorlite.measure.result import MeasureResult
+from ansorlite.measure.runner import CheckSpec, LocalRunner, Runner
 from ansorlite.measure.timing import TimingPolicy
-from ansorlite.search.recorded import record_candidate
+from ansorlite.records import Record
+from ansorlite.schedule.lower import lower
+from ansorlite.search.recorded import record_candidate, record_program
+from ansorlite.search.reference import reduction_length, reference_state
 from ansorlite.search.result import TuneResult
-from ansorlite.search.tune import SETTLE_ALONE, Session
+from ansorlite.search.tune import tune
+from ansorlite.search.tune_tasks import ALONE
 from ansorlite.space.sketch import Sketch
 from ansorlite.target import Target
 from ansorlite.task import SearchTask
 from ansorlite.workloads import workload
+from bench.runs import RacedRun
 
 Space = Mapping[str, Sketch]
 Raced = dict[tuple[str, str, int, int], float]  # policy, case, seed, trials -> seconds
 RACES = 3
+CHECK_SEED = 0  # of the inputs
 Structure = tuple[frozenset[tuple[str, tuple[tuple[str, bool], ...]]], tuple[str, ...]]
 
 
@@ -36,33 +46,94 @@ def by_name(sketches: Sequence[Sketch]) -> Space:
     return {s.name: s for s in sketches}
 
 
+def prepare(runner: Runner, task: SearchTask) -> None:
+    """Give a runner the task's data and its checked reference. Raises MeasureError."""
+    reference = build_program(lower(reference_state(task.plain)), task.target)
+    length = reduction_length(task.plain.dag)
+    spec = CheckSpec(task.dag, CHECK_SEED, reference, length, task.rtol, task.meaning)
+    ready = runner.prepare(task.workload_key, spec)
+    if not ready.ok:
+        raise MeasureError(f"the reference of task {task.name} does not serve: {ready.error}")
+
+
+def race_once(
+    task: SearchTask,
+    images: Sequence[KernelImage],
+    seconds: float,
+    timing: TimingPolicy | None = None,
+) -> list[MeasureResult]:
+    """One race of kernels of a task in a process of its own, about so many seconds."""
+    with LocalRunner(policy=timing) as runner:
+        prepare(runner, task)
+        return race(runner, task.workload_key, images, seconds)
+
+
+def search_once(
+    task: SearchTask,
+    case: str,
+    name: str,
+    seed: int,
+    trials: int,
+    budgets: Sequence[int] = (),
+    sketches: Space | None = None,
+    **options: Any,
+) -> RacedRun:
+    """One search of a task, with what it would have settled on after `budgets` of trials.
+
+    `sketches` are its space, without which no program is kept; `options` go to `tune`. Raises
+    KeyboardInterrupt where Ctrl-C cut it short.
+    """
+    began = time.time()
+    found = tune(task, trials, seed=seed, progress=False, **options)
+    check_complete(found.interrupted)
+    programs = {} if sketches is None else programs_at(sketches, found, budgets, trials)
+    run = run_of(name, case, seed, found, began)
+    return RacedRun(**vars(run), programs=programs, asked=trials)
+
+
 def programs_at(
     space: Space, found: TuneResult, budgets: Sequence[int], asked: int | None = None
 ) -> dict[str, Any]:
-    """What `Run.programs` holds: what the search would have settled on at every budget.
+    """What `RacedRun.programs` holds: what the search would have settled on at every budget.
 
     That is the winner of a race of the best so far, as at the end of a search. A search `asked`
     for more trials than its space has stays with its last program.
     """
     task, records = found.task, found.records
     out = {}
-    with Session(1, None, progress=False) as session:
-        tuner = session.tuner(task)
-        for budget in [b for b in budgets if b <= max(asked or 0, len(records))]:
-            tuner.records = list(records[:budget])
-            settled = tuner.settle(*SETTLE_ALONE) if budget < len(records) else None
-            last = found.best.record if found.best and budget >= len(records) else None
-            winner = settled[0] if settled else last
-            ok = sorted((r for r in tuner.records if r.ok), key=lambda r: r.latency_s or 0.0)
-            for r in [winner, *ok] if winner is not None else ok:
-                c = record_candidate(task, space, r)
-                if c is not None:  # and not the plain schedule
-                    out[str(budget)] = c.sketch.name, {k: list(v) for k, v in c.values.items()}
-                    break
+    for budget in [b for b in budgets if b <= max(asked or 0, len(records))]:
+        best = fastest(records[:budget], ALONE.race.contenders)
+        if budget < len(records):
+            winner = settled(task, best)
+        else:
+            winner = found.best.record if found.best else None
+        for r in [winner, *best] if winner is not None else best:
+            c = record_candidate(task, space, r)
+            if c is not None:  # and not the plain schedule
+                out[str(budget)] = c.sketch.name, {k: list(v) for k, v in c.values.items()}
+                break
     return out
 
 
-def program_at(run: Run, budget: int, space: Space) -> Program | None:
+def fastest(records: Sequence[Record], n: int) -> list[Record]:
+    """The n fastest records, the fastest first; records of equal times are of equal code."""
+    found: dict[tuple[float | None, ...], Record] = {}
+    for r in sorted((r for r in records if r.ok), key=lambda r: r.lowest_s):
+        found.setdefault((r.latency_s, *r.times_s), r)
+    return list(found.values())[:n]
+
+
+def settled(task: SearchTask, records: Sequence[Record]) -> Record | None:
+    """The winner of a race of records' programs; None where there are no records."""
+    if len(records) < 2:
+        return records[0] if records else None
+    images = [build_program(record_program(task, r), task.target) for r in records]
+    results = race_once(task, images, ALONE.race.seconds)
+    times = [r.latency_s if r.ok and r.latency_s else math.inf for r in results]
+    return records[int(np.argmin(times))]
+
+
+def program_at(run: RacedRun, budget: int, space: Space) -> Program | None:
     """The program that a run had found by then; None where it kept none that the space has."""
     name, values = run.programs.get(str(budget), ("", {}))
     sketch = space.get(name)
@@ -72,7 +143,7 @@ def program_at(run: Run, budget: int, space: Space) -> Program | None:
 
 
 def race_all(
-    runs: Sequence[Run],
+    runs: Sequence[RacedRun],
     space_of: Callable[[str, SearchTask], Space],
     seconds: float = 15.0,
     target: Target | None = None,
@@ -119,14 +190,7 @@ def raced(
     Races count by how their contenders stand to the middle one, as the machine drifts.
     """
     images = [build_program(p, task.target) for p in programs]
-    heats = []
-    for _ in range(races):
-        with (
-            LocalRunner(policy=timing) as runner,
-            Session(1, None, progress=False, runner=runner) as session,
-        ):
-            session.tuner(task).prepare()
-            heats.append(race(runner, task.workload_key, images, seconds / races))
+    heats = [race_once(task, images, seconds / races, timing) for _ in range(races)]
     return [r.latency_s if r.ok else None for r in pooled(heats)]
 
 

@@ -1,41 +1,37 @@
-"""PyTorch as a peer: each case of the operator suite in its best mode.
+"""The operator suite in PyTorch: each case as a call, or as a module (convolutions).
 
-In: {name, params, threads} as in workloads/ops.toml. Modes tried for convolutions: eager,
-frozen and optimised for inference (weights reordered ahead of time), MKL-DNN modules with reordered
-weights; each contiguous and channels-last. The data is in the mode's own layout before timing.
-Imports nothing of this package's dependencies but numpy's equal, torch.
+In: {name, params} as in workloads/ops.toml, and the modes to try. Out: (label, call) of each way to
+compute the case. Operators that are no module run eagerly, some in several ways.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from copy import deepcopy
-from functools import partial
 from typing import Any
 
 Call = Callable[[], Any]
-TRIAL_S = 0.15
 
 
-def prepare(spec: dict[str, Any]) -> tuple[Call, str]:
-    """(the call of the fastest mode, the mode's name)."""
-    import torch
+def calls(name: str, p: dict[str, int], modes: Sequence[str]) -> Iterator[tuple[str, Call]]:
+    """(label, call) of a case; empty for cases without a module in modes that need one."""
+    if name in ("GMM", "NRM", "SFM", "TBG", "TBS"):
+        yield from _plain(name, p) if "eager" in modes else ()
+        return
+    from bench.peers.torch import layouts
 
-    from ansorlite.bench.serve import timed
+    module, x = _module(name, p)
+    module = module.eval()
+    yield from layouts(module, [x], modes)
+    if "mkldnn" in modes:
+        with suppress(Exception):
+            from torch.utils import mkldnn
 
-    torch.set_num_threads(spec["threads"])
-    torch.manual_seed(0)
-    torch.set_grad_enabled(False)
-    found: list[tuple[float, str, Call]] = []
-    for label, call in _modes(spec["name"], spec["params"]):
-        with suppress(RuntimeError):  # not every mode exists for every case
-            found.append((timed(call, TRIAL_S)[0], label, call))
-    if not found:
-        raise ValueError(f"no mode of {spec['name']} runs")
-    _, label, call = min(found, key=lambda f: f[0])
-    return call, f"torch {torch.__version__} {label}"
+            reordered, blocked = mkldnn.to_mkldnn(deepcopy(module)), x.contiguous().to_mkldnn()
+            reordered(blocked)
+            yield "mkldnn", lambda: reordered(blocked)
 
 
-def _modes(name: str, p: dict[str, int]) -> Iterator[tuple[str, Call]]:
+def _plain(name: str, p: dict[str, int]) -> Iterator[tuple[str, Call]]:
     import torch
 
     match name:
@@ -58,10 +54,8 @@ def _modes(name: str, p: dict[str, int]) -> Iterator[tuple[str, Call]]:
             out = torch.empty_like(a)
             yield "softmax", lambda: torch.softmax(a, 1, out=out)
             yield "softmax, fresh output", lambda: torch.softmax(a, 1)
-        case "TBG" | "TBS":
-            yield from _attention(name, p)
         case _:
-            yield from _convolutions(name, p)
+            yield from _attention(name, p)
 
 
 def _attention(name: str, p: dict[str, int]) -> Iterator[tuple[str, Call]]:
@@ -83,35 +77,6 @@ def _attention(name: str, p: dict[str, int]) -> Iterator[tuple[str, Call]]:
             return torch.softmax(s, -1, out=s)
 
         yield "matmul, softmax in place", in_place
-
-
-def _convolutions(name: str, p: dict[str, int]) -> Iterator[tuple[str, Call]]:
-    """A module and its input in every mode."""
-    import torch
-
-    base, x = _module(name, p)
-    base = base.eval()
-    formats: dict[str, Any] = {"contiguous": torch.contiguous_format}
-    if x.dim() == 4:
-        formats["channels-last"] = torch.channels_last
-    if x.dim() == 5:
-        formats["channels-last"] = torch.channels_last_3d
-    for label, kept in formats.items():
-        module = deepcopy(base).to(memory_format=kept)
-        data = x.contiguous(memory_format=kept)
-        yield f"eager {label}", partial(module, data)
-        with suppress(Exception):
-            frozen = torch.jit.freeze(torch.jit.trace(module, data))
-            traced = torch.jit.optimize_for_inference(frozen)
-            for _ in range(3):
-                traced(data)
-            yield f"frozen {label}", partial(traced, data)
-    with suppress(Exception):
-        from torch.utils import mkldnn
-
-        reordered, blocked = mkldnn.to_mkldnn(deepcopy(base)), x.contiguous().to_mkldnn()
-        reordered(blocked)
-        yield "mkldnn", lambda: reordered(blocked)
 
 
 def _module(name: str, p: dict[str, int]) -> tuple[Any, Any]:

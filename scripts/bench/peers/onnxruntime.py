@@ -1,4 +1,4 @@
-"""onnxruntime as a peer: a model file with all of its graph optimisations."""
+"""onnxruntime: a model file with all of its graph optimisations. In: {model, threads}."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,17 +15,14 @@ def session(model: str, threads: int) -> Any:
     return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
 
-def prepare(spec: dict[str, Any]) -> tuple[Callable[[], Any], str]:
-    """The call of {model, threads} on random data, and the version."""
-    import numpy as np
+def prepare(options: dict[str, Any]) -> tuple[Callable[[], Any], str]:
+    """(the call on random data, the version)."""
     import onnxruntime
 
-    runtime = session(spec["model"], spec["threads"])
-    rng = np.random.default_rng(0)
-    feed = {}
-    for i in runtime.get_inputs():
-        if "int" in i.type:
-            feed[i.name] = rng.integers(0, 1000, i.shape).astype(np.int64)
-        else:
-            feed[i.name] = rng.standard_normal(i.shape).astype(np.float32)
+    from bench.peers import random_inputs
+
+    runtime = session(options["model"], options["threads"])
+    known = runtime.get_inputs()
+    data = random_inputs([i.shape for i in known], ["int" in i.type for i in known])
+    feed = {i.name: x for i, x in zip(known, data, strict=True)}
     return lambda: runtime.run(None, feed), f"onnxruntime {onnxruntime.__version__}"
