@@ -21,6 +21,7 @@ from xml.etree import ElementTree
 import pytest
 
 from ansorlite import cli
+from ansorlite.graph.onnx.table import READERS
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("ansorlite", "results", "scripts", "tests", "workloads")
@@ -165,6 +166,11 @@ def test_the_first_page_is_short() -> None:
     assert [k for k, line in enumerate(lines, 1) if len(line) > 110] == []
     cells = [c.strip() for line in lines if line.startswith("|") for c in line.split("|")]
     assert max(map(len, cells)) <= 100
+
+
+def test_the_first_page_counts_the_operators() -> None:
+    (told,) = re.findall(r"\| (\d+) of ONNX;", (ROOT / "README.md").read_text(encoding="utf-8"))
+    assert int(told) == len(READERS)
 
 
 def test_the_picture_is_drawn_from_recorded_rows() -> None:
