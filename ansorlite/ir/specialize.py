@@ -331,8 +331,8 @@ class _Specializer:
                 body = map_exprs(body, lambda e, g=group: substitute(e, {g.name: Const(0)}))  # type: ignore[misc]
             pieces.append(body)
         body = block(pieces)
-        for other in reversed(tile[:at] + tile[at + 1 :]):
-            body = replace(other, body=body, mark="serial", notes=())
+        for lp in reversed(tile[:at] + tile[at + 1 :]):
+            body = replace(lp, body=body, mark="serial", notes=())
         return body
 
     def _accumulate(
@@ -486,8 +486,8 @@ class _Specializer:
         """Combine the n vectors of partial results into the first vector."""
         self.fresh += 1
         which, lane = Var(f"{acc.name}.w{self.fresh}"), Var(f"{acc.name}.v{self.fresh}")
-        other = Load(acc.name, (add(mul(add(which, 1), lanes), lane),), acc.dtype)
-        step = replace(like, indices=(lane,), value=other)
+        partial = Load(acc.name, (add(mul(add(which, 1), lanes), lane),), acc.dtype)
+        step = replace(like, indices=(lane,), value=partial)
         width, times = Const(lanes), Const(n - 1)
         body = For(lane.name, width, width, False, step, mark="vector")
         return For(which.name, times, times, False, body, mark="unroll")

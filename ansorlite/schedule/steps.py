@@ -92,7 +92,8 @@ class FollowSplit:
         own, theirs = s[self.stage].compute.axes, lead.compute.axes
         if len(own) != len(theirs):
             raise ScheduleError(
-                f"{self.stage} cannot follow {self.leader}: {len(own)} axes against {len(theirs)}"
+                f"{self.stage} cannot follow {self.leader}: "
+                f"{len(own)} axes, the leader has {len(theirs)}"
             )
         for a, b in zip(own, theirs, strict=True):
             if lead.factors(b.name):
@@ -417,7 +418,7 @@ class LayoutRewrite:
     def apply(self, s: Schedule) -> Schedule:
         if [r.name for r in s.readers(self.tensor)] != [self.reader]:
             raise ScheduleError(
-                f"cannot rewrite the layout of {self.tensor}: {self.reader} is not its one reader"
+                f"cannot rewrite the layout of {self.tensor}: {self.reader} is not the only reader"
             )
         reader, source = s[self.reader], s[self.tensor]
         axes = packed_axes(reader, source)
@@ -444,11 +445,15 @@ def packed_axes(reader: Stage, tensor: Stage) -> list[str]:
     name = tensor.name
     found = {x.indices for x in loads(reader.compute.body) if x.tensor == name}
     if len(found) != 1:
-        raise ScheduleError(f"{reader.name} reads {name} in {len(found)} ways, not in one")
+        raise ScheduleError(
+            f"cannot pack {name}: {reader.name} reads it in {len(found)} different ways"
+        )
     axes: list[str] = []
     for d, (i, n) in enumerate(zip(next(iter(found)), tensor.op.shape, strict=True)):
         if not isinstance(i, Var) or i.name in axes:
-            raise ScheduleError(f"index {i} of {name} in {reader.name} is no axis of its own")
+            raise ScheduleError(
+                f"cannot pack {name}: index {i} in {reader.name} is not an axis of its own"
+            )
         extent = axis_of(reader.compute, i.name).extent
         if extent != n:
             raise ScheduleError(
