@@ -93,6 +93,7 @@ class RandomModel:
         """Do nothing."""
 
     def predict(self, features: Features, task_key: str = "") -> Floats:
+        """float64[P], uniform in [0, 1)."""
         return self._rng.random(len(features))
 
     def save(self, path: PathLike) -> None:
@@ -298,6 +299,7 @@ class FrozenModel:
         """Do nothing."""
 
     def predict(self, features: Features, task_key: str = "") -> Floats:
+        """The prediction of the model."""
         return self._model.predict(features, task_key)
 
     def save(self, path: PathLike) -> None:

@@ -1,7 +1,8 @@
 """Transform steps: frozen values that are replayed on a schedule.
 
-One class per step: fields, `apply`, JSON tag (`tag`), and the rewrite in the docstring. A factor is
-an int or a hole column. An illegal step raises ScheduleError, which names step, stage and number.
+One class per step: fields, `apply`, JSON tag (`tag`), and the rewrite in the docstring. `apply`
+returns the next schedule. A factor is an int or a hole column. An illegal step raises
+ScheduleError, which names step, stage and number.
 """
 
 from collections.abc import Mapping

@@ -81,6 +81,7 @@ class Sketch:
 
     @property
     def holes(self) -> tuple[Hole, ...]:
+        """The open holes; a row has one option index per hole."""
         return self.state.holes
 
     @cached_property

@@ -73,10 +73,12 @@ class ComputeOp:
 
     @property
     def dtype(self) -> str:
+        """dtype of the elements."""
         return self.body.dtype
 
     @property
     def shape(self) -> tuple[Expr, ...]:
+        """Extents of the axes, as expressions."""
         return tuple(a.extent for a in self.axes)
 
     def attr(self, name: str, default: Any = None) -> Any:
@@ -124,10 +126,12 @@ class Tensor:
 
     @property
     def name(self) -> str:
+        """Name of the operation; a ComputeDAG makes names unique."""
         return self.op.name
 
     @property
     def dtype(self) -> str:
+        """dtype of the elements."""
         return self.op.dtype
 
     def __getitem__(self, indices: Any) -> Expr:
