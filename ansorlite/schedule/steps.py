@@ -244,10 +244,8 @@ def inline_into(reader: ComputeOp, op: ComputeOp) -> ComputeOp:
     values: dict[Expr, Expr] = {}
     for load in found:
         names = {a.name: i for a, i in zip(op.axes, load.indices, strict=True)}
-        values[load] = wrapped_int(
-            substitute(op.body, names)
-        )  # a stored value wraps at the width of its dtype
-
+        # A stored value wraps at the width of its dtype.
+        values[load] = wrapped_int(substitute(op.body, names))
     return replace(reader, body=transform(reader.body, lambda e: values.get(e), {}))
 
 
