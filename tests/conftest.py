@@ -1,8 +1,8 @@
 """Settings that all tests share, and the golden files.
 
 hypothesis runs without deadlines (two busy cores) and, where CI is set, with the same examples
-every time. Kernels are timed briefly (`quick_measuring`). `golden(text, name)` compares a text with tests/golden/<name>.txt, or writes it there
-with `pytest --update-golden`.
+every time. Kernels are timed briefly (`quick_measuring`). `golden(text, name)` compares a text with
+tests/golden/<name>.txt, or writes it there with `pytest --update-golden`.
 """
 
 import os

@@ -1,7 +1,7 @@
 """Samples of long tests: the default tier runs a part of the cases, the slow tier all of them.
 
-`@some_or_all(8)` gives the test an argument `every`: 8 in the default tier, 1 in the slow tier. The
-test then goes through `cases[::every]`. `sampled(cases, 8)` marks seven of eight parameters as slow.
+`@some_or_all(8)` gives the test an argument `every`, 8 in the default tier and 1 in the slow tier; the
+test goes through `cases[::every]`. Of `sampled(cases, 8)`, seven of eight parameters are slow.
 """
 
 from collections.abc import Iterable
@@ -17,7 +17,7 @@ def some_or_all(every: int) -> pytest.MarkDecorator:
 
 
 def sampled(cases: Iterable[Any], every: int) -> list[Any]:
-    """Parameters of a test: case 0, `every`, 2 * `every`, .. in the default tier, others are slow."""
+    """Parameters of a test; all but case 0, `every`, 2 * `every`, .. are in the slow tier."""
     return [
         pytest.param(*(c if isinstance(c, tuple) else (c,)), marks=pytest.mark.slow)
         if k % every

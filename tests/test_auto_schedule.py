@@ -25,7 +25,6 @@ from ansorlite.search.tune import Session
 from ansorlite.search.tune_tasks import tune_tasks
 from ansorlite.target import Target
 
-
 FEW = EvolutionParams(population=64, generations=1, looked_at_first=8)
 
 
