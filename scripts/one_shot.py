@@ -20,7 +20,7 @@ from typing import Any
 import ansorlite as al
 from ansorlite.bench.ops import machine
 from ansorlite.bench.serve import timed
-from ansorlite.graph.contest import random_inputs
+from ansorlite.graph.inputs import random_inputs
 from ansorlite.graph.ir import Graph
 from ansorlite.measure.peak import measure_peak
 from ansorlite.pretrain import pretrain

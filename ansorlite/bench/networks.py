@@ -19,8 +19,8 @@ from typing import Any
 from ansorlite.bench.ops import machine, paired_ratio, peer_interpreter, take_turns
 from ansorlite.errors import MeasureError, MissingExtra, UsageError
 from ansorlite.files import write_whole
-from ansorlite.graph.contest import random_inputs
-from ansorlite.graph.ops.winograd import relative_error
+from ansorlite.graph.inputs import random_inputs
+from ansorlite.measure.compare import relative_error
 from ansorlite.measure.peak import measure_peak
 from ansorlite.report.units import format_latency
 from ansorlite.target import Target

@@ -6,7 +6,7 @@ from typing import Any
 
 def prepare(spec: dict[str, Any]) -> tuple[Callable[[], Any], str]:
     """The call of {model, log} on random data, and how many kernels it runs."""
-    from ansorlite.graph.contest import random_inputs
+    from ansorlite.graph.inputs import random_inputs
     from ansorlite.graph.onnx.load import load_onnx
     from ansorlite.pipeline import auto_schedule
 

@@ -9,7 +9,7 @@ import pytest
 from ansorlite.bench import networks
 from ansorlite.bench.networks import NetworkOptions, NetworkRow, bench_network, merge_rows
 from ansorlite.errors import AnsorliteError
-from ansorlite.graph.contest import random_inputs
+from ansorlite.graph.inputs import random_inputs
 from ansorlite.workloads.networks import NETWORKS, dcgan
 
 ROW = NetworkRow(

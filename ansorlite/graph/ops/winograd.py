@@ -7,16 +7,13 @@ A tile of m x m results takes (m+r-1)^2 products a channel pair instead of (m r)
 count the terms are unrolled (`simplify_const_indices`), and common terms are computed once. The
 weights' transform depends on constants only, so it is evaluated when the kernel is bound. A third
 spatial axis stays a reduction of the products. Rounding errors grow with m and with the largest
-element of a tile, over which an outlier, infinity or NaN spreads: see `relative_error`.
+element of a tile, over which an outlier, infinity or NaN spreads.
 """
 
 from collections.abc import Sequence
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any
-
-import numpy as np
-import numpy.typing as npt
 
 from ansorlite import te
 from ansorlite.errors import ModelError
@@ -222,10 +219,3 @@ def winograd_conv_nhwc(
 
     names = ("n", *spatial_names(rank), "co")
     return te.compute((x.shape[0], *out, co), named(names, whole), name=name)
-
-
-def relative_error(got: npt.NDArray[Any], want: npt.NDArray[Any]) -> float:
-    """The greatest difference, in units of the greatest element of the reference."""
-    wide = np.asarray(want, np.float64)
-    scale = float(np.abs(wide).max()) or 1.0
-    return float(np.abs(np.asarray(got, np.float64) - wide).max()) / scale
