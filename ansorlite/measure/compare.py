@@ -133,7 +133,7 @@ def _raw(x: Array) -> Array:
     return x.view(np.uint8) if x.dtype.kind == "b" else x
 
 
-def relative_error(got: npt.NDArray[Any], want: npt.NDArray[Any]) -> float:
+def relative_error(got: Array, want: Array) -> float:
     """The greatest difference, in units of the greatest element of the reference."""
     wide = np.asarray(want, np.float64)
     scale = float(np.abs(wide).max()) or 1.0
