@@ -115,6 +115,8 @@ class Experiment(Generic[R]):
         Of the table of all rows only the closing lines are printed: each row was, as it came.
         """
         rows = self.rows()
+        if text is None and not rows:
+            return
         print("".join(f"{x}\n" for x in self.foot(rows)) if text is None else text, end="")
         write_whole(self.path.with_suffix(".txt"), self.table(rows) if text is None else text)
 
