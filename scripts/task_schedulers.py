@@ -27,7 +27,7 @@ from ansorlite.baselines.runs import geometric_mean
 from ansorlite.graph.ir import Graph
 from ansorlite.graph.partition import partition
 from ansorlite.graph.passes import optimize
-from ansorlite.measure.machine_cache import kept_file
+from ansorlite.measure.machine_cache import cache_file
 from ansorlite.pipeline import network_tasks
 from ansorlite.search.task_scheduler import SCHEDULERS
 from ansorlite.target import Target
@@ -52,7 +52,7 @@ def main() -> int:
     parser.add_argument("--table", action="store_true", help="run nothing: only show what is there")
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder (results)")
     parser.add_argument("--race-seconds", type=float, default=4.0, help="of every task (4)")
-    parser.add_argument("--logs", type=Path, default=kept_file("task_schedulers").with_suffix(""))
+    parser.add_argument("--logs", type=Path, default=cache_file("task_schedulers").with_suffix(""))
     args = parser.parse_args()
     graph, machine = network(args.network), Target.detect().fingerprint
     kind = "" if args.trials == TRIALS else f"_{args.trials}"

@@ -14,8 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ansorlite.codegen.image import KernelImage
-from ansorlite.graph.indices import least_extents
-from ansorlite.graph.ir import Graph
+from ansorlite.graph.inputs import random_inputs
 from ansorlite.graph.module import CompiledModule
 from ansorlite.graph.partition import Partition, tasks
 
@@ -28,25 +27,6 @@ class Contender(NamedTuple):
 
     image: KernelImage
     form: int
-
-
-def random_inputs(graph: Graph, seed: int = 0) -> list[npt.NDArray[Any]]:
-    """Arrays in input order: normal numbers, or small numbers for integers.
-
-    Integers that indices are computed from are less than what is indexed has elements.
-    """
-    rng, least = np.random.default_rng(seed), least_extents(graph)
-    out = []
-    for v in graph.inputs:
-        kind = graph.types[v]
-        if kind.dtype.startswith("float"):
-            out.append(rng.standard_normal(kind.shape).astype(kind.dtype))
-        elif kind.dtype == "bool":
-            out.append(rng.random(kind.shape) < 0.5)
-        else:
-            below = min(1000, least.get(v, 1000))
-            out.append(rng.integers(0, below, kind.shape).astype(kind.dtype))
-    return out
 
 
 def fastest_in_place(

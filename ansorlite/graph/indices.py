@@ -55,23 +55,3 @@ def index_checks(graph: Graph, aliases: Mapping[str, str]) -> tuple[IndexCheck, 
         else:
             found.setdefault((value, extent), one)
     return tuple(found.values())
-
-
-def least_extents(graph: Graph) -> dict[str, int]:
-    """For each graph input that indices are computed from the least extent that they index."""
-    producers, least = graph.producers, dict[str, int]()
-    for n in graph.nodes:
-        k = n.operator.indices
-        if k is None:
-            continue
-        extent = graph.types[n.inputs[0]].shape[integer(n.attrs, "axis")]
-        seen, stack = set[str](), [n.inputs[k]]
-        while stack:
-            v = stack.pop()
-            if v in seen:
-                continue
-            seen.add(v)
-            stack.extend(producers[v].inputs if v in producers else ())
-            if v in graph.inputs:
-                least[v] = min(extent, least.get(v, extent))
-    return least

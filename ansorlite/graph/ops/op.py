@@ -137,8 +137,8 @@ class Op:
         rounded_sum         a sum with rounding errors, never -0.0
         not_negative        never below 0.0, never -0.0 (NaN is possible)
         keeps_not_negative  not below 0.0 where no operand is
-        integer_sum, integer_product
-                            the kernel's expression of integers is a polynomial: terms add, multiply
+        integer_sum         of integers, the expression is a polynomial: the numbers of terms add
+        integer_product     likewise: the numbers of terms multiply
 
     What bounds a file that asks for too much (`limits`):
 
