@@ -106,8 +106,8 @@ class Op:
     Every operator:
 
     - `kind`: how partition treats the operator. "elementwise". "anchor": a kernel of its own, which
-      element-wise readers join. "injective": each result element is one operand element. "view": no
-      kernel, another name for the same elements. "source": only before the passes, which rewrite it.
+      element-wise readers join. "injective": each result element is one operand element. "view":
+      no kernel, another name for the same elements. "source": rewritten by the passes.
     - `shape`: the type of the result; raises ModelError for operands that do not fit.
     - `meaning`: the result in numpy, the reference of passes and kernels. Sums accumulate in
       float64 and are rounded once.
