@@ -10,9 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ansorlite.errors import ModelError
+from ansorlite.names import shown
 from ansorlite.target import Target
-from ansorlite.te.dag import ComputeDAG, shape_of
+from ansorlite.te.dag import ComputeDAG
 from ansorlite.te.tensor import Operation, Placeholder, Tensor
+from ansorlite.units import format_flop
 
 
 @dataclass(frozen=True, init=False)
@@ -70,10 +72,12 @@ class SearchTask:
         return self.dag.inputs
 
     def __str__(self) -> str:
-        return f"SearchTask {self.name} ({self.flop:.4g} FLOP) on {self.target}\n{self.dag}"
+        form = "" if self.meaning is None else ", another form"
+        head = f"SearchTask {shown(self.name)} ({format_flop(self.flop)}{form}) on {self.target}"
+        return f"{head}\n{self.dag}"
 
 
 def _interface(dag: ComputeDAG) -> dict[str, tuple[int, str]]:
     """(number of elements, dtype) of inputs and outputs, by name."""
     ends: list[Operation] = [*dag.inputs, *dag.outputs]
-    return {op.name: (math.prod(shape_of(op)), op.dtype) for op in ends}
+    return {op.name: (math.prod(op.shape), op.dtype) for op in ends}

@@ -1,6 +1,7 @@
 """The command line: what it prints where, its exit statuses, and bad input of every kind."""
 
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,11 +12,15 @@ import pytest
 from log_cases import record, write
 
 import ansorlite
+import ansorlite.search.session as session_module
 import ansorlite.search.tune as tuning
-from ansorlite.cli import COMMANDS, main
+from ansorlite.cli import COMMANDS, _parser, main
+from ansorlite.cli.options import Command
+from ansorlite.cli.tune import apart_text
 from ansorlite.errors import AnsorliteError
 from ansorlite.measure.peak import Peak
 from ansorlite.records import read_log
+from ansorlite.search.tuner import TaskTuner
 from ansorlite.settings import settings
 from ansorlite.task import SearchTask
 
@@ -65,6 +70,17 @@ def test_help_names_every_command(cli: Cli) -> None:
     assert status == 0
     assert all(any(c.name in line and c.summary in line for line in out) for c in COMMANDS)
     assert cli("--version") == (0, [ansorlite.__version__], [])
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda c: c.name)
+def test_every_command_has_examples_that_parse(cli: Cli, command: Command) -> None:
+    status, out, _ = cli(command.name, "--help")
+    assert status == 0 and command.examples
+    for line, meaning in command.examples:
+        assert f"  {line}" in out and f"  # {meaning}" in out
+        program, *arguments = shlex.split(line.partition(" > ")[0])
+        assert program == "ansorlite"
+        assert _parser().parse_args(arguments).run is command.run
 
 
 @pytest.mark.parametrize(
@@ -226,8 +242,8 @@ def test_ctrl_c_with_a_program_from_the_log(
     def interrupt(*arguments: object, **options: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(tuning, "measure_peak", lambda target: Peak(2e11, 1e11, 2e10))
-    monkeypatch.setattr(tuning.TaskTuner, "round", interrupt)
+    monkeypatch.setattr(session_module, "measure_peak", lambda target: Peak(2e11, 1e11, 2e10))
+    monkeypatch.setattr(TaskTuner, "round", interrupt)
     path = write(tmp_path / "log", [record(task)])
     status, out, err = cli("tune-op", "GMM:0", "--log", path)
     assert status == 0 and out[0].startswith("GMM:0 batch 1: 1.000 ms")
@@ -341,6 +357,28 @@ def test_without_trials_and_log_the_model_decides(cli: Cli) -> None:
     status, out, _ = cli("tune-op", "GMM:0", "--trials", "0")
     assert status == 0
     assert "nothing was measured" in out[0] and out[1].startswith("def kernel(")
+
+
+def test_tune_one_task_of_a_network(cli: Cli, tmp_path: Path) -> None:
+    model, log = onnx_file(tmp_path / "net.onnx"), tmp_path / "log"
+    text = cli.fails("tune", model, "--task", "7")
+    assert "no task '7': give a number or a name of: 0 matmul" in text
+    status, out, err = cli("tune", model, "--task", "0", "--trials", 2, "--log", log, "-q")
+    assert status == 0, err
+    assert out[0].startswith("matmul") and out[1].split()[:2] == ["ID", "Task"]
+    assert {r.task_name for r in read_log(log).records} == {out[3].split()[1]}
+    status, out, _ = cli("tune", model, "--task", "0", "--trials", 0, "-q")
+    assert status == 0 and "nothing was measured" in out[0] and out[1].startswith("def kernel(")
+
+
+def test_tasks_that_do_not_add_up_to_the_network_are_explained() -> None:
+    slower = apart_text(1e-3, 1.25e-3, 1.5e-3).splitlines()
+    assert slower == [
+        "the tasks add up to 1.000 ms, the network takes 1.500 ms (1.50 times):",
+        "  250.0 us more in kernels in the network, whose operands lie in other caches;"
+        " 250.0 us more in calls between kernels, checks and copies of the results",
+    ]
+    assert "200.0 us less in kernels" in apart_text(1e-3, 0.8e-3, 0.8e-3)
 
 
 def test_tune_a_network_file(cli: Cli, tmp_path: Path) -> None:

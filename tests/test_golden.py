@@ -1,4 +1,4 @@
-"""The golden files' own rules: equal passes, different fails, missing fails, updating writes."""
+"""Comparison with golden files: equal text passes, other text or no file fails, updating writes."""
 
 from pathlib import Path
 

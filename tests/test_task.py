@@ -1,4 +1,4 @@
-"""`SearchTask`: what it makes of tensors, a DAG and no target."""
+"""`SearchTask` from tensors, from a DAG, and without a target."""
 
 import dataclasses
 import pickle
@@ -46,7 +46,7 @@ def test_frozen_printed_and_pickled() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         setattr(task, "name", "other")  # noqa: B010 (that it fails is the point)
     assert pickle.loads(pickle.dumps(task)) == task
-    assert str(task).startswith("SearchTask B (24 FLOP) on Target(haswell")
+    assert str(task).startswith("SearchTask B (24.0 FLOP) on Target(haswell")
     assert str(task).endswith("return B\n")
 
 

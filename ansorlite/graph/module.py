@@ -33,7 +33,9 @@ from ansorlite.graph.linked import Link, Linked, ModuleMemory, PlacedCheck, Resu
 from ansorlite.graph.memory import Lifetime, plan_arena
 from ansorlite.graph.partition import Partition, Subgraph, tasks
 from ansorlite.ir.layout import Layout
+from ansorlite.names import shown
 from ansorlite.target import Target
+from ansorlite.units import format_flop
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,17 @@ class CompiledModule:
         self.partition = parts
         self._link()
         self.partition = _without_weights(parts)
+
+    def __str__(self) -> str:
+        graph, parts = self.partition.graph, self.partition
+        taken = ", ".join(f"{v}: {graph.types[v]}" for v in graph.inputs)
+        given = ", ".join(f"{v}: {graph.types[v]}" for v in graph.outputs)
+        count = f"{len(parts.subgraphs)} calls of {len(self.images)} kernels"
+        flop = format_flop(parts.flop)
+        return shown(f"{type(self).__name__} {graph.name}({taken}) -> {given}: {count}, {flop}")
+
+    def __repr__(self) -> str:
+        return f"<{self}>"
 
     def __getstate__(self) -> dict[str, Any]:
         kept = ("images", "partition", "_constants", "_constant_names", "_forms")

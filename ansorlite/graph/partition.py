@@ -21,7 +21,7 @@ from ansorlite.graph.ir import Graph, check_inputs
 from ansorlite.graph.lower import Lowered, lower, other_forms
 from ansorlite.graph.types import Array
 from ansorlite.names import shown
-from ansorlite.te.dag import ComputeDAG, shape_of
+from ansorlite.te.dag import ComputeDAG
 from ansorlite.te.tensor import Operation
 
 
@@ -112,7 +112,7 @@ class Partition:
                 for form in s.forms:
                     ops: list[Operation] = [*form.dag.inputs, *form.dag.outputs]
                     for v, op in zip((*form.inputs, *outputs), ops, strict=True):
-                        if math.prod(shape_of(op)) != self.graph.types[v].size:
+                        if math.prod(op.shape) != self.graph.types[v].size:
                             raise ModelError(f"{s.name}: {op.name} is no view of {v}")
             ready.update(outputs)
         _ = self.checks  # constant indices
@@ -140,7 +140,7 @@ def partition(graph: Graph) -> Partition:
     return result
 
 
-class WeightedTask(NamedTuple):
+class DistinctSubgraph(NamedTuple):
     """A distinct computation of a network: how often it occurs, and as which subgraphs."""
 
     dag: ComputeDAG
@@ -149,7 +149,7 @@ class WeightedTask(NamedTuple):
     others: tuple[ComputeDAG, ...] = ()
 
 
-def tasks(parts: Partition) -> tuple[WeightedTask, ...]:
+def tasks(parts: Partition) -> tuple[DistinctSubgraph, ...]:
     """Subgraphs with equal workload keys as one task, in order of first occurrence.
 
     `subgraphs` indexes `parts.subgraphs`; a kernel of `dag` takes their operands by position.
@@ -159,7 +159,8 @@ def tasks(parts: Partition) -> tuple[WeightedTask, ...]:
         found.setdefault(s.dag.workload_key, []).append(k)
     firsts = [(parts.subgraphs[ks[0]], ks) for ks in found.values()]
     return tuple(
-        WeightedTask(s.dag, len(ks), tuple(ks), tuple(f.dag for f in s.others)) for s, ks in firsts
+        DistinctSubgraph(s.dag, len(ks), tuple(ks), tuple(f.dag for f in s.others))
+        for s, ks in firsts
     )
 
 
@@ -175,7 +176,7 @@ def evaluate_partition(
             values[s.result] = values[s.source].reshape(graph.types[s.result].shape)
             continue
         operands = {
-            op.name: np.ascontiguousarray(values[v]).reshape(shape_of(op))
+            op.name: np.ascontiguousarray(values[v]).reshape(op.shape)
             for op, v in zip(s.dag.inputs, s.inputs, strict=True)
         }
         results = s.dag.evaluate(operands)

@@ -14,8 +14,8 @@ from ansorlite.ir.program import Program
 from ansorlite.measure.calibrate import Calibration
 from ansorlite.measure.limits import Roof, task_roofs
 from ansorlite.names import shown
-from ansorlite.report.units import format_flop, format_gflops, format_latency, format_share, share
 from ansorlite.task import SearchTask
+from ansorlite.units import format_flop, format_gflops, format_latency, format_share, share
 
 BARS = 40  # characters of the longest bar
 PLACES = (("l1", True), ("l1", False), ("l2", True), ("l2", False))

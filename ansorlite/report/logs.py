@@ -13,8 +13,8 @@ from typing import Protocol
 
 from ansorlite.names import shown
 from ansorlite.records import LogContents, Record
-from ansorlite.report.tables import aligned, shortened
-from ansorlite.report.units import UNKNOWN, format_latency, format_seconds
+from ansorlite.tables import aligned, shortened
+from ansorlite.units import UNKNOWN, format_latency, format_seconds
 
 SHOWN = 3  # damaged lines of a log
 
@@ -35,7 +35,7 @@ class Again(Protocol):
 
 
 class Curve(Protocol):
-    """What a simulated policy found (`search.simulate.SimulatedRun`)."""
+    """What a simulated policy found (`baselines.simulate.SimulatedRun`)."""
 
     def best_s(self, trials: int) -> float: ...
 

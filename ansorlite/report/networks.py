@@ -13,7 +13,7 @@ from ansorlite.graph.ir import Graph
 from ansorlite.graph.partition import Partition, Subgraph, partition
 from ansorlite.graph.passes import PASSES, optimize
 from ansorlite.names import shown, xml_text
-from ansorlite.report.units import format_flop
+from ansorlite.units import format_flop
 
 WIDTH, HEIGHT, GAP_X, GAP_Y, MARGIN = 190, 46, 26, 38, 20  # pixels
 LABEL = 28  # characters of a line of a box

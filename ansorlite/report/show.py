@@ -13,10 +13,10 @@ from ansorlite.ir.program import Program
 from ansorlite.measure.calibrate import calibrate, calibration
 from ansorlite.records import read_log
 from ansorlite.report.limits import roofline_text
-from ansorlite.report.stages import program_stage, sketches_text
 from ansorlite.schedule.holes import population_columns
 from ansorlite.schedule.lower import lower
 from ansorlite.search.recorded import best_of_log, record_program
+from ansorlite.search.stages import program_stage, sketches_text
 from ansorlite.space.legality import legal
 from ansorlite.space.plain import plain_state
 from ansorlite.space.sketch import sketches

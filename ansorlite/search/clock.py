@@ -1,7 +1,7 @@
 """Where the wall-clock time of a tuning run goes.
 
 Flow: the tuning loop wraps its stages in `with clock.phase("search"):`; the closing table of
-`report.tables` prints the sums. In: phase names. Out: seconds per name, in order of first use,
+`tables.time_table` prints the sums. In: phase names. Out: seconds per name, in order of first use,
 and the seconds since the clock was made. Inner phases are not counted in outer ones, so the sums
 never exceed the whole. One clock belongs to one thread.
 """

@@ -20,14 +20,14 @@ from ansorlite.errors import AnsorliteError, UsageError
 from ansorlite.ir.program import Program
 from ansorlite.names import file_part, shown
 from ansorlite.records import Record
-from ansorlite.report.stages import PROGRAM_STAGES, program_stage, sketches_text, trial_line
-from ansorlite.report.units import format_latency, format_share
 from ansorlite.schedule.lower import lower
 from ansorlite.schedule.state import State
+from ansorlite.search.stages import PROGRAM_STAGES, program_stage, sketches_text, trial_line
 from ansorlite.settings import Settings
 from ansorlite.space.sketch import Sketch
 from ansorlite.streams import printable, progress_stream
 from ansorlite.task import SearchTask
+from ansorlite.units import format_latency, format_share
 
 
 @dataclass

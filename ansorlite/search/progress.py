@@ -1,17 +1,19 @@
-"""What a tuning run says while it runs: a line that stays on a terminal, a line a round elsewhere.
+"""What a tuning run says while it runs: one live line on a terminal, a line a round elsewhere.
 
 Flow: the tuning loop makes one `Progress` and updates it with a `Snapshot` after every round (on a
 terminal, more often if it likes). In: latencies in seconds, FLOP, trials, failures by kind. Out:
 text on `stream`, standard error by default, so that results on standard output stay clean.
 """
 
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self, TextIO
 
 from ansorlite.names import shown
-from ansorlite.report.units import (
+from ansorlite.streams import one_line, progress_stream
+from ansorlite.units import (
     format_flop_rate,
     format_latency,
     format_seconds,
@@ -19,7 +21,10 @@ from ansorlite.report.units import (
     rate,
     share,
 )
-from ansorlite.streams import one_line, progress_stream
+
+ETA_STEP = 0.3  # share of its change by which an update moves the expected end
+NAME_LEAST = 12  # characters of a task's name in a narrow terminal
+BAR_WIDTH = 15  # characters of the percentage, the bar and the last column, which stays empty
 
 
 @dataclass(frozen=True)
@@ -57,20 +62,48 @@ def eta_s(now: Snapshot, n_trials: int | None, timeout_s: float | None = None) -
     return min(left, default=None)
 
 
+class SteadyEta:
+    """`eta_s` without jumps: each update moves the expected end by a share of its change.
+
+    >>> SteadyEta(100, None)(Snapshot(trials=50, elapsed_s=20.0))
+    20.0
+    """
+
+    def __init__(self, n_trials: int | None, timeout_s: float | None) -> None:
+        self._n_trials, self._timeout_s = n_trials, timeout_s
+        self._end_s: float | None = None  # from the begin of the run
+
+    def __call__(self, now: Snapshot) -> float | None:
+        """Seconds that are left, at most those until the timeout; 0 where the trials are done."""
+        left = eta_s(now, self._n_trials, self._timeout_s)
+        if left is None or left == 0:
+            return left
+        end_s = now.elapsed_s + left
+        if self._end_s is not None:
+            end_s = self._end_s + ETA_STEP * (end_s - self._end_s)
+        self._end_s = end_s
+        most_s = float("inf") if self._timeout_s is None else self._timeout_s - now.elapsed_s
+        return max(0.0, min(end_s - now.elapsed_s, most_s))
+
+
 def format_snapshot(
     now: Snapshot,
     n_trials: int | None = None,
-    timeout_s: float | None = None,
+    left_s: float | None = None,
     peak_flop_per_s: float | None = None,
+    width: int | None = None,
 ) -> str:
-    """One line: task, trials, ETA, best latency, FLOP/s, share of peak, failures, round, time."""
+    """One line: task, trials, ETA, best latency, FLOP/s, share of peak, failures, round, time.
+
+    `left_s` is the ETA. A line of more than `width` characters loses the middle of the task's
+    name, then its last parts.
+    """
     speed = rate(now.flop, now.latency_s)
     of_peak = share(speed, peak_flop_per_s)
-    # What matters most stands first: a narrow terminal cuts the line.
+    failed = sum(now.failures.values())
     parts = [
-        shown(now.task),
         f"{now.trials}{'' if n_trials is None else f'/{n_trials}'} trials",
-        f"ETA {format_seconds(eta_s(now, n_trials, timeout_s))}",
+        f"ETA {format_seconds(left_s)}",
         f"best {format_latency(now.latency_s)}",
         "" if speed is None else format_flop_rate(speed),
         "" if of_peak is None else f"{format_share(of_peak)} of peak",
@@ -78,7 +111,24 @@ def format_snapshot(
         "" if now.round is None else f"round {now.round}",
         f"{format_seconds(now.elapsed_s)} used",
     ]
-    return shown(", ".join(part for part in parts if part))
+    parts = [part for part in parts if part]
+    name = shown(now.task)
+    line = shown(", ".join([name, *parts] if name else parts))
+    if width is None or len(line) <= width:
+        return line
+    if failed:
+        parts = [
+            f"{failed} failed" if part.startswith(f"{failed} failed") else part for part in parts
+        ]
+    while len(parts) > 1 and _length(parts) + min(len(name), NAME_LEAST) + 2 > width:
+        parts.pop()
+    if name:
+        parts.insert(0, shown(name, max(NAME_LEAST, width - _length(parts) - 2)))
+    return ", ".join(parts)[: max(0, width)]
+
+
+def _length(parts: Sequence[str]) -> int:
+    return len(", ".join(parts))
 
 
 def format_failures(failures: Mapping[str, int]) -> str:
@@ -106,7 +156,7 @@ class Progress:
         quiet: bool = False,
     ) -> None:
         self._n_trials = n_trials
-        self._timeout_s = timeout_s
+        self._eta = SteadyEta(n_trials, timeout_s)
         self._peak = peak_flop_per_s
         self._stream = progress_stream(stream)
         self._quiet = quiet
@@ -126,7 +176,8 @@ class Progress:
 
     def update(self, now: Snapshot) -> None:
         """Show where the run stands; off a terminal a line that says nothing new is left out."""
-        line = format_snapshot(now, self._n_trials, self._timeout_s, self._peak)
+        width = None if self._bar is None else self._room()
+        line = format_snapshot(now, self._n_trials, self._eta(now), self._peak, width)
         if self._quiet or line == self._last:
             return
         self._last = line
@@ -135,6 +186,14 @@ class Progress:
         else:
             self._bar.n = now.trials if self._n_trials is None else min(now.trials, self._n_trials)
             self._bar.set_description_str(line, refresh=True)
+
+    def _room(self) -> int | None:
+        """Characters of the terminal's line beside the bar; None where its width is unknown."""
+        try:
+            columns = os.get_terminal_size(self._stream.fileno()).columns
+        except (OSError, ValueError):
+            return None
+        return columns - BAR_WIDTH if columns > 0 else None
 
     def note(self, text: str) -> None:
         """A line that stays: a warning, the first error, the end of a task."""

@@ -4,6 +4,7 @@ In: records of a `TaskTuner`, the machine's `Peak`. Out: `TuneResult`s, from whi
 programs, kernels and figures.
 """
 
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -15,10 +16,23 @@ from ansorlite.measure.limits import least_seconds
 from ansorlite.measure.peak import Peak
 from ansorlite.names import shown
 from ansorlite.records import Record
-from ansorlite.report.tables import time_table
-from ansorlite.report.units import format_gflops, format_latency, format_share
+from ansorlite.search.progress import format_failures
 from ansorlite.search.recorded import RecordedSpace
+from ansorlite.tables import ABOVE, time_table
 from ansorlite.task import SearchTask
+from ansorlite.units import format_gflops, format_latency, format_seconds, format_share
+
+
+def why_above_limit(task: SearchTask) -> str:
+    """Why a program of `task` may be faster than its FLOP at the multiply-add limit allow.
+
+    Speeds count the FLOP of the plain computation, whatever form of it the program computes.
+    """
+    if task.meaning is not None:
+        return "Winograd's form needs fewer operations than are counted"
+    if task.dag.run_flop < 0.999 * task.flop:
+        return "operations on zeros and on constants are counted, but not run"
+    return "the limit was measured while the machine was slower"
 
 
 @dataclass(frozen=True)
@@ -60,18 +74,24 @@ class BestProgram:
     def _space(self) -> RecordedSpace:
         return self.space or RecordedSpace(self.task)
 
-    def __str__(self) -> str:
+    @property
+    def summary(self) -> str:
+        """Latency, speed, shares of the limits, trial and sketch on one line."""
         share = self.share_of_peak
         of_peak = "" if share is None else f", {format_share(share)} of the FMA limit"
+        if share is not None and share > ABOVE:
+            of_peak += f" ({why_above_limit(self.task)})"
         limit = self.share_of_limit
         if limit is not None and share is not None and limit > 1.01 * share:
             of_peak += f", {format_share(limit)} of what its data allow"
-        head = (
+        return shown(
             f"{self.task.name}: {format_latency(self.latency_s)}, "
             f"{format_gflops(self.gflops * 1e9)} GFLOP/s{of_peak} "
             f"(trial {self.record.trial}, sketch {self._space.sketch_name(self.record)})"
         )
-        return f"{shown(head)}\n{self.program}"
+
+    def __str__(self) -> str:
+        return f"{self.summary}\n{self.program}"
 
 
 class Rival(NamedTuple):
@@ -128,4 +148,18 @@ class TuneResult:
         return own + self.practised
 
     def time_table(self) -> str:
+        """Where the wall time went, a line a phase."""
         return time_table(self.seconds, self.wall_s)
+
+    def __str__(self) -> str:
+        if self.best is not None:
+            found = self.best.summary
+        elif self.predicted is not None:
+            found = f"{shown(self.task.name)}: nothing was measured, the model chose a program"
+        else:
+            found = f"{shown(self.task.name)}: no program ran"
+        failed = format_failures(Counter(r.status for r in self.records if not r.ok))
+        ended = "interrupted" if self.interrupted else ""
+        used = f"{format_seconds(self.wall_s)} used"
+        parts = [f"{self.trials} trials", failed, used, ended]
+        return f"{found}\n{', '.join(part for part in parts if part)}"

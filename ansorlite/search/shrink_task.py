@@ -21,7 +21,7 @@ from ansorlite.space.legality import legal
 from ansorlite.space.sketch import Sketch
 from ansorlite.target import Target
 from ansorlite.task import SearchTask
-from ansorlite.te.dag import ComputeDAG, shape_of
+from ansorlite.te.dag import ComputeDAG
 from ansorlite.te.tensor import Axis, ComputeOp, Operation, Placeholder
 
 PROXY_FLOP = 1e10  # some 0.1 s: enough to fill the caches as the whole task does
@@ -36,7 +36,7 @@ def shrunk(task: SearchTask) -> SearchTask | None:
         passed = passed_on(task.dag, d)
         if not passed:
             continue
-        extent = shape_of(task.dag.outputs[0])[d]
+        extent = task.dag.outputs[0].shape[d]
         short = math.ceil(extent * PROXY_FLOP / task.flop)
         if 2 * short <= extent:
             return SearchTask(_cut(task.dag, passed, short), task.target, f"{task.name} (short)")
@@ -50,7 +50,7 @@ def passed_on(dag: ComputeDAG, d: int) -> frozenset[Dimension]:
     """
     found: set[Dimension] = set()
     work: list[Dimension] = [(op.name, d) for op in dag.outputs if d < len(op.axes)]
-    if len(work) < len(dag.outputs) or len({shape_of(o)[d] for o in dag.outputs}) > 1:
+    if len(work) < len(dag.outputs) or len({o.shape[d] for o in dag.outputs}) > 1:
         return frozenset()
     while work:
         name, k = work.pop()
@@ -95,8 +95,8 @@ def _cut(dag: ComputeDAG, passed: frozenset[Dimension], extent: int) -> ComputeD
                 Axis(a.name, short) if (op.name, k) in passed else a for k, a in enumerate(op.axes)
             )
             return replace(op, axes=tuple(axes))
-        shape = (short if (op.name, k) in passed else e for k, e in enumerate(op.shape))
-        return replace(op, shape=tuple(shape))
+        extents = (short if (op.name, k) in passed else e for k, e in enumerate(op.extents))
+        return replace(op, extents=tuple(extents))
 
     return ComputeDAG.from_ops([cut(op) for op in dag.ops], dag.output_names)
 

@@ -1,4 +1,4 @@
-"""What single features say of programs whose figures are known."""
+"""Single features of programs whose values are known."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The race inside the network: slow kernels never stay, and without time nothing changes."""
+"""The race of kernels inside the network: slow kernels lose; without time nothing changes."""
 
 import numpy as np
 import pytest

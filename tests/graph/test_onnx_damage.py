@@ -1,4 +1,4 @@
-"""Damaged ONNX files, and data in files of its own: one line that names node or tensor each."""
+"""Damaged ONNX files and external data files: one line of error that names the node or tensor."""
 
 import os
 import sys

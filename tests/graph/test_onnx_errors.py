@@ -1,4 +1,4 @@
-"""What users see when a model cannot be imported: one clear line each."""
+"""Errors for models that cannot be imported: one clear line each."""
 
 import sys
 from pathlib import Path

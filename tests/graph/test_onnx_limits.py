@@ -1,4 +1,4 @@
-"""Small ONNX files that ask for much memory or time are refused at once, with size and limit."""
+"""Small ONNX files that need much memory or time are refused at once, with size and limit."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Partition: every kernel's DAG, composed, is the graph; what fuses; equal kernels are one task."""
+"""Partition: the kernels' DAGs together compute the graph; fusion; equal kernels are one task."""
 
 import math
 
@@ -14,7 +14,6 @@ from ansorlite.graph.ir import Graph, evaluate
 from ansorlite.graph.lower import operand_view
 from ansorlite.graph.partition import Subgraph, View, evaluate_partition, partition, tasks
 from ansorlite.graph.passes import optimize
-from ansorlite.te.dag import shape_of
 
 
 def check(graph: Graph) -> None:
@@ -118,7 +117,7 @@ def test_transposed_operand_is_read_where_it_lies() -> None:
     right = b.emit("transpose", [k], perm=(0, 2, 3, 1))
     (step,) = partition(b.finish([b.emit("matmul", [left, right])])).subgraphs
     assert step.inputs == ("q", "k")
-    assert [shape_of(op) for op in step.dag.inputs] == [(2, 5, 3, 4), (2, 6, 3, 4)]
+    assert [op.shape for op in step.dag.inputs] == [(2, 5, 3, 4), (2, 6, 3, 4)]
     assert len(step.dag.computes) == 1
 
 
@@ -153,8 +152,8 @@ def test_a_normalisation_of_rows_is_one_task_over_a_matrix() -> None:
     b = GraphBuilder("norm")
     y = layer_norm(b, b.input("x", (2, 3, 8)), (2,))
     (s,) = partition(b.finish([y])).subgraphs
-    assert [shape_of(op) for op in s.dag.inputs] == [(6, 8), (8,)]
-    assert [shape_of(op) for op in s.dag.outputs] == [(6, 8)]
+    assert [op.shape for op in s.dag.inputs] == [(6, 8), (8,)]
+    assert [op.shape for op in s.dag.outputs] == [(6, 8)]
     check(b.finish([y]))
 
 
@@ -163,7 +162,7 @@ def test_rows_of_several_axes_are_one_where_operands_allow_it() -> None:
     y = layer_norm(b, b.input("x", (2, 3, 4, 8)), (2, 3))
     (s,) = partition(b.finish([y])).subgraphs
     # The scale of the last axis is partly broadcast along a row of both.
-    assert [shape_of(op) for op in s.dag.outputs] == [(2, 3, 4, 8)]
+    assert [op.shape for op in s.dag.outputs] == [(2, 3, 4, 8)]
     check(b.finish([y]))
 
 
@@ -171,7 +170,7 @@ def test_everything_is_one_row() -> None:
     b = GraphBuilder("norm")
     y = layer_norm(b, b.input("x", (8,)), (0,))
     (s,) = partition(b.finish([y])).subgraphs
-    assert [shape_of(op) for op in s.dag.outputs] == [(1, 8)]
+    assert [op.shape for op in s.dag.outputs] == [(1, 8)]
     check(b.finish([y]))
 
 
@@ -221,14 +220,14 @@ def dag_of(b: GraphBuilder, output: str) -> te.ComputeDAG:
 def test_operands_of_grouped_convolutions_are_views() -> None:
     b = GraphBuilder("grouped")
     y = bias(b, conv(b, b.input("x", (1, 5, 5, 4)), 6, groups=2))
-    shapes = [shape_of(op) for op in dag_of(b, y).inputs]
+    shapes = [op.shape for op in dag_of(b, y).inputs]
     assert shapes == [(1, 5, 5, 4), (3, 3, 2, 2, 3), (2, 3)]
 
 
 def test_depthwise_weights_have_no_input_channels() -> None:
     b = GraphBuilder("depthwise")
     y = conv(b, b.input("x", (1, 5, 5, 4)), 4, groups=4)
-    assert shape_of(dag_of(b, y).inputs[1]) == (3, 3, 4)
+    assert dag_of(b, y).inputs[1].shape == (3, 3, 4)
 
 
 def test_padding_is_a_stage_only_where_needed() -> None:
@@ -245,7 +244,7 @@ def test_pointwise_convolution_is_a_matrix_product() -> None:
     x = b.input("x", (2, 5, 5, 4))
     w = b.constant(np.ones((1, 1, 4, 6), np.float32), "w")
     y = b.emit("conv", [x, w], groups=1, **{**CONV, "pads": ((0, 0), (0, 0))})
-    assert [shape_of(op) for op in dag_of(b, y).ops] == [(50, 4), (4, 6), (50, 6)]
+    assert [op.shape for op in dag_of(b, y).ops] == [(50, 4), (4, 6), (50, 6)]
 
 
 def test_partly_broadcast_operand_keeps_the_matrix_unmerged() -> None:
@@ -253,7 +252,7 @@ def test_partly_broadcast_operand_keeps_the_matrix_unmerged() -> None:
     x, position = b.input("x", (2, 5, 4)), b.input("p", (1, 5, 6))
     w = b.constant(np.ones((4, 6), np.float32), "w")
     dag = dag_of(b, b.emit("add", [b.emit("matmul", [x, w]), position]))
-    assert shape_of(dag.outputs[0]) == (2, 5, 6)
+    assert dag.outputs[0].shape == (2, 5, 6)
 
 
 @pytest.mark.parametrize(

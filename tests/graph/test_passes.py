@@ -1,4 +1,4 @@
-"""Passes: each one alone and all in order keep the meaning, and do what their docstrings say."""
+"""Passes: each pass alone and all in order preserve values and do what their docstrings say."""
 
 from collections import Counter
 from typing import Any

@@ -1,4 +1,4 @@
-"""Networks of extreme sizes: hundreds of operands, values of no element, of one, of no axis."""
+"""Networks of extreme sizes: hundreds of operands, values with no element, one element, no axis."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Values at the ends of the dtypes, natively: what ONNX and numpy say, kind by kind."""
+"""Extreme values of the dtypes in native networks give the results of ONNX and numpy."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Winograd's convolution: its matrices, its meaning, and networks in which it competes."""
+"""Winograd convolution: matrices, values, and its choice in networks."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""Guarded buffers: alignment, contents, and the death of whoever leaves them."""
+"""Guarded buffers: alignment, contents, and the signal at an access outside."""
 
 import ctypes
 import faulthandler

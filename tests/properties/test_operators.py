@@ -30,7 +30,7 @@ def test_candidates_of_an_operator(name: str, case: int) -> None:
     target = Target()
     expected = {}
     for op in dag.outputs:
-        shape = [int(str(e)) for e in op.shape]
+        shape = op.shape
         points = np.stack([rng.integers(0, n, POINTS) for n in shape], axis=1)
         expected[op.name] = points, te.evaluate_points(dag, inputs, op.name, points)
     found = sketches(dag, target)

@@ -1,7 +1,12 @@
-"""Progress of a tuning run: the words of a line, and where it goes."""
+"""Progress of a tuning run: the text of a line, and its stream."""
 
+import fcntl
 import io
+import os
+import pty
+import struct
 import sys
+import termios
 from dataclasses import replace
 
 import pytest
@@ -9,6 +14,7 @@ import pytest
 from ansorlite.search.progress import (
     Progress,
     Snapshot,
+    SteadyEta,
     eta_s,
     format_failures,
     format_snapshot,
@@ -38,7 +44,7 @@ def test_golden_lines() -> None:
         "GMM:2, 192 trials, ETA -, best 1.430 ms, 187 GFLOP/s, "
         "3 failed (2 build error, 1 run timeout), round 3, 1 min 35 s used"
     )
-    assert format_snapshot(LATER, 800, 300.0, 2e11) == (
+    assert format_snapshot(LATER, 800, 205.0, 2e11) == (
         "GMM:2, 192/800 trials, ETA 3 min 25 s, best 1.430 ms, 187 GFLOP/s, 94 % of peak, "
         "3 failed (2 build error, 1 run timeout), round 3, 1 min 35 s used"
     )
@@ -77,6 +83,46 @@ def test_the_pace_is_that_of_this_run() -> None:
     assert eta_s(Snapshot(trials=80, elapsed_s=1.0, trials_before=80), 100) is None
 
 
+def test_the_eta_moves_in_small_steps() -> None:
+    eta = SteadyEta(100, None)
+    assert eta(START) is None
+    shown = [eta(Snapshot(trials=n, elapsed_s=s)) for n, s in ((10, 10.0), (20, 15.0), (21, 60.0))]
+    raw = [90.0, 60.0, 60.0 * 79 / 21]
+    ends = [100.0, 100.0 - 0.3 * 25.0]
+    ends.append(ends[1] + 0.3 * (60.0 + raw[2] - ends[1]))
+    assert shown == pytest.approx([ends[0] - 10.0, ends[1] - 15.0, ends[2] - 60.0])
+    assert eta(Snapshot(trials=100, elapsed_s=300.0)) == 0.0
+    assert SteadyEta(100, 30.0)(Snapshot(trials=10, elapsed_s=10.0)) == 20.0
+    late = SteadyEta(100, None)
+    assert [late(Snapshot(trials=n, elapsed_s=s)) for n, s in ((50, 1.0), (51, 90.0))][1] == 0.0
+
+
+@pytest.mark.parametrize("width", range(20, 200, 7))
+def test_a_line_fits_the_width(width: int) -> None:
+    now = replace(LATER, task="conv2d_bias_relu_56x56x64_3x3_stride_2_residual", flop=2.68e8)
+    whole = format_snapshot(now, 800, 205.0, 2e11)
+    line = format_snapshot(now, 800, 205.0, 2e11, width)
+    assert len(line) <= width and (line == whole) == (len(whole) <= width)
+    if 60 <= width <= 120:
+        assert line.startswith("conv2d") and "..." in line
+        assert "192/800 trials, ETA 3 min 25 s" in line
+    assert len(format_snapshot(START, width=width)) <= width
+
+
+def test_a_live_line_fits_a_narrow_terminal() -> None:
+    main, other = pty.openpty()
+    fcntl.ioctl(other, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 72, 0, 0))
+    with open(other, "w", encoding="utf-8") as stream:
+        with Progress(n_trials=800, stream=stream) as progress:
+            progress.update(replace(LATER, task="conv2d_bias_relu_56x56x64_3x3_stride_2"))
+        stream.flush()
+        text = os.read(main, 4096).decode()
+    os.close(main)
+    lines = [part for part in text.replace("\r", "\n").split("\n") if "trials" in part]
+    assert lines and all(len(line.rstrip()) < 72 for line in lines), lines
+    assert "conv2d" in lines[-1] and "..." in lines[-1] and "192/800 trials" in lines[-1]
+
+
 def test_off_a_terminal_every_update_is_a_line() -> None:
     stream = io.StringIO()
     with Progress(n_trials=800, stream=stream) as progress:
@@ -88,7 +134,7 @@ def test_off_a_terminal_every_update_is_a_line() -> None:
     assert lines == [
         format_snapshot(START, 800),
         "task GMM:2 is at the machine's limit",
-        format_snapshot(LATER, 800),
+        format_snapshot(LATER, 800, eta_s(LATER, 800)),
     ]
 
 

@@ -1,4 +1,4 @@
-"""What happens to a DAG before the rules: constant stages, copies, and row fusion after them."""
+"""Folding of a DAG before the sketch rules: constant stages and copies; then row fusion."""
 
 import numpy as np
 import pytest
@@ -83,7 +83,7 @@ def test_copies_are_inlined_in_some_sketches_and_kept_in_others() -> None:
     assert any(not {"qt", "vt"} & names for names in loops)
     plain = sketches(dag, HOST, SpaceOptions(folding=False, packing=False, locations=False))
     assert all({"qt", "vt"} <= {s.name for s in x.state.schedule.stages} for x in plain)
-    assert len(plain) < len(space) and not any(x.beyond for x in plain)
+    assert len(plain) < len(space) and not any(x.beyond_paper for x in plain)
 
 
 @pytest.mark.parametrize(("n", "d"), [(16, 8), (13, 9)])
@@ -123,7 +123,7 @@ def test_pads_are_read_in_place_where_lanes_agree() -> None:
     w = te.placeholder((3, 3, 8), name="w", constant=True)
     space = sketches(te.ComputeDAG([depthwise_conv2d_nhwc(x, w, padding=1)]), HOST)
     in_place = [s for s in space if not s.state.schedule["pad"].has_loops]
-    assert in_place and all(s.beyond for s in in_place)
+    assert in_place and all(s.beyond_paper for s in in_place)
     for sketch in in_place[:3]:
         check(sketch.state.dag, sketch, 3)
     rows = te.placeholder((4, 20), name="rows")

@@ -8,11 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from ansorlite import te
 from ansorlite.errors import ModelError
-from ansorlite.te.dag import shape_of
+from ansorlite.ir.expr import Const, Var
+from ansorlite.te.tensor import Axis, ComputeOp
 
 
 def matmul(
@@ -104,9 +106,19 @@ def test_errors(make: Callable[[], Any], text: str) -> None:
         make()
 
 
-def test_shape_of() -> None:
+def test_shapes_are_tuples_of_ints_as_numpy_takes_them() -> None:
     dag = te.ComputeDAG([matmul()])
-    assert [shape_of(op) for op in dag.ops] == [(4, 8), (8, 5), (4, 5)]
+    assert [op.shape for op in dag.ops] == [(4, 8), (8, 5), (4, 5)]
+    assert all(type(n) is int for op in dag.ops for n in op.shape)
+    assert np.zeros(dag.inputs[0].shape).shape == (4, 8)
+
+
+def test_a_shape_that_depends_on_holes_is_an_error_and_its_extents_are_expressions() -> None:
+    rows = Axis("i", Var("tile", "hole") * 4)
+    op = ComputeOp("C", (rows, Axis("j", Const(5))), (), None, Const(0.0, "float32"))
+    assert [str(e) for e in op.extents] == ["tile*4", "5"]
+    with pytest.raises(ModelError, match=r"the shape of C depends on holes: tile\*4, 5"):
+        _ = op.shape
 
 
 # ---- workload keys ------------------------------------------------------------------------------

@@ -10,7 +10,8 @@ import pytest
 
 from ansorlite import te
 from ansorlite.errors import ModelError
-from ansorlite.te import evaluate as evaluate_module
+from ansorlite.te import evaluate
+from ansorlite.te import points as points_module
 
 Array = npt.NDArray[Any]
 Arrays = dict[str, Array]
@@ -21,7 +22,7 @@ def _draw(dag: te.ComputeDAG) -> Arrays:
     """Values for all inputs: floats of both signs, small integers, booleans."""
     arrays: Arrays = {}
     for op in dag.inputs:
-        shape = [int(str(n)) for n in op.shape]
+        shape = op.shape
         if op.dtype.startswith("float"):
             arrays[op.name] = RNG.standard_normal(shape).astype(op.dtype)
         elif op.dtype == "bool":
@@ -223,7 +224,8 @@ def test_chunks_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = dag.evaluate(arrays)["conv"]
     where = _every_index(whole.shape)[::3]
     points = te.evaluate_points(dag, arrays, "conv", where[:10])
-    monkeypatch.setattr(evaluate_module, "_CHUNK", 50)
+    monkeypatch.setattr(evaluate, "CHUNK", 50)
+    monkeypatch.setattr(points_module, "CHUNK", 50)
     np.testing.assert_array_equal(dag.evaluate(arrays)["conv"], whole)
     np.testing.assert_array_equal(te.evaluate_points(dag, arrays, "conv", where[:10]), points)
 

@@ -1,4 +1,4 @@
-"""How much arithmetic there is, and how much at least: counted against the data itself."""
+"""Counts of arithmetic operations, and their lower bound, compared with counts on real data."""
 
 import numpy as np
 import pytest

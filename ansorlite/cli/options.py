@@ -1,0 +1,123 @@
+"""What the commands share: the entry of a command, kinds of arguments, options of several commands.
+
+In: an `ArgumentParser` of a command, or the text of an argument. Out: options added to the parser,
+or a value. A text that makes no sense is an ArgumentTypeError, which argparse tells with the name
+of the option. Paths are checked when the command begins, see `cli.paths`.
+"""
+
+import argparse
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from ansorlite.streams import one_line, put, tell
+
+MOST = 2**63 - 1  # of a number on the command line
+MOST_S = 1e9  # three decades
+
+
+@dataclass(frozen=True)
+class Command:
+    """A subcommand: what it runs, what it adds to its parser, what `--help` says.
+
+    `run` returns the exit status. `examples` are whole command lines with their meaning.
+    """
+
+    name: str
+    run: Callable[[argparse.Namespace], int]
+    options: Callable[[argparse.ArgumentParser], None]
+    summary: str
+    examples: tuple[tuple[str, str], ...]
+
+    @property
+    def epilog(self) -> str:
+        """The examples as `--help` prints them."""
+        lines = [f"  # {meaning}\n  {line}" for line, meaning in self.examples]
+        return "\n".join(["examples:", *lines])
+
+
+class Parser(argparse.ArgumentParser):
+    """Tells what is wrong on one line."""
+
+    def error(self, message: str) -> NoReturn:
+        tell(one_line(f"usage: {self.prog} [options], see {self.prog} --help; error: {message}"))
+        sys.exit(2)
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        if file is sys.stdout:  # of --help and --version
+            put(message, end="")
+        else:
+            tell(message.rstrip("\n"))
+
+
+# ---- arguments ----------------------------------------------------------------------------------
+
+
+def count(text: str) -> int:
+    return _whole(text, 0)
+
+
+def positive(text: str) -> int:
+    return _whole(text, 1)
+
+
+def _whole(text: str, least: int) -> int:
+    if not (text.isascii() and text.isdecimal()) or int(text[:20]) < least:
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is not a whole number >= {least}")
+    if len(text.lstrip("0")) > 19 or int(text) > MOST:
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is too large: at most {MOST}")
+    return int(text)
+
+
+def seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is not a number of seconds > 0")
+    if value > MOST_S:
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is too long: at most {MOST_S:g} s")
+    return value
+
+
+def dim(text: str) -> tuple[str, int]:
+    name, _, number = text.rpartition("=")
+    if not name:
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=N, for example N=1 or data.2=224")
+    return name, positive(number)
+
+
+def search_options(p: argparse.ArgumentParser, trials: int | None, what: str = "") -> None:
+    what = what or (
+        "64 a subgraph where no budget is given" if trials is None else f"default {trials}"
+    )
+    p.add_argument(
+        "--trials", type=count, metavar="N", default=trials, help=f"programs to measure ({what})"
+    )
+    p.add_argument("--timeout", type=seconds, metavar="S", help="wall-clock seconds for everything")
+    p.add_argument("--log", type=Path, metavar="F", help="tuning log, continued where it exists")
+    p.add_argument("--seed", type=count, metavar="K", default=0, help="default 0")
+    p.add_argument("-q", "--quiet", action="store_true", help="no progress")
+
+
+def dim_option(p: argparse.ArgumentParser) -> None:
+    p.add_argument(
+        "--dim",
+        type=dim,
+        metavar="NAME=N",
+        action="append",
+        default=[],
+        help="extent of a dynamic dimension of an ONNX file, by name or place (data.2=224)",
+    )
+
+
+def case_options(p: argparse.ArgumentParser) -> None:
+    what_option(p, "CASE", "a case of the operator suite, such as C2D:2")
+
+
+def what_option(p: argparse.ArgumentParser, metavar: str, meaning: str) -> None:
+    p.add_argument("case", metavar=metavar, help=meaning)
+    p.add_argument("--batch", type=positive, metavar="N", help="default 1, or as in the file")

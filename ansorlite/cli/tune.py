@@ -1,0 +1,261 @@
+"""The commands `ansorlite tune` and `ansorlite tune-op`.
+
+In: parsed arguments. Out: the exit status; tables on standard output, progress on standard error.
+"""
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from ansorlite.cli.inputs import case, network
+from ansorlite.cli.options import Command, case_options, dim_option, positive, search_options
+from ansorlite.cli.paths import readable, writable
+from ansorlite.cli.tasks import task_of
+from ansorlite.errors import MachineError, MeasureError
+from ansorlite.files import write_whole
+from ansorlite.streams import put
+
+if TYPE_CHECKING:
+    from ansorlite.graph.ir import Graph
+    from ansorlite.search.result import TuneResult
+
+TIMED_RUNS, TIMED_S = 20, 2.0  # at most so many runs of a network, and about so long
+APART = 0.2  # a difference between tasks and network that is explained
+
+
+def tune_options(p: argparse.ArgumentParser) -> None:
+    p.add_argument("network", metavar="NETWORK|FILE.onnx")
+    search_options(p, None)
+    p.add_argument("--batch", type=positive, metavar="N", help="first extent of every input")
+    dim_option(p)
+    p.add_argument(
+        "--scheduler",
+        choices=("gradient", "ucb", "round-robin", "round-robin-limits"),
+        default="gradient",
+        help="which task gets the next round (gradient)",
+    )
+    p.add_argument("--task", metavar="NAME|N", help="tune one task alone, with all of the budget")
+    p.add_argument("--exact", action="store_true", help="no Winograd, nothing rounded otherwise")
+    p.add_argument("--output", type=Path, metavar="F", help="write the closing tables there, too")
+
+
+def tune_op_options(p: argparse.ArgumentParser) -> None:
+    case_options(p)
+    search_options(p, 64)
+    p.add_argument(
+        "--policy",
+        metavar="NAME",
+        default="evolutionary",
+        help="the searcher: evolutionary (default), random, template-xgb, ... (see compare)",
+    )
+    p.add_argument("--pretrained", type=Path, metavar="F", help="model of `ansorlite pretrain`")
+    p.add_argument(
+        "--others",
+        nargs="+",
+        metavar="CASE",
+        default=[],
+        help="learn from what the log has of them",
+    )
+
+
+def tune(args: argparse.Namespace) -> int:
+    """Tune all subgraphs of a network, or one; print the tables and what the network gained."""
+    from ansorlite.pipeline import auto_schedule
+
+    output = writable(args.output, args.log, args.network) if args.output else None
+    graph = network(args.network, args.batch, dict(args.dim))
+    if args.task is not None:
+        text = _result_text(_tune_part(args, graph))
+        if output is not None:
+            _write(output, text)
+        put(text, end="")
+        return 0
+    module = auto_schedule(
+        graph,
+        args.trials,
+        args.timeout,
+        log=args.log,
+        seed=args.seed,
+        scheduler=args.scheduler,
+        exact=args.exact,
+        progress=not args.quiet,
+    )
+    report = module.report
+    if report.interrupted and all(r.best is None for r in report.results):
+        raise KeyboardInterrupt
+    text = f"{report}\n"
+    if not report.interrupted:
+        text += _compare_with_plain(graph, module)
+    if output is not None:  # first, as nobody may read what is printed
+        _write(output, text)
+    put(text, end="")
+    return 0
+
+
+def _tune_part(args: argparse.Namespace, graph: "Graph") -> "TuneResult":
+    """Tune one subgraph as `auto_schedule` does: in all its forms, with constants from memory."""
+    from ansorlite.measure.runner import LocalRunner
+    from ansorlite.measure.timing import TimingPolicy
+    from ansorlite.search.session import Session
+    from ansorlite.search.tune_tasks import tune_tasks
+
+    weighted = replace(task_of(graph, args.task, exact=args.exact), weight=1.0)
+    trials = 64 if args.trials is None and args.timeout is None else args.trials
+    with (
+        LocalRunner(policy=TimingPolicy(fresh_constants=True)) as runner,
+        Session(
+            trials,
+            args.timeout,
+            seed=args.seed,
+            log=args.log,
+            progress=not args.quiet,
+            runner=runner,
+        ) as session,
+    ):
+        (result,) = tune_tasks(session, [weighted])
+    return result
+
+
+def tune_op(args: argparse.Namespace) -> int:
+    """Tune one case of the operator suite; print its best program's figures and the tables."""
+    from ansorlite.search.tune import tune as tune_task
+
+    if args.pretrained is not None:
+        readable(args.pretrained)
+    task = case(args.case, args.batch)
+    result = tune_task(
+        task,
+        args.trials,
+        args.timeout,
+        seed=args.seed,
+        log=args.log,
+        policy=args.policy,
+        pretrained=args.pretrained,
+        progress=not args.quiet,
+        others=[case(name, args.batch) for name in args.others],
+    )
+    put(_result_text(result), end="")
+    return 0
+
+
+def _result_text(result: "TuneResult") -> str:
+    """The closing lines of one task. Raises MeasureError where no program of it ran."""
+    from ansorlite.search.result import why_above_limit
+    from ansorlite.tables import TaskRow, task_table
+
+    task, best = result.task, result.best
+    if best is None:
+        if result.interrupted:
+            raise KeyboardInterrupt
+        if result.predicted is not None:
+            return f"{task.name}: nothing was measured; the model's choice is\n{result.predicted}"
+        raise MeasureError(_nothing_found(result))
+    above = why_above_limit(task)
+    row = TaskRow(task.name, task.flop, 1, best.latency_s, result.trials, best.least_s, above)
+    table = task_table([row], None if best.peak is None else best.peak.flops_all)
+    return f"{best.summary}\n{table}\n{result.time_table()}\n"
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        write_whole(path, text)
+    except OSError as error:
+        raise MachineError(f"cannot write {path}: {error.strerror}") from error
+
+
+def _nothing_found(result: "TuneResult") -> str:
+    failed = [r for r in result.records if not r.ok]
+    if not failed:
+        return f"no program of {result.task.name} was measured: give it more trials or time"
+    last = failed[-1]
+    return f"no program of {result.task.name} ran; the last: {last.status} {last.error}"
+
+
+def _compare_with_plain(graph: "Graph", module: Any) -> str:
+    """Latency of the network with plain schedules and tuned, and how far their outputs differ."""
+    from ansorlite.graph.inputs import random_inputs
+    from ansorlite.pipeline import compile_plain
+    from ansorlite.units import format_latency
+
+    inputs = random_inputs(graph)
+    plain = compile_plain(graph)
+    (before, expected), (after, got) = _timed(plain, inputs), _timed(module, inputs)
+    text = (
+        f"plain {format_latency(before)}, tuned {format_latency(after)}: {before / after:.2f} times"
+        " as fast"
+    )
+    worst = max((_difference(x, y) for x, y in zip(expected, got, strict=True)), default=0.0)
+    text += f", outputs differ by at most {worst:.1e} of their largest value\n"
+    tasks_s = module.report.latency_s
+    if tasks_s is None or abs(after / tasks_s - 1) <= APART:
+        return text
+    kernels_s = sum(layer.latency_s for layer in module.profile(*inputs))
+    return apart_text(tasks_s, kernels_s, after) + text
+
+
+def apart_text(tasks_s: float, kernels_s: float, network_s: float) -> str:
+    """Why a network takes another time than its tasks add up to, in seconds: two lines.
+
+    `tasks_s` are the tasks' latencies times their weights, `kernels_s` those of the kernels within
+    the network, `network_s` one call of the network.
+    """
+    from ansorlite.units import format_latency
+
+    sums = (
+        f"the tasks add up to {format_latency(tasks_s)}, the network takes "
+        f"{format_latency(network_s)} ({network_s / tasks_s:.2f} times):"
+    )
+    moved = [
+        (kernels_s - tasks_s, "kernels in the network, whose operands lie in other caches"),
+        (network_s - kernels_s, "calls between kernels, checks and copies of the results"),
+    ]
+    parts = [f"{format_latency(abs(s))} {'more' if s > 0 else 'less'} in {why}" for s, why in moved]
+    return f"{sums}\n  {'; '.join(parts)}\n"
+
+
+def _timed(module: Any, inputs: Sequence[Any]) -> tuple[float, tuple[Any, ...]]:
+    """(median seconds of a call, outputs)."""
+    out = module(*inputs)
+    times: list[float] = []
+    while len(times) < TIMED_RUNS and (len(times) < 3 or sum(times) < TIMED_S):
+        began = perf_counter()
+        module(*inputs)
+        times.append(perf_counter() - began)
+    return median(times), out if isinstance(out, tuple) else (out,)
+
+
+def _difference(x: Any, y: Any) -> float:
+    import numpy as np
+
+    x, y = np.asarray(x, np.float64), np.asarray(y, np.float64)
+    size = float(np.abs(x).max(initial=0.0)) or 1.0
+    return float(np.abs(x - y).max(initial=0.0)) / size
+
+
+COMMANDS = (
+    Command(
+        "tune",
+        tune,
+        tune_options,
+        "tune a network and show what it gained",
+        (
+            ("ansorlite tune resnet18 --timeout 120 --log resnet18.log", "two minutes, resumable"),
+            ("ansorlite tune model.onnx --dim N=1 --trials 2000", "a file with a dynamic extent"),
+            ("ansorlite tune resnet18 --task 3 --log resnet18.log", "one of its tasks alone"),
+        ),
+    ),
+    Command(
+        "tune-op",
+        tune_op,
+        tune_op_options,
+        "tune one operator",
+        (
+            ("ansorlite tune-op C2D:2 --trials 200 --log c2d.log", "a convolution, 200 programs"),
+            ("ansorlite tune-op GMM:0 --trials 0", "the model's choice, nothing is measured"),
+        ),
+    ),
+)

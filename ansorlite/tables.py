@@ -1,0 +1,147 @@
+"""The two tables that close a tuning run: what every task reached, and where the time went.
+
+Flow: the tuning loop hands over plain figures when it ends; the text goes to the terminal. In:
+`TaskRow`s (FLOP, seconds) and seconds per phase. Out: lines of text without colour, columns
+aligned, the last line without a newline.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ansorlite.names import shown
+from ansorlite.units import (
+    UNKNOWN,
+    format_flop,
+    format_gflops,
+    format_latency,
+    format_seconds,
+    format_share,
+    rate,
+    share,
+)
+
+PHASES = ("search", "training", "building", "measuring", "checking")
+OTHER = "other"
+NAME_WIDTH = 32
+ABOVE = 1.005  # share of a limit from which it is explained
+SHOWN_IDS = 8
+
+
+@dataclass(frozen=True)
+class TaskRow:
+    """One task: FLOP of one run, how often it occurs, its best latency (None if there is none).
+
+    `least_s` is what the machine's limits allow at best: its arithmetic, or its data.
+    `above` says why the speed may exceed the machine's peak; it is printed where that occurs.
+    """
+
+    name: str
+    flop: float
+    weight: float
+    latency_s: float | None
+    trials: int
+    least_s: float | None = None
+    above: str = ""
+
+
+def task_table(rows: Sequence[TaskRow], peak_flop_per_s: float | None = None) -> str:
+    """One line a task and a line of totals: FLOP and latency times weight, trials.
+
+    The total latency is unknown while a task has none. `peak_flop_per_s` is what the machine
+    can do; without it the share of it is unknown. "Limit" is the share of what arithmetic and data
+    allow at best. A line below the table explains shares of the peak above 100 %.
+    """
+    head = ["ID", "Task", "FLOP", "Weight", "Latency", "GFLOP/s", "Peak", "Limit", "Trials"]
+    lines = [
+        [
+            str(i),
+            shortened(row.name),
+            *_figures(row.flop, row.weight, row.latency_s, peak_flop_per_s, row.least_s),
+            str(row.trials),
+        ]
+        for i, row in enumerate(rows)
+    ]
+    flop = sum(row.weight * row.flop for row in rows)
+    known = [row.weight * row.latency_s for row in rows if row.latency_s is not None]
+    latency = sum(known) if rows and len(known) == len(rows) else None
+    bounds = [row.weight * row.least_s for row in rows if row.least_s is not None]
+    least = sum(bounds) if rows and len(bounds) == len(rows) else None
+    total = _figures(flop, None, latency, peak_flop_per_s, least)
+    total_line = ["", "total", *total, str(sum(row.trials for row in rows))]
+    table = aligned(head, lines, total_line, left=("Task",))
+    return "\n".join([table, *_above_peak(rows, peak_flop_per_s)])
+
+
+def _above_peak(rows: Sequence[TaskRow], peak: float | None) -> list[str]:
+    """A line a reason, with the tasks that have it."""
+    found: dict[str, list[str]] = {}
+    for i, row in enumerate(rows):
+        if (share(rate(row.flop, row.latency_s), peak) or 0.0) > ABOVE:
+            found.setdefault(row.above or "the limit is measured too low", []).append(str(i))
+    return [
+        f"Peak above 100 %: {why} (ID {', '.join(ids[:SHOWN_IDS])}"
+        f"{f' and {len(ids) - SHOWN_IDS} more' if len(ids) > SHOWN_IDS else ''})"
+        for why, ids in found.items()
+    ]
+
+
+def time_table(seconds: Mapping[str, float], wall_s: float) -> str:
+    """Where the wall time went: the phases in `PHASES`, any further ones, and the rest.
+
+    Shares are of `wall_s`. Phases that ran at the same time may add up to more than it; the rest
+    is then 0.
+    """
+    named = [*PHASES, *(name for name in seconds if name not in PHASES)]
+    spent = {name: seconds.get(name, 0.0) for name in named if name != OTHER}
+    spent[OTHER] = seconds.get(OTHER, 0.0) + max(0.0, wall_s - sum(seconds.values()))
+    lines = [
+        [name, format_seconds(value), format_share(share(value, wall_s))]
+        for name, value in spent.items()
+    ]
+    total = ["total", format_seconds(wall_s), format_share(share(wall_s, wall_s))]
+    return aligned(["Phase", "Time", "Share"], lines, total, left=("Phase",))
+
+
+def _figures(
+    flop: float,
+    weight: float | None,
+    latency_s: float | None,
+    peak: float | None,
+    least_s: float | None,
+) -> list[str]:
+    speed = rate(flop, latency_s)
+    return [
+        format_flop(flop),
+        "" if weight is None else f"{weight:g}",
+        format_latency(latency_s),
+        format_gflops(speed),
+        format_share(share(speed, peak)),
+        format_share(share(least_s, latency_s)),
+    ]
+
+
+def shortened(name: str) -> str:
+    """A name that fits its column."""
+    if not name:
+        return UNKNOWN
+    return shown(name, NAME_WIDTH)
+
+
+def aligned(
+    head: list[str], lines: Sequence[list[str]], total: list[str], left: Sequence[str]
+) -> str:
+    """A table whose last line is set off; the columns named in `left` are flush left.
+
+    Names in cells may be anything: a line of the table stays one line of the terminal.
+    """
+    table = [[shown(cell) for cell in line] for line in (head, *lines, total)]
+    widths = [max(len(line[c]) for line in table) for c in range(len(head))]
+    rule = "  ".join("-" * width for width in widths)
+    text = [
+        "  ".join(
+            cell.ljust(width) if title in left else cell.rjust(width)
+            for cell, width, title in zip(line, widths, head, strict=True)
+        ).rstrip()
+        for line in table
+    ]
+    return "\n".join([text[0], rule, *text[1:-1], rule, text[-1]])
