@@ -1,7 +1,8 @@
-"""ansorlite: finds fast native programs for tensor computations by search.
+"""ansorlite: a template-free auto-scheduler; it finds fast native programs for tensor computations.
 
-The public names are loaded when they are first used: worker processes import this package, too, and
-must stay small.
+`tune` searches for one computation, `auto_schedule` for a whole network; README.md has examples.
+The module of a public name is imported at the first use of the name: `import ansorlite` takes
+milliseconds, and worker processes, which import the package as well, stay small.
 """
 
 from importlib import import_module
@@ -13,11 +14,12 @@ _PUBLIC = {
     "SearchTask": "ansorlite.task",
     "Target": "ansorlite.target",
     "tune": "ansorlite.search.tune",
-    "TuneResult": "ansorlite.search.tune",
+    "TuneResult": "ansorlite.search.result",
+    "SpaceOptions": "ansorlite.space.sketch",
     "Kernel": "ansorlite.codegen.kernel",
     "workload": "ansorlite.workloads",
     "network": "ansorlite.workloads",
-    "load_onnx": "ansorlite.graph.onnx_import",
+    "load_onnx": "ansorlite.graph.onnx.load",
     "auto_schedule": "ansorlite.pipeline",
     "load_module": "ansorlite.deployed",
     "CompiledModule": "ansorlite.graph.module",

@@ -1,9 +1,9 @@
-"""numpy arrays as native code sees them: what each call of a kernel or a network does with them.
+"""The numpy side of a call of native code: checks of arguments, addresses, memory, locks.
 
-In: whatever a caller gives. Out: an `Operand`'s array of the right shape and dtype (ModelError
-names what is wrong), its address, memory for results whose pages are there already, and locks that
-a fork leaves free. All of it is on the path of calls that take microseconds. Needs numpy alone, so
-that saved networks load without the rest of the package.
+In: a caller's arguments. Out: arrays of the right shape and dtype (`Operand`, else ModelError),
+their addresses, memory for results whose pages are already mapped (`Results`), and locks that are
+free after a fork. Calls take microseconds, so this code avoids every unneeded step. It needs numpy
+alone: a saved network loads without the rest of the package.
 """
 
 import ctypes
@@ -13,7 +13,7 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -23,13 +23,13 @@ from ansorlite.errors import ModelError
 from ansorlite.names import brief
 
 Array = npt.NDArray[Any]
-ALIGNMENT = 64
-HUGE_PAGE = 1 << 21
-HUGE_PAGES_FROM = 1 << 18
-KEPT = 3  # results of one kind whose memory is kept
+ALIGNMENT = 64  # bytes: a cache line, and the widest vector register
+HUGE_PAGE = 1 << 21  # bytes
+HUGE_PAGES_FROM = 1 << 18  # arrays of at least so many bytes get huge pages
+KEPT = 3  # arrays that a `Results` keeps for reuse
 
-# An ndarray's first field behind the object's head is its data pointer (PyArrayObject of numpy's C
-# interface, which no version may change). Reading it takes a sixth of the time of `x.ctypes.data`.
+# The first field of an ndarray after the object header is its data pointer (PyArrayObject in
+# numpy's stable C interface). Reading it takes a sixth of the time of `x.ctypes.data`.
 _DATA = object.__basicsize__
 _pointer_at = ctypes.c_void_p.from_address
 
@@ -44,12 +44,15 @@ def _slow_address(x: Array) -> int:
 
 _KNOWN = np.arange(24, dtype=np.int16)
 _IS_FIRST = all(_address(x) == x.ctypes.data for x in (_KNOWN, _KNOWN[3:], _KNOWN.reshape(4, 6)))
-# Where an array's first element lies.
+# The address of an array's first element.
 address = _address if _IS_FIRST else _slow_address
 
 
 class Operand:
-    """An array that native code reads or writes: C-contiguous, whole elements, any alignment."""
+    """The shape and dtype of an array that native code reads or writes; checks arguments.
+
+    Native code needs a C-contiguous array whose address is a multiple of the size of an element.
+    """
 
     __slots__ = ("dtype", "label", "name", "nbytes", "shape")
 
@@ -57,11 +60,11 @@ class Operand:
         self, name: str, shape: Sequence[int], dtype: npt.DTypeLike, kind: str = ""
     ) -> None:
         self.name, self.shape, self.dtype = name, tuple(shape), np.dtype(dtype)
-        self.label = f"{kind} {brief(name)}".strip()  # as errors name it
+        self.label = f"{kind} {brief(name)}".strip()  # for error messages
         self.nbytes = math.prod(self.shape) * self.dtype.itemsize
 
     def fits(self, x: object) -> bool:
-        """Can native code use the object as it is?"""
+        """Can native code use this object without a copy?"""
         return (
             type(x) is np.ndarray
             and x.shape == self.shape
@@ -71,7 +74,7 @@ class Operand:
         )
 
     def checked(self, value: npt.ArrayLike) -> Array:
-        """The value as an array of this shape and dtype, strides as they are; else ModelError."""
+        """The value as an array of this shape and dtype, with any strides; raises ModelError."""
         try:
             x = np.asarray(value)
         except (ValueError, TypeError) as error:
@@ -79,11 +82,13 @@ class Operand:
         if x.shape != self.shape:
             raise ModelError(f"{self.label} has shape {x.shape}, expected {self.shape}")
         if x.dtype != self.dtype:
-            raise ModelError(f"{self.label} has dtype {x.dtype}, expected {self.dtype}")
+            raise ModelError(
+                f"{self.label} has dtype {x.dtype}, expected {self.dtype}: convert it with astype"
+            )
         return x
 
     def check_result(self, x: object) -> None:
-        """Raise ModelError where a caller's array cannot take a result; strides do not matter."""
+        """Raise ModelError where a caller's `out` cannot take a result; it may have any strides."""
         if not isinstance(x, np.ndarray):
             kind = type(x).__name__
             raise ModelError(f"out for {self.label} is of type {kind}, give a numpy array")
@@ -92,20 +97,42 @@ class Operand:
             raise ModelError(f"out for {self.label} is read-only: give a writable array")
 
     def read(self, value: npt.ArrayLike) -> Array:
-        """The value as native code can read it, copied only where it has to be; else ModelError."""
+        """The value as an array for native code, copied only if needed; raises ModelError."""
         x = self.checked(value)
         if not (x.flags.c_contiguous and x.flags.aligned):
             x = aligned_copy(x)
         return x
 
 
-class Results:
-    """Arrays for results of one kind, in memory that is used again when nobody refers to it.
+def in_order(
+    names: Sequence[str], args: Sequence[npt.ArrayLike], named: Mapping[str, npt.ArrayLike]
+) -> list[npt.ArrayLike]:
+    """The inputs of a network in the order of `names`, from a call's arguments.
 
-    Fresh pages cost more than many kernels: the system clears them one by one. Some arrays are
-    kept with their memory; what is given out are views, and all views of an array, and views of
-    these, refer to the memory itself (`ndarray.base`), so the count of references tells what is
-    free.
+    Raises ModelError where a call mixes positions and names, has a wrong number of inputs, an
+    unknown name, or misses one.
+    """
+    if args and named:
+        raise ModelError("give the network's inputs in order or by name, not both")
+    known = ", ".join(map(brief, names))
+    unknown = [n for n in named if n not in names]
+    if unknown:
+        raise ModelError(f"the network has no input {brief(unknown[0])} (it has: {known})")
+    missing = [n for n in names if n not in named] if named else []
+    if missing:
+        raise ModelError(f"no value is given for input {brief(missing[0])}")
+    found = [named[n] for n in names] if named else list(args)
+    if len(found) != len(names):
+        raise ModelError(f"the network takes {len(names)} inputs ({known}), got {len(found)}")
+    return found
+
+
+class Results:
+    """Arrays for one output, in memory that is reused when no result in it is referenced any more.
+
+    New pages cost more time than many kernels, because the system clears each page. Up to `KEPT`
+    arrays are kept with their memory. Callers get views; every view of a view refers to the memory
+    itself (`ndarray.base`), so the memory's reference count shows whether it is free.
     """
 
     __slots__ = ("_kept", "operand")
@@ -115,7 +142,7 @@ class Results:
         self._kept: list[tuple[Array, Any]] = []
 
     def take(self) -> Array:
-        """An array of undefined values."""
+        """An array with undefined values."""
         for x, memory in self._kept:
             if sys.getrefcount(memory) == _FREE:
                 return x[...]
@@ -127,7 +154,7 @@ class Results:
 
 
 def _count_of_free() -> int:
-    """References to memory that nobody uses, as `Results.take` counts them."""
+    """The reference count of free memory, as `Results.take` sees it."""
     x = resident_empty((1,), "float32")
     kept = [(x, x.base)]
     del x
@@ -144,9 +171,9 @@ _WITH_LOCKS: "weakref.WeakSet[Any]" = weakref.WeakSet()
 
 
 def new_lock(owner: HasLock) -> threading.Lock:
-    """A lock for the owner's `_lock`, which is free again in the child of a fork.
+    """A lock for the owner's attribute `_lock`; a child of a fork gets a new, free lock.
 
-    The thread that held the parent's is not there to give the child's back.
+    The thread that held the lock at the fork does not exist in the child and could not release it.
     """
     _WITH_LOCKS.add(owner)
     return threading.Lock()
@@ -161,8 +188,13 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_renew_locks)
 
 
+def aligned_bytes(size_bytes: int) -> int:
+    """`size_bytes` rounded up to a multiple of `ALIGNMENT`."""
+    return -(-size_bytes // ALIGNMENT) * ALIGNMENT
+
+
 def aligned_empty(shape: Sequence[int], dtype: npt.DTypeLike, alignment: int = ALIGNMENT) -> Array:
-    """A C-contiguous array of undefined values whose address is a multiple of `alignment` bytes."""
+    """A C-contiguous array with undefined values, at a multiple of `alignment` bytes."""
     dtype = np.dtype(dtype)
     size_bytes = math.prod(shape) * dtype.itemsize
     memory = np.empty(size_bytes + alignment, np.uint8)
@@ -171,10 +203,10 @@ def aligned_empty(shape: Sequence[int], dtype: npt.DTypeLike, alignment: int = A
 
 
 def resident_empty(shape: Sequence[int], dtype: npt.DTypeLike) -> Array:
-    """An aligned array for memory that stays: zeros, in huge pages where it is not small.
+    """A 64-byte aligned array for long use; arrays from `HUGE_PAGES_FROM` bytes on in huge pages.
 
-    Small pages lie anywhere in physical memory, so how well an array fits the second-level cache
-    is then another matter in every process.
+    Small pages lie anywhere in physical memory, so the conflicts of an array in the second-level
+    cache would differ from process to process. Values are zero in huge pages, else undefined.
     """
     size_bytes = math.prod(shape) * np.dtype(dtype).itemsize
     if size_bytes < HUGE_PAGES_FROM or not hasattr(mmap, "MADV_HUGEPAGE"):
@@ -188,14 +220,14 @@ def resident_empty(shape: Sequence[int], dtype: npt.DTypeLike) -> Array:
 
 
 def resident_copy(x: Array) -> Array:
-    """`x`'s values in a `resident_empty` array."""
+    """A copy of `x` in a `resident_empty` array."""
     copy = resident_empty(x.shape, x.dtype)
     copy[...] = x
     return copy
 
 
 def aligned_copy(x: Array, alignment: int = ALIGNMENT) -> Array:
-    """`x`'s values in a new aligned, C-contiguous array of the same dtype."""
+    """A C-contiguous copy of `x` at a multiple of `alignment` bytes."""
     copy = aligned_empty(x.shape, x.dtype, alignment)
     copy[...] = x
     return copy

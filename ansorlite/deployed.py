@@ -1,31 +1,31 @@
 """A saved network, loaded with numpy alone: no compiler, no search, no source network.
 
-In: a folder that `CompiledModule.save` wrote. Out: `DeployedModule`, callable like the module that
-was saved. Every file is compared with the manifest before it is used, and what the library tells of
-itself with the manifest's tables. Raises ModelError for a folder that is no such network, is not as
-it was saved, lacks its library, or needs a CPU feature that this machine does not have.
+In: a folder that `CompiledModule.save` wrote. Out: a `DeployedModule`, callable like the saved
+module. Every file is compared with the manifest before its use, and the library's tables of inputs
+and outputs with those of the manifest. Raises ModelError for a folder without a saved network, a
+changed file, a missing library, or a CPU feature that this machine lacks.
 """
 
 import ctypes
 import os
 import platform
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy.typing as npt
 
-from ansorlite.calls import Array, Operand, Results, address, new_lock
+from ansorlite.calls import Array, Operand, Results, address, in_order, new_lock
 from ansorlite.errors import ModelError
 from ansorlite.manifest import LIBRARY, VALUE, WEIGHTS, Metadata, check_files, read_metadata
-from ansorlite.names import brief, shown
+from ansorlite.names import shown
 
-ARCHITECTURES = {"AMD64": "x86_64", "arm64": "aarch64"}  # other words for the same
+ARCHITECTURES = {"AMD64": "x86_64", "arm64": "aarch64"}  # platform.machine() -> name in a triple
 
 
 def cpu_flags() -> set[str]:
-    """Features of this machine's CPU in the words of /proc/cpuinfo; empty where there is none."""
+    """Features of this CPU as /proc/cpuinfo names them; empty on systems without that file."""
     info = Path("/proc/cpuinfo")
     if not info.exists():
         return set()
@@ -37,13 +37,17 @@ def cpu_flags() -> set[str]:
 
 
 class DeployedModule:
-    """Callable network; calls are serialised, they share one arena."""
+    """A callable network; calls share one arena of memory, so they run one after another.
+
+    Made by `load_module`. It can be copied and pickled as a reference to its folder.
+    """
 
     def __init__(self, folder: str | Path) -> None:
         try:
             path = Path(folder)
         except TypeError:
-            raise ModelError(f"a {type(folder).__name__} names no folder: give a path") from None
+            kind = type(folder).__name__
+            raise ModelError(f"the folder is of type {kind}: give a path") from None
         self.metadata = read_metadata(path)
         _check_machine(self.metadata, path)
         found = check_files(path, self.metadata)
@@ -81,15 +85,17 @@ class DeployedModule:
         return f"<{self}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A copy, or what a pickle becomes, is loaded from the same folder."""
+        """A copy, or an unpickled module, is loaded from the same folder."""
         return DeployedModule, (self._folder,)
 
     @property
     def inputs(self) -> tuple[str, ...]:
+        """Names of the inputs, in the order of a call."""
         return tuple(v["name"] for v in self.metadata["inputs"])
 
     @property
     def outputs(self) -> tuple[str, ...]:
+        """Names of the outputs, in the order of a call's results."""
         return tuple(v["name"] for v in self.metadata["outputs"])
 
     def __call__(
@@ -97,12 +103,13 @@ class DeployedModule:
     ) -> Array | tuple[Array, ...]:
         """Run on arrays in input order, or by input name; one array, or a tuple in output order.
 
-        Raises ModelError for a wrong number, shape or dtype of inputs.
+        Raises ModelError for a wrong number, shape or dtype of inputs. Example: `y = net(x)` or
+        `y = net(data=x)`.
         """
         if named or len(args) != len(self._operands):
-            args = tuple(self._ordered(args, named))
+            args = tuple(in_order(self.inputs, args, named))
         given: list[Any] = []
-        for w, x in zip(self._operands, args):  # noqa: B905 (a call takes microseconds)
+        for w, x in zip(self._operands, args):  # noqa: B905 (for speed: a call takes microseconds)
             given.append(x if w.fits(x) else w.read(x))
         with self._lock:
             for k, x in enumerate(given):
@@ -115,30 +122,13 @@ class DeployedModule:
                 raise ModelError(f"the network cannot run: {why.decode()}")
         return results[0] if len(results) == 1 else tuple(results)
 
-    def _ordered(
-        self, args: Sequence[npt.ArrayLike], named: Mapping[str, npt.ArrayLike]
-    ) -> list[npt.ArrayLike]:
-        names = self.inputs
-        if args and named:
-            raise ModelError("give the network's inputs in order or by name, not both")
-        wrong = [n for n in named if n not in names]
-        if wrong:
-            raise ModelError(
-                f"the network has no input {brief(wrong[0])} (it has: {_listed(names)})"
-            )
-        missing = [n for n in names if n not in named] if named else []
-        if missing:
-            raise ModelError(f"no value is given for input {brief(missing[0])}")
-        found = [named[n] for n in names] if named else list(args)
-        if len(found) != len(names):
-            raise ModelError(
-                f"the network takes {len(names)} inputs ({_listed(names)}), got {len(found)}"
-            )
-        return found
-
 
 def load_module(folder: str | Path) -> DeployedModule:
-    """The network in a folder that `CompiledModule.save` wrote."""
+    """Load the network from a folder that `CompiledModule.save` wrote.
+
+    Raises ModelError as the module's docstring says. Example:
+    `net = al.load_module("resnet50-native"); y = net(x)`.
+    """
     return DeployedModule(folder)
 
 
@@ -155,15 +145,15 @@ class _Value(ctypes.Structure):
     )
 
 
-_loaded: dict[Path, list[str]] = {}  # SHA-256 of what was loaded from each path
+_loaded: dict[Path, list[str]] = {}  # path of a library -> SHA-256 of each content loaded from it
 _loading = threading.Lock()
 
 
-def _spelled(file: Path, digest: str) -> str:
-    """A path of the file that stands for no other content that this process has loaded.
+def _unused_spelling(file: Path, digest: str) -> str:
+    """A spelling of the file's path that this process has used for no other content.
 
-    The dynamic loader takes a path that is spelled as before for the library that it has already,
-    also where another network was saved there since.
+    For a path with a known spelling, the dynamic loader returns the library that it has already
+    loaded, even if another network was saved there since. Additional "." parts change the spelling.
     """
     path = file.resolve()
     with _loading:
@@ -174,9 +164,9 @@ def _spelled(file: Path, digest: str) -> str:
 
 
 def _library(file: Path, digest: str, metadata: Metadata) -> ctypes.CDLL:
-    """The library, with the signatures of its functions, proven to be that of the manifest."""
+    """The loaded library with the signatures of its functions; it must match the manifest."""
     try:
-        library = ctypes.CDLL(_spelled(file, digest))
+        library = ctypes.CDLL(_unused_spelling(file, digest))
     except OSError as error:
         raise ModelError(f"{file} cannot be loaded: {error}") from None
     try:
@@ -190,20 +180,22 @@ def _library(file: Path, digest: str, metadata: Metadata) -> ctypes.CDLL:
         library.network_close.argtypes = (ctypes.c_void_p,)
         known_as = library.network_identity()
         tables = {
-            "inputs": _told(library.network_inputs),
-            "outputs": _told(library.network_outputs),
+            "inputs": _library_table(library.network_inputs),
+            "outputs": _library_table(library.network_outputs),
         }
     except AttributeError as error:
         raise ModelError(f"{file} is no library of a saved network: {error}") from None
     if known_as != metadata["identity"].encode():
-        raise ModelError(f"{file} is another network's: copy all files of one network, or link it")
+        raise ModelError(
+            f"{file} is another network's library: copy all files of one network, or link it again"
+        )
     for kind, told in tables.items():
         if told != [{key: v[key] for key in VALUE} for v in metadata[kind]]:
-            raise ModelError(f"{file} has other {kind} than the manifest: save the network anew")
+            raise ModelError(f"{file} has other {kind} than the manifest: save the network again")
     return library
 
 
-def _told(function: Any) -> list[dict[str, Any]]:
+def _library_table(function: Any) -> list[dict[str, Any]]:
     """The library's own table of inputs or outputs."""
     table = ctypes.POINTER(_Value)()
     function.argtypes = (ctypes.POINTER(ctypes.POINTER(_Value)),)
@@ -229,9 +221,5 @@ def _check_machine(metadata: Mapping[str, Any], path: Path) -> None:
     if missing:
         raise ModelError(
             f"{path} was compiled for {metadata['cpu']}; this CPU lacks {', '.join(missing)}: "
-            "compile the network on a machine like this one"
+            "compile the network on a machine with this CPU"
         )
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(brief(n) for n in names)

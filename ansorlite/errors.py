@@ -1,68 +1,72 @@
-"""Errors that a user can act on.
+"""Errors that a user can act on; all exceptions of the public interface are of these kinds.
 
-Every message names the thing, the number and the place, and says what to do. Failures of single
-candidates are no exceptions: they travel as `MeasureResult.status`. Whatever leaves the package is
-one of these kinds. The command line prints an error as one line and exits with its `status`: 2 for
-input that is wrong, 1 for a failure.
+Every message names the thing, the number and the place, and says what to do. A candidate that fails
+to build or run is no exception but a `MeasureResult` with a status. The command line prints an
+error as one line and exits with its `status`: 2 for wrong input, 1 for a failure. Example::
+
+    try:
+        net = al.load_onnx("model.onnx")
+    except al.ModelError as error:
+        print(error)
 """
 
 from ansorlite.names import shown
 
 
 class AnsorliteError(Exception):
-    """Base class."""
+    """Base class: `except al.AnsorliteError` catches every error of the package."""
 
-    status = 1  # of the command line
+    status = 1  # exit status of the command line
 
     def __str__(self) -> str:
-        """The message on one line; control characters, as names may hold them, are escaped."""
+        """The message on one line; control characters (names may contain some) are escaped."""
         return shown(" ".join(line.strip() for line in super().__str__().splitlines()))
 
 
 class UsageError(AnsorliteError, ValueError):
-    """An argument, an option, a name, a variable or a path that was given makes no sense."""
+    """An argument, an option, an environment variable or a path has a value that is not allowed."""
 
     status = 2
 
 
 class MachineError(AnsorliteError):
-    """The machine, or a limit of it, refuses what is needed: a process, memory, a file, a core."""
+    """The system does not provide a resource: a process, memory, a file, a CPU instruction."""
 
 
 class MeasureError(AnsorliteError):
-    """Nothing of a task can be measured: its reference fails, is wrong, or was not prepared."""
+    """A task cannot be measured: its reference kernel fails, is wrong, or was not prepared."""
 
 
 class ScheduleError(AnsorliteError):
-    """A schedule step is illegal where it was applied."""
+    """A schedule step is illegal in the state to which it is applied."""
 
-    status = 2  # no command applies steps of its own but those of a log
+    status = 2  # on the command line, steps come from a log or a template: both are input
 
 
 class BuildError(AnsorliteError):
-    """A program could not be turned into native code."""
+    """A program cannot be compiled to native code, or an object cannot be loaded."""
 
 
 class ModelError(AnsorliteError):
-    """A network, an operator, a shape or an input array is not usable."""
+    """A network, an operator, a shape or an array cannot be used."""
 
     status = 2
 
 
 class LogError(AnsorliteError):
-    """A tuning log cannot be used."""
+    """A tuning log cannot be read or used."""
 
     status = 2
 
 
 class LogWriteError(LogError):
-    """A tuning log cannot be written to: no space, no rights, deleted, or another tuner has it."""
+    """A tuning log cannot be written: no space, no permission, deleted, or locked by a tuner."""
 
     status = 1
 
 
 class MissingExtra(AnsorliteError):
-    """An optional dependency is missing; the message names the extra that brings it."""
+    """An optional dependency is missing; the message names the extra that installs it."""
 
     def __init__(self, module: str, extra: str) -> None:
         super().__init__(f"{module} is not installed: pip install 'ansorlite[{extra}]'")

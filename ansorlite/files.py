@@ -1,7 +1,7 @@
-"""Files that are written whole or not at all.
+"""Atomic writing of text files.
 
-In: a path and a text. Out: the file with that text; whoever reads it, and whatever ends this
-process while it writes, there is the old file or the new one, never a part. Raises OSError.
+In: a path and a text. Out: the file with that text. A reader sees the old or the new contents,
+never a part, also when this process is killed while it writes. Raises OSError.
 """
 
 import contextlib
@@ -10,12 +10,16 @@ from pathlib import Path
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write UTF-8 text; what exists and is no regular file (a terminal, a pipe) is written to."""
+    """Write UTF-8 text to a new file that then replaces `path`.
+
+    A path that is no regular file (a terminal, a pipe) is written directly. Example:
+    `write_whole(Path("report.html"), page)`.
+    """
     data = text.encode("utf-8", "backslashreplace")
     if path.exists() and not path.is_file():
         path.write_bytes(data)
         return
-    path = Path(os.path.realpath(path))  # a link stays one
+    path = Path(os.path.realpath(path))  # replace the file behind a link, not the link
     scratch = path.with_name(f"{path.name[:200]}.{os.getpid()}")
     try:
         scratch.write_bytes(data)

@@ -1,10 +1,11 @@
-"""`network.json`, the manifest of a saved network: what is in the folder, and how that is proven.
+"""`network.json`, the manifest of a saved network: a description and checksums of the folder.
 
-Flow: `graph.deploy` seals it last of all; `deployed` checks it before any byte of the folder is
-used. It holds the description of the network, for every file its bytes and SHA-256, the identity
-(SHA-256 of the description, the weights and the kernels; the library has it, too) and the SHA-256
-of all that. A folder that is not as it was saved raises ModelError. The sums tell damage and mixed
-up files; they are no signature: a library is native code, load none that you do not trust.
+Flow: `graph.deploy` writes the manifest last; `deployed` checks it before it uses any other file.
+The manifest holds the description of the network; size and SHA-256 of every file; the identity
+(SHA-256 of description, weights and kernels, which the library contains as well); and the SHA-256
+of all these. Raises ModelError for a folder that differs from the saved one. Checksums detect
+damage and mixed-up files, but they are no signature: a library is native code, so load only
+libraries that you trust.
 """
 
 import hashlib
@@ -28,8 +29,8 @@ LIBRARY, METADATA, WEIGHTS = "libnetwork.so", "network.json", "weights.bin"
 SOURCE, HEADER, THREADS = "network.c", "network.h", "threads.o"
 FLAGS = ("-O2", "-shared", "-fPIC", "-fvisibility=hidden")
 LIBRARIES = ("-lm", "-lpthread")
-MOST_BYTES = 64 << 20  # of network.json
-# What network.json says beside the format, and the type of each.
+MAX_BYTES = 64 << 20  # size of network.json
+# The keys of network.json that describe the network, and the types of their values.
 DESCRIBED: dict[str, type] = {
     "network": str,
     "version": str,
@@ -51,12 +52,12 @@ Metadata = dict[str, Any]
 
 
 def kernel_file(k: int) -> str:
-    """The object of kernel k."""
+    """File name of the object of kernel k."""
     return f"kernel{k}.o"
 
 
 def link_command(kernels: int) -> list[str]:
-    """What makes the library of the other files, in their folder."""
+    """The command that links the library from the other files, run in their folder."""
     objects = [kernel_file(k) for k in range(kernels)]
     return ["cc", *FLAGS, "-o", LIBRARY, SOURCE, *objects, THREADS, *LIBRARIES]
 
@@ -65,20 +66,23 @@ def link_command(kernels: int) -> list[str]:
 
 
 def digest(value: Any) -> str:
-    """SHA-256 of a JSON value, whatever the order and the spaces that it is written in."""
+    """SHA-256 of a JSON value, independent of the order of keys and of spaces."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode("ascii")).hexdigest()
 
 
 def file_entry(file: Path) -> Metadata:
-    """Bytes and SHA-256 of a file."""
+    """{"bytes": size, "sha256": checksum} of a file."""
     with file.open("rb") as data:
         found = hashlib.file_digest(data, "sha256").hexdigest()
         return {"bytes": os.fstat(data.fileno()).st_size, "sha256": found}
 
 
 def identity(described: Mapping[str, Any], parts: Mapping[str, Any]) -> str:
-    """Of a network: `parts` are the entries of its weights and kernels, made before the library."""
+    """The identity of a network (SHA-256); `parts` are the entries of the files `parts(kernels)`.
+
+    The library contains the identity, so its own entry is no part of it.
+    """
     return digest({"described": {k: described[k] for k in DESCRIBED}, "parts": dict(parts)})
 
 
@@ -88,7 +92,7 @@ def parts(kernels: int) -> tuple[str, ...]:
 
 
 def sealed(described: Mapping[str, Any], files: Mapping[str, Any]) -> Metadata:
-    """The content of network.json."""
+    """The content of network.json, from the description and the entries of all files."""
     kernels = described["kernels"]
     whole = {
         "format": FORMAT,
@@ -104,17 +108,20 @@ def sealed(described: Mapping[str, Any], files: Mapping[str, Any]) -> Metadata:
 
 
 def read_metadata(folder: Path) -> Metadata:
-    """network.json of a folder, proven to be as it was written and to be of the right types."""
+    """The content of a folder's network.json, after checks of its checksum and of all types.
+
+    Raises ModelError for a missing, damaged or changed file and for another format.
+    """
     file = folder / METADATA
     if not _regular(file):
         raise ModelError(f"{folder} holds no saved network: it has no {METADATA}")
     try:
         with file.open("rb") as data:
-            text = data.read(MOST_BYTES + 1)
+            text = data.read(MAX_BYTES + 1)
     except OSError as error:
         raise ModelError(f"{file} cannot be read: {error.strerror}") from None
-    if len(text) > MOST_BYTES:
-        raise _damaged(file, f"it has more than {MOST_BYTES} bytes")
+    if len(text) > MAX_BYTES:
+        raise _damaged(file, f"it has more than {MAX_BYTES} bytes")
     try:
         found = json.loads(text.decode("utf-8"))
     except (ValueError, RecursionError) as error:
@@ -122,7 +129,7 @@ def read_metadata(folder: Path) -> Metadata:
     version = found.get("format") if isinstance(found, dict) else None
     if type(version) is not int or version != FORMAT:
         told = shown(str(version), 40)
-        raise ModelError(f"{file} has format {told}; this version reads {FORMAT}: save it anew")
+        raise ModelError(f"{file} has format {told}; this version reads {FORMAT}: save it again")
     told = found.pop("sha256", None)
     try:
         right = told == digest(found)
@@ -135,22 +142,22 @@ def read_metadata(folder: Path) -> Metadata:
 
 
 def check_files(folder: Path, metadata: Mapping[str, Any]) -> str:
-    """The library's SHA-256; raises ModelError unless every file is there and as it was saved.
+    """The library's SHA-256; raises ModelError where a file is missing or differs from the saved.
 
-    A library that the manifest does not have was linked later: the entries of the file's own
-    directory have to fit, so that loading it reads no byte behind its end.
+    A library without an entry in the manifest was linked later. Its own program and section tables
+    must lie inside the file, so that loading it reads no byte behind its end.
     """
     files = metadata["files"]
     for name, entry in files.items():
         file = folder / name
         if not _regular(file):
-            raise ModelError(f"{folder} has no {name}: copy all files of the network, or save anew")
+            raise ModelError(f"{folder} has no {name}: copy all files, or save the network again")
         try:
             found = file.stat().st_size
             if found != entry["bytes"]:
                 raise _damaged(file, f"it has {found} bytes, not {entry['bytes']}")
             if file_entry(file) != entry:
-                raise _damaged(file, "its content is not the one that was saved (SHA-256)")
+                raise _damaged(file, "its content is not the saved one (SHA-256)")
         except OSError as error:
             raise ModelError(f"{file} cannot be read: {error.strerror}") from None
     library = folder / LIBRARY
@@ -158,14 +165,14 @@ def check_files(folder: Path, metadata: Mapping[str, Any]) -> str:
         return str(files[LIBRARY]["sha256"])
     if not _regular(library):
         command = " ".join(link_command(metadata["kernels"]))
-        raise ModelError(f"{folder} has no {LIBRARY}: link it there, by: {command}")
+        raise ModelError(f"{folder} has no {LIBRARY}: link it there with: {command}")
     if not _is_whole(library):
         raise _damaged(library, "it is no library, or cut short")
     return str(file_entry(library)["sha256"])
 
 
 def _damaged(file: Path, why: str) -> ModelError:
-    return ModelError(f"{file} is damaged: {why}: save the network anew")
+    return ModelError(f"{file} is damaged: {why}: save the network again")
 
 
 def _regular(file: Path) -> bool:
@@ -176,21 +183,22 @@ def _regular(file: Path) -> bool:
 
 
 def _check_types(file: Path, found: Mapping[str, Any]) -> None:
-    """Raise ModelError unless all keys are there, with values of the types that they have."""
+    """Raise ModelError where a key is missing or its value has a wrong type or form."""
     _check_keys(file, "", found, {**DESCRIBED, **SEALED})
     if not all(isinstance(name, str) for name in found["requires"]):
-        raise _damaged(file, "requires names what is no feature of a CPU")
+        raise _damaged(file, "an entry of requires is no text")
     for kind in ("inputs", "outputs"):
         for k, value in enumerate(found[kind]):
             _check_keys(file, f"{kind}[{k}].", value, VALUE)
             _check_value(file, f"{kind}[{k}]", value)
     files, kernels = found["files"], found["kernels"]
-    if len(files) < kernels:  # before a list of so many names is made
+    if len(files) < kernels:  # checked before `parts` makes a list of so many names
         raise _damaged(file, f"it has {kernels} kernels and {len(files)} files")
     missing = [n for n in (SOURCE, HEADER, *parts(kernels)) if n not in files]
     more = [n for n in files if n not in (SOURCE, HEADER, LIBRARY, *parts(kernels))]
     if missing or more:
-        raise _damaged(file, f"its files lack or should not have {shown((missing + more)[0], 80)}")
+        what = "missing from" if missing else "unexpected among"
+        raise _damaged(file, f"{shown((missing + more)[0], 80)} is {what} its files")
     for name, entry in files.items():
         _check_keys(file, f"files.{name}.", entry, {"bytes": int, "sha256": str})
     entries = {name: files[name] for name in parts(kernels)}
@@ -204,27 +212,27 @@ def _check_keys(file: Path, at: str, found: Any, types: Mapping[str, type]) -> N
         number = value if type(value) is int else 0
         right = type(value) is kind and 0 <= number < 1 << 63
         if not right or (key in ("sha256", "identity") and not HEX.fullmatch(value)):
-            raise _damaged(file, f"{at}{key} is no {kind.__name__} that can be right")
+            raise _damaged(file, f"{at}{key} is no valid {kind.__name__}")
 
 
 def _check_value(file: Path, at: str, value: Mapping[str, Any]) -> None:
     shape, dtype = value["shape"], value["dtype"]
     if not all(type(n) is int and 0 <= n < 1 << 63 for n in shape):
-        raise _damaged(file, f"{at}.shape has an extent that is no size")
+        raise _damaged(file, f"{at}.shape has an extent that is no integer from 0 to 2^63 - 1")
     try:
         known = np.dtype(dtype)
     except (TypeError, ValueError):
         known = np.dtype("V1")
     if known.name != dtype or known.kind not in "fiub":
-        raise _damaged(file, f"{at}.dtype is no type of numbers: {shown(dtype, 40)}")
+        raise _damaged(file, f"{at}.dtype is no numeric type: {shown(dtype, 40)}")
     if value["bytes"] != math.prod(shape) * known.itemsize:
-        raise _damaged(file, f"{at}.bytes is {value['bytes']}, not those of its shape and dtype")
+        raise _damaged(file, f"{at}.bytes is {value['bytes']}, which differs from shape and dtype")
 
 
 def _is_whole(library: Path) -> bool:
-    """Whether all that the head of an ELF file names lies inside of the file.
+    """Do the program and section tables of an ELF file, and all segments, lie inside the file?
 
-    Libraries of macOS are left to its own loader.
+    True for macOS libraries (Mach-O), which the system's loader checks.
     """
     size = library.stat().st_size
     with library.open("rb") as file:

@@ -1,25 +1,25 @@
-"""How names are written into each medium: names of tensors, nodes, networks and tasks are data.
+"""Escaping of names: names of tensors, nodes, networks and tasks are data and may hold anything.
 
 In: any str (quotes, newlines, `*/`, backslashes, zero bytes, lone surrogates, 10 kB). Out: text for
-people, a C string literal, text inside of a C comment, XML text, a part of a file name. Errors, the
-tables, dumps, pictures and generated C all use these functions, so that no name is ever read as
-code, as markup, as a path or as a command to a terminal.
+people, a C string literal, text inside a C comment, XML text, or a part of a file name. Errors,
+tables, dumps, pictures and generated C use these functions, so that no name is interpreted as code,
+markup, a path or a terminal command.
 """
 
 import re
 from html import escape
 
-PART = 64  # bytes of a name on one line of generated C
+PART = 64  # bytes of a string literal on one line of generated C
 IN_LITERAL = frozenset(b" !#$%&'()+,-./:;<=>@[]^_`{|}~") | frozenset(
     b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 )
 
 
 def shown(text: str, most: int | None = None, keep: str = "") -> str:
-    """`text` with what a terminal does not print as an escape sequence of Python.
+    """`text` with Python escape sequences in place of characters that a terminal does not print.
 
-    That is control characters, marks of direction and lone surrogates, but those in `keep`. What is
-    longer than `most` characters loses its middle.
+    These are control characters, marks of text direction and lone surrogates; characters in `keep`
+    stay. A text longer than `most` characters loses its middle.
     """
     if not text.isprintable():
         text = "".join(c if c in keep or c.isprintable() else _escaped(c) for c in text)
@@ -31,22 +31,22 @@ def shown(text: str, most: int | None = None, keep: str = "") -> str:
 
 
 def brief(name: str) -> str:
-    """A name in a message: `shown`, of at most 80 characters."""
+    """A name for a message: `shown`, at most 80 characters."""
     return shown(name, 80)
 
 
 def first_line(error: BaseException) -> str:
-    """What an exception says, in one line of bounded length; its kind where it says nothing."""
+    """The first line of an exception's message, at most 300 characters; its type without one."""
     lines = [line for line in str(error).splitlines() if line.strip()]
     return shown(lines[0].strip() if lines else type(error).__name__, 300)
 
 
 def c_string(text: str) -> str:
-    """A C string literal whose bytes are the UTF-8 form of `text`, on several lines if long.
+    """A C string literal whose bytes are the UTF-8 form of `text`; several lines if long.
 
-    Everything but plain ASCII is an octal escape of three digits, and so are quotes, backslashes,
-    asterisks and question marks: no trigraph, no comment, no escape that runs on into the next
-    character.
+    Quotes, backslashes, asterisks, question marks and all bytes outside printable ASCII become
+    octal escapes of three digits. The literal therefore contains no trigraph and no end of a
+    comment, and no escape extends into the next character.
     """
     data = text.encode("utf-8", "surrogatepass")
     parts = [data[k : k + PART] for k in range(0, len(data), PART)] or [b""]
@@ -57,7 +57,7 @@ def c_string(text: str) -> str:
 
 
 def c_comment(text: str, most: int = 200) -> str:
-    """`text` as it may stand in a C comment: ASCII without asterisks, and no longer than `most`."""
+    """`text` for a C comment: ASCII without `*`, `?` and backslash; at most `most` characters."""
     plain = "".join(c if c.isascii() and c not in "*?\\" else _escaped(c) for c in text)
     return shown(plain, most)
 
@@ -68,7 +68,10 @@ def xml_text(text: str, most: int | None = None) -> str:
 
 
 def file_part(text: str, most: int = 80) -> str:
-    """A part of a file name: ASCII letters, digits and `_.+-`, at most `most` of them."""
+    """`text` as part of a file name: ASCII letters, digits and `_.+-`, at most `most` characters.
+
+    A run of other characters becomes one underscore.
+    """
     return re.sub(r"[^A-Za-z0-9_.+-]+", "_", text)[:most]
 
 

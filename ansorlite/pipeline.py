@@ -4,11 +4,11 @@ Each line of `auto_schedule` is a stage of the flow table in the README; the nam
 debug output, timings and `ansorlite show --stage` use. Open the folder of a stage next.
 """
 
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, NamedTuple, overload
 
 from ansorlite.codegen.build import build_program
 from ansorlite.codegen.image import KernelImage
@@ -19,7 +19,7 @@ from ansorlite.graph.module import CompiledModule
 from ansorlite.graph.partition import Partition, partition, tasks
 from ansorlite.graph.passes import optimize
 from ansorlite.measure.limits import least_seconds
-from ansorlite.measure.peak import Peak, measure_peak
+from ansorlite.measure.peak import Peak
 from ansorlite.measure.runner import LocalRunner
 from ansorlite.measure.timing import TimingPolicy
 from ansorlite.schedule.lower import lower
@@ -33,8 +33,8 @@ from ansorlite.search.arguments import (
 from ansorlite.search.forms import Forms
 from ansorlite.search.objectives import Objective, OverNetworks
 from ansorlite.search.result import TuneResult, why_above_limit
+from ansorlite.search.session import Session, TuneOptions
 from ansorlite.search.task_scheduler import SCHEDULERS
-from ansorlite.search.tune import Session
 from ansorlite.search.tune_tasks import WeightedTask, tune_tasks
 from ansorlite.space.plain import plain_state
 from ansorlite.tables import TaskRow, task_table, time_table
@@ -112,28 +112,30 @@ def auto_schedule(
 ) -> ScheduledModule | list[ScheduledModule]:
     """Tune all subgraphs of a network, or of several, together and compile them.
 
-    `n_trials` counts measured programs over all tasks, those in the log included; `timeout` is
-    wall-clock seconds for everything. Without either, 64 trials a task. `n_trials=0` measures
-    nothing: it compiles from the log, and from the model alone where the log has nothing. Ctrl-C
-    compiles the best so far.
+    >>> module = auto_schedule(load_onnx("model.onnx"), n_trials=800, log="model.jsonl")
+    >>> y = module(x)
 
-    `objective` is a function of float64[m], the networks' latencies in seconds, that is to be
-    small, such as those of `search.objectives`; by default their sum. `scheduler` is "gradient"
-    (paper section 6), "ucb", "round-robin" (equally many rounds for all tasks) or
-    "round-robin-limits" (but for those at the machine's limit); a task without gain for
-    `early_stop_trials` gets no more. `form_rtol` bounds the relative error of other forms than the
-    plain one, such as Winograd's, in units of the largest result; with 0 there are none. Winograd's
-    form adds and subtracts the elements of a tile, so an outlier, infinity or NaN spreads over its
-    tile: one element of 1e8 costs its neighbours their digits. With `exact` each operator of the
-    network is computed as it is written: there are no other forms, and no rewrite that rounds
-    otherwise, such as batch norm folded into weights.
+    `n_trials` counts measured programs over all tasks, those of the log included; `timeout` is
+    wall-clock seconds for everything. Without either, 64 trials a task. With `n_trials=0` nothing
+    is measured: programs are the log's, or the model's where the log has none. Ctrl-C compiles the
+    best so far.
 
-    More keyword arguments go to `search.tune.Session`. Returns one module a network. Raises
-    UsageError for a scheduler that does not exist.
+    `objective` is a function of float64[m], the networks' latencies in seconds, to be minimised
+    (see `search.objectives`); by default their sum. `scheduler` is a name of
+    `search.task_scheduler.SCHEDULERS`; a task without gain for `early_stop_trials` gets no more.
+    `form_rtol` bounds the relative error, in units of the largest result, of other forms than the
+    plain one, such as Winograd's; 0 rules them out. Winograd's form adds and subtracts the elements
+    of a tile, so an outlier, infinity or NaN spreads over its tile: one element of 1e8 costs its
+    neighbours their digits. With `exact` each operator of the network is computed as it is written:
+    there are no other forms, and no rewrite that rounds otherwise, such as batch norm folded into
+    weights. `on_round` is called after each round with the tuners of each task.
+
+    More keyword arguments are those of `search.session.TuneOptions`. Returns one module a network.
+    Raises UsageError for an argument without a meaning.
     """
     if scheduler not in SCHEDULERS:
         raise UsageError(f"no scheduler is called {scheduler!r}: choose {', '.join(SCHEDULERS)}")
-    check_names(session, [f.name for f in fields(Session)])
+    check_names(session, [f.name for f in fields(TuneOptions)])
     check_target(target)
     check_number("form_rtol", form_rtol)
     check_callable("objective", objective)
@@ -143,45 +145,60 @@ def auto_schedule(
     machine = target or Target.detect()
     graphs = _graphs(network)
     parts = [partition(optimize(g, exact)) for g in graphs]  # passes, partition, expression
-    rtol = 0.0 if exact else form_rtol
-    weighted, places, weights = shared_tasks([network_tasks(p, machine, rtol) for p in parts])
+    shared = shared_tasks([network_tasks(p, machine, 0.0 if exact else form_rtol) for p in parts])
     if n_trials is None and timeout is None:
-        n_trials = 64 * len(weighted)
-    with ExitStack() as stack:
-        if session.get("runner") is None:  # weights come from memory in a network
-            session["runner"] = LocalRunner(policy=TimingPolicy(fresh_constants=True))
-            stack.callback(session["runner"].close)
-        run = stack.enter_context(
-            Session(n_trials, timeout, seed, log, progress=progress, **session)
-        )
+        n_trials = 64 * len(shared.tasks)
+    with _session(n_trials, timeout, seed=seed, log=log, progress=progress, **session) as run:
         # sketch, lower, sample, evolve, features, score, build, run, record, schedule tasks
         results = tune_tasks(
             run,
-            weighted,
+            shared.tasks,
             SCHEDULERS[scheduler],
-            OverNetworks(weights, objective) if objective else None,
+            OverNetworks(shared.weights, objective) if objective else None,
             early_stop_trials,
             on_round,
             race_follows=True,
         )
-        peak = measure_peak(machine) if n_trials != 0 else None
-        modules = []
-        for p, own, counts in zip(parts, places, weights, strict=True):
-            tuned = [results[k] for k in own]
-            tuned = raced_in_place(run, p, [weighted[k] for k in own], tuned)
-            images = [compile_task(r) for r in tuned]  # compile
-            forms = [form_of(weighted[k], r.task) for k, r in zip(own, tuned, strict=True)]
-            module = ScheduledModule(p, images, forms)
-            module.report = NetworkReport(
-                tuple(tuned),
-                tuple(counts[k] for k in own),
-                run.clock.seconds,
-                run.elapsed_s,
-                peak,
-                run.interrupted,
-            )
-            modules.append(module)
+        peak = run.peak(machine)
+        modules = [
+            _module(run, p, shared, m, results, peak) for m, p in enumerate(parts)
+        ]  # compile
     return modules[0] if isinstance(network, Graph) else modules
+
+
+@contextmanager
+def _session(n_trials: int | None, timeout: float | None, **options: Any) -> Iterator[Session]:
+    """A session whose own runner measures as in a network: weights come from memory."""
+    with ExitStack() as stack:
+        if options.get("runner") is None:
+            options["runner"] = LocalRunner(policy=TimingPolicy(fresh_constants=True))
+            stack.callback(options["runner"].close)
+        yield stack.enter_context(Session(n_trials, timeout, **options))
+
+
+def _module(
+    run: Session,
+    parts: Partition,
+    shared: "SharedTasks",
+    network: int,
+    results: Sequence[TuneResult],
+    peak: Peak | None,
+) -> ScheduledModule:
+    """The compiled network of that number, from the results of all tasks."""
+    own = shared.places[network]
+    weighted = [shared.tasks[k] for k in own]
+    tuned = raced_in_place(run, parts, weighted, [results[k] for k in own])
+    forms = [form_of(w, r.task) for w, r in zip(weighted, tuned, strict=True)]
+    module = ScheduledModule(parts, [compile_task(r) for r in tuned], forms)
+    module.report = NetworkReport(
+        tuple(tuned),
+        tuple(shared.weights[network][k] for k in own),
+        run.budget.clock.seconds,
+        run.budget.elapsed_s,
+        peak,
+        run.interrupted,
+    )
+    return module
 
 
 def _graphs(network: Graph | Sequence[Graph]) -> list[Graph]:
@@ -195,13 +212,20 @@ def _graphs(network: Graph | Sequence[Graph]) -> list[Graph]:
     return found
 
 
-def shared_tasks(
-    networks: Sequence[Sequence[WeightedTask]],
-) -> tuple[list[WeightedTask], list[list[int]], list[list[float]]]:
-    """The distinct tasks of several networks; the places of each network's own; its weights[m][n].
+class SharedTasks(NamedTuple):
+    """The distinct tasks of several networks, weighted by how often they occur in all of them.
 
-    A task's weight is how often it occurs in all of them.
+    `places[m]` are the numbers of network m's own tasks, `weights[m][k]` how often task k occurs
+    in network m.
     """
+
+    tasks: list[WeightedTask]
+    places: list[list[int]]
+    weights: list[list[float]]
+
+
+def shared_tasks(networks: Sequence[Sequence[WeightedTask]]) -> SharedTasks:
+    """Merge the tasks of several networks by their workload keys."""
     index: dict[str, int] = {}
     merged: list[WeightedTask] = []
     for w in (w for own in networks for w in own):
@@ -217,7 +241,7 @@ def shared_tasks(
     for own, at, row in zip(networks, places, weights, strict=True):
         for w, k in zip(own, at, strict=True):
             row[k] += w.weight
-    return merged, places, weights
+    return SharedTasks(merged, places, weights)
 
 
 def network_tasks(
@@ -228,8 +252,8 @@ def network_tasks(
     for t in tasks(parts):
         name = parts.subgraphs[t.subgraphs[0]].name
         kinds = "+".join(op.combiner or "map" for op in t.dag.computes)
-        others = tuple(SearchTask(dag, target, name, t.dag, form_rtol) for dag in t.others)
-        forms = others if form_rtol > 0 else ()
+        others = t.others if form_rtol > 0 else ()
+        forms = tuple(SearchTask(dag, target, name, t.dag, form_rtol) for dag in others)
         out.append(WeightedTask(SearchTask(t.dag, target, name), float(t.weight), kinds, forms))
     return out
 
@@ -248,8 +272,8 @@ def raced_in_place(
         for w, r in zip(weighted, results, strict=True)
     ]
     try:
-        with run.clock.phase("measuring"):
-            picks = fastest_in_place(parts, contenders, run.left_s)
+        with run.budget.clock.phase("measuring"):
+            picks = fastest_in_place(parts, contenders, run.budget.left_s)
     except KeyboardInterrupt:
         run.interrupted = True
         return results
@@ -257,7 +281,7 @@ def raced_in_place(
     for result, pick in zip(results, picks, strict=True):
         found.append(result.with_rival(pick - 1) if pick else result)
         if result.rivals and (best := found[-1].best) is not None:
-            run.choose((best.record, best.latency_s))
+            run.store.append_winner(best.record, best.latency_s)
     return found
 
 

@@ -1,9 +1,9 @@
-"""What a line of a tuning log may hold: its fields, their types and their limits.
+"""The fields of a line of a tuning log: names, types and limits.
 
-Flow: `records` checks every line that it reads, and every record that it writes, against `FIELDS`;
-what is read must make sense besides (`check_sense`). In: text, or the values of a record by field.
-Out: the values, or `Damaged`, whose message says what is wrong. Numbers are bounded, so that no
-later sum, index or date overflows; nesting is, so that nothing recurses without end.
+Flow: `records` checks every line that it reads, and every record that it writes, against `FIELDS`.
+The fields of a line that was read must also be consistent (`check_sense`). In: text, or the values
+of a record by field. Out: the values, or `Damaged` with the reason. Limits on numbers keep later
+sums, indices and dates from overflowing; the limit on nesting keeps recursion short.
 """
 
 import json
@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 FORMAT = 1
 OK = "OK"
 CHOSEN = "CHOSEN"
-# Those of `measure.result.Status`, and that of a line which tells what a run settled on.
+# The values of `measure.result.Status`, and CHOSEN: the line names the winner of a tuning run.
 STATUSES = (
     OK,
     "BUILD_ERROR",
@@ -24,21 +24,21 @@ STATUSES = (
     "WRONG_OUTPUT",
     CHOSEN,
 )
-LEAST_S, MOST_S = 1e-12, 1e9  # of a latency, and of what a measurement takes
-MOST_VALUE = 2**31  # of a hole
-MOST_COUNT = 2**31  # of rounds and trials that are written
-PLAUSIBLE_COUNT = 10**9  # of those that are read, so that the next ones have a place
-MOST_DEPTH = 16  # of steps
-LAST_DATE = 2.5e11  # seconds since 1970, in the year 9892: calendars end soon after
-SLACK = 1e-6  # by which a latency may lie outside of its times
+MIN_SECONDS, MAX_SECONDS = 1e-12, 1e9  # limits of a latency and of the time of a measurement
+MAX_VALUE = 2**31  # values of a hole lie below
+MAX_COUNT = 2**31  # numbers of rounds and trials that are written lie below
+PLAUSIBLE_COUNT = 10**9  # numbers that are read lie below, so that a resumed run can count on
+MAX_DEPTH = 16  # nesting of steps
+LAST_DATE = 2.5e11  # seconds since 1970, in the year 9892; Python's calendar ends in 9999
+SLACK = 1e-6  # relative distance that a latency may lie outside of its times
 
 
 class Damaged(Exception):
-    """Text or values that make no record; the message says why."""
+    """A text or values that form no record; the message gives the reason."""
 
 
 def load_object(line: str) -> dict[str, Any]:
-    """The JSON object of a line; Damaged where there is none, or a key stands in it twice."""
+    """The JSON object of a line; raises Damaged for other text or where a key occurs twice."""
     try:
         data = json.loads(line, parse_constant=_no_constant, object_pairs_hook=_once)
     except (ValueError, RecursionError) as error:
@@ -49,7 +49,7 @@ def load_object(line: str) -> dict[str, Any]:
 
 
 def check_fields(data: Mapping[str, Any]) -> None:
-    """Damaged unless every field has the type and lies within the limits that it is to have."""
+    """Raise Damaged where a field is missing, has a wrong type or exceeds its limits."""
     for name, (test, wanted) in FIELDS.items():
         if name not in data:
             raise Damaged(f"field {name!r} is missing")
@@ -58,10 +58,10 @@ def check_fields(data: Mapping[str, Any]) -> None:
 
 
 def check_sense(data: Mapping[str, Any]) -> None:
-    """Damaged where checked fields of a line contradict each other, or cannot be true."""
+    """Raise Damaged where fields that passed `check_fields` contradict each other."""
     for name in ("round", "trial"):
         if data[name] >= PLAUSIBLE_COUNT:
-            raise Damaged(f"field {name!r} is {data[name]}, which no run comes to")
+            raise Damaged(f"field {name!r} is {data[name]}, more than any run has")
     status, latency_s, times_s = data["status"], data["latency_s"], data["times_s"]
     if (latency_s is None) == (status in (OK, CHOSEN)):
         raise Damaged(f"status {status} does not go with a latency of {latency_s}")
@@ -72,7 +72,7 @@ def check_sense(data: Mapping[str, Any]) -> None:
 
 
 def shown(value: object) -> str:
-    """A value for a message, cut short."""
+    """A value for a message, at most 40 characters."""
     try:
         return str(value)[:40]
     except ValueError:  # an integer of thousands of digits
@@ -84,7 +84,7 @@ def _once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     if len(data) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"key {twice[:40]!r} stands in it twice")
+        raise ValueError(f"key {twice[:40]!r} occurs twice")
     return data
 
 
@@ -97,7 +97,7 @@ def is_int(value: object) -> bool:
 
 
 def _is_count(value: object) -> bool:
-    return type(value) is int and 0 <= value < MOST_COUNT
+    return type(value) is int and 0 <= value < MAX_COUNT
 
 
 def _is_seed(value: object) -> bool:
@@ -118,7 +118,7 @@ def _between(value: object, low: float, high: float) -> bool:
 
 
 def _is_spent(value: object) -> bool:
-    return _between(value, 0.0, MOST_S)
+    return _between(value, 0.0, MAX_SECONDS)
 
 
 def _is_date(value: object) -> bool:
@@ -138,10 +138,10 @@ def _is_json(value: object, depth: int = 0) -> bool:
         case float():
             return math.isfinite(value)
         case list() | tuple():
-            return depth < MOST_DEPTH and all(_is_json(v, depth + 1) for v in value)
+            return depth < MAX_DEPTH and all(_is_json(v, depth + 1) for v in value)
         case dict():
-            # json.dumps would turn other keys into text without a word.
-            return depth < MOST_DEPTH and all(
+            # json.dumps silently turns other keys into text.
+            return depth < MAX_DEPTH and all(
                 _is_text(k) and _is_json(v, depth + 1) for k, v in value.items()
             )
     return False
@@ -155,33 +155,34 @@ def _is_holes(value: object) -> bool:
     return isinstance(value, dict) and all(
         isinstance(k, str)
         and isinstance(v, list)
-        and all(type(x) is int and 0 <= x < MOST_VALUE for x in v)
+        and all(type(x) is int and 0 <= x < MAX_VALUE for x in v)
         for k, v in value.items()
     )
 
 
 def _is_times(value: object) -> bool:
-    return isinstance(value, list) and all(_between(t, LEAST_S, MOST_S) for t in value)
+    return isinstance(value, list) and all(_between(t, MIN_SECONDS, MAX_SECONDS) for t in value)
 
 
 def _is_latency(value: object) -> bool:
-    return value is None or _between(value, LEAST_S, MOST_S)
+    return value is None or _between(value, MIN_SECONDS, MAX_SECONDS)
 
 
-_COUNT = (_is_count, f"an integer from 0 to {MOST_COUNT - 1}")
-_SPENT = (_is_spent, f"a finite number from 0 to {MOST_S:.0e}")
+_COUNT = (_is_count, f"an integer from 0 to {MAX_COUNT - 1}")
+_SPENT = (_is_spent, f"a finite number from 0 to {MAX_SECONDS:.0e}")
 _TEXT = (_is_text, "text")
+_SECONDS = f"from {MIN_SECONDS} to {MAX_SECONDS:.0e}"
 FIELDS: Mapping[str, tuple[Callable[[object], bool], str]] = {
     "format": (lambda value: is_int(value) and value == FORMAT, f"{FORMAT}"),
     "target": _TEXT,
     "task": _TEXT,
     "task_name": _TEXT,
     "sketch": _TEXT,
-    "steps": (_is_steps, f"a list of finite numbers, text, lists and mappings, {MOST_DEPTH} deep"),
-    "holes": (_is_holes, f"a mapping from names to lists of integers from 0 to {MOST_VALUE - 1}"),
+    "steps": (_is_steps, f"a list of finite numbers, text, lists and mappings, {MAX_DEPTH} deep"),
+    "holes": (_is_holes, f"a mapping from names to lists of integers from 0 to {MAX_VALUE - 1}"),
     "status": (lambda value: value in STATUSES, f"one of {', '.join(STATUSES)}"),
-    "times_s": (_is_times, f"a list of numbers from {LEAST_S} to {MOST_S:.0e}"),
-    "latency_s": (_is_latency, f"null or a positive finite number, {LEAST_S} to {MOST_S:.0e}"),
+    "times_s": (_is_times, f"a list of numbers {_SECONDS}"),
+    "latency_s": (_is_latency, f"null or a positive finite number {_SECONDS}"),
     "error": _TEXT,
     "round": _COUNT,
     "trial": _COUNT,

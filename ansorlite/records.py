@@ -1,12 +1,12 @@
-"""The tuning log: one JSON object a line, one line a measurement, only ever appended to.
+"""The tuning log: one JSON object per line, one line per measurement; lines are only appended.
 
-Flow: `search.tune` appends a `Record` for every `MeasureResult`; the same file is the database,
-the point to resume from, the cost model's training set and the source of reports. In: `Record`
-values. Out: `LogContents` (the records in file order, and what could not be read). Times are in
-seconds. Reading a log never executes anything, and what is written is plain ASCII JSON: NaN and
-infinity never occur. Damage is reported by line number and costs only the line it is on. A line of
-status CHOSEN tells which program a tuning run settled on after racing its last contenders: single
-measurements of equals differ by luck.
+Flow: `search.tune` appends a `Record` for every `MeasureResult`. The file is the database, the
+state for resuming, the cost model's training set and the source of reports. In: `Record`s. Out:
+`LogContents`: the records in file order, and the problems of unreadable lines. Times are in
+seconds. Reading a log executes nothing. Lines are ASCII JSON without NaN and infinity. Damage is
+reported with its line number and costs only that line. A line of status CHOSEN names the winner of
+a tuning run after the race of its best candidates: single measurements of equally fast programs
+differ by chance.
 """
 
 import json
@@ -40,7 +40,7 @@ from ansorlite.units import format_latency
 if sys.platform != "win32":
     import fcntl
 
-MOST_STEPS = 4096  # of different sketches that are kept to be shared
+MAX_STEPS = 4096  # step sequences of different sketches that `_shared` keeps
 _STEPS: dict[str, tuple[Any, ...]] = {}
 
 
@@ -49,10 +49,11 @@ class Record:
     """One measured program.
 
     `target` is the target's fingerprint, `task` the workload key, `sketch` the sketch's name.
-    `steps` holds JSON values (nested lists become tuples); `holes` maps a hole's name to the
-    values chosen, never to an index into its table of options. `latency_s` is None unless the
-    program ran; `times_s` are the single repeats. `timestamp` is seconds since 1970.
-    `line` is no part of what is written.
+    `steps` holds JSON values (nested lists become tuples); `holes` maps a hole's name to its
+    values, never to an index into its table of options. `latency_s` is None unless the program ran;
+    `times_s` are the seconds per call of each repeat. `timestamp` is seconds since 1970. `line` is
+    the line number in a log that was read, from 1, and is not written. Example:
+    `[r.latency_s for r in read_log("gmm.jsonl").records if r.ok]`.
     """
 
     format: int = FORMAT
@@ -73,10 +74,10 @@ class Record:
     build_s: float = 0.0
     run_s: float = 0.0
     version: str = ""
-    line: int = field(default=0, compare=False)  # where it stands in a log that was read, from 1
+    line: int = field(default=0, compare=False)
 
     def __post_init__(self) -> None:
-        # Callers pass numpy scalars, enums and lists; what is kept equals what is read back.
+        # Callers pass numpy scalars, enums and lists; the fields become what a reader would get.
         put = object.__setattr__
         put(self, "steps", _shared(tuple(_frozen(step) for step in self.steps)))
         holes = {k: [operator.index(v) for v in vs] for k, vs in self.holes.items()}
@@ -105,21 +106,21 @@ class Record:
 
     @property
     def ok(self) -> bool:
-        """True if the program ran and its output was right."""
+        """Did the program run with right outputs?"""
         return self.status == OK and self.latency_s is not None
 
     @property
     def lowest_s(self) -> float:
-        """The lowest of the repeats, infinity where there is none: what programs are ranked by.
+        """The lowest time of the repeats, by which programs are ranked; infinity without one.
 
-        Disturbances only ever make a run slower; two measurements of a program agree best on it.
+        Disturbances only make a run slower, so the lowest times of two measurements agree best.
         """
         if not self.ok or self.latency_s is None:
             return math.inf
         return min(self.times_s, default=self.latency_s)
 
     def to_json(self) -> str:
-        """One line without its newline. Raises LogError where a value has no place in JSON."""
+        """The line of the record, without newline; raises LogError for a value out of limits."""
         data = {name: getattr(self, name) for name in FIELDS}
         try:
             check_fields(data)
@@ -131,9 +132,9 @@ class Record:
 
     @staticmethod
     def from_json(line: str) -> "Record":
-        """Parse one line; keys that are not fields are ignored.
+        """The record of one line; unknown keys are ignored.
 
-        Raises LogError that names the field that is missing or wrong.
+        Raises LogError with the name of a missing or wrong field.
         """
         try:
             return _record_of(load_object(line))
@@ -156,8 +157,8 @@ def _frozen(value: Any) -> Any:
 
 
 def _shared(steps: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The first of equal steps: the programs of a sketch, thousands in a log, all have the same."""
-    if len(_STEPS) > MOST_STEPS:
+    """One tuple for equal steps: thousands of records in a log have the steps of one sketch."""
+    if len(_STEPS) > MAX_STEPS:
         _STEPS.clear()
     return _STEPS.setdefault(repr(steps), steps)
 
@@ -168,7 +169,7 @@ def _interned(text: Any) -> Any:
 
 @dataclass(frozen=True)
 class LogProblem:
-    """A line that was skipped; `line` counts from 1."""
+    """A line that was left out, and the reason; `line` counts from 1."""
 
     line: int
     what: str
@@ -179,10 +180,10 @@ class LogProblem:
 
 @dataclass(frozen=True)
 class LogContents:
-    """What a log holds: the records in file order, and one problem for each line skipped.
+    """The contents of a log: records in file order, and a problem for each line left out.
 
-    `choices` are copies of records that tuning runs settled on, with the seconds of that race and
-    the time of the choice.
+    `choices` are the CHOSEN lines: copies of the records of winners, with the latency of the race
+    and the time of the choice.
     """
 
     records: tuple[Record, ...]
@@ -197,7 +198,7 @@ class LogContents:
 
     @property
     def damage(self) -> str:
-        """What was skipped, in one line; empty if nothing was."""
+        """A one-line summary of the problems; empty without problems."""
         first = next(iter(self.problems), None)
         if first is None or len(self.problems) == 1:
             return "" if first is None else f"a damaged line is left out: {first}"
@@ -207,9 +208,9 @@ class LogContents:
 def read_log(path: str | os.PathLike[str]) -> LogContents:
     """Read a log, also while a tuner appends to it.
 
-    Takes no lock and writes nothing. A damaged line (a torn last one, too) becomes a `LogProblem`;
-    all others are kept. Raises LogError if the file cannot be read, is no tuning log, or was
-    written in another format.
+    Takes no lock and writes nothing. A damaged line, also an incomplete last line, becomes a
+    `LogProblem`. Raises LogError if the file cannot be read, is no tuning log, or has another
+    format. Example: `records = read_log("gmm.jsonl").records`.
     """
     path = _expanded(path)
     try:
@@ -226,7 +227,7 @@ def read_log(path: str | os.PathLike[str]) -> LogContents:
 def _parse(data: bytes, path: Path) -> LogContents:
     records: list[Record] = []
     problems: list[LogProblem] = []
-    others: list[_OtherFormat] = []
+    other_formats: list[_OtherFormat] = []
     lines = data.split(b"\n")
     for number, raw in enumerate(lines, start=1):
         if not raw.strip():
@@ -234,15 +235,15 @@ def _parse(data: bytes, path: Path) -> LogContents:
         try:
             records.append(_parse_line(raw, number))
         except Damaged as damage:
-            # Every complete line ends in a newline, so text after the last one was cut off.
+            # Every complete line ends in a newline: text after the last newline was cut off.
             torn = "torn last line, " if number == len(lines) else ""
             problems.append(LogProblem(number, f"{torn}{damage}"))
             if isinstance(damage, _OtherFormat):
-                others.append(damage)
-    # A few lines among many are damage, as all others are.
-    if len(others) > 0 and len(others) >= len(records):
+                other_formats.append(damage)
+    # Only where there are as many as records: a few lines of another format are damage.
+    if len(other_formats) > 0 and len(other_formats) >= len(records):
         raise LogError(
-            f"{path} {others[0]}, this version reads format {FORMAT}: "
+            f"{path} {other_formats[0]}, this version reads format {FORMAT}: "
             "start a new log, or use the version of ansorlite that wrote this one"
         )
     if problems and not records and not _begins_like_a_log(data):
@@ -255,7 +256,7 @@ def _parse(data: bytes, path: Path) -> LogContents:
 
 
 class _OtherFormat(Damaged):
-    """A line that claims another format; the message says where and which."""
+    """A line with another format number; the message gives the line and the format."""
 
 
 def _parse_line(raw: bytes, number: int) -> Record:
@@ -277,18 +278,20 @@ def _begins_like_a_log(data: bytes) -> bool:
 
 
 class RecordLog:
-    """A log open for appending, held against every other tuner until `close`.
+    """A log that is open for appending, and locked against other tuners until `close`.
 
-    Opening creates the file if need be, takes the lock, and reads what is there: `contents` is
-    what to resume from. Raises LogError if the file is locked, is no tuning log, has another
-    format, or cannot be written.
+    Opening creates a missing file, takes the lock and reads the records, from which a run resumes
+    (`contents`). Raises LogError if the file is locked, is no tuning log, has another format, or
+    cannot be written. Example::
 
-    A record is one write() of one line to a descriptor in append mode, followed by fsync: 0.2 ms
-    on a virtual disk with ext4, against 100 ms and more for a measurement, so a power cut costs
-    nothing that was measured. `fsync=False` is for bulk copies; a killed process loses nothing
-    either way.
-    The lock is flock() on the log itself: it leaves no file behind and dies with the process. On
-    Windows there is no flock and nothing is locked.
+        with RecordLog("gmm.jsonl") as log:
+            log.append(record)
+
+    A record is one write() of one line in append mode, followed by fsync: 0.2 ms on a virtual disk
+    with ext4, against 100 ms or more for a measurement. So a power cut loses no measurement.
+    `fsync=False` is for bulk copies; then a power cut may lose lines, a killed process does not.
+    The lock is flock() on the log: it leaves no file behind and ends with the process. Windows has
+    no flock, so nothing is locked there.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, fsync: bool = True) -> None:
@@ -320,10 +323,10 @@ class RecordLog:
             ) from error
 
     def append(self, record: Record) -> None:
-        """Write one line. Raises LogError if the record has no JSON form or the disk refuses."""
+        """Write one line; raises LogError for values out of limits, or if writing fails."""
         if self._fd is None:
             raise LogError(f"the tuning log {self.path} is closed: open it again to append")
-        # A line that was cut off stays alone on its line, so this record is whole.
+        # Ends an incomplete last line first, so that the new record has a line to itself.
         line = ("\n" if self._torn else "") + record.to_json() + "\n"
         data = line.encode("ascii")
         try:
@@ -344,7 +347,7 @@ class RecordLog:
             )
 
     def close(self) -> None:
-        """Give the lock back; a second call does nothing."""
+        """Release the lock; a second call does nothing."""
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
@@ -382,18 +385,18 @@ def _open_for_append(path: Path) -> int:
 
 
 def for_task(records: Iterable[Record], task: str, target: str | None = None) -> tuple[Record, ...]:
-    """The records of one workload key, in order; of every target if `target` is None."""
+    """The records of one workload key in order; of all targets if `target` is None."""
     return tuple(r for r in records if r.task == task and target in (None, r.target))
 
 
 def best(records: Iterable[Record], task: str, target: str) -> Record | None:
-    """The fastest valid record of a task on a target; the earlier of two equals; None if none."""
+    """The fastest valid record of a task on a target, the first of equals; None without one."""
     valid = [r for r in for_task(records, task, target) if r.ok]
     return min(valid, key=_latency, default=None)
 
 
 def choice(record: Record, latency_s: float) -> Record:
-    """The line that tells that a run settled on `record`, which took `latency_s` in the race."""
+    """The CHOSEN line for the winner `record` of a run, with its `latency_s` in the race."""
     return replace(record, status=CHOSEN, latency_s=latency_s, timestamp=time.time())
 
 
@@ -403,10 +406,10 @@ def chosen(
     target: str,
     fits: Callable[[Record], bool] = lambda record: True,
 ) -> Record | None:
-    """The record that the last run settled on for any of these tasks; None if there is none.
+    """The winner of the last run of any of these tasks on a target; None without one.
 
-    What is last is told by the order of the log, not by clocks. A choice is out of date when a
-    program measured after it is faster. Records that do not fit, of either kind, do not count.
+    The order of lines decides about the last run, not time stamps. A choice is out of date when a
+    program measured later is faster. Records and choices for which `fits` is false are ignored.
     """
     keys = set(tasks)
     own = [c for c in contents.choices if c.task in keys and c.target == target]
@@ -423,8 +426,8 @@ def chosen(
 def distill(records: Iterable[Record], keep: int = 1) -> tuple[Record, ...]:
     """The `keep` fastest valid records of each (task, target), fastest first.
 
-    Groups stand in the order in which they first occur. Programs that were measured several
-    times (same sketch, steps and holes) count once, with their fastest record.
+    Groups are in the order of their first record. A program that was measured several times (same
+    sketch, steps and holes) counts once, with its fastest record.
     """
     groups: dict[tuple[str, str], dict[str, Record]] = {}
     for record in records:

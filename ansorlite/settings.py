@@ -1,9 +1,10 @@
-"""Every environment variable that ansorlite reads, declared in one place.
+"""The environment variables of ansorlite, declared in one place.
 
-Goes in: `os.environ`, read once, at the first call of `settings()`. Comes out: a frozen `Settings`.
-A value that makes no sense raises a `UsageError` naming the variable, the value and what is
-allowed; an unknown variable with our prefix is a warning, because it is most likely a typo.
-Nothing else in the package reads the environment for its own options.
+In: `os.environ`, read once, at the first call of `settings()`. Out: a frozen `Settings`. A value
+that is not allowed raises a `UsageError` with the variable, the value and the allowed values. An
+unknown variable with the prefix ANSORLITE_ gives a warning, because it is probably a typing error.
+No other module reads variables with this prefix. Example: `ANSORLITE_DEBUG=1 ansorlite tune
+resnet18` prints a line per round.
 """
 
 import difflib
@@ -23,20 +24,21 @@ VARIABLES: tuple[tuple[str, str], ...] = (
     ("ANSORLITE_DEBUG", "0..5: 1 rounds, 2 candidates, 3 steps, 4 loop IR, 5 LLVM and assembly"),
     ("ANSORLITE_DUMP", "directory that receives numbered files, one per stage"),
     ("ANSORLITE_VERIFY", "0 or 1: verify every level between the stages"),
-    ("ANSORLITE_NUM_THREADS", "threads of a kernel; default: the processors we may use"),
-    ("ANSORLITE_BUILD_WORKERS", "processes that compile; default: the processors we may use"),
-    ("ANSORLITE_MAX_BYTES", "limit of a network's values; default: half of the memory we may use"),
+    ("ANSORLITE_NUM_THREADS", "threads of a kernel; default: the usable processors"),
+    ("ANSORLITE_BUILD_WORKERS", "processes that compile; default: the usable processors"),
+    ("ANSORLITE_MAX_BYTES", "limit of a network's values; default: half of the usable memory"),
 )
 MAX_THREADS = 4096
 MAX_BYTES = 1 << 60
-MOST_DIGITS = 30  # of a number: Python refuses to read thousands
+MAX_DIGITS = 30  # of a number; int() refuses texts of thousands of digits
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The values of `VARIABLES`; None where the default is found out elsewhere.
+    """The values of `VARIABLES`; None where the module that uses the value finds the default.
 
-    `cache_dir` is None where there is no home directory either: then nothing is kept.
+    `cache_dir` is None where no home directory is known: then nothing is cached. Example:
+    `settings().verify`.
     """
 
     cache_dir: Path | None
@@ -50,15 +52,15 @@ class Settings:
 
 @cache
 def settings() -> Settings:
-    """The settings of this process (`settings.cache_clear()` reads them anew).
+    """The settings of this process; after `settings.cache_clear()` they are read again.
 
-    Raises UsageError if a variable has a value that makes no sense.
+    Raises UsageError if a variable has a value that is not allowed.
     """
     return read_settings(environ)
 
 
 def read_settings(env: Mapping[str, str]) -> Settings:
-    """Settings from `env`; an empty value counts as unset."""
+    """The settings in `env`; an empty value counts as unset. Raises UsageError as `settings`."""
     known = [name for name, _ in VARIABLES]
     for name in sorted(env):
         if name.startswith(PREFIX) and name not in known:
@@ -85,8 +87,8 @@ def _integer(env: Mapping[str, str], name: str, low: int, high: int) -> int | No
     text = _text(env, name)
     if not text:
         return None
-    # isdecimal keeps out "1_000", "+3" and "1e3", which int() or a shell would read differently
-    digits = text.isascii() and text.isdecimal() and len(text) <= MOST_DIGITS
+    # isdecimal rejects "1_000", "+3" and "1e3", which int() and a shell read differently
+    digits = text.isascii() and text.isdecimal() and len(text) <= MAX_DIGITS
     if not (digits and low <= int(text) <= high):
         raise UsageError(
             f"{PREFIX}{name}={text[:40]!r} is not a whole number from {low} to {high}: correct it"
@@ -110,24 +112,24 @@ def _directory(name: str, text: str) -> Path:
     path = _expanded(text)
     if path is None:
         raise UsageError(f"{PREFIX}{name}={text!r}: no home directory is known, name a full path")
-    # a folder that may not be searched exists, too
+    # lexists: a folder without search permission exists as well
     if os.path.lexists(path) and not path.is_dir():
         raise UsageError(f"{PREFIX}{name}={text!r} is a file: name a directory")
     return path
 
 
 def cache_dir(env: Mapping[str, str]) -> Path | None:
-    """The folder for what is kept of the machine; None where no home directory is known."""
+    """The folder for cached figures of the machine; None where no home directory is known."""
     if text := _text(env, "CACHE_DIR"):
         return _directory("CACHE_DIR", text)
-    # XDG base directory specification: a relative XDG_CACHE_HOME is to be ignored
+    # XDG base directory specification: ignore a relative XDG_CACHE_HOME
     base = Path(env.get("XDG_CACHE_HOME") or "~/.cache")
     found = base if base.is_absolute() else _expanded("~/.cache")
     return None if found is None else found / "ansorlite"
 
 
 def _expanded(text: str) -> Path | None:
-    """The path; None where it needs a home directory, and neither HOME nor passwd has one."""
+    """The path with "~" expanded; None where that fails, because no home directory is known."""
     try:
         path = Path(text).expanduser()
     except RuntimeError:

@@ -1,9 +1,9 @@
-"""The machine that code is searched and generated for.
+"""The machine for which the search finds and generates code.
 
-In: nothing (the host is detected), a preset name, or fields given by hand. Out: a frozen `Target`
-that the search space (register and cache limits), the cost model and code generation read. Sizes
-are bytes: l1 and l2 of one core, l3 of one cache that several cores share (0 where there is none).
-Nothing here needs the host to be the target: `Target.cross` describes other machines.
+In: nothing (the host is detected), the name of a preset, or single fields. Out: a frozen `Target`,
+which the search space (register and cache limits), the cost model and code generation read. Sizes
+are in bytes: l1 and l2 per core, l3 of one cache that several cores share (0 without one). The
+target may be another machine than the host: see `Target.cross`.
 """
 
 import hashlib
@@ -31,12 +31,16 @@ def _from_host(name: str) -> Any:
 
 @dataclass(frozen=True)
 class Target:
-    """One CPU model with a number of cores; every field left out is the detected host's.
+    """One CPU model with a number of cores; omitted fields have the values of the host.
 
-    `triple`, `cpu` and `features` are LLVM's words ("x86_64-unknown-linux-gnu", "znver3",
-    "+avx2,-avx512f"). `vector_bytes` is the width of one vector register and `vector_registers`
-    how many there are (AVX2: 32 B, 16; AVX-512: 64 B, 32; NEON: 16 B, 32). `cores` is how many
-    threads kernels use. Fields do not follow each other: for another CPU start from `cross`.
+    `triple`, `cpu` and `features` are LLVM's names ("x86_64-unknown-linux-gnu", "znver3",
+    "+avx2,-avx512f"). `vector_bytes` is the width of a vector register, `vector_registers` their
+    number (AVX2: 32 B, 16; AVX-512: 64 B, 32; NEON: 16 B, 32). `cores` is the number of threads of
+    a kernel. Fields are independent of each other: for another CPU start from `cross`. Raises
+    UsageError for a value that is not allowed.
+
+    Examples: `Target.detect()`, `Target(cores=1)` (the host with one core),
+    `Target.cross("aarch64-neon", cores=4)`.
     """
 
     triple: str = _from_host("triple")
@@ -57,20 +61,22 @@ class Target:
                 raise UsageError(f"Target.{name} is {value!r}: it must be a positive integer")
         sizes = (self.l2_bytes, self.l3_bytes)
         if not all(isinstance(n, int) and n >= 0 for n in sizes):
-            raise UsageError(f"Target l2_bytes={self.l2_bytes}, l3_bytes={self.l3_bytes}: not < 0")
+            raise UsageError(
+                f"Target.l2_bytes is {self.l2_bytes}, l3_bytes {self.l3_bytes}: give at least 0"
+            )
         if self.vector_bytes & (self.vector_bytes - 1):
             raise UsageError(f"Target.vector_bytes is {self.vector_bytes}: not a power of two")
 
     @staticmethod
     def detect() -> "Target":
-        """The host: LLVM's triple, CPU and features; cores this process may run on; caches."""
+        """The host: LLVM's triple, CPU and features, the usable cores, the caches."""
         return Target()
 
     @staticmethod
     def cross(name: str, cores: int = 1) -> "Target":
-        """A target by preset name, independent of the host; the names are `PRESETS`' keys.
+        """The target of a preset (a key of `PRESETS`), independent of the host.
 
-        Raises UsageError for an unknown name.
+        Raises UsageError for an unknown name. Example: `Target.cross("x86-avx512", cores=8)`.
         """
         if name not in PRESETS:
             raise UsageError(f"no target preset {name!r}: choose one of {', '.join(PRESETS)}")
@@ -78,37 +84,38 @@ class Target:
 
     @staticmethod
     def host_as(name: str) -> "Target":
-        """The host's cores and caches with the instructions of a preset, which it must have."""
+        """The host with the instructions of a preset; the host must support these instructions."""
         host = Target.detect()
         kept = {k: getattr(host, k) for k in ("l1_bytes", "l2_bytes", "l3_bytes", "cache_line")}
         return replace(Target.cross(name, host.cores), **kept)
 
     @property
     def arch(self) -> str:
-        """First part of the triple, with one name for each architecture: "x86_64", "aarch64"."""
+        """The architecture from the triple, with one name for each: "x86_64", "aarch64"."""
         arch = self.triple.split("-")[0]
         return {"arm64": "aarch64", "amd64": "x86_64"}.get(arch, arch)
 
     @property
     def fingerprint(self) -> str:
-        """Short text that differs where any field does: "znver3-2c-1f0a9c3d"."""
+        """A short text that depends on all fields, for example "znver3-2c-1f0a9c3d"."""
         return f"{self.cpu}-{self.cores}c-{_short_hash(repr(self))}"
 
     @property
     def has_masks(self) -> bool:
-        """Can a load leave lanes of a vector out at no cost (AVX and later)?"""
+        """Has the target masked vector loads without extra cost (AVX and later)?"""
         return self.arch == "x86_64" and self.vector_bytes >= 32
 
     def lanes(self, dtype: str) -> int:
-        """Elements of `dtype` in one vector register, at least 1; a bool takes one byte."""
+        """Elements of `dtype` in one vector register, at least 1; a bool has one byte."""
         return max(1, self.vector_bytes // np.dtype(dtype).itemsize)
 
     def to_json(self) -> dict[str, Any]:
+        """The fields by name, as JSON values."""
         return asdict(self)
 
     @staticmethod
     def from_json(data: dict[str, Any]) -> "Target":
-        """Inverse of `to_json`; raises UsageError where a field is missing or unknown."""
+        """The inverse of `to_json`; raises UsageError for a missing or unknown field."""
         names = {f.name for f in fields(Target)}
         if names != data.keys():
             odd = ", ".join(sorted(names ^ data.keys()))
@@ -126,7 +133,7 @@ class Target:
         )
 
 
-# A plain CPU of each kind, with the caches of a usual server core.
+# One common CPU per instruction set, with the caches of a typical server core.
 PRESETS: dict[str, dict[str, Any]] = {
     "x86-avx2": {
         "triple": "x86_64-unknown-linux-gnu",
@@ -185,7 +192,7 @@ def _detected() -> dict[str, Any]:
 
 
 def _vector_unit(arch: str, enabled: dict[str, bool]) -> tuple[int, int]:
-    """(bytes, registers) of the widest vectors; SVE counts as NEON, whose width is fixed."""
+    """(bytes of a vector register, number of registers); SVE counts as NEON of 16 bytes."""
     if arch in ("x86_64", "amd64", "i386", "i686"):
         if enabled.get("avx512f") and enabled.get("avx512vl"):
             return 64, 32
@@ -194,7 +201,7 @@ def _vector_unit(arch: str, enabled: dict[str, bool]) -> tuple[int, int]:
 
 
 def _available_cores() -> int:
-    """Processors that this process may run on, no more than its containers have time for."""
+    """Number of processors in this process's affinity, limited by CPU quotas of its containers."""
     count = os.cpu_count() or 1
     if hasattr(os, "sched_getaffinity"):
         count = len(os.sched_getaffinity(0))
@@ -203,11 +210,11 @@ def _available_cores() -> int:
 
 
 def _cpu_quota(own: Path = OWN_CGROUPS, root: Path = CGROUPS) -> float | None:
-    """Processors that the control groups of this process leave it, None without a limit.
+    """CPU quota of this process's control groups in processors, None without a limit.
 
-    Threads beyond a quota do not run more: the whole process waits for the next period. Each group
-    is limited by its own quota and those above it; in a container the path may be that of the
-    machine, while the container's own group lies at the root.
+    With more threads than the quota, the whole process pauses until the next period. The quotas of
+    a group and of all groups above it hold. In a container, the path may be the path on the host,
+    while the container's own group lies at the root: all folders on the way are read.
     """
     try:
         lines = own.read_text(encoding="utf-8", errors="replace").splitlines()
@@ -231,12 +238,15 @@ def _cpu_quota(own: Path = OWN_CGROUPS, root: Path = CGROUPS) -> float | None:
 
 
 def _quota_v2(folder: Path) -> float | None:
-    """cpu.max holds microseconds in a period, or "max", and the period."""
+    """Quota of a version 2 group: cpu.max holds microseconds per period, or "max", and the period.
+
+    None where the file is absent or there is no limit.
+    """
     return _quota(_words(folder / "cpu.max"))
 
 
 def _quota_v1(folder: Path) -> float | None:
-    """-1 for no limit."""
+    """Quota of a version 1 group; its file holds -1 for no limit."""
     return _quota(_words(folder / "cpu.cfs_quota_us") + _words(folder / "cpu.cfs_period_us"))
 
 
@@ -256,9 +266,9 @@ def _words(file: Path) -> list[str]:
 
 
 def _caches(root: Path = SYSFS_CPU) -> dict[int, int]:
-    """Bytes of the data cache of each level, of the first core this process may run on.
+    """Level -> bytes of the data cache, for the first core of this process's affinity.
 
-    Containers may hide the files and macOS has none: levels that are unknown are left out.
+    Unknown levels are left out: containers may hide the files. macOS has other sources.
     """
     if platform.system() == "Darwin":
         return _darwin_caches()
@@ -278,13 +288,13 @@ def _caches(root: Path = SYSFS_CPU) -> dict[int, int]:
 
 
 def _size_bytes(text: str) -> int:
-    """Bytes of a size as sysfs writes it: "32K", "8M", "512"."""
+    """The bytes of a size in sysfs's form: "32K", "8M", "512"."""
     unit = {"K": KIB, "M": MIB, "G": 1024 * MIB}.get(text[-1:].upper())
     return int(text[:-1]) * unit if unit else int(text)
 
 
 def _darwin_caches() -> dict[int, int]:
-    """Cache sizes of the fast cores (perflevel0), or of any core on Intel."""
+    """Level -> bytes on macOS: of the fast cores (perflevel0), on Intel of all cores."""
     found: dict[int, int] = {}
     names = {1: "l1dcachesize", 2: "l2cachesize", 3: "l3cachesize"}
     for level, name in names.items():

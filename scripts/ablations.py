@@ -1,4 +1,4 @@
-"""What each part of the search is worth (some 25 s a run of 200 trials; all of them: 1 h 45 min).
+"""What each part of the search is worth (some 25 s a run of 200 trials; all of them: 2 hours).
 
 Shows what each part of the default search gains in the area under the best-so-far curve. Runs what
 is missing in results/ablations.jsonl, so it can be stopped and continued, then races what
@@ -7,9 +7,8 @@ shows sample efficiency. With `--avx2` programs have 16 registers of 32 bytes, a
 estimate the constants of such a CPU: what parts are worth where it does not fit the machine
 (results/ablations_avx2.jsonl). With `--synthetic` latencies are those of machines that do not
 exist, whose constants the estimate does not know (results/ablations_synthetic.jsonl): no noise, and
-some 3 s a run. Policies called "former" are those of the search before parts that gained nothing
-were left out; they run where they are named. Runs of other machines count for nothing: give each
-a folder.
+some 3 s a run. Recorded runs of policies that are left out by now are shown, too. Runs of other
+machines count for nothing: give each a folder.
 Usage: python scripts/ablations.py [--policies full random ...] [--cases C2D:2 ...] [--seeds 3]
        [--trials 200] [--table] [--race-seconds 15] [--races 3] [--no-race] [--avx2]
        [--synthetic] [--results DIR]
@@ -17,21 +16,22 @@ Usage: python scripts/ablations.py [--policies full random ...] [--cases C2D:2 .
 
 import argparse
 import sys
+from itertools import product
 from pathlib import Path
 
-from ansorlite.bench import ablations, synthetic
-from ansorlite.bench.programs import RACES, race_all
-from ansorlite.bench.runs import Run, append_run, draw, read_runs
 from ansorlite.target import Target
-
-RESULTS = Path(__file__).parents[1] / "results"
+from bench import ablations, synthetic
+from bench.experiment import RESULTS, exit_status
+from bench.programs import RACES, race_all
+from bench.runs import RacedRun, draw, experiment_of_runs
+from bench.suite import CASES
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    now = [p for p in ablations.POLICIES if not p.startswith("former")]
-    parser.add_argument("--policies", nargs="+", choices=tuple(ablations.POLICIES), default=now)
-    parser.add_argument("--cases", nargs="+", default=list(ablations.CASES))
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    every = list(ablations.POLICIES)
+    parser.add_argument("--policies", nargs="+", choices=every, default=every)
+    parser.add_argument("--cases", nargs="+", default=list(CASES))
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--trials", type=int, default=200)
     parser.add_argument("--table", action="store_true", help="run nothing: only show what is there")
@@ -44,31 +44,26 @@ def main() -> int:
     args = parser.parse_args()
     target = Target.host_as("x86-avx2") if args.avx2 else Target.detect()
     kind = "_synthetic" if args.synthetic else "_avx2" if args.avx2 else ""
-    path = args.results / f"ablations{kind}.jsonl"
+    experiment = experiment_of_runs(args.results / f"ablations{kind}.jsonl")
     machine = synthetic.machine_name(target) if args.synthetic else target.fingerprint
 
-    def own() -> list[Run]:
-        return [r for r in read_runs(path) if r.target == machine]
+    def done(run: RacedRun) -> bool:
+        return run.target == machine and run.budget >= args.trials
 
-    todo = ablations.missing(own(), args.policies, args.cases, args.seeds, args.trials)
-    for policy, case, seed in [] if args.table else todo:
+    def once(key: tuple[str, str, int]) -> RacedRun:
         search = synthetic.run if args.synthetic else ablations.run
-        done = search(policy, case, seed, args.trials, target)
-        append_run(path, done)
-        print(
-            f"{policy:14} {case:7} seed {seed}: {done.best()[-1] * 1e3:.3f} ms in "
-            f"{done.wall_s:.0f} s",
-            flush=True,
-        )
-    runs, raced = own(), None
+        return search(*key, args.trials, target)
+
+    if not args.table:
+        seeds = product(range(args.seeds), args.cases, args.policies)
+        experiment.run([(policy, case, seed) for seed, case, policy in seeds], once, done)
+    runs, raced = [r for r in experiment.rows() if r.target == machine], None
     if not (args.no_race or args.synthetic):
         raced = race_all(runs, ablations.space_of, args.race_seconds, target, args.races)
-    text = ablations.table(runs, raced)
-    path.with_suffix(".txt").write_text(text)
-    print(text, end="")
-    draw([r for r in runs if r.policy in ablations.POLICIES], path)
+    experiment.finish(ablations.table(runs, raced))
+    draw(experiment, runs)
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(exit_status(main))

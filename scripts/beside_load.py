@@ -7,75 +7,53 @@ Usage: python scripts/beside_load.py [--network mobilenet_v2] [--log FILE] [--ti
 """
 
 import argparse
-import json
 import subprocess
 import sys
 import tempfile
 import time
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-OUTPUT = Path(__file__).parents[1] / "results" / "beside_load.jsonl"
-CONTENDERS = ("compiled", "saved", "onnxruntime")
+import ansorlite as al
+from ansorlite.target import Target
+from bench.contest import Contender, Spec
+from bench.experiment import RESULTS, Experiment, Row, exit_status
+from bench.onnx_export import export_onnx
+
 LOADS = (0, 1, 2, 4)
 BUSY = [sys.executable, "-c", "while True: pass"]
+WARM_UP_S = 0.5
 
 
-def prepared(kind: str, folder: Path, name: str, log: str) -> Any:
-    """A call of the network on random data."""
-    if kind == "saved":
-        from ansorlite.deployed import load_module
-
-        net = load_module(folder / "net")
-        shapes = [(v["shape"], v["dtype"]) for v in net.metadata["inputs"]]
-    elif kind == "compiled":
-        import ansorlite as al
-
-        net = al.auto_schedule(al.network(name), n_trials=0, log=log, progress=False)
-        types = net.partition.graph.types
-        shapes = [(types[v].shape, types[v].dtype) for v in net.graph_inputs]
-    else:
-        from ansorlite.bench.peer_onnxruntime_network import prepare
-        from ansorlite.target import Target
-
-        call, _ = prepare({"model": str(folder / "net.onnx"), "threads": Target.detect().cores})
-        return call
-    rng = np.random.default_rng(0)
-    inputs = [rng.standard_normal(s).astype(d) for s, d in shapes]
-    return lambda: net(*inputs)
-
-
-def child(kind: str, folder: Path, name: str, log: str) -> None:
-    """Says when it is ready; then a line with the latencies of as many seconds as it is told."""
-    call = prepared(kind, folder, name, log)
-    for _ in range(20):
-        call()
-    print(flush=True)
-    for line in sys.stdin:
-        times, end = [], time.perf_counter() + float(line)
-        while (began := time.perf_counter()) < end:
-            call()
-            times.append(time.perf_counter() - began)
-        print(json.dumps(times), flush=True)
-
-
-def make(folder: Path, name: str, log: str, timeout: float) -> None:
-    import onnx
-
-    import ansorlite as al
-    from ansorlite.graph.onnx_export import export_onnx
-
-    net = al.network(name)
+def contenders(folder: Path, name: str, log: str, timeout: float) -> dict[str, Spec]:
+    """Tune and save the network: what the processes are to run."""
+    net, model = al.network(name), str(folder / "net.onnx")
     al.auto_schedule(net, timeout=timeout, log=log).save(folder / "net")
-    onnx.save(export_onnx(net), folder / "net.onnx")
+    Path(model).write_bytes(export_onnx(net).SerializeToString())
+    return {
+        "compiled": Spec("ours", {"model": model, "log": log}),
+        "saved": Spec("ours", {"folder": str(folder / "net")}),
+        "onnxruntime": Spec("onnxruntime", {"model": model, "threads": Target.detect().cores}),
+    }
+
+
+def latencies(running: list[Contender], load: int, turns: int, turn_s: float) -> list[list[float]]:
+    """Seconds of every call of each contender, in turn, beside `load` busy processes."""
+    times: list[list[float]] = [[] for _ in running]
+    busy = [subprocess.Popen(BUSY) for _ in range(load)]
+    try:
+        for _ in range(turns):
+            for contender, own in zip(running, times, strict=True):
+                own += contender.calls(turn_s)
+    finally:
+        for process in busy:
+            process.kill()
+    return times
 
 
 def main() -> int:
-    if sys.argv[1:2] == ["child"]:
-        child(sys.argv[2], Path(sys.argv[3]), sys.argv[4], sys.argv[5])
-        return 0
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--network", default="mobilenet_v2")
     parser.add_argument("--log", help="of an earlier tuning")
@@ -83,53 +61,32 @@ def main() -> int:
     parser.add_argument("--turns", type=int, default=4)
     parser.add_argument("--turn-s", type=float, default=4)
     args = parser.parse_args()
-    rows = []
-    with tempfile.TemporaryDirectory() as made:
-        folder = Path(made)
-        log = args.log or str(folder / "log.jsonl")
-        make(folder, args.network, log, args.timeout)
-        own = [sys.executable, __file__, "child"]
-        running = {
-            kind: subprocess.Popen(
-                [*own, kind, made, args.network, log],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-            for kind in CONTENDERS
-        }
-        for process in running.values():
-            process.stdout.readline()
+    experiment = Experiment[Row](
+        RESULTS / "beside_load.jsonl",
+        key=lambda r: (r["network"], r["busy"], r["contender"]),
+        line=lambda r: (
+            f"{r['busy']:4}  {r['contender']:12} {r['median_ms']:8.2f} {r['mean_ms']:8.2f}"
+            f" {r['p99_ms']:8.2f}"
+        ),
+        head=f"{'busy':>4}  {'contender':12} {'median':>8} {'mean':>8} {'99th':>8}  ms",
+    )
+    print(experiment.head)
+    with tempfile.TemporaryDirectory() as made, ExitStack() as stack:
+        log = args.log or str(Path(made) / "log.jsonl")
+        specs = contenders(Path(made), args.network, log, args.timeout)
+        running = [stack.enter_context(Contender(n, spec)) for n, spec in specs.items()]
+        for contender in running:
+            contender.calls(WARM_UP_S)
         for load in LOADS:
-            times: dict[str, list[float]] = {kind: [] for kind in CONTENDERS}
-            busy = [subprocess.Popen(BUSY) for _ in range(load)]
-            try:
-                for _ in range(args.turns):
-                    for kind, process in running.items():
-                        process.stdin.write(f"{args.turn_s}\n")
-                        process.stdin.flush()
-                        times[kind] += json.loads(process.stdout.readline())
-            finally:
-                for process in busy:
-                    process.kill()
-            for kind, found in times.items():
-                row = {"network": args.network, "busy": load, "contender": kind}
-                row |= {"mean_ms": 1e3 * np.mean(found), "p99_ms": 1e3 * np.percentile(found, 99)}
-                row |= {"median_ms": 1e3 * np.median(found), "calls": len(found)}
-                rows.append({**row, "date": time.strftime("%Y-%m-%d")})
-        for process in running.values():
-            process.stdin.close()
-    lines = [f"{'busy':>4}  {'contender':12} {'median':>8} {'mean':>8} {'99th':>8}  ms"]
-    lines += [
-        f"{r['busy']:4}  {r['contender']:12} {r['median_ms']:8.2f} {r['mean_ms']:8.2f}"
-        f" {r['p99_ms']:8.2f}"
-        for r in rows
-    ]
-    print("\n".join(lines))
-    OUTPUT.write_text("".join(json.dumps(r) + "\n" for r in rows))
-    OUTPUT.with_suffix(".txt").write_text("\n".join(lines) + "\n")
+            found = latencies(running, load, args.turns, args.turn_s)
+            for contender, times in zip(running, found, strict=True):
+                row = {"network": args.network, "busy": load, "contender": contender.name}
+                row |= {"mean_ms": 1e3 * np.mean(times), "p99_ms": 1e3 * np.percentile(times, 99)}
+                row |= {"median_ms": 1e3 * np.median(times), "calls": len(times)}
+                experiment.add({**row, "date": time.strftime("%Y-%m-%d")})
+    experiment.finish()
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(exit_status(main))

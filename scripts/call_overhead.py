@@ -8,11 +8,9 @@ Usage: python scripts/call_overhead.py [--cases GMM:2 NRM:2 ...] [--trials 64] [
 """
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,31 +18,19 @@ import numpy as np
 import ansorlite as al
 from ansorlite.calls import aligned_copy
 from ansorlite.graph.build import GraphBuilder
+from bench.contest import in_turn
+from bench.experiment import RESULTS, Experiment, Row, exit_status
 
-OUTPUT = Path(__file__).parents[1] / "results" / "call_overhead.jsonl"
 CASES = ("GMM:2", "NRM:2", "DEP:2", "TBG:2", "C2D:2")
+MODULE = "a module of Relu"
 TURNS, TURN_S = 15, 0.1
 FACTOR, MORE_S, MODULE_S = 1.1, 5e-6, 8e-6
 
 
 def lowest(calls: dict[str, Callable[[], Any]]) -> dict[str, float]:
     """Seconds of a call of each: the lowest median of turns, which they take in turn."""
-    found = dict.fromkeys(calls, float("inf"))
-    inner = {}
-    for name, call in calls.items():
-        call()
-        began = time.perf_counter()
-        call()
-        inner[name] = max(1, int(2e-4 / (time.perf_counter() - began)))
-    for _ in range(TURNS):
-        for name, call in calls.items():
-            times, end = [], time.perf_counter() + TURN_S
-            while (began := time.perf_counter()) < end:
-                for _ in range(inner[name]):
-                    call()
-                times.append((time.perf_counter() - began) / inner[name])
-            found[name] = min(found[name], float(np.median(times)))
-    return found
+    turns = in_turn(list(calls.values()), TURNS, TURN_S)
+    return dict(zip(calls, map(min, zip(*turns, strict=True)), strict=True))
 
 
 def plain(shape: tuple[int, ...], dtype: str) -> np.ndarray:
@@ -61,7 +47,7 @@ def plain(shape: tuple[int, ...], dtype: str) -> np.ndarray:
 _KEPT: list[np.ndarray] = []
 
 
-def kernel_row(case: str, trials: int, timeout: float) -> dict[str, Any]:
+def kernel_row(case: str, trials: int, timeout: float) -> Row:
     name, _, index = case.partition(":")
     task = al.workload(name, int(index), batch=1)
     result = al.tune(task, n_trials=trials, timeout=timeout, progress=False)
@@ -78,15 +64,24 @@ def kernel_row(case: str, trials: int, timeout: float) -> dict[str, Any]:
     )
     limit_s = FACTOR * result.best.latency_s + MORE_S
     kept = {"reported_s": result.best.latency_s, "limit_s": limit_s, "called_s": found}
-    return {"case": case, **kept}
+    return {"case": case, **kept, "date": time.strftime("%Y-%m-%d")}
 
 
-def module_row() -> dict[str, Any]:
+def module_row() -> Row:
     b = GraphBuilder("relu")
     net = b.finish([b.emit("relu", [b.input("x", (16,))])])
     module, x = al.auto_schedule(net, n_trials=0, progress=False), plain((16,), "float32")
     found = lowest({"plain": lambda: module(x)})
-    return {"case": "a module of Relu", "limit_s": MODULE_S, "called_s": found}
+    date = time.strftime("%Y-%m-%d")
+    return {"case": MODULE, "limit_s": MODULE_S, "called_s": found, "date": date}
+
+
+def table_line(row: Row) -> str:
+    called = ", ".join(f"{name} {1e6 * s:.1f}" for name, s in row["called_s"].items())
+    reported = f"reported {1e6 * row['reported_s']:.1f}, " if "reported_s" in row else ""
+    worst = max(s for name, s in row["called_s"].items() if name.startswith("plain"))
+    kept = "kept" if worst <= row["limit_s"] else "missed"
+    return f"{row['case']}: {reported}{called} us; {kept}: {1e6 * row['limit_s']:.1f} us"
 
 
 def main() -> int:
@@ -95,20 +90,16 @@ def main() -> int:
     parser.add_argument("--trials", type=int, default=64)
     parser.add_argument("--timeout", type=float, default=30)
     args = parser.parse_args()
-    rows, lines = [module_row()], []
-    rows += [kernel_row(case, args.trials, args.timeout) for case in args.cases]
-    for row in rows:
-        called = ", ".join(f"{name} {1e6 * s:.1f}" for name, s in row["called_s"].items())
-        reported = f"reported {1e6 * row['reported_s']:.1f}, " if "reported_s" in row else ""
-        worst = max(s for name, s in row["called_s"].items() if name.startswith("plain"))
-        kept = "kept" if worst <= row["limit_s"] else "missed"
-        lines.append(f"{row['case']}: {reported}{called} us; {kept}: {1e6 * row['limit_s']:.1f} us")
-    print("\n".join(lines))
-    date = time.strftime("%Y-%m-%d")
-    OUTPUT.write_text("".join(json.dumps({**r, "date": date}) + "\n" for r in rows))
-    OUTPUT.with_suffix(".txt").write_text("\n".join(lines) + "\n")
+
+    def once(case: str) -> Row:
+        return module_row() if case == MODULE else kernel_row(case, args.trials, args.timeout)
+
+    path = RESULTS / "call_overhead.jsonl"
+    experiment = Experiment[Row](path, key=lambda r: r["case"], line=table_line)
+    experiment.run([MODULE, *args.cases], once, again=True)
+    experiment.finish()
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(exit_status(main))

@@ -10,14 +10,15 @@ Usage: python scripts/compare_metaschedule.py [--only C2D:1 ...]
 
 import argparse
 import sys
-import tempfile
+from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 
-from ansorlite.bench.ops import BenchOptions, BenchRow, bench_ops, write_results
+from bench.contest import OURS
+from bench.experiment import RESULTS, Experiment, Row, exit_status, machine_line
+from bench.ops import bench_case
+from bench.options import BenchOptions
 
-OUTPUT = Path(__file__).parents[1] / "results" / "metaschedule.jsonl"
-TRIALS = 64
+OPTIONS = BenchOptions(trials=64, timeout=60.0)
 # Case -> (milliseconds, seconds of tuning) of MetaSchedule.
 THEIRS = {
     "C2D:1": (0.195, 90),
@@ -33,40 +34,40 @@ THEIRS = {
 }
 
 
+def table_line(row: Row) -> str:
+    ours, theirs = row["latency_s"][OURS] * 1e3, row["metaschedule_s"] * 1e3
+    return (
+        f"{row['case']:8} {ours:6.3f} ms {row['tuning_s']:4.0f} s {theirs:9.3f} ms "
+        f"{row['metaschedule_tuning_s']:4} s {theirs / ours:6.2f}"
+    )
+
+
+def closing(rows: Sequence[Row]) -> list[str]:
+    return [machine_line(r["machine"], r["date"]) for r in rows[-1:]]
+
+
+def once(case: str) -> Row:
+    latency_ms, tuning_s = THEIRS[case]
+    theirs = {"metaschedule_s": latency_ms / 1e3, "metaschedule_tuning_s": tuning_s}
+    return asdict(bench_case(case, OPTIONS)) | theirs
+
+
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--only", nargs="+", choices=THEIRS, default=list(THEIRS))
     args = parser.parse_args()
-    head = f"{'case':8} {'ours':>9} {'tuned':>6} {'MetaSchedule':>12} {'tuned':>6} {'ratio':>6}"
-    lines = [head]
-    print(head, flush=True)
-
-    def each(row: BenchRow) -> None:
-        ours = row.latency_s["ansorlite"] * 1e3
-        theirs, tuning_s = THEIRS[row.case]
-        line = (
-            f"{row.case:8} {ours:6.3f} ms {row.tuning_s:4.0f} s {theirs:9.3f} ms {tuning_s:4} s "
-            f"{theirs / ours:6.2f}"
-        )
-        lines.append(line)
-        print(line, flush=True)
-
-    with tempfile.TemporaryDirectory() as folder:
-        options = BenchOptions(1, TRIALS, 60.0, (), log=Path(folder) / "log.jsonl")
-        rows = bench_ops(args.only, options, each)
-    last = rows[-1]
-    lines.append(", ".join(f"{k} {v}" for k, v in last.machine.items()) + f", {last.date}")
-    records = [
-        {
-            **asdict(r),
-            "metaschedule_s": THEIRS[r.case][0] / 1e3,
-            "metaschedule_tuning_s": THEIRS[r.case][1],
-        }
-        for r in rows
-    ]
-    write_results(OUTPUT, records, lines)
+    experiment = Experiment[Row](
+        RESULTS / "metaschedule.jsonl",
+        key=lambda r: r["case"],
+        line=table_line,
+        head=f"{'case':8} {'ours':>9} {'tuned':>6} {'MetaSchedule':>12} {'tuned':>6} {'ratio':>6}",
+        foot=closing,
+        order=lambda r: list(THEIRS).index(r["case"]),
+    )
+    experiment.run(args.only, once, again=True)
+    experiment.finish()
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(exit_status(main))

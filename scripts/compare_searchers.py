@@ -13,29 +13,20 @@ Usage: python scripts/compare_searchers.py [--searchers ansor ...] [--cases C2D:
 
 import argparse
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import product
-from pathlib import Path
 from typing import Any
 
-from ansorlite.bench.ablations import CASES
-from ansorlite.bench.compare import (
-    CompareOptions,
-    case_by_case,
-    claims_text,
-    run_case,
-    run_network,
-    space_of,
-)
-from ansorlite.bench.in_step import Turn, in_step
-from ansorlite.bench.programs import program_at, race_all, structure, structures
-from ansorlite.bench.runs import Key, Run, append_run, draw, read_runs
-from ansorlite.graph.ir import Graph
-from ansorlite.workloads import network, workload
+from ansorlite.baselines.compare import CompareOptions
+from ansorlite.workloads import network
+from bench.experiment import RESULTS, Experiment, exit_status
+from bench.in_step import networks_in_step
+from bench.programs import race_all
+from bench.runs import RacedRun, draw, experiment_of_runs
+from bench.searchers import case_by_case, claims_text, outside_templates, run_case, space_of
+from bench.suite import CASES
 
-RESULTS = Path(__file__).parents[1] / "results"
 WITHIN = 100  # trials for Ansor's search
 TRIALS = {  # of a case
     "ansor": WITHIN,
@@ -58,7 +49,7 @@ FINAL_RACES = 10  # processes that share it: where memory lies is worth a percen
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--searchers", nargs="+", help="those of the claim if none are named")
     parser.add_argument("--cases", nargs="+", default=list(CASES))
     parser.add_argument("--networks", nargs="+", default=[], help="instead of cases")
@@ -67,78 +58,58 @@ def main() -> int:
     parser.add_argument("--table", action="store_true", help="run nothing: only show what is there")
     parser.add_argument("--no-race", action="store_true", help="figures as each run measured them")
     args = parser.parse_args()
-    path = RESULTS / ("searchers_networks.jsonl" if args.networks else "searchers.jsonl")
+    name = "searchers_networks" if args.networks else "searchers"
+    experiment = experiment_of_runs(RESULTS / f"{name}.jsonl")
     if not args.table:
-        each = networks if args.networks else cases
-        for run in each(args, {r.key: r.budget for r in read_runs(path)}):
-            append_run(path, run)
-            best = f"{run.best()[-1] * 1e3:.4f} ms in {run.wall_s:.0f} s"
-            print(f"{run.policy:18} {run.case:12} seed {run.seed}: {best}", flush=True)
-    runs = read_runs(path)
+        (run_networks if args.networks else run_cases)(experiment, args)
+    runs = experiment.rows()
     raced = None if args.networks or args.no_race else race_all(runs, space_of)
     text = claims_text(runs, raced, FIGURES.values())
     if raced is not None:
         # The few that this is about alone, and for longer: they are as fast within a percent.
-        last = [replace(r, programs=kept(r)) for r in runs if r.policy in RIVALS]
+        last = [replace(r, programs=last_program(r)) for r in runs if r.policy in RIVALS]
         finals = race_all(last, space_of, FINAL_RACE_S, races=FINAL_RACES)
         text += case_by_case(last, finals, *RIVALS, WITHIN)
     if not args.networks:
         text += "\n".join(outside_templates(runs)) + "\n"
-    path.with_suffix(".txt").write_text(text)
-    print(text, end="")
+    experiment.finish(text)
     for suffix, names in FIGURES.items():
         if any(r.policy in names[1:] for r in runs):
-            draw(runs, path.with_stem(path.stem + suffix), names)
+            draw(experiment, runs, names, suffix)
     return 0
 
 
-def kept(run: Run) -> dict[str, Any]:
+def last_program(run: RacedRun) -> dict[str, Any]:
     """Of a run's programs the one at the end, or after the trials that Ansor's search is given."""
     budget = str(WITHIN if run.policy == RIVALS[0] else run.budget)
     return {budget: run.programs[budget]} if budget in run.programs else {}
 
 
-def cases(args: argparse.Namespace, done: Mapping[Key, int]) -> Iterator[Run]:
-    """The runs of cases that are missing: `done` has the trials of those that are not."""
-    for seed, case in product(range(args.seeds), args.cases):
-        for name in args.searchers or TRIALS:
-            trials = args.trials or TRIALS.get(name, WITHIN)
-            if done.get((name, case, seed), 0) < trials:
-                yield run_case(case, name, seed, CompareOptions(trials=trials))
+def run_cases(experiment: Experiment[RacedRun], args: argparse.Namespace) -> None:
+    """The runs of cases that are missing."""
+
+    def trials_of(searcher: str) -> int:
+        return args.trials or TRIALS.get(searcher, WITHIN)
+
+    experiment.run(
+        [(p, c, s) for s, c, p in product(range(args.seeds), args.cases, args.searchers or TRIALS)],
+        lambda key: run_case(key[1], key[0], key[2], trials_of(key[0])),
+        done=lambda run: run.budget >= trials_of(run.policy),
+    )
 
 
-def networks(args: argparse.Namespace, done: Mapping[Key, int]) -> Iterator[Run]:
+def run_networks(experiment: Experiment[RacedRun], args: argparse.Namespace) -> None:
     """The same of networks, those of a network and seed in step."""
     trials = args.trials or OF_NETWORKS
+    done = {r.key for r in experiment.rows() if r.budget >= trials}
     for seed, what in product(range(args.seeds), args.networks):
         graph = network(what)
-        left = [n for n in args.searchers or RIVALS if done.get((n, graph.name, seed), 0) < trials]
-        yield from in_step([partial(in_turn, graph, n, seed, trials) for n in left])
-
-
-def in_turn(graph: Graph, name: str, seed: int, trials: int, turn: Turn) -> Run:
-    """One search of a network, which lets others have their turns."""
-    return run_network(graph, name, seed, CompareOptions(trials=trials, turn=turn))
-
-
-def outside_templates(runs: Sequence[Run]) -> list[str]:
-    """Of Ansor's last programs, which have a structure that the case's template cannot have."""
-    found = []
-    for r in runs:
-        budget = max(map(int, r.programs), default=0)
-        if r.policy != "ansor" or not budget:
-            continue
-        task = workload(r.case)
-        program = program_at(r, budget, space_of("ansor", task))
-        if program is not None:
-            known = structures(space_of("template-xgb", task))
-            found.append((r.case, structure(program) not in known))
-    outside = [case for case, away in found if away]
-    if not found:
-        return []
-    cases = ", ".join(f"{c} ({outside.count(c)})" for c in dict.fromkeys(outside)) or "none"
-    return [f"outside of the template's space: {len(outside)} of {len(found)} programs ({cases})"]
+        names: Sequence[str] = args.searchers or RIVALS
+        left = [n for n in names if (n, graph.name, seed) not in done]
+        options = CompareOptions(trials=trials)
+        for run in networks_in_step(graph, [(n, options) for n in left], seed):
+            experiment.add(run)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(exit_status(main))

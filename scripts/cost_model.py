@@ -14,16 +14,23 @@ Usage: python scripts/cost_model.py [--minutes 30] [--again-minutes 30] [--logs 
 """
 
 import argparse
-import json
 import math
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
-from ansorlite.bench.cost_data import (
+from ansorlite.cost.correction import CorrectionModel
+from ansorlite.cost.model import CostModel, GBDTModel
+from ansorlite.graph.partition import partition
+from ansorlite.graph.passes import optimize
+from ansorlite.measure.builder import PoolBuilder
+from ansorlite.measure.runner import LocalRunner
+from ansorlite.pipeline import network_tasks
+from ansorlite.target import Target
+from ansorlite.workloads import network
+from bench.cost_data import (
     Accuracy,
     accuracy,
     collect,
@@ -31,18 +38,8 @@ from ansorlite.bench.cost_data import (
     scores_by_program,
     scores_by_task,
 )
-from ansorlite.cost.correction import CorrectionModel
-from ansorlite.cost.model import CostModel, GBDTModel
-from ansorlite.graph.partition import partition
-from ansorlite.graph.passes import optimize
-from ansorlite.measure.builder import PoolBuilder
-from ansorlite.measure.machine_cache import kept_file
-from ansorlite.measure.runner import LocalRunner
-from ansorlite.pipeline import network_tasks
-from ansorlite.target import Target
-from ansorlite.workloads import network
+from bench.experiment import RESULTS, Experiment, Row, exit_status, kept_folder
 
-RESULTS = Path(__file__).parents[1] / "results" / "cost_model.jsonl"
 CORES = Target.detect().cores
 LARGE = replace(CorrectionModel.PARAMS, n_trees=600, n_leaves=63)
 MODELS: dict[str, Callable[[], CostModel]] = {
@@ -59,11 +56,29 @@ HEAD = (
 )
 
 
+def line(row: Row) -> str:
+    """A row of the table."""
+    return (
+        f"{row['target']:24} {row['programs']:8} {row['kind']:8} {row['model']:8} "
+        f"{row['left_out']:8} {row['pairwise']:6.3f} {row['recall']:9.3f} "
+        f"{row['recall_random']:6.3f} {row.get('close', math.nan):6.3f} {row['r_squared']:6.3f} "
+        f"{row['seconds']:7.1f}"
+    )
+
+
+EXPERIMENT = Experiment[Row](
+    RESULTS / "cost_model.jsonl",
+    key=lambda r: (r["kind"], r["target"], r["model"], r["left_out"]),
+    line=line,
+    head=HEAD,
+)
+
+
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--minutes", type=float, default=30.0, help="of new programs; 0: none")
     parser.add_argument("--again-minutes", type=float, default=30.0, help="of the fastest")
-    parser.add_argument("--logs", type=Path, default=kept_file("cost_model").with_suffix(""))
+    parser.add_argument("--logs", type=Path, default=kept_folder("cost_model"))
     parser.add_argument("--network", default="resnet50")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--kind", choices=("visited", "picked"), default="visited")
@@ -90,16 +105,15 @@ def main() -> int:
     if not groups:
         print("nothing was measured yet: give it minutes", file=sys.stderr)
         return 1
-    rows: list[dict[str, Any]] = []
+    print(HEAD)
 
     def tell(model: str, left_out: str, known: Accuracy, seconds: float) -> None:
-        rows.append(
+        EXPERIMENT.add(
             {"kind": args.kind, "model": model, "left_out": left_out, **asdict(known)}
             | {"programs": programs, "tasks": len(groups), "network": args.network}
             | {"target": target.fingerprint, "date": time.strftime("%Y-%m-%d")}
             | {"seconds": seconds}
         )
-        print(line(rows[-1]), flush=True)
 
     tell("measured", "-", repeatability(found, args.seed), 0.0)
     for name in args.models:
@@ -109,23 +123,9 @@ def main() -> int:
             scores = predict(groups, make, seed=args.seed)
             known = accuracy(groups, scores, args.seed, drawn)
             tell(name, left_out, known, time.perf_counter() - began)
-    before = [json.loads(s) for s in RESULTS.read_text().splitlines()] if RESULTS.exists() else []
-    ours = (args.kind, target.fingerprint)
-    rows = [r for r in before if (r["kind"], r["target"]) != ours] + rows
-    RESULTS.write_text("".join(json.dumps(r) + "\n" for r in rows))
-    RESULTS.with_suffix(".txt").write_text("\n".join([HEAD, *map(line, rows)]) + "\n")
+    EXPERIMENT.finish()
     return 0
 
 
-def line(row: dict[str, Any]) -> str:
-    """A row of the table."""
-    return (
-        f"{row['target']:24} {row['programs']:8} {row['kind']:8} {row['model']:8} "
-        f"{row['left_out']:8} {row['pairwise']:6.3f} {row['recall']:9.3f} "
-        f"{row['recall_random']:6.3f} {row.get('close', math.nan):6.3f} {row['r_squared']:6.3f} "
-        f"{row['seconds']:7.1f}"
-    )
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(exit_status(main))

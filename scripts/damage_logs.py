@@ -30,6 +30,7 @@ import numpy as np
 import ansorlite as al
 import ansorlite.search.recorded as recorded
 from ansorlite import te
+from ansorlite.baselines.simulate import RecordedTask, simulate_policy
 from ansorlite.cli import main as command
 from ansorlite.codegen.kernel import Kernel
 from ansorlite.ir.program import Program
@@ -37,9 +38,8 @@ from ansorlite.records import read_log
 from ansorlite.report.logs import log_stats
 from ansorlite.report.show import stage
 from ansorlite.search.recorded import record_program
-from ansorlite.search.simulate import RecordedTask, simulate_policy
+from ansorlite.search.session import Session
 from ansorlite.search.transfer import transferred
-from ansorlite.search.tune import Session
 from ansorlite.search.tune_tasks import WeightedTask, tune_tasks
 from ansorlite.space.sketch import SpaceOptions, sketches
 from ansorlite.task import SearchTask
@@ -249,14 +249,14 @@ class User:
             for r in tuner.contenders(5):
                 self.check(tuner.space.program(r))
             session.train([tuner])
-            return session.problems
+            return session.store.problems
 
     def network(self, log: Path) -> tuple[str, ...]:
         weighted = [WeightedTask(t, 1.0) for t in (self.task, self.other)]
         with Session(0, None, log=log, space=SPACE, progress=False) as session:
             found = tune_tasks(session, weighted)
             self.check(found[0].program)
-            return session.problems
+            return session.store.problems
 
     def shown(self, log: Path) -> tuple[str, ...]:
         log_stats(read_log(log))

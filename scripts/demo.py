@@ -1,15 +1,14 @@
 """Auto-schedules ResNet-18 at 224x224 and runs it on a picture (about two minutes on two cores).
 
-Usage: sh scripts/demo.sh [--timeout SECONDS] [--log FILE]. Prints the tuning's progress, the tables
-of tasks and of wall time, the latency of the plain and of the tuned network (medians over calls),
-its share of the measured FMA limit, and the check of the output against the numpy reference.
+Usage: sh scripts/demo.sh [--timeout SECONDS] [--log FILE]. Prints the progress of tuning, the
+tables of tasks and of wall time, the latencies of the network with plain schedules and after tuning
+(medians over calls), the tuned network's share of the measured FMA limit, and the largest relative
+error of the output against the numpy reference. The exit status is 1 if the error is too large.
 """
 
 import argparse
 import sys
-import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,12 +19,14 @@ from ansorlite.measure.peak import measure_peak
 from ansorlite.pipeline import compile_plain
 from ansorlite.target import Target
 from ansorlite.workloads.networks import network
+from bench.serve import timed
 
 TOLERANCE = 1e-4
+TIMED_S = 3.0
 
 
 def picture(size: int = 224) -> npt.NDArray[np.float32]:
-    """A drawn landscape, float32[1, 3, size, size], normalised as image networks expect it."""
+    """A drawn landscape, float32[1, 3, size, size], normalised as ImageNet networks expect."""
     y, x = np.mgrid[0:size, 0:size] / size
     sky = np.stack([0.45 + 0.2 * y, 0.65 + 0.15 * y, 0.95 - 0.2 * y])
     sun = np.exp(-((x - 0.72) ** 2 + (y - 0.25) ** 2) / 0.006)
@@ -36,19 +37,7 @@ def picture(size: int = 224) -> npt.NDArray[np.float32]:
     image = np.where(y > hills, grass, sky).clip(0, 1)
     mean, deviation = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
     normal = (image - mean[:, None, None]) / deviation[:, None, None]
-    return normal[None].astype(np.float32)
-
-
-def median_latency_s(call: Any, x: npt.NDArray[np.float32], seconds: float = 3.0) -> float:
-    """Median over calls for about `seconds`, the first three not counted."""
-    for _ in range(3):
-        call(x)
-    times, end = [], time.perf_counter() + seconds
-    while time.perf_counter() < end or len(times) < 5:
-        began = time.perf_counter()
-        call(x)
-        times.append(time.perf_counter() - began)
-    return float(np.median(times))
+    return np.asarray(normal[None], np.float32)
 
 
 def main() -> int:
@@ -62,10 +51,10 @@ def main() -> int:
     net, x = network("resnet18"), picture()
     expected = evaluate(net, [x])[0]
     plain = compile_plain(net, target)
-    plain_s = median_latency_s(plain, x)
+    plain_s = timed(lambda: plain(x), TIMED_S)[0]
     module = al.auto_schedule(net, timeout=args.timeout, log=args.log, seed=0)
     print(f"\n{module.report}")
-    tuned_s = median_latency_s(module, x)
+    tuned_s = timed(lambda: module(x), TIMED_S)[0]
     y = module(x)
     error = float(np.abs(y - expected).max() / np.abs(expected).max())
     peak = measure_peak(target).flops_all

@@ -1,6 +1,7 @@
 #!/bin/sh
-# Sets up .venv if needed, then auto-schedules ResNet-18 for about two minutes and runs it on a
-# picture (scripts/demo.py says what it prints). A second run continues from the first one's log.
+# Installs the package into .venv if needed, auto-schedules ResNet-18 for about two minutes and runs
+# the tuned network on a picture (output: see scripts/demo.py). A second run continues from the log
+# of the first.
 extras=onnx
 . "$(dirname "$0")/setup.sh"
 exec "$PYTHON" scripts/demo.py "$@"

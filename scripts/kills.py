@@ -46,8 +46,8 @@ def network(log: str) -> None:
     """Tune two dense layers of a network made here."""
     import ansorlite
     from ansorlite import te
+    from ansorlite.search.session import Session
     from ansorlite.search.task_scheduler import SCHEDULERS
-    from ansorlite.search.tune import Session
     from ansorlite.search.tune_tasks import WeightedTask, tune_tasks
 
     def layer(n: int) -> "ansorlite.SearchTask":

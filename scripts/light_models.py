@@ -8,11 +8,11 @@ Usage: python scripts/light_models.py [--timeout 180] [--models resnet50,squeeze
 """
 
 import argparse
-import json
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,10 @@ import onnx
 from onnx import numpy_helper
 
 import ansorlite as al
+from bench.experiment import RESULTS, Experiment, Row, exit_status
+from bench.serve import timed
 
-RESULTS = Path(__file__).parent.parent / "results" / "light_models.jsonl"
+CALLS_S = 1.0  # of calls of a network
 MODELS = (
     "bvlc_alexnet",
     "densenet121",
@@ -103,42 +105,38 @@ def main() -> int:
     parser.add_argument("--timeout", type=float, help="seconds of tuning a network (none)")
     parser.add_argument("--models", default=",".join(MODELS), help="names, comma separated")
     args = parser.parse_args()
-    rows = []
-    RESULTS.parent.mkdir(exist_ok=True)
+    experiment = Experiment[Row](
+        RESULTS / "light_models.jsonl", key=lambda r: (r["model"], r["weights"]), line=str
+    )
+    right = True
     for name in args.models.split(","):
-        proto, x, expected = stored(name)
-        random = with_random_weights(proto)
-        cases = [("stored", proto, expected), ("random", random, onnxruntime_output(random, x))]
-        with tempfile.TemporaryDirectory() as folder:
-            for kind, model, wanted in cases:
-                # The second case has the same tasks: it continues the first one's log.
-                budget = {"timeout": args.timeout} if args.timeout else {"n_trials": 0}
-                module = al.auto_schedule(
-                    al.load_onnx(model), log=Path(folder) / "log.jsonl", progress=False, **budget
-                )
-                row = {
-                    "model": name,
-                    "weights": kind,
-                    "timeout_s": args.timeout or 0,
-                    "relative_error": relative_error(np.asarray(module(x)), wanted),
-                    "latency_s": seconds(module, x),
-                    "date": time.strftime("%Y-%m-%d"),
-                }
-                rows.append(row)
-                print(row, flush=True)
-    RESULTS.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return 0 if all(row["relative_error"] < MOST_ERROR for row in rows) else 1
+        for row in rows_of(name, args.timeout):
+            experiment.add(row)
+            right = right and row["relative_error"] < MOST_ERROR
+    return 0 if right else 1
 
 
-def seconds(module: Callable[[Array], object], x: Array) -> float:
-    """The median of some calls."""
-    times = []
-    for _ in range(10):
-        began = time.perf_counter()
-        module(x)
-        times.append(time.perf_counter() - began)
-    return float(np.median(times))
+def rows_of(name: str, timeout: float | None) -> Iterator[Row]:
+    """With the stored weights, all of which are equal, and with random ones."""
+    proto, x, expected = stored(name)
+    random = with_random_weights(proto)
+    cases = [("stored", proto, expected), ("random", random, onnxruntime_output(random, x))]
+    with tempfile.TemporaryDirectory() as folder:
+        for kind, model, wanted in cases:
+            # The second case has the same tasks: it continues the first one's log.
+            budget: dict[str, Any] = {"timeout": timeout} if timeout else {"n_trials": 0}
+            module = al.auto_schedule(
+                al.load_onnx(model), log=Path(folder) / "log.jsonl", progress=False, **budget
+            )
+            yield {
+                "model": name,
+                "weights": kind,
+                "timeout_s": timeout or 0,
+                "relative_error": relative_error(np.asarray(module(x)), wanted),
+                "latency_s": timed(partial(module, x), CALLS_S)[0],
+                "date": time.strftime("%Y-%m-%d"),
+            }
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(exit_status(main))

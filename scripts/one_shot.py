@@ -10,30 +10,48 @@ Usage: python scripts/one_shot.py [--network resnet50] [--minutes 25] [--model F
 """
 
 import argparse
-import json
 import sys
-import time
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
 import ansorlite as al
-from ansorlite.bench.ops import machine
-from ansorlite.bench.serve import timed
-from ansorlite.graph.contest import random_inputs
-from ansorlite.graph.ir import Graph
-from ansorlite.measure.peak import measure_peak
-from ansorlite.pretrain import pretrain
+from ansorlite.baselines.pretrain import pretrain
+from ansorlite.graph.inputs import random_inputs
 from ansorlite.target import Target
+from bench.contest import in_turn
+from bench.experiment import RESULTS, Experiment, Row, exit_status, stamp
 
-RESULTS = Path(__file__).parents[1] / "results" / "one_shot.jsonl"
 MODEL = Path.home() / ".cache" / "ansorlite" / "one_shot.json"
 LEARNED_FROM = ("resnet18", "mobilenet_v2", "resnet18_3d", "bert_base")
 TURNS, TURN_S = 21, 0.3
+ONE_WAY = "  trials  tuned s       ms"
+
+
+def table_line(r: Row) -> str:
+    """A pair: what was reached of the fully tuned speed, in what share of its time."""
+    return (
+        f"{r['network']:12} {r['seed']:5} {r['one_shot_trials']:7} {r['one_shot_s']:8.0f} "
+        f"{r['one_shot_latency_s'] * 1e3:8.3f} {r['full_trials']:7} {r['full_s']:8.0f} "
+        f"{r['full_latency_s'] * 1e3:8.3f} {r['speed_share']:6.0%} "
+        f"{r['one_shot_s'] / r['full_s']:5.0%}  {r['machine']['cpu']}"
+    )
+
+
+EXPERIMENT = Experiment[Row](
+    RESULTS / "one_shot.jsonl",
+    key=lambda r: (r["network"], r["seed"], r["one_shot_trials"]),
+    line=table_line,
+    head=f"network       seed{ONE_WAY}{ONE_WAY}  speed  time  machine",
+    foot=lambda rows: [
+        "left one-shot, right full tuning; both modules timed in turn in one process"
+    ],
+    keeps_all=True,
+)
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--network", default="resnet50")
     parser.add_argument("--minutes", type=float, default=25.0, help="of measuring for the model")
     parser.add_argument("--model", type=Path, default=MODEL)
@@ -44,97 +62,50 @@ def main() -> int:
     args = parser.parse_args()
     if args.network in LEARNED_FROM:
         parser.error(f"{args.network} is one of those that the model learns from")
-    rows = [json.loads(s) for s in RESULTS.read_text().splitlines()] if RESULTS.exists() else []
-    here = Target.detect().fingerprint
-    done = {
-        (r["network"], r["seed"], r["one_shot_trials"])
-        for r in rows
-        if r["machine"]["fingerprint"] == here
-    }
     if not args.table and not args.model.exists():
         args.model.parent.mkdir(parents=True, exist_ok=True)
-        made(args.model, args.minutes)
-    for seed in [] if args.table else range(args.seeds):
-        if (args.network, seed, args.one_shot_trials) not in done:
-            row = compared(al.network(args.network), args.model, seed, args)
-            rows.append(row)
-            with RESULTS.open("a") as out:
-                out.write(json.dumps(row) + "\n")
-    text = table(rows)
-    RESULTS.with_suffix(".txt").write_text(text)
-    print(text, end="")
-    draw(rows)
+        graphs = [al.network(name) for name in LEARNED_FROM]
+        log = args.model.with_suffix(".jsonl")
+        pretrain(graphs, args.minutes, args.model, log=log, tell=lambda x: print(x, flush=True))
+    here = Target.detect().fingerprint
+    keys = [(args.network, seed, args.one_shot_trials) for seed in range(args.seeds)]
+    EXPERIMENT.run(
+        [] if args.table else keys,
+        lambda key: compared(args.model, args.trials, *key),
+        done=lambda r: bool(r["machine"]["fingerprint"] == here),
+    )
+    EXPERIMENT.finish(EXPERIMENT.table())
+    EXPERIMENT.draw("seconds of tuning", "latency (ms)", both_ways)
     return 0
 
 
-def made(model: Path, minutes: float) -> None:
-    """The model of this machine, from drawn layers of networks other than the one tuned."""
-    graphs = [al.network(name) for name in LEARNED_FROM]
-    log = model.with_suffix(".jsonl")
-
-    def tell(line: str) -> None:
-        print(line, file=sys.stderr, flush=True)
-
-    pretrain(graphs, minutes, model, log=log, tell=tell)
-
-
-def compared(net: Graph, model: Path, seed: int, args: argparse.Namespace) -> dict[str, Any]:
+def compared(model: Path, trials: int, network: str, seed: int, one_shot_trials: int) -> Row:
     """Both ways of tuning, then the two modules in turn."""
-    once = al.auto_schedule(
-        net,
-        n_trials=args.one_shot_trials,
-        policy="one-shot",
-        pretrained=model,
-        seed=seed,
-        progress=False,
-    )
-    full = al.auto_schedule(net, n_trials=args.trials, seed=seed, progress=False)
+    net = al.network(network)
+    shared = {"seed": seed, "progress": False}
+    pretrained = {"policy": "one-shot", "pretrained": model}
+    once = al.auto_schedule(net, n_trials=one_shot_trials, **pretrained, **shared)
+    full = al.auto_schedule(net, n_trials=trials, **shared)
     inputs = random_inputs(net)
-    turns = [[timed(lambda m=m: m(*inputs), TURN_S)[0] for m in (once, full)] for _ in range(TURNS)]
-    target = Target.detect()
+    turns = in_turn([lambda: once(*inputs), lambda: full(*inputs)], TURNS, TURN_S)
     return {
         "network": net.name,
         "seed": seed,
-        "one_shot_trials": args.one_shot_trials,
-        "full_trials": args.trials,
+        "one_shot_trials": one_shot_trials,
+        "full_trials": trials,
         "one_shot_s": once.report.wall_s,
         "full_s": full.report.wall_s,
         "one_shot_latency_s": median(a for a, _ in turns),
         "full_latency_s": median(b for _, b in turns),
         "speed_share": median(b / a for a, b in turns),
         "turns_s": turns,
-        "machine": machine(target, measure_peak(target)),
-        "date": time.strftime("%Y-%m-%d"),
+        **stamp(Target.detect()),
     }
 
 
-def table(rows: list[dict[str, Any]]) -> str:
-    """A line a pair: what was reached of the fully tuned speed, in what share of its time."""
-    one_way = "  trials  tuned s       ms"
-    lines = [f"network       seed{one_way}{one_way}  speed  time  machine"]
-    lines += [
-        f"{r['network']:12} {r['seed']:5} {r['one_shot_trials']:7} {r['one_shot_s']:8.0f} "
-        f"{r['one_shot_latency_s'] * 1e3:8.3f} {r['full_trials']:7} {r['full_s']:8.0f} "
-        f"{r['full_latency_s'] * 1e3:8.3f} {r['speed_share']:6.0%} "
-        f"{r['one_shot_s'] / r['full_s']:5.0%}  {r['machine']['cpu']}"
-        for r in rows
-    ]
-    lines.append("left one-shot, right full tuning; both modules timed in turn in one process")
-    return "\n".join(lines) + "\n"
-
-
-def draw(rows: list[dict[str, Any]]) -> None:
+def both_ways(axes: Any) -> None:
     """Seconds of tuning and latency of both ways; bars span the middle half of the turns."""
-    try:
-        import matplotlib
-    except ImportError:
-        print("no plot: it needs matplotlib (pip install 'ansorlite[report]')", file=sys.stderr)
-        return
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(7, 4.5))
-    for r in rows:
+    for r in EXPERIMENT.rows():
         for k, (way, mark) in enumerate((("one_shot", "o"), ("full", "s"))):
             low, middle, high = quantiles([1e3 * turn[k] for turn in r["turns_s"]], n=4)
             axes.errorbar(
@@ -146,15 +117,7 @@ def draw(rows: list[dict[str, Any]]) -> None:
                 label=f"{r['network']}, {r['machine']['cpu']}, seed {r['seed']}: "
                 f"{way.replace('_', '-')} ({r[f'{way}_trials']} trials)",
             )
-    axes.set_xlabel("seconds of tuning")
-    axes.set_ylabel("latency (ms)")
-    axes.set_xscale("log")
-    axes.set_ylim(bottom=0.0)
-    axes.legend()
-    figure.tight_layout()
-    figure.savefig(RESULTS.with_suffix(".svg"))
-    pyplot.close(figure)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(exit_status(main))

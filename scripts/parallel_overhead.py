@@ -7,7 +7,6 @@ Usage: python scripts/parallel_overhead.py
 """
 
 import ctypes
-import json
 import shutil
 import subprocess
 import sys
@@ -16,7 +15,8 @@ import time
 from pathlib import Path
 from statistics import median
 
-OUTPUT = Path(__file__).parents[1] / "results" / "parallel_overhead.jsonl"
+from bench.experiment import RESULTS, Experiment, Row
+
 CALLS, TURNS = 20_000, 9
 SOURCE = """
 #include <omp.h>
@@ -33,8 +33,9 @@ void repeat(long n) {
 def ours() -> float:
     """Seconds of a parallel kernel that stores one number a thread."""
     from ansorlite import te
+    from ansorlite.calls import aligned_empty
     from ansorlite.codegen.build import build_program
-    from ansorlite.codegen.loader import aligned_empty, load_image
+    from ansorlite.codegen.loader import load_image
     from ansorlite.schedule.lower import lower
     from ansorlite.schedule.state import State
     from ansorlite.schedule.steps import Annotate
@@ -61,6 +62,11 @@ def theirs(library: str) -> float:
     return (time.perf_counter() - began) / CALLS
 
 
+def table_line(row: Row) -> str:
+    mine, c = row["ours_s"] * 1e6, row["c_s"] * 1e6
+    return f"ours {mine:.2f} us, C {c:.2f} us, ratio {row['ratio']:.2f} (claim: at most 1.2)"
+
+
 def main() -> int:
     if len(sys.argv) > 1:
         print(ours() if sys.argv[1] == "ours" else theirs(sys.argv[1]))
@@ -82,12 +88,12 @@ def main() -> int:
                 for who in ("ours", library)
             ]
             turns.append(pair)
-    ratio = median(a / b for a, b in turns)
     mine, c = (median(t[k] for t in turns) for k in (0, 1))
-    print(f"ours {mine * 1e6:.2f} us, C {c * 1e6:.2f} us, ratio {ratio:.2f} (claim: at most 1.2)")
-    row = {"ours_s": mine, "c_s": c, "ratio": ratio, "turns_s": turns}
-    row["date"] = time.strftime("%Y-%m-%d")
-    OUTPUT.write_text(json.dumps(row) + "\n")
+    row = {"ours_s": mine, "c_s": c, "ratio": median(a / b for a, b in turns), "turns_s": turns}
+    experiment = Experiment[Row](
+        RESULTS / "parallel_overhead.jsonl", key=lambda r: "ratio", line=table_line
+    )
+    experiment.add({**row, "date": time.strftime("%Y-%m-%d")})
     return 0
 
 

@@ -10,52 +10,55 @@ Usage: python scripts/search_speed.py [--case C2D:2] [--trials 5000] [--results 
 
 import argparse
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import numpy as np
 
-from ansorlite.bench.ops import machine, write_results
 from ansorlite.cost.correction import CorrectionModel
 from ansorlite.cost.losses import TrainingGroup
-from ansorlite.measure.peak import measure_peak
 from ansorlite.search.evolve import Rows, mutate
 from ansorlite.search.policy import EvolutionaryPolicy
 from ansorlite.search.select import roulette, unique_rows
-from ansorlite.search.tune import Session
+from ansorlite.search.session import Session
 from ansorlite.space.sketch import sketches
 from ansorlite.target import Target
 from ansorlite.workloads import workload
+from bench.experiment import RESULTS, Experiment, Row, exit_status, stamp
+from bench.serve import timed
 
-RESULTS = Path(__file__).parents[1] / "results"
 ROWS, DRAFTED, LEARNED = 2048, 50_000, 1000
-TURNS = 15
+PART_S = 1.0  # of calls of each part
 LUCK = 0.1  # standard deviation of what the model has to learn
 BEGUN = 64  # trials after which a search has all of its parts
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--case", default="C2D:2")
     parser.add_argument("--trials", type=int, default=0, help="of a search whose memory is watched")
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder (results)")
     args = parser.parse_args()
+    experiment = Experiment[Row](
+        args.results / "search_speed.jsonl",
+        key=lambda r: (r["what"], r["case"], r.get("trials")),
+        line=table_line,
+    )
     target = Target.detect()
-    known = {"case": args.case, "machine": machine(target, measure_peak(target))}
-    known["date"] = time.strftime("%Y-%m-%d")
-    rows = [{"what": what, "ms": 1e3 * s} for what, s in speeds(args.case, target).items()]
-    lines = [f"{r['what']:40} {r['ms']:8.1f} ms" for r in rows]
-    if args.trials:
-        at = memory(args.case, args.trials)
-        rows += [{"what": "resident memory", "trials": n, "mb": mb} for n, mb in at.items()]
-        lines += [f"resident memory after {n:5} trials {mb:14.1f} MB" for n, mb in at.items()]
-    print("\n".join(lines))
-    args.results.mkdir(parents=True, exist_ok=True)
-    write_results(args.results / "search_speed.jsonl", [r | known for r in rows], lines)
+    known = {"case": args.case, **stamp(target)}
+    for what, seconds in speeds(args.case, target).items():
+        experiment.add({"what": what, "ms": 1e3 * seconds, **known})
+    for n, mb in memory(args.case, args.trials).items() if args.trials else ():
+        experiment.add({"what": "resident memory", "trials": n, "mb": mb, **known})
+    experiment.finish()
     return 0
+
+
+def table_line(row: Row) -> str:
+    if "mb" in row:
+        return f"resident memory after {row['trials']:5} trials {row['mb']:14.1f} MB"
+    return f"{row['what']:40} {row['ms']:8.1f} ms"
 
 
 def speeds(case: str, target: Target) -> dict[str, float]:
@@ -88,17 +91,7 @@ def speeds(case: str, target: Target) -> dict[str, float]:
         "a whole generation": generation,
         f"analytic score of {len(drafted):,}": lambda: history.draft(name, drafted),
     }
-    return {what: _seconds(part) for what, part in parts.items()}
-
-
-def _seconds(part: Callable[[], Any]) -> float:
-    part()
-    times = []
-    for _ in range(TURNS):
-        began = time.perf_counter()
-        part()
-        times.append(time.perf_counter() - began)
-    return median(times)
+    return {what: timed(part, PART_S)[0] for what, part in parts.items()}
 
 
 def memory(case: str, trials: int) -> dict[int, float]:
@@ -106,7 +99,7 @@ def memory(case: str, trials: int) -> dict[int, float]:
     task, out = workload(case), dict[int, float]()
     with Session(trials, None, progress=False) as session:
         tuner = session.tuner(task)
-        while (n := session.round_of(64, tuner.trials, 0)) > 0:
+        while (n := session.budget.round_of(64, tuner.trials, 0)) > 0:
             session.train([tuner])
             if not tuner.round(n):
                 break
@@ -123,4 +116,4 @@ def _resident_mb() -> float:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(exit_status(main))

@@ -1,5 +1,7 @@
-# Sourced by the other scripts: makes .venv with the pinned install, once per change of its inputs.
-# In: `extras`, the optional dependencies wanted. Out: PYTHON, the interpreter of the environment.
+# Sourced by other scripts. Creates .venv and installs the package with the versions of
+# constraints.txt; does nothing while pyproject.toml and constraints.txt are unchanged.
+# In: the variable extras, names of optional dependencies ("onnx,dev").
+# Out: the variable PYTHON, the path of the environment's interpreter.
 set -eu
 cd "$(dirname "$0")/.."
 python=""

@@ -13,17 +13,16 @@ Usage: python scripts/share_of_peak.py [--trials 200] [--timeout 60] [--only GMM
 
 import argparse
 import sys
-import time
-from pathlib import Path
+from collections.abc import Sequence
 from statistics import median
 
 import ansorlite as al
-from ansorlite.bench.ops import machine, write_results
-from ansorlite.bench.ours import prepared
-from ansorlite.bench.serve import timed
 from ansorlite.measure.calibrate import tile_run
 from ansorlite.measure.peak import RUN_S, fma_run, measure_peak
 from ansorlite.target import Target
+from bench.contest import in_turn
+from bench.experiment import RESULTS, Experiment, Row, exit_status, stamp
+from bench.peers.ours import kernel_call
 
 # Case, with constant weights, claimed share
 CLAIMS = (
@@ -35,12 +34,24 @@ CLAIMS = (
     ("C2D:3", True, 0.65),
 )
 TURNS, TURN_S = 21, 0.15
-OUTPUT = Path(__file__).parents[1] / "results" / "share_of_peak.jsonl"
-AVX2_OUTPUT = OUTPUT.with_stem("share_of_peak_avx2")
+HEAD = f"{'case':6} {'weights':>8} {'GFLOP/s':>8} {'FMA now':>8} {'share':>6} claimed  tile of tile"
+
+
+def table_line(row: Row) -> str:
+    weights = "constant" if row["constant"] else "given"
+    return (
+        f"{row['case']:6} {weights:>8} {row['gflops']:8.1f} {row['fma_gflops']:8.1f} "
+        f"{row['share']:6.0%} {row['claimed']:7.0%} {row['tile_share']:5.0%} "
+        f"{row['share_of_tile']:7.0%}"
+    )
+
+
+def closing(rows: Sequence[Row]) -> list[str]:
+    return [", ".join(map(str, r["machine"].values())) for r in rows[-1:]]
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--trials", type=int, default=200)
     parser.add_argument("--timeout", type=float, default=60.0)
     parser.add_argument("--only", nargs="+", default=[])
@@ -48,50 +59,44 @@ def main() -> int:
     args = parser.parse_args()
     target = Target.host_as("x86-avx2") if args.avx2 else Target.detect()
     peak = measure_peak(target)
-    runs = [fma_run(target, target.cores), tile_run(target, RUN_S)]
-    head = f"{'case':6} {'weights':>8} {'GFLOP/s':>8} {'FMA now':>8} {'share':>6} claimed"
-    lines = [f"{head}  tile of tile"]
-    print(lines[0], flush=True)
-    rows = []
-    for case, constant, claimed in CLAIMS:
-        if args.only and case not in args.only:
-            continue
-        task = al.workload(case, constant_weights=constant, target=target)
+    limits = [fma_run(target, target.cores), tile_run(target, RUN_S)]
+    claimed = {(case, constant): share for case, constant, share in CLAIMS}
+
+    def once(key: tuple[str, bool]) -> Row:
+        task = al.workload(key[0], constant_weights=key[1], target=target)
         found = al.tune(task, n_trials=args.trials, timeout=args.timeout, progress=False)
-        calls = [(prepared(found.kernel), task.flop), *runs]
-        turns = [[flop / timed(c, TURN_S)[0] for c, flop in calls] for _ in range(TURNS)]
+        calls = [(kernel_call(found.kernel), task.flop), *limits]
+        seconds = in_turn([call for call, _ in calls], TURNS, TURN_S)
+        turns = [[flop / s for (_, flop), s in zip(calls, t, strict=True)] for t in seconds]
         ours, now, _ = (median(column) for column in zip(*turns, strict=True))
-        share = median(a / b for a, b, _ in turns)
-        tile = median(c / b for _, b, c in turns)
-        of_tile = median(a / c for a, _, c in turns)
-        line = (
-            f"{case:6} {'constant' if constant else 'given':>8} {ours / 1e9:8.1f} {now / 1e9:8.1f} "
-            f"{share:6.0%} {claimed:7.0%} {tile:5.0%} {of_tile:7.0%}"
-        )
-        print(line, flush=True)
-        lines.append(line)
-        rows.append(
-            {
-                "case": case,
-                "constant": constant,
-                "gflops": ours / 1e9,
-                "fma_gflops": now / 1e9,
-                "share": share,
-                "tile_share": tile,
-                "share_of_tile": of_tile,
-                "claimed": claimed,
-                "turns_flops": turns,
-                "trials": found.trials,
-                "tuning_s": found.wall_s,
-                "machine": machine(target, peak),
-                "date": time.strftime("%Y-%m-%d"),
-            }
-        )
-    lines.append(", ".join(map(str, machine(target, peak).values())))
-    print(lines[-1])
-    write_results(AVX2_OUTPUT if args.avx2 else OUTPUT, rows, lines)
+        return {
+            "case": key[0],
+            "constant": key[1],
+            "gflops": ours / 1e9,
+            "fma_gflops": now / 1e9,
+            "share": median(a / b for a, b, _ in turns),
+            "tile_share": median(c / b for _, b, c in turns),
+            "share_of_tile": median(a / c for a, _, c in turns),
+            "claimed": claimed[key],
+            "turns_flops": turns,
+            "trials": found.trials,
+            "tuning_s": found.wall_s,
+            **stamp(target, peak),
+        }
+
+    order = list(claimed)
+    experiment = Experiment[Row](
+        RESULTS / f"share_of_peak{'_avx2' * args.avx2}.jsonl",
+        key=lambda r: (r["case"], r["constant"]),
+        line=table_line,
+        head=HEAD,
+        foot=closing,
+        order=lambda r: order.index((r["case"], r["constant"])),
+    )
+    experiment.run([k for k in order if not args.only or k[0] in args.only], once, again=True)
+    experiment.finish()
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(exit_status(main))

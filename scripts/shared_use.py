@@ -6,22 +6,20 @@ Usage: python scripts/shared_use.py [--calls 1000]
 """
 
 import argparse
-import json
 import multiprocessing
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from pathlib import Path
 
 import numpy as np
 
 import ansorlite as al
 from ansorlite.graph.build import GraphBuilder
 from ansorlite.graph.ir import Graph
+from bench.experiment import RESULTS, Experiment, Row
 
-OUTPUT = Path(__file__).parents[1] / "results" / "shared_use.jsonl"
 W = np.random.default_rng(0).standard_normal((96, 128)).astype(np.float32)
 
 
@@ -43,7 +41,8 @@ def wrong_calls(net: al.CompiledModule, calls: int, seed: int) -> int:
 
 
 def forked(net: al.CompiledModule, calls: int) -> list[int]:
-    context, answers = multiprocessing.get_context("fork"), multiprocessing.SimpleQueue()
+    context = multiprocessing.get_context("fork")
+    answers: multiprocessing.SimpleQueue[int] = multiprocessing.SimpleQueue()
     children = [
         context.Process(target=lambda k=k: answers.put(wrong_calls(net, calls, k)))
         for k in range(4)
@@ -95,8 +94,7 @@ def main() -> int:
             "wrong_loaders": loaders(log, args.calls),
             "date": time.strftime("%Y-%m-%d"),
         }
-    print(json.dumps(row))
-    OUTPUT.write_text(json.dumps(row) + "\n")
+    Experiment[Row](RESULTS / "shared_use.jsonl", key=lambda r: r["calls"], line=str).add(row)
     return int(any(sum(v) for k, v in row.items() if k.startswith("wrong")))
 
 

@@ -18,25 +18,24 @@ import argparse
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from ansorlite.bench.compare import CompareOptions, log_name, run_network
-from ansorlite.bench.in_step import Turn, in_step
-from ansorlite.bench.runs import Run, append_run, draw, geometric_mean, read_runs
-from ansorlite.bench.settled import settled
+from ansorlite.baselines.compare import CompareOptions, log_name
+from ansorlite.baselines.runs import geometric_mean
 from ansorlite.graph.ir import Graph
 from ansorlite.graph.partition import partition
 from ansorlite.graph.passes import optimize
-from ansorlite.measure.machine_cache import kept_file
 from ansorlite.pipeline import network_tasks
 from ansorlite.search.task_scheduler import SCHEDULERS
 from ansorlite.target import Target
 from ansorlite.workloads import network
+from bench.checkpoint_race import settled
+from bench.experiment import RESULTS, exit_status, kept_folder
+from bench.in_step import networks_in_step
+from bench.runs import RacedRun, draw, experiment_of_runs
 
-RESULTS = Path(__file__).parents[1] / "results"
 GOAL = "round-robin"
 SEARCHER = "ansor"
 CHECKPOINTS = 20
@@ -44,7 +43,7 @@ TRIALS = 2000  # some 64 a task of ResNet-50; results of other budgets have file
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--network", default="resnet50")
     parser.add_argument("--schedulers", nargs="+", choices=SCHEDULERS, default=list(SCHEDULERS))
     parser.add_argument("--trials", type=int, default=TRIALS)
@@ -52,44 +51,35 @@ def main() -> int:
     parser.add_argument("--table", action="store_true", help="run nothing: only show what is there")
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder (results)")
     parser.add_argument("--race-seconds", type=float, default=4.0, help="of every task (4)")
-    parser.add_argument("--logs", type=Path, default=kept_file("task_schedulers").with_suffix(""))
+    parser.add_argument("--logs", type=Path, default=kept_folder("task_schedulers"))
     args = parser.parse_args()
     graph, machine = network(args.network), Target.detect().fingerprint
     kind = "" if args.trials == TRIALS else f"_{args.trials}"
-    path = args.results / f"task_schedulers{kind}.jsonl"
-
-    def own() -> list[Run]:
-        return [r for r in read_runs(path) if r.target == machine]
-
-    done = {r.key for r in own() if r.budget >= args.trials}
+    experiment = experiment_of_runs(args.results / f"task_schedulers{kind}.jsonl")
+    own = [r for r in experiment.rows() if r.target == machine]
+    done = {r.key for r in own if r.budget >= args.trials}
     for seed in [] if args.table else range(args.seeds):
         left = [s for s in args.schedulers if (s, graph.name, seed) not in done]
         logs = [args.logs / s for s in left]
-        runs = in_step(
-            [
-                partial(once, graph, s, seed, args.trials, log)
-                for s, log in zip(left, logs, strict=True)
-            ]
-        )
+        for folder in logs:
+            (folder / log_name(graph.name, SEARCHER, seed)).unlink(missing_ok=True)
+        options = [
+            CompareOptions(trials=args.trials, scheduler=s, logs=log)
+            for s, log in zip(left, logs, strict=True)
+        ]
+        found = networks_in_step(graph, [(SEARCHER, o) for o in options], seed)
+        runs = [replace(run, policy=s) for s, run in zip(left, found, strict=True)]
         for run in raced(graph, runs, logs, args.race_seconds):
-            append_run(path, run)
-            best = f"{run.best()[-1] * 1e3:.3f} ms"
-            print(f"{run.policy:12} seed {seed}: {best} in {run.wall_s:.0f} s", flush=True)
-    text = table(own())
-    path.with_suffix(".txt").write_text(text)
-    print(text, end="")
-    draw(own(), path)
+            experiment.add(run)
+    own = [r for r in experiment.rows() if r.target == machine]
+    experiment.finish(table(own))
+    draw(experiment, own)
     return 0
 
 
-def once(graph: Graph, scheduler: str, seed: int, trials: int, logs: Path, turn: Turn) -> Run:
-    """One search of a network, which lets others have their turns."""
-    (logs / log_name(graph.name, SEARCHER, seed)).unlink(missing_ok=True)
-    options = CompareOptions(trials=trials, scheduler=scheduler, turn=turn, logs=logs)
-    return replace(run_network(graph, SEARCHER, seed, options), policy=scheduler)
-
-
-def raced(graph: Graph, runs: Sequence[Run], logs: Sequence[Path], seconds: float) -> list[Run]:
+def raced(
+    graph: Graph, runs: Sequence[RacedRun], logs: Sequence[Path], seconds: float
+) -> list[RacedRun]:
     """The runs of one seed, with what they would have settled on."""
     if not runs:
         return []
@@ -106,7 +96,7 @@ def raced(graph: Graph, runs: Sequence[Run], logs: Sequence[Path], seconds: floa
     ]
 
 
-def table(runs: Sequence[Run]) -> str:
+def table(runs: Sequence[RacedRun]) -> str:
     """What every run, and the means over the seeds, settled on, and when they were as fast as
     round-robin in the end.
     """
@@ -127,7 +117,9 @@ def table(runs: Sequence[Run]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _line(name: str, case: str, seed: str, runs: Sequence[Run], goals: Sequence[Run]) -> str:
+def _line(
+    name: str, case: str, seed: str, runs: Sequence[RacedRun], goals: Sequence[RacedRun]
+) -> str:
     n = min(len(r.latency_s) for r in runs)
     text = f"{name:18} {case:12} {seed:>5} {n:7}"
     for curve in (_measured, _settled):
@@ -140,18 +132,18 @@ def _line(name: str, case: str, seed: str, runs: Sequence[Run], goals: Sequence[
     return text
 
 
-def _measured(runs: Sequence[Run]) -> dict[int, float]:
+def _measured(runs: Sequence[RacedRun]) -> dict[int, float]:
     """Trials -> the least sum of measured latencies (geometric means over the runs)."""
     n = min(len(r.latency_s) for r in runs)
     means = np.exp(np.log([r.best()[:n] for r in runs]).mean(axis=0))
     return dict(enumerate(means.tolist(), 1))
 
 
-def _settled(runs: Sequence[Run]) -> dict[int, float]:
+def _settled(runs: Sequence[RacedRun]) -> dict[int, float]:
     """The same of what they would have settled on."""
     at = sorted(set.intersection(*({int(n) for n in r.settled} for r in runs)))
     return {n: geometric_mean(r.settled[str(n)] for r in runs) for n in at}
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(exit_status(main))

@@ -5,5 +5,5 @@ extras=dev
 . "$(dirname "$0")/setup.sh"
 "$PYTHON" -m ruff check .
 "$PYTHON" -m ruff format --check .
-"$PYTHON" -m mypy ansorlite
+"$PYTHON" -m mypy ansorlite scripts/bench
 exec "$PYTHON" -m pytest -n auto --maxprocesses 4 "$@"

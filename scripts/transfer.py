@@ -12,26 +12,28 @@ import argparse
 import shutil
 import sys
 import tempfile
-import time
 from pathlib import Path
+from typing import Any
 
-from ansorlite.bench.runs import Run, append_run, draw, geometric_mean, read_runs, run_of, whole
+from ansorlite.baselines.runs import geometric_mean
 from ansorlite.graph.partition import partition
 from ansorlite.graph.passes import optimize
 from ansorlite.pipeline import network_tasks
-from ansorlite.search.tune import Session, tune
+from ansorlite.search.tune import tune
 from ansorlite.target import Target
 from ansorlite.task import SearchTask
 from ansorlite.workloads import network
+from bench.experiment import RESULTS, exit_status
+from bench.programs import search_once
+from bench.runs import RacedRun, draw, experiment_of_runs
 
-RESULTS = Path(__file__).parents[1] / "results" / "transfer.jsonl"
 WITH, WITHOUT = "template-xgb-transfer", "template-xgb"
 ROUND = 16
 ENOUGH = 0.9  # of the speed that the search without transfer ends with
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--network", default="resnet50")
     parser.add_argument("--held-out", type=int, default=3, help="tasks, evenly chosen")
     parser.add_argument("--others", type=int, default=8, help="tasks that are learned from")
@@ -40,7 +42,8 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--table", action="store_true", help="run nothing: only show what is there")
     args = parser.parse_args()
-    done = {r.key for r in read_runs(RESULTS) if r.budget >= args.trials}
+    experiment = experiment_of_runs(RESULTS / "transfer.jsonl")
+    done = {r.key for r in experiment.rows() if r.budget >= args.trials}
     held_out, others = chosen(args.network, args.held_out, args.others)
     for seed in [] if args.table else range(args.seeds):
         wanted = [t for t in held_out if {(p, t.name, seed) for p in (WITH, WITHOUT)} - done]
@@ -48,21 +51,17 @@ def main() -> int:
             continue
         with tempfile.TemporaryDirectory() as folder:
             known = Path(folder) / "others.jsonl"
-            search(WITH, others, args.other_trials, seed, known)
+            measure(others, args.other_trials, seed, known)
             for task in wanted:
-                for policy in (WITH, WITHOUT):
-                    log = Path(folder) / f"{policy}.jsonl"
-                    log.unlink(missing_ok=True)
-                    if policy == WITH:
-                        shutil.copy(known, log)
-                    run = held_out_run(policy, task, others, args.trials, seed, log)
-                    append_run(RESULTS, run)
-                    best = f"{run.best()[-1] * 1e3:.4f} ms"
-                    print(f"{policy:22} {task.name} seed {seed}: {best}", flush=True)
-    text = table()
-    RESULTS.with_suffix(".txt").write_text(text)
-    print(text, end="")
-    draw(read_runs(RESULTS), RESULTS)
+                log = Path(folder) / "with.jsonl"
+                shutil.copy(known, log)
+                for policy, more in ((WITHOUT, {}), (WITH, {"log": log, "others": others})):
+                    options: dict[str, Any] = {"policy": policy, "round_size": ROUND, **more}
+                    run = search_once(task, task.name, policy, seed, args.trials, **options)
+                    experiment.add(run)
+    runs = experiment.rows()
+    experiment.finish(table(runs))
+    draw(experiment, runs)
     return 0
 
 
@@ -76,38 +75,24 @@ def chosen(name: str, n_held_out: int, n_others: int) -> tuple[list[SearchTask],
     return held_out, rest[:: max(1, len(rest) // max(1, n_others))][:n_others]
 
 
-def search(policy: str, tasks: list[SearchTask], trials: int, seed: int, log: Path) -> None:
-    """Measure so many programs of every task, task by task."""
-    session = Session(trials * len(tasks), None, seed, log, policy, progress=False)
-    with session:
-        for tuner in [session.tuner(t) for t in tasks]:
-            while tuner.trials < trials and tuner.round(min(ROUND, trials - tuner.trials)):
-                pass
+def measure(tasks: list[SearchTask], trials: int, seed: int, log: Path) -> None:
+    """Measure so many programs of every task, task by task; each learns from those before."""
+    for k, task in enumerate(tasks):
+        tune(
+            task,
+            trials,
+            seed=seed,
+            log=log,
+            policy=WITH,
+            round_size=ROUND,
+            progress=False,
+            others=tasks[:k],
+        )
 
 
-def held_out_run(
-    policy: str, task: SearchTask, others: list[SearchTask], trials: int, seed: int, log: Path
-) -> Run:
-    """Search for a task; what the log holds of others is learned from where the policy does."""
-    began = time.time()
-    learned = others if policy == WITH else []
-    found = tune(
-        task,
-        trials,
-        seed=seed,
-        log=log,
-        policy=policy,
-        others=learned,
-        round_size=ROUND,
-        progress=False,
-    )
-    whole(found.interrupted)
-    return run_of(policy, task.name, seed, found, began)
-
-
-def table() -> str:
+def table(found: list[RacedRun]) -> str:
     """Trials to `ENOUGH` of the speed found without transfer, by task and seed."""
-    runs = {r.key: r for r in read_runs(RESULTS)}
+    runs = {r.key: r for r in found}
     lines = [f"{'task':40} seed   without   with  share of the trials"]
     shares = []
     for (policy, case, seed), run in runs.items():
@@ -126,4 +111,4 @@ def table() -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(exit_status(main))

@@ -9,61 +9,67 @@ Usage: python scripts/untuned.py [--cases C2D:2 ...] [--seeds 3] [--results DIR]
 
 import argparse
 import sys
-import time
+from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from statistics import median
 
 import ansorlite as al
-from ansorlite.bench.ops import machine, write_results
-from ansorlite.bench.ours import prepared
-from ansorlite.bench.runs import geometric_mean, read_runs
-from ansorlite.bench.serve import timed
-from ansorlite.measure.peak import measure_peak
+from ansorlite.baselines.runs import geometric_mean
 from ansorlite.target import Target
+from bench.contest import in_turn
+from bench.experiment import RESULTS, Experiment, Row, exit_status, stamp
+from bench.peers.ours import kernel_call
+from bench.runs import experiment_of_runs
+from bench.suite import DENSE
 
-DENSE = ("C1D:1", "C2D:2", "C3D:1", "GMM:1", "GRP:1", "DIL:1", "T2D:1", "CAP:1")
 TURNS, TURN_S = 7, 0.1
-RESULTS = Path(__file__).parents[1] / "results"
+
+
+def share(row: Row) -> float:
+    return float(row["best_known_s"] / row["latency_s"])
+
+
+def table_line(row: Row) -> str:
+    return (
+        f"{row['case']:6} {row['seed']:4} {row['latency_s'] * 1e6:7.1f} us "
+        f"{row['best_known_s'] * 1e6:7.1f} us {share(row):5.0%}"
+    )
+
+
+def closing(rows: Sequence[Row]) -> list[str]:
+    return [f"geometric mean {geometric_mean(map(share, rows)):.1%}"]
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--cases", nargs="+", default=list(DENSE))
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder (results)")
     args = parser.parse_args()
     target = Target.detect()
-    kept = [args.results / f"{name}.jsonl" for name in ("ablations", "searchers")]
-    runs = [r for path in kept for r in read_runs(path) if r.target == target.fingerprint]
-    rows, lines, shares = [], [f"{'case':6} {'seed':>4} {'untuned':>10} {'best':>10} share"], []
-    for case in args.cases:
+    kept = [experiment_of_runs(args.results / f"{n}.jsonl") for n in ("ablations", "searchers")]
+    runs = [r for e in kept for r in e.rows() if r.target == target.fingerprint]
+
+    def once(key: tuple[str, int]) -> Row:
+        case, seed = key
+        found = al.tune(al.workload(case), n_trials=0, seed=seed, progress=False)
+        turns = in_turn([kernel_call(found.kernel)], 1 + TURNS, TURN_S)[1:]
         known = min((float(r.best()[-1]) for r in runs if r.case == case), default=float("nan"))
-        for seed in range(args.seeds):
-            task = al.workload(case)
-            found = al.tune(task, n_trials=0, seed=seed, progress=False)
-            call = prepared(found.kernel)
-            timed(call, TURN_S)
-            latency = median(timed(call, TURN_S)[0] for _ in range(TURNS))
-            shares.append(known / latency)
-            lines.append(
-                f"{case:6} {seed:4} {latency * 1e6:7.1f} us {known * 1e6:7.1f} us {shares[-1]:5.0%}"
-            )
-            print(lines[-1], flush=True)
-            rows.append(
-                {
-                    "case": case,
-                    "seed": seed,
-                    "latency_s": latency,
-                    "best_known_s": known,
-                    "machine": machine(target, measure_peak(target)),
-                    "date": time.strftime("%Y-%m-%d"),
-                }
-            )
-    lines.append(f"geometric mean {geometric_mean(shares):.1%}")
-    print(lines[-1])
-    write_results(args.results / "untuned.jsonl", rows, lines)
+        row = {"case": case, "seed": seed, "latency_s": median(t for (t,) in turns)}
+        return {**row, "best_known_s": known, **stamp(target)}
+
+    experiment = Experiment[Row](
+        args.results / "untuned.jsonl",
+        key=lambda r: (r["case"], r["seed"]),
+        line=table_line,
+        head=f"{'case':6} {'seed':>4} {'untuned':>10} {'best':>10} share",
+        foot=closing,
+    )
+    experiment.run(product(args.cases, range(args.seeds)), once, again=True)
+    experiment.finish()
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(exit_status(main))

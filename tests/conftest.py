@@ -1,16 +1,23 @@
-"""Settings that all tests share, and the golden files.
+"""Settings that all tests share, and the comparison with golden files.
 
-hypothesis runs without deadlines (two busy cores) and, where CI is set, with the same examples
-every time. `golden(text, name)` compares a text with tests/golden/<name>.txt, or writes it there
-with `pytest --update-golden`.
+hypothesis runs without deadlines, because cores may be busy; if the variable CI is set, its
+examples are the same in every run. Kernels are timed briefly (`quick_measuring`).
+`golden(text, name)` compares a text with tests/golden/<name>.txt; with `pytest --update-golden` it
+writes the file instead.
 """
 
 import os
+import signal
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from golden_files import compare_golden
 from hypothesis import HealthCheck, settings
+
+from ansorlite.search.settle import Race
+from ansorlite.search.tune_tasks import ALONE
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -22,6 +29,21 @@ settings.register_profile(
 )
 settings.load_profile("ansorlite")
 
+# Tests send SIGHUP to processes that they start, which inherit that nohup has it ignored.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+@pytest.fixture(autouse=True)
+def quick_measuring(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tunings of a test: one build process, kernels timed briefly, a last race of 0.1 s.
+
+    tests/measure has this fixture do nothing: the timing itself is tested there.
+    """
+    monkeypatch.setattr("ansorlite.measure.runner.CHILD_ENTRY", "quick_runner:serve")
+    short = replace(ALONE, race=Race(contenders=4, seconds=0.1))
+    monkeypatch.setattr("ansorlite.search.tune.ALONE", short)
+    monkeypatch.setenv("ANSORLITE_BUILD_WORKERS", "1")
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
@@ -31,22 +53,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture
 def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
-    """check(text, name): `text` is what tests/golden/<name>.txt says."""
+    """check(text, name): asserts that tests/golden/<name>.txt holds `text`."""
     update = bool(request.config.getoption("--update-golden"))
 
     def check(text: str, name: str) -> None:
         compare_golden(GOLDEN / f"{name}.txt", text, update)
 
     return check
-
-
-def compare_golden(path: Path, text: str, update: bool) -> None:
-    """Fail unless the file holds `text` (the final newline aside); with `update`, write it."""
-    text = text.rstrip("\n") + "\n"
-    if update:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    elif not path.exists():
-        pytest.fail(f"{path} does not exist: read the text, then run with --update-golden\n{text}")
-    else:
-        assert text == path.read_text(encoding="utf-8"), f"{path.name}: see --update-golden"

@@ -1,4 +1,4 @@
-"""Records and logs for the tests of the command line, as the tuner would write them."""
+"""Records and logs for the tests of the command line, in the form that the tuner writes."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +15,7 @@ from ansorlite.task import SearchTask
 
 
 def record(task: SearchTask, trial: int = 0, **changes: Any) -> Record:
-    """A legal candidate of the first sketch, another one for each trial."""
+    """The record of a legal candidate of the first sketch; a different row for each trial."""
     names, sketch = canonical_names(task.dag), sketches(task.dag, task.target)[0]
     rows = sketch.sample(256, np.random.default_rng(trial))
     rows = rows[legal(sketch.program, population_columns(sketch.holes, rows), 256, task.target)]

@@ -1,8 +1,8 @@
-"""Running concrete programs natively in tests, between guard pages.
+"""Runs concrete programs natively in tests, with buffers between guard pages.
 
-In: a concrete program and arrays by parameter name. Out: its outputs by name. Inputs are read-only
-and every buffer ends next to a page that nobody may touch, so a kernel that leaves its buffers by
-more than 63 bytes kills the process; outputs and workspace are poisoned first.
+In: a concrete program and arrays by parameter name. Out: its outputs by name. Inputs are read-only,
+and every buffer lies between guard pages: an access more than 63 bytes outside kills the process.
+Outputs and workspace are poisoned before the run.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ Arrays = dict[str, npt.NDArray[Any]]
 
 
 def run_native(program: Program, inputs: Mapping[str, npt.NDArray[Any]], target: Target) -> Arrays:
-    """Compile, run once, and return the outputs."""
+    """Compile the program, run it once and return its outputs by name."""
     image = build_program(program, target)
     if program.bound is not None:
         inputs = {**inputs, **derive(program.bound, target, inputs)}

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from search_cases import Pretender
 
 import ansorlite as al
 from ansorlite.errors import AnsorliteError, ModelError
@@ -18,8 +19,13 @@ from ansorlite.graph.module import CompiledModule
 from ansorlite.graph.partition import partition
 from ansorlite.graph.passes import optimize
 from ansorlite.pipeline import compile_plain, network_tasks
-from ansorlite.records import RecordLog, read_log
+from ansorlite.records import Record, RecordLog, read_log
+from ansorlite.search.policy import EvolutionParams
+from ansorlite.search.session import Session
+from ansorlite.search.tune_tasks import tune_tasks
 from ansorlite.target import Target
+
+FEW = EvolutionParams(population=64, generations=1, looked_at_first=8)
 
 
 def small_net() -> Graph:
@@ -67,7 +73,7 @@ def relative_error(got: npt.NDArray[Any], expected: npt.NDArray[Any]) -> float:
 def tuned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Graph, Any, Path]:
     net = small_net()
     log = tmp_path_factory.mktemp("net") / "net.jsonl"
-    module = al.auto_schedule(net, n_trials=24, log=log, seed=1, progress=False)
+    module = al.auto_schedule(net, n_trials=24, log=log, seed=1, params=FEW, progress=False)
     return net, module, log
 
 
@@ -130,7 +136,7 @@ def test_the_arena_is_hardly_larger_than_what_lives_at_once() -> None:
 
 def test_other_forms_can_be_ruled_out() -> None:
     tasks = network_tasks(partition(optimize(al.network("resnet18"))), Target.detect(), 0.0)
-    assert not any(w.others for w in tasks)
+    assert not any(w.other_forms for w in tasks)
 
 
 def test_log_is_used_before_anything_is_measured(tuned: tuple[Graph, Any, Path]) -> None:
@@ -144,7 +150,7 @@ def test_log_is_used_before_anything_is_measured(tuned: tuple[Graph, Any, Path])
 
 def test_without_log_and_trials_the_model_decides() -> None:
     net = small_net()
-    module = al.auto_schedule(net, n_trials=0, progress=False)
+    module = al.auto_schedule(net, n_trials=0, params=FEW, progress=False)
     x = picture(net)
     assert relative_error(module(x), evaluate(net, [x])[0]) < 1e-4
     assert all(r.best is None and r.predicted is not None for r in module.report.results)
@@ -183,27 +189,33 @@ def test_networks_share_their_tasks(scheduler: str, tmp_path: Path) -> None:
         assert relative_error(module(x), evaluate(net, [x])[0]) < 1e-4
 
 
+def _tuned(net: Graph, n_trials: int, log: Path) -> list[Record]:
+    """The records of a network's tasks, of which nothing is built or run."""
+    pretender = Pretender()
+    options: dict[str, Any] = {"builder": pretender, "runner": pretender, "params": FEW}
+    with Session(n_trials, None, log=log, progress=False, **options) as session:
+        tune_tasks(session, network_tasks(partition(optimize(net)), Target.detect()))
+    return list(read_log(log).records)
+
+
 def test_a_small_budget_is_shared_by_all_tasks(tmp_path: Path) -> None:
     """Two of each of nine tasks, beside the plain schedule, rather than eight of a few."""
     net = _dense("nine", 0, *range(8, 17), 24)
-    al.auto_schedule(net, n_trials=27, log=tmp_path / "log", progress=False)
-    records = read_log(tmp_path / "log").records
+    records = _tuned(net, 27, tmp_path / "log")
     assert list(Counter(r.task for r in records).values()) == [3] * 9
     # A run that was torn apart in the first of those rounds goes on with as many of each.
     torn = tmp_path / "torn"
     with RecordLog(torn) as log:
         for r in records[:10]:
             log.append(r)
-    al.auto_schedule(net, n_trials=27, log=torn, progress=False)
-    again = read_log(torn).records
-    assert list(Counter(r.task for r in again).values()) == [3] * 9
+    assert list(Counter(r.task for r in _tuned(net, 27, torn)).values()) == [3] * 9
 
 
 def test_many_tasks_have_small_rounds(tmp_path: Path) -> None:
     """Each has the plain schedule and four more, then one of them eight."""
     net = _dense("nine", 0, *range(48, 120, 8), 144)
-    al.auto_schedule(net, n_trials=9 * (1 + 4) + 8, log=tmp_path / "log", progress=False)
-    sizes = Counter((r.round, r.task) for r in read_log(tmp_path / "log").records)
+    records = _tuned(net, 9 * (1 + 4) + 8, tmp_path / "log")
+    sizes = Counter((r.round, r.task) for r in records)
     by_round = sorted((number, n) for (number, _), n in sizes.items())
     assert by_round == [(0, 1)] * 9 + [(1, 4)] * 9 + [(2, 8)]
 
@@ -216,8 +228,8 @@ def test_a_convolution_is_tuned_in_every_form(tmp_path: Path) -> None:
     window = {"strides": (1, 1), "pads": ((1, 1), (1, 1)), "dilations": (1, 1)}
     x = b.input("x", (1, 16, 12, 12))
     net = b.finish([b.emit("conv", [x, weight], groups=1, layout="channels_first", **window)])
-    options = {"log": tmp_path / "log", "progress": False, "round_size": 4}
-    module = al.auto_schedule(net, n_trials=40, **options)
+    options = {"log": tmp_path / "log", "progress": False, "round_size": 4, "params": FEW}
+    module = al.auto_schedule(net, n_trials=16, **options)
     image = picture(net)
     want = evaluate(net, [image])[0]
     assert relative_error(module(image), want) < 1e-4
@@ -227,9 +239,9 @@ def test_a_convolution_is_tuned_in_every_form(tmp_path: Path) -> None:
     assert len(forms) == 3 and {f.dag.workload_key for f in forms} <= logged
     again = al.auto_schedule(net, n_trials=0, **options)
     assert relative_error(again(image), want) < 1e-4
-    assert sum(r.trials for r in again.report.rows) == 40
-    resumed = al.auto_schedule(net, n_trials=44, **options)
-    assert len(read_log(tmp_path / "log").records) == 44
+    assert sum(r.trials for r in again.report.rows) == 16
+    resumed = al.auto_schedule(net, n_trials=18, **options)
+    assert len(read_log(tmp_path / "log").records) == 18
     assert relative_error(resumed(image), want) < 1e-4
 
 

@@ -12,6 +12,7 @@ import pytest
 from log_cases import record, write
 
 import ansorlite
+import ansorlite.search.session as session_module
 import ansorlite.search.tune as tuning
 from ansorlite.cli import COMMANDS, _parser, main
 from ansorlite.cli.options import Command
@@ -19,6 +20,7 @@ from ansorlite.cli.tune import apart_text
 from ansorlite.errors import AnsorliteError
 from ansorlite.measure.peak import Peak
 from ansorlite.records import read_log
+from ansorlite.search.tuner import TaskTuner
 from ansorlite.settings import settings
 from ansorlite.task import SearchTask
 
@@ -240,8 +242,8 @@ def test_ctrl_c_with_a_program_from_the_log(
     def interrupt(*arguments: object, **options: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(tuning, "measure_peak", lambda target: Peak(2e11, 1e11, 2e10))
-    monkeypatch.setattr(tuning.TaskTuner, "round", interrupt)
+    monkeypatch.setattr(session_module, "measure_peak", lambda target: Peak(2e11, 1e11, 2e10))
+    monkeypatch.setattr(TaskTuner, "round", interrupt)
     path = write(tmp_path / "log", [record(task)])
     status, out, err = cli("tune-op", "GMM:0", "--log", path)
     assert status == 0 and out[0].startswith("GMM:0 batch 1: 1.000 ms")

@@ -1,6 +1,6 @@
-"""The command line in odd surroundings: streams, folders, limits, warnings; and paths to write to.
+"""The command line with unusual streams, folders, limits and warnings, and paths to write to.
 
-Whatever is missing or full, the command works or says in one line what is wrong.
+If a resource is missing or full, the command works or prints one line of error.
 """
 
 import json
@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[1]
 def fresh_settings() -> Iterator[None]:
     settings.cache_clear()
     peak.measure_peak.cache_clear()
-    machine_cache._cannot_keep.cache_clear()
+    machine_cache._warn_unwritable.cache_clear()
     yield
     settings.cache_clear()
     peak.measure_peak.cache_clear()
@@ -59,8 +59,6 @@ def wrong(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
     [
         ("tune", "resnet18", "--trials", "0"),
         ("compare", "GMM:0", "--trials", "1"),
-        ("bench", "ops", "--only", "GMM:0", "--peers"),
-        ("bench", "networks", "--only", "resnet18", "--peers"),
     ],
 )
 def test_an_output_is_checked_before_the_work(
@@ -89,17 +87,6 @@ def test_other_paths_are_checked_before_the_work(
     assert "it is a directory" in wrong(capsys, "log", "merge", "x", "--output", tmp_path)
 
 
-def test_names_of_a_benchmark_are_checked_before_the_work(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    output = ("--output", tmp_path / "rows")
-    assert "no network 'x'" in wrong(capsys, "bench", "networks", "--only", "x", *output)
-    assert "unknown workload 'x'" in wrong(capsys, "bench", "ops", "--only", "x", *output)
-    python = ("--peer-python", tmp_path / "none")
-    assert "no program that can be run" in wrong(capsys, "bench", "ops", *python, *output)
-    assert os.listdir(tmp_path) == []
-
-
 def test_nothing_else_of_a_command_is_overwritten(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -110,14 +97,6 @@ def test_nothing_else_of_a_command_is_overwritten(
     (tmp_path / "again").symlink_to(log)
     assert "uses that file for something else" in wrong(capsys, *arguments, tmp_path / "again")
     assert model.read_text() == "a model" and not log.exists()
-    bench = ("bench", "ops", "--only", "GMM:0", "--peers", "--output")
-    assert "where the table goes" in wrong(capsys, *bench, tmp_path / "rows.txt")
-    for what, rows in (("ops", "operators"), ("networks", "networks")):
-        for text in ("no rows", "[1]", json.dumps({"case": "GMM:0"})):
-            (tmp_path / "rows").write_text(text + "\n")
-            arguments = ("bench", what, "--peers", "--output", tmp_path / "rows")
-            assert f"does not hold rows of {rows}" in wrong(capsys, *arguments)
-            assert (tmp_path / "rows").read_text() == text + "\n"
 
 
 # ---- numbers and names --------------------------------------------------------------------------
@@ -163,7 +142,7 @@ def test_without_home_and_user(
     monkeypatch.setattr(peak, "run_benchmarks", lambda target: (Peak(2e11, 1e11, 2e10), True))
     assert main(["devices"]) == 0
     told = capsys.readouterr().err.splitlines()
-    assert len(told) == 1 and told[0].startswith("ansorlite: warning: what is measured of this")
+    assert len(told) == 1 and told[0].startswith("ansorlite: warning: figures of this machine")
 
 
 def test_the_folder_of_kept_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

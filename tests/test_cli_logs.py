@@ -62,7 +62,7 @@ def test_merge_keeps_everything_once(run: Run, tmp_path: Path, task: SearchTask)
     assert [r.trial for r in read_log(tmp_path / "c").records] == [0, 1, 2]
 
 
-def test_choices_stay_where_they_stood(run: Run, tmp_path: Path, task: SearchTask) -> None:
+def test_lines_of_winners_keep_their_place(run: Run, tmp_path: Path, task: SearchTask) -> None:
     """A choice counts until something faster stands after it, in the new log, too."""
     first, later = record(task), record(task, 1, latency_s=5e-4)
     a = write(tmp_path / "a", [first, choice(first, 9e-4), later])
@@ -73,7 +73,7 @@ def test_choices_stay_where_they_stood(run: Run, tmp_path: Path, task: SearchTas
         assert chosen(contents, [task.workload_key], task.target.fingerprint) is None
 
 
-def test_much_damage_is_told_in_few_lines(run: Run, tmp_path: Path, task: SearchTask) -> None:
+def test_much_damage_is_reported_in_few_lines(run: Run, tmp_path: Path, task: SearchTask) -> None:
     a = write(tmp_path / "a", [record(task)])
     a.write_text(a.read_text() + "garbage\n" * 2000)
     status, out, _ = run("log", "stats", a)

@@ -1,9 +1,9 @@
-"""The golden files' own rules: equal passes, different fails, missing fails, updating writes."""
+"""Comparison with golden files: equal text passes, other text or no file fails, updating writes."""
 
 from pathlib import Path
 
 import pytest
-from conftest import compare_golden
+from golden_files import compare_golden
 
 
 def test_golden(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What of a damaged log is left out, and how the damage is told."""
+"""Damaged logs: the lines that are left out, and the report of the damage."""
 
 from pathlib import Path
 
@@ -45,8 +45,8 @@ from ansorlite.records import RecordLog, read_log
         ('"trial":130', '"trial":-1', "field 'trial' is not an integer from 0"),
         ('"trial":130', '"trial":9' + "9" * 5000, "not a JSON object"),
         ('"trial":130', '"trial":9' + "9" * 99, "field 'trial' is not an integer from 0"),
-        ('"trial":130', '"trial":2000000000', "field 'trial' is 2000000000, which no run comes to"),
-        ('"round":2', '"round":1999999999', "field 'round' is 1999999999, which no run comes to"),
+        ('"trial":130', '"trial":2000000000', "field 'trial' is 2000000000, more than any run has"),
+        ('"round":2', '"round":1999999999', "field 'round' is 1999999999, more than any run has"),
         ('"seed":7', '"seed":1' + "0" * 30, "field 'seed' is not an integer of 64 bits"),
         (
             '"timestamp":1700000000.25',
@@ -55,8 +55,8 @@ from ansorlite.records import RecordLog, read_log
         ),
         ('"C.i":[8,4]', '"C.i":[8,1099511627776]', "field 'holes' is not a mapping"),
         ('"C.i":[8,4]', '"C.i":[8,-4]', "field 'holes' is not a mapping"),
-        ('"C.i":[8,4]', '"C.i":[8,4],"C.i":[8,8]', "key 'C.i' stands in it twice"),
-        ('"seed":7', '"seed":7,"seed":8', "key 'seed' stands in it twice"),
+        ('"C.i":[8,4]', '"C.i":[8,4],"C.i":[8,8]', "key 'C.i' occurs twice"),
+        ('"seed":7', '"seed":7,"seed":8', "key 'seed' occurs twice"),
         ('"steps":[', '"steps":[' + "[" * 900 + "]" * 900 + ",", "field 'steps' is not a list"),
         ('{"format":1', '{"format":9', "line 2 has log format 9"),
         ('"holes":{', '"holes":{"x":[1.5],', "field 'holes' is not a mapping"),
@@ -81,7 +81,7 @@ def test_a_damaged_line_is_reported_and_skipped(
     assert what in str(problem) and str(problem).startswith("line 2: ")
 
 
-def test_damage_is_told_in_one_line(tmp_path: Path) -> None:
+def test_damage_is_reported_in_one_line(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     write(path, record())
     assert read_log(path).damage == ""
@@ -92,7 +92,7 @@ def test_damage_is_told_in_one_line(tmp_path: Path) -> None:
     assert told.startswith("1001 damaged lines are left out, the first is line 2: not a JSON")
 
 
-def test_a_log_is_read_while_it_is_written_and_where_nothing_can_be(tmp_path: Path) -> None:
+def test_a_log_is_read_during_writing_and_without_write_access(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     with RecordLog(path) as log:
         log.append(record())

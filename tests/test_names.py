@@ -1,4 +1,4 @@
-"""Names as data: what every medium is given of a name that holds quotes, commands or nothing."""
+"""Names as data: escaping of quotes, commands and empty names in every medium."""
 
 import shutil
 import subprocess
@@ -44,7 +44,7 @@ def test_every_name_in_every_medium(name: str) -> None:
     assert len(part) <= 80 and not set(part) & set("/\\\0\n \"'")
 
 
-def test_what_is_shown() -> None:
+def test_escapes_of_shown() -> None:
     assert shown("conv/日本 1") == "conv/日本 1"
     assert shown("a\nb\x1b[0m\ud800") == "a\\nb\\x1b[0m\\ud800"
     assert shown("a\nb\t\x07", keep="\n\t") == "a\nb\t\\x07"

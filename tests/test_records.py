@@ -1,4 +1,4 @@
-"""The tuning log: what is written is read back, and damage costs only the line it is on."""
+"""The tuning log: records survive writing and reading, and damage costs only its own line."""
 
 import json
 import os
@@ -159,7 +159,7 @@ def test_numpy_values_and_enums_are_taken() -> None:
         ({"format": 2}, "format"),
     ],
 )
-def test_what_has_no_json_form_is_refused(
+def test_values_without_json_form_are_refused(
     tmp_path: Path, change: dict[str, object], name: str
 ) -> None:
     path = tmp_path / "log.jsonl"
@@ -279,7 +279,7 @@ def test_a_record_is_one_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert [c.count(b"\n") for c in calls] == [1, 1]
 
 
-def test_a_short_write_is_told_and_repaired(
+def test_a_short_write_is_reported_and_repaired(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "log.jsonl"
@@ -307,7 +307,7 @@ def test_appending_where_nothing_can_be_read_back_is_an_error(tmp_path: Path) ->
     log.close()
 
 
-def test_what_a_run_settled_on_is_no_measurement(tmp_path: Path) -> None:
+def test_the_line_of_a_winner_is_no_measurement(tmp_path: Path) -> None:
     a = record(trial=0, latency_s=3e-3, times_s=[], timestamp=10.0)
     b = record(trial=1, latency_s=2e-3, times_s=[], timestamp=11.0)
     path = tmp_path / "log.jsonl"

@@ -1,4 +1,4 @@
-"""settings: every variable is read, checked, and refused with its name where it makes no sense."""
+"""Settings: every variable is read and checked; an error names the variable."""
 
 import re
 from dataclasses import fields

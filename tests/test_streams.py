@@ -1,4 +1,4 @@
-"""What is printed: names that would steer a terminal, and streams that are closed or full."""
+"""Printing: names with terminal commands, and streams that are closed or full."""
 
 import io
 import os
@@ -44,7 +44,7 @@ def test_a_result_that_cannot_be_written_is_an_error(monkeypatch: pytest.MonkeyP
     put("a result")
 
 
-def test_what_an_encoding_lacks_is_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_characters_outside_of_an_encoding_are_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
     raw = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="ascii", errors="strict"))
     put("caf\u00e9 \u4f60")

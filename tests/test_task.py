@@ -1,4 +1,4 @@
-"""`SearchTask`: what it makes of tensors, a DAG and no target."""
+"""`SearchTask` from tensors, from a DAG, and without a target."""
 
 import dataclasses
 import pickle

@@ -1,4 +1,4 @@
-"""How figures are written, at the places where digits or units change."""
+"""Formatting of figures where the number of digits or the unit changes."""
 
 import math
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What an installation gets: the folders of the package, with their data."""
+"""What an installation gets: the folders of the package, with their data, no benchmark."""
 
 import tomllib
 from pathlib import Path
@@ -9,13 +9,14 @@ ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 
 
-def test_the_wheel_has_every_folder() -> None:
+def test_the_wheel_has_every_folder_and_no_benchmark() -> None:
     discovery = pytest.importorskip("setuptools.discovery")
     options = PROJECT["tool"]["setuptools"]["packages"]["find"]
     assert options.pop("namespaces") is False
     packages = set(discovery.PackageFinder.find(str(ROOT), **options))
     assert packages >= {"ansorlite", "ansorlite.graph", "ansorlite.search", "ansorlite.workloads"}
     assert {p.partition(".")[0] for p in packages} == {"ansorlite"}
+    assert not [p for p in packages if "bench" in p.split(".")]
 
 
 def test_folders_with_modules_are_packages() -> None:

@@ -1,6 +1,7 @@
-"""Operators and networks to tune: shapes as data, definitions as code.
+"""Operators and networks to tune: shapes are data (ops.toml), definitions are code.
 
-`workload` gives a case of the operator suite as a `SearchTask`, `network` a network as a `Graph`.
+`workload` returns a case of the operator suite as a `SearchTask`, `network` a network as a `Graph`.
+Examples: `al.tune(al.workload("C2D", 2))`, `al.auto_schedule(al.network("resnet18"))`.
 """
 
 from .networks import network

@@ -1,8 +1,9 @@
 """Layers of networks with random parameters, appended to a `GraphBuilder`.
 
-In: value names, channels, kernels. Out: value names; channels first, as an ONNX file would import.
-Weights are He-normal, batch norm statistics random such that activations neither vanish nor
-overflow. Used by `networks` and `transformers`.
+In: names of values, numbers of channels, kernel extents. Out: names of values. The layout is
+channels first, as in the graph of an imported ONNX file. Weights are He-normal; statistics of batch
+norms are random, in a range that keeps activations from vanishing and overflowing. Used by
+`networks` and `transformers`.
 """
 
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ from ansorlite.graph.ir import Graph
 
 
 class Net:
-    """One network in the making; `rng` draws all parameters."""
+    """A network under construction; `rng` draws all parameters in the order of the calls."""
 
     def __init__(self, name: str, seed: int) -> None:
         self.builder = GraphBuilder(name)
@@ -36,7 +37,7 @@ class Net:
         stride: int | Sequence[int] = 1,
         groups: int = 1,
     ) -> str:
-        """Convolution without bias, padded to keep the extents at stride 1."""
+        """A convolution without bias; its padding keeps the extents at stride 1."""
         full = self.builder.shape(x)
         rank, ci = len(full) - 2, full[1] // groups
         extents = (kernel,) * rank if isinstance(kernel, int) else tuple(kernel)
@@ -58,7 +59,7 @@ class Net:
     def conv_transpose(
         self, x: str, name: str, channels: int, kernel: int, stride: int, padding: int
     ) -> str:
-        """Transposed convolution of two spatial axes without bias."""
+        """A transposed convolution over two spatial axes, without bias."""
         ci = self.builder.shape(x)[1]
         std = np.sqrt(2.0 * stride * stride / (ci * kernel * kernel))
         shape = (ci, channels, kernel, kernel)
@@ -73,7 +74,7 @@ class Net:
         )
 
     def norm(self, x: str, name: str, scale: float = 1.0) -> str:
-        """Batch norm with the statistics of a trained one."""
+        """A batch norm with statistics like those of a trained network, scaled by `scale`."""
         c, rng = self.builder.shape(x)[1], self.rng
         statistics = [
             self.param(rng.uniform(0.8, 1.2, c) * scale, f"{name}.scale"),
@@ -90,7 +91,7 @@ class Net:
         return self.builder.emit("clip", [x], f"{x}.relu6", min=0.0, max=6.0)
 
     def linear(self, x: str, name: str, channels: int, gain: float = 1.0) -> str:
-        """Matrix product over the last axis, and a bias."""
+        """A dense layer over the last axis: matrix product and bias."""
         ci = self.builder.shape(x)[-1]
         std = gain / np.sqrt(ci)
         weight = self.param(self.rng.standard_normal((ci, channels)) * std, f"{name}.weight")
@@ -99,7 +100,7 @@ class Net:
         return self.builder.emit("add", [out, bias], name)
 
     def layer_norm(self, x: str, name: str, epsilon: float = 1e-12) -> str:
-        """Over the last axis, in the operators of which exporters make it."""
+        """Layer normalisation over the last axis, in the primitive operators of an ONNX export."""
         b, c = self.builder, self.builder.shape(x)[-1]
         last = (len(b.shape(x)) - 1,)
         scale = self.param(self.rng.uniform(0.8, 1.2, c), f"{name}.scale")
@@ -119,7 +120,7 @@ class Net:
         return b.emit("mul", [out, self.scalar(0.5)], f"{x}.gelu")
 
     def classifier(self, x: str, name: str, classes: int) -> Graph:
-        """Global average pooling and a dense layer; ends the graph."""
+        """Global average pooling and a dense layer; returns the finished graph."""
         b = self.builder
         batch, ci, *spatial = b.shape(x)
         axes = tuple(range(2, 2 + len(spatial)))

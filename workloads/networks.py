@@ -1,9 +1,8 @@
-"""The networks of the paper as graphs, and ResNet-18: `NETWORKS` by name.
+"""The networks of Ansor's evaluation (OSDI'20), and ResNet-18: `NETWORKS` by name.
 
-In: a name, a batch size, a seed. Out: a `Graph` as an ONNX file of the network would import:
-channels first, batch norms not folded, logits as output. Architectures are those of torchvision
-(ResNet v1.5: the 3x3 convolution of a bottleneck has the stride). Layers are in `layers`, BERT is
-in `transformers`.
+In: a name, a batch size, a seed. Out: a `Graph` like that of an imported ONNX file: channels first,
+batch norms not folded, logits as output. Architectures are those of torchvision (ResNet v1.5: the
+3x3 convolution of a bottleneck has the stride). `layers` has the layers, `transformers` has BERT.
 """
 
 from collections.abc import Callable
@@ -15,7 +14,7 @@ from ansorlite.graph.ir import Graph
 from .layers import Net
 from .transformers import bert
 
-# Blocks per stage, and channels expansion of the block's last convolution.
+# (blocks per stage, whether blocks are bottlenecks: 1x1, 3x3, 1x1 with 4 times the channels)
 RESNETS: dict[str, tuple[tuple[int, ...], bool]] = {
     "resnet18": ((2, 2, 2, 2), False),
     "resnet50": ((3, 4, 6, 3), True),
@@ -30,7 +29,7 @@ INVERTED = (
     (6, 160, 3, 2),
     (6, 320, 1, 1),
 )
-# A residual branch is scaled down, else the sum grows from block to block.
+# Scale of the last batch norm of a residual branch: without it, sums grow from block to block.
 BRANCH_SCALE = 0.3
 
 
@@ -59,7 +58,7 @@ def resnet(name: str, batch: int, seed: int, size: int = 224, classes: int = 100
 
 
 def _residual(net: Net, x: str, at: str, channels: int, stride: int, bottleneck: bool) -> str:
-    """relu(branch(x) + x), with a projection of x where the shape changes; in 2-D or 3-D."""
+    """relu(branch(x) + x) in 2-D or 3-D; a 1x1 convolution adapts x where the shape changes."""
     kernels = (1, 3, 1) if bottleneck else (3, 3)
     last = channels * 4 if bottleneck else channels
     y = x
@@ -89,7 +88,7 @@ def mobilenet_v2(name: str, batch: int, seed: int, size: int = 224, classes: int
 
 
 def _inverted(net: Net, x: str, at: str, expansion: int, channels: int, stride: int) -> str:
-    """Expand 1x1, depthwise 3x3, project 1x1 without activation; a sum where shapes allow."""
+    """Expand 1x1, depthwise 3x3, project 1x1 without activation; adds x if shapes agree."""
     ci = net.builder.shape(x)[1]
     y = x
     if expansion != 1:
@@ -105,7 +104,8 @@ def _inverted(net: Net, x: str, at: str, expansion: int, channels: int, stride: 
 def resnet_3d(name: str, batch: int, seed: int, size: int = 112, classes: int = 400) -> Graph:
     """3D-ResNet-18 (r3d_18): data [batch, 3, size/7, size, size] -> logits; 16 frames of 112x112.
 
-    Every convolution of a block is 3x3x3; the first one only strides over pixels.
+    Every convolution of a block is 3x3x3. The first convolution of the network has a stride in
+    height and width only.
     """
     net = Net(name, seed)
     data = net.builder.input("data", (batch, 3, max(1, size // 7), size, size))
@@ -145,13 +145,14 @@ NETWORKS: dict[str, Callable[..., Graph]] = {
 
 
 def network(name: str, batch: int = 1, seed: int = 0) -> Graph:
-    """The network of that name with random weights, as its function documents inputs and outputs.
+    """The network of that name with random weights; equal seeds give equal weights.
 
-    Images are float32 [batch, 3, 224, 224] -> logits [batch, 1000]. A ModelError lists the names
-    where `name` is none of them.
+    Image networks map data float32 [batch, 3, 224, 224] to logits [batch, 1000]; the functions in
+    `NETWORKS` document inputs and outputs of the others. Raises ModelError for an unknown name and
+    for a batch below 1. Example: `al.network("resnet50", batch=16)`.
     """
     if name not in NETWORKS:
         raise ModelError(f"there is no network {name!r}: choose one of {', '.join(NETWORKS)}")
     if not isinstance(batch, Integral) or batch < 1:
-        raise ModelError(f"batch of network {name} is {batch!r}, must be at least 1")
+        raise ModelError(f"batch of network {name} is {batch!r}: give an integer, at least 1")
     return NETWORKS[name](name, int(batch), seed)

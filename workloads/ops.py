@@ -1,8 +1,9 @@
-"""The operator suite as search tasks: shapes and FLOP formulas from ops.toml, definitions here.
+"""The operator suite as search tasks: shapes and FLOP formulas in ops.toml, definitions here.
 
-In: a name as "C2D", the number of a case, a batch size. Out: a `SearchTask` in float32, channels
-last, padding as a stage of its own. Convolution weights (bias and batch norm too) are placeholders
-marked `constant`; the operands of GMM, TBG, TBS, NRM and SFM are not. `define` takes any shape.
+In: the name of an operator ("C2D"), the number of a case, a batch size. Out: a `SearchTask` in
+float32, channels last, with padding as a separate stage. Weights of convolutions, biases and batch
+norms are placeholders marked `constant`; operands of GMM, TBG, TBS, NRM and SFM are not. `define`
+builds an operator for any shape.
 """
 
 import ast
@@ -17,7 +18,10 @@ from typing import Any
 
 from ansorlite import te
 from ansorlite.errors import ModelError
-from ansorlite.graph import te_ops
+from ansorlite.graph.ops import matmul, normalization
+from ansorlite.graph.ops.conv import conv_nhwc, depthwise_conv_nhwc, grouped_conv_nhwc
+from ansorlite.graph.ops.conv_transpose import conv_transpose_nhwc
+from ansorlite.graph.ops.movement import pad
 from ansorlite.ir.expr import Expr
 from ansorlite.target import Target
 from ansorlite.task import SearchTask
@@ -29,7 +33,7 @@ CAPSULE = 4  # extent of a capsule's matrices
 
 @dataclass(frozen=True)
 class Operator:
-    """An entry of ops.toml; `batch` is the parameter that a batch size replaces ("" if none)."""
+    """An entry of ops.toml; `batch` is the parameter that a batch size multiplies ("" if none)."""
 
     name: str
     summary: str
@@ -40,18 +44,18 @@ class Operator:
     cases: tuple[tuple[int, ...], ...]
 
     def case(self, index: int, batch: int = 1) -> dict[str, int]:
-        """Parameters of a case by name; raises ModelError for a case that does not exist."""
+        """Parameters of a case by name; raises ModelError for an unknown case or a wrong batch."""
         if not isinstance(index, Integral) or not 0 <= index < len(self.cases):
             known = f"{self.name}:0 to {self.name}:{len(self.cases) - 1}"
             raise ModelError(f"{self.name} has no case {index!r}: choose one of {known}")
         params = dict(zip(self.parameters, self.cases[int(index)], strict=True))
         if not isinstance(batch, Integral) or batch < 1 or (batch != 1 and not self.batch):
-            why = "it must be positive" if self.batch else f"{self.name} has none, leave it at 1"
+            why = "give at least 1" if self.batch else f"{self.name} has no batch, leave it at 1"
             raise ModelError(f"batch of {self.name} is {batch!r}: {why}")
         return {**params, self.batch: int(batch) * params[self.batch]} if self.batch else params
 
     def count_flop(self, params: Params) -> int:
-        """Floating-point operations for these parameters, by the formula of ops.toml."""
+        """Floating-point operations for these parameters, from the formula in ops.toml."""
         names = dict(params)
         for name, formula in self.derived:
             names[name] = arithmetic(formula, names)
@@ -60,7 +64,7 @@ class Operator:
 
 @cache
 def operators() -> dict[str, Operator]:
-    """All operators of ops.toml by name, in its order."""
+    """All operators of ops.toml by name, in the order of the file."""
     text = Path(__file__).with_name("ops.toml").read_text(encoding="utf-8")
     return {name: _operator(name, table) for name, table in tomllib.loads(text).items()}
 
@@ -86,7 +90,10 @@ _BINARY: dict[type[ast.operator], Callable[[int, int], int]] = {
 
 
 def arithmetic(formula: str, names: Params) -> int:
-    """The value of a formula of integers, names, + - * // and parentheses; nothing else runs."""
+    """The value of a formula of integers, names, + - * // and parentheses.
+
+    Raises ModelError for any other element; nothing is executed.
+    """
 
     def value(node: ast.expr) -> int:
         match node:
@@ -120,11 +127,11 @@ def workload(
     constant_weights: bool | None = None,
     target: Target | None = None,
 ) -> SearchTask:
-    """The task of a case: workload("C2D", 2) or workload("C2D:2"), names in any case.
+    """The task of a case: `workload("C2D", 2)` or `workload("C2D:2")`, in upper or lower case.
 
-    With `constant_weights` weights (and B of a GMM, which else is an operand like A) are constant,
-    so that they may be packed ahead of time; without, nothing is; None is as in the suite.
-    Raises ModelError, naming what there is, for an unknown name, case or batch.
+    `constant_weights`: True marks all weights as constant, so that they may be packed ahead of
+    time, also B of a GMM; False marks none; None is the choice of the suite (all weights, but not
+    B). Raises ModelError, with the existing ones, for an unknown name, case or batch.
     """
     if ":" in str(name):
         name, index = parse_case(name)
@@ -135,7 +142,10 @@ def workload(
 
 
 def parse_case(text: str) -> tuple[str, int]:
-    """("C2D", 2) of "c2d:2", ("C2D", 0) of "C2D"; ModelError where that is no case."""
+    """The operator and number of a case: "c2d:2" -> ("C2D", 2), "C2D" -> ("C2D", 0).
+
+    Raises ModelError for an unknown operator or case.
+    """
     name, _, number = text.partition(":")
     op = find(name)
     if number and not (number.isascii() and number.isdecimal()):
@@ -146,7 +156,7 @@ def parse_case(text: str) -> tuple[str, int]:
 
 
 def find(name: str) -> Operator:
-    """The operator of a name in any case, or a ModelError that lists the names."""
+    """The operator of a name in upper or lower case; raises ModelError with all names."""
     for op in operators().values():
         if op.name.casefold() == str(name).casefold():
             return op
@@ -157,11 +167,15 @@ def find(name: str) -> Operator:
 
 
 def define(name: str, params: Params, constant_weights: bool | None = None) -> Tensor:
-    """The tensor that operator `name` computes for parameters named as in ops.toml."""
+    """The output tensor of the operator `name`; `params` has the parameter names of ops.toml.
+
+    Raises ModelError for missing or unknown parameters. Example:
+    `define("GMM", {"B": 1, "N": 64, "M": 64, "K": 32})`.
+    """
     op = find(name)
     if set(params) != set(op.parameters):
         raise ModelError(f"{op.name} takes the parameters {', '.join(op.parameters)}")
-    constant = op.name not in OPERANDS if constant_weights is None else constant_weights
+    constant = op.name not in VARIABLE_WEIGHTS if constant_weights is None else constant_weights
     return DEFINITIONS[op.name](params, constant)
 
 
@@ -173,7 +187,7 @@ def convolution(rank: int) -> Callable[[Params, bool], Tensor]:
         data = te.placeholder((p["N"], *extents, p["CI"]), name="data")
         shape = (*(p["k"],) * rank, p["CI"], p["CO"])
         weight = te.placeholder(shape, name="weight", constant=constant)
-        return te_ops.conv_nhwc(data, weight, *_windows(p, rank))
+        return conv_nhwc(data, weight, *_windows(p, rank))
 
     return build
 
@@ -191,29 +205,30 @@ def grouped(p: Params, constant: bool) -> Tensor:
     data = te.placeholder((p["N"], p["H"], p["W"], p["CI"]), name="data")
     shape = (p["k"], p["k"], p["CI"] // g, g, p["CO"] // g)
     weight = te.placeholder(shape, name="weight", constant=constant)
-    return te_ops.grouped_conv_nhwc(data, weight, *_windows(p, 2))
+    return grouped_conv_nhwc(data, weight, *_windows(p, 2))
 
 
 def depthwise(p: Params, constant: bool) -> Tensor:
+    """data [N, H, W, C] and weight [k, k, C] -> [N, OH, OW, C]."""
     data = te.placeholder((p["N"], p["H"], p["W"], p["C"]), name="data")
     weight = te.placeholder((p["k"], p["k"], p["C"]), name="weight", constant=constant)
-    return te_ops.depthwise_conv_nhwc(data, weight, *_windows(p, 2))
+    return depthwise_conv_nhwc(data, weight, *_windows(p, 2))
 
 
 def transposed(p: Params, constant: bool) -> Tensor:
-    """data [N, H, W, CI] and weight [k, k, CI, CO], by phases: no product with an added zero."""
+    """data [N, H, W, CI], weight [k, k, CI, CO]; by sub-pixel phases, without products with 0."""
     data = te.placeholder((p["N"], p["H"], p["W"], p["CI"]), name="data")
     weight = te.placeholder((p["k"], p["k"], p["CI"], p["CO"]), name="weight", constant=constant)
-    return te_ops.conv_transpose_nhwc(data, weight, (p["s"],) * 2, ((p["p"], p["p"]),) * 2)
+    return conv_transpose_nhwc(data, weight, (p["s"],) * 2, ((p["p"], p["p"]),) * 2)
 
 
 def capsule(p: Params, constant: bool) -> Tensor:
-    """data [N, H, W, 4, 4, CI], weight [k, k, 4, 4, CI, CO]: conv with a 4x4 matrix product."""
+    """data [N, H, W, 4, 4, CI], weight [k, k, 4, 4, CI, CO]: a convolution of 4x4 matrices."""
     k, s, q = p["k"], p["s"], p["p"]
     data = te.placeholder((p["N"], p["H"], p["W"], CAPSULE, CAPSULE, p["CI"]), name="data")
     shape = (k, k, CAPSULE, CAPSULE, p["CI"], p["CO"])
     weight = te.placeholder(shape, name="weight", constant=constant)
-    padded = te_ops.pad(data, ((0, 0), (q, q), (q, q), (0, 0), (0, 0), (0, 0)))
+    padded = pad(data, ((0, 0), (q, q), (q, q), (0, 0), (0, 0), (0, 0)))
     oh, ow = ((p[n] + 2 * q - k) // s + 1 for n in "HW")
     kh, kw = te.reduce_axis(k, name="kh"), te.reduce_axis(k, name="kw")
     cap, c = te.reduce_axis(CAPSULE, name="cap_k"), te.reduce_axis(p["CI"], name="ci")
@@ -226,9 +241,10 @@ def capsule(p: Params, constant: bool) -> Tensor:
 
 
 def batch_matmul(p: Params, constant: bool) -> Tensor:
+    """A [B, N, K] and B [B, K, M] -> [B, N, M]."""
     a = te.placeholder((p["B"], p["N"], p["K"]), name="A")
     b = te.placeholder((p["B"], p["K"], p["M"]), name="B", constant=constant)
-    return te_ops.batch_matmul(a, b)
+    return matmul.batch_matmul(a, b)
 
 
 def norm(p: Params, constant: bool) -> Tensor:
@@ -240,6 +256,7 @@ def norm(p: Params, constant: bool) -> Tensor:
 
 
 def conv_layer(p: Params, constant: bool) -> Tensor:
+    """A 2-d convolution, bias, batch norm (scale and offset) and ReLU, as separate stages."""
     conv = convolution(2)(p, constant)
     bias, scale, offset = (
         te.placeholder((p["CO"],), name=name, constant=constant)
@@ -271,14 +288,16 @@ def attention_scores(p: Params, constant: bool) -> Tensor:
 
 
 def attention_softmax(p: Params, constant: bool) -> Tensor:
-    return te_ops.softmax(attention_scores(p, constant), (3,))
+    """`attention_scores` with a softmax over the last axis."""
+    return normalization.softmax(attention_scores(p, constant), (3,))
 
 
 def softmax(p: Params, constant: bool) -> Tensor:
-    return te_ops.softmax(te.placeholder((p["M"], p["N"]), name="A"), (1,))
+    """A [M, N] -> [M, N]: softmax over the last axis."""
+    return normalization.softmax(te.placeholder((p["M"], p["N"]), name="A"), (1,))
 
 
-OPERANDS = ("GMM",)  # what could be weights is an operand like the other in the suite
+VARIABLE_WEIGHTS = ("GMM",)  # operators whose second operand is not constant in the suite
 DEFINITIONS: dict[str, Callable[[Params, bool], Tensor]] = {
     "C1D": convolution(1),
     "C2D": convolution(2),

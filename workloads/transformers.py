@@ -1,8 +1,8 @@
-"""BERT as a graph: token ids -> the hidden states of the last layer.
+"""BERT as a graph: token ids -> hidden states of the last layer.
 
-In: name, batch, seed and sizes. Out: a `Graph` as an ONNX export of the encoder would import, with
-normalisation and activation in primitive operators. Sizes are those of BERT-base (Devlin et al.,
-2018): 12 layers, 768 wide, 12 heads. Ids count as of one segment, and none is padding.
+In: name, batch, seed and sizes. Out: a `Graph` like that of an imported ONNX export of the encoder,
+with normalisation and activation in primitive operators. Sizes are those of BERT-base (Devlin et
+al., 2018): 12 layers of width 768 with 12 heads. All ids belong to one segment, without padding.
 """
 
 import numpy as np
@@ -22,7 +22,7 @@ def bert(
     heads: int = 12,
     vocabulary: int = 30522,
 ) -> Graph:
-    """ids int64 [batch, size] -> float32 [batch, size, width]; post-norm layers with GELU."""
+    """ids int64 [batch, size] -> hidden states float32 [batch, size, width]; post-norm, GELU."""
     net = Net(name, seed)
     b = net.builder
     ids = b.input("ids", (batch, size), "int64")
@@ -39,7 +39,7 @@ def bert(
 
 
 def _layer(net: Net, x: str, at: str, heads: int) -> str:
-    """Attention and a dense pair, each added to its input and normalised."""
+    """Self-attention and two dense layers; each part is added to its input and normalised."""
     width = net.builder.shape(x)[-1]
     y = net.linear(_attention(net, x, f"{at}.attention", heads), f"{at}.project", width)
     x = net.layer_norm(net.builder.emit("add", [y, x]), f"{at}.norm1")

@@ -1,4 +1,4 @@
-"""The command line: `ansorlite tune | tune-op | show | bench | compare | log | ...`.
+"""The command line: `ansorlite tune | tune-op | show | compare | log | ...`.
 
 Each file of this folder has one family of commands, functions from parsed arguments to an exit
 status; `COMMANDS` lists all of them. Results go to standard output, progress and errors to standard
@@ -21,10 +21,8 @@ from pathlib import Path
 from typing import TextIO
 
 import ansorlite
-from ansorlite import cli_bench
 from ansorlite.cli import compare, logs, report, show, tune
-from ansorlite.cli import options as opt
-from ansorlite.cli.options import Command, Parser
+from ansorlite.cli.options import Parser
 from ansorlite.errors import AnsorliteError
 from ansorlite.settings import settings
 from ansorlite.streams import drop_unwritten, occupy_standard_descriptors, one_line, tell
@@ -141,28 +139,7 @@ def _warnings_on_one_line() -> Iterator[None]:
 
 # ---- the table of commands -----------------------------------------------------------------------
 
-
-def bench_options(p: argparse.ArgumentParser) -> None:
-    p.add_argument("what", choices=tuple(cli_bench.PEERS), help="the operator suite, or networks")
-    opt.search_options(p, None, cli_bench.DEFAULT_BUDGETS)
-    cli_bench.bench_options(p, opt.positive)
-
-
-BENCH = Command(
-    "bench",
-    cli_bench.bench,
-    bench_options,
-    "time operators or networks against peers",
-    (("ansorlite bench ops --only C2D:2", "one case against PyTorch"),),
-)
-COMMANDS = (
-    *tune.COMMANDS,
-    *show.COMMANDS,
-    BENCH,
-    *compare.COMMANDS,
-    *logs.COMMANDS,
-    *report.COMMANDS,
-)
+COMMANDS = (*tune.COMMANDS, *show.COMMANDS, *compare.COMMANDS, *logs.COMMANDS, *report.COMMANDS)
 
 
 def _parser() -> argparse.ArgumentParser:

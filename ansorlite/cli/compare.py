@@ -1,6 +1,7 @@
-"""The commands `ansorlite compare CASE|NETWORK` and `ansorlite pretrain`.
+"""The commands `ansorlite compare CASE|NETWORK|FILE` and `ansorlite pretrain`.
 
-Searchers under the same budgets, in turn; and the model that one of them begins with.
+`compare` runs searchers one after the other under equal budgets; `pretrain` makes the model that
+one-shot search starts with.
 """
 
 import argparse
@@ -10,17 +11,24 @@ from typing import TYPE_CHECKING
 from ansorlite.cli.inputs import network
 from ansorlite.cli.options import Command, count, positive, seconds
 from ansorlite.cli.paths import folder, readable, writable
+from ansorlite.cli.tasks import task_of
 from ansorlite.errors import MissingExtra, ModelError, UsageError
 from ansorlite.streams import put, tell
 
 if TYPE_CHECKING:
     from ansorlite.graph.ir import Graph
+    from ansorlite.task import SearchTask
 
 DEFAULT = ("ansor", "template-xgb", "template-ga", "template-random")
 
 
 def compare_options(p: argparse.ArgumentParser) -> None:
-    p.add_argument("what", metavar="CASE|NETWORK|FILE.onnx")
+    p.add_argument(
+        "what", metavar="CASE|NETWORK|FILE.onnx", help="a case such as C2D:2, or a network"
+    )
+    p.add_argument(
+        "--task", metavar="NAME|N", help="of a network: this one of its tasks, in its plain form"
+    )
     p.add_argument(
         "--searchers",
         metavar="A,B,...",
@@ -39,10 +47,10 @@ def compare_options(p: argparse.ArgumentParser) -> None:
 
 
 def compare(args: argparse.Namespace) -> int:
-    """Run the searchers; a line a run as it ends, then a table; Ctrl-C keeps those so far."""
-    from ansorlite.bench.compare import CompareOptions, curves, table
-    from ansorlite.bench.compare import compare as run_all
-    from ansorlite.bench.runs import Run, plot
+    """Run the searchers; print a line a run as it ends, then a table; Ctrl-C keeps ended runs."""
+    from ansorlite.baselines.compare import CompareOptions, curves, table
+    from ansorlite.baselines.compare import compare as run_all
+    from ansorlite.baselines.runs import Run, bands, chart
     from ansorlite.search.searchers import SEARCHERS
     from ansorlite.units import format_latency, format_seconds
 
@@ -57,7 +65,7 @@ def compare(args: argparse.Namespace) -> int:
         folder(args.logs)
     if args.pretrained is not None:
         readable(args.pretrained)
-    what = _what(args.what)
+    what, case = _what(args.what, args.task)
     flop = _flop(what)
     trials = 64 if args.trials is None and args.timeout is None else args.trials
     options = CompareOptions(trials, args.timeout, args.seeds, args.logs, args.pretrained)
@@ -76,7 +84,7 @@ def compare(args: argparse.Namespace) -> int:
     if not names:
         raise UsageError("no searcher is named: give --searchers A,B,... or 'list'")
     try:
-        run_all(what, names, options, each, output)
+        run_all(what, case, names, options, each, output)
     except KeyboardInterrupt:
         if not runs:
             raise
@@ -84,34 +92,42 @@ def compare(args: argparse.Namespace) -> int:
     put(table(runs, flop), end="")
     if args.plot is not None:
         try:
-            plot(curves(runs, flop, False), args.plot, "trials", "best GFLOP/s")
+            chart(args.plot, "trials", "best GFLOP/s", bands(curves(runs, flop, False)))
             second = args.plot.with_stem(f"{args.plot.stem}-seconds")
-            plot(curves(runs, flop, True), second, "seconds", "best GFLOP/s")
+            chart(second, "seconds", "best GFLOP/s", bands(curves(runs, flop, True)))
         except MissingExtra as error:
             tell(f"no plot: {error}")
     return 0
 
 
-def _what(text: str) -> "str | Graph":
-    """A case of the suite where that is one, otherwise a network."""
+def _what(text: str, task: str | None) -> "tuple[SearchTask | Graph, str]":
+    """(task or network, its name in runs and logs): a case of the suite where `text` is one."""
+    from ansorlite.workloads import workload
     from ansorlite.workloads.ops import parse_case
 
     if not text.endswith(".onnx"):
         try:
             name, index = parse_case(text)
-            return f"{name}:{index}"
         except ModelError:
             if ":" in text:
                 raise
-    return network(text)
+        else:
+            if task is not None:
+                raise UsageError(f"{text} is one task: leave out --task")
+            return workload(name, index), f"{name}:{index}"
+    graph = network(text)
+    if task is None:
+        return graph, graph.name
+    chosen = task_of(graph, task).task
+    return chosen, f"{graph.name}/{chosen.name}"
 
 
-def _flop(what: "str | Graph") -> float:
+def _flop(what: "SearchTask | Graph") -> float:
     from ansorlite.graph.partition import partition
     from ansorlite.graph.passes import optimize
-    from ansorlite.workloads import workload
+    from ansorlite.task import SearchTask
 
-    return workload(what).flop if isinstance(what, str) else partition(optimize(what)).flop
+    return what.flop if isinstance(what, SearchTask) else partition(optimize(what)).flop
 
 
 def pretrain_options(p: argparse.ArgumentParser) -> None:
@@ -136,7 +152,7 @@ def pretrain_options(p: argparse.ArgumentParser) -> None:
 
 def pretrain(args: argparse.Namespace) -> int:
     """Measure, train and save; a line a task on standard error."""
-    from ansorlite.pretrain import pretrain as make
+    from ansorlite.baselines.pretrain import pretrain as make
 
     output = writable(args.output, args.log)
     graphs = [network(name) for name in args.networks]
@@ -153,6 +169,10 @@ COMMANDS = (
         "run searchers under the same budgets",
         (
             ("ansorlite compare C2D:2 --trials 200 --plot c2d.svg", "four searchers, a plot"),
+            (
+                "ansorlite compare model.onnx --task 3 --searchers ansor,template-ga",
+                "one task of a network",
+            ),
             ("ansorlite compare C2D:2 --searchers list", "the names of all searchers"),
         ),
     ),

@@ -123,8 +123,8 @@ def simulate_options(p: argparse.ArgumentParser) -> None:
 
 def _simulate(args: argparse.Namespace) -> str:
     """Let policies search what a log holds, without measuring: a table."""
+    from ansorlite.baselines.simulate import RecordedTask, simulate_policy
     from ansorlite.report.logs import simulated_table
-    from ansorlite.search.simulate import RecordedTask, simulate_policy
     from ansorlite.space.sketch import sketches
 
     contents = read_log(args.log)

@@ -100,7 +100,7 @@ def _tune_part(args: argparse.Namespace, graph: "Graph") -> "TuneResult":
     """Tune one subgraph as `auto_schedule` does: in all its forms, with constants from memory."""
     from ansorlite.measure.runner import LocalRunner
     from ansorlite.measure.timing import TimingPolicy
-    from ansorlite.search.tune import Session
+    from ansorlite.search.session import Session
     from ansorlite.search.tune_tasks import tune_tasks
 
     weighted = replace(task_of(graph, args.task, exact=args.exact), weight=1.0)
@@ -108,7 +108,12 @@ def _tune_part(args: argparse.Namespace, graph: "Graph") -> "TuneResult":
     with (
         LocalRunner(policy=TimingPolicy(fresh_constants=True)) as runner,
         Session(
-            trials, args.timeout, args.seed, args.log, progress=not args.quiet, runner=runner
+            trials,
+            args.timeout,
+            seed=args.seed,
+            log=args.log,
+            progress=not args.quiet,
+            runner=runner,
         ) as session,
     ):
         (result,) = tune_tasks(session, [weighted])
@@ -172,7 +177,7 @@ def _nothing_found(result: "TuneResult") -> str:
 
 def _compare_with_plain(graph: "Graph", module: Any) -> str:
     """Latency of the network with plain schedules and tuned, and how far their outputs differ."""
-    from ansorlite.graph.contest import random_inputs
+    from ansorlite.graph.inputs import random_inputs
     from ansorlite.pipeline import compile_plain
     from ansorlite.units import format_latency
 

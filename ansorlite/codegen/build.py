@@ -1,7 +1,7 @@
-"""Concrete program -> `KernelImage`; also the entry point of the build workers.
+"""Concrete program -> `KernelImage`; also the entry function of the build workers.
 
-A `BuildRequest` names a shared program with holes and the values to fill in; the worker does the
-fill, so the tuner never builds an object per candidate but this one.
+A `BuildRequest` names a shared program with holes and the values of the holes. The worker fills the
+holes, so the request is the only object that the tuner makes per candidate.
 """
 
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ SYMBOL = "ansorlite_kernel"
 
 @dataclass(frozen=True)
 class BuildRequest:
-    """Fill the shared program `program` with `values` (hole -> values) and compile it."""
+    """Fill the shared program `program` with `values` (hole name -> values), then compile."""
 
     program: str
     values: dict[str, tuple[int, ...]]
@@ -35,12 +35,18 @@ class BuildRequest:
 
 
 def build_request(request: BuildRequest, shared: Mapping[str, Any]) -> KernelImage:
-    """Entry function of the build workers; raises BuildError or ScheduleError."""
+    """Entry function of the build workers; raises BuildError or ScheduleError.
+
+    `shared` maps the keys of programs to the programs (see `measure.builder`).
+    """
     return build_program(fill(shared[request.program], request.values), request.target)
 
 
 def build_program(program: Program, target: Target, symbol: str = SYMBOL) -> KernelImage:
-    """Compile a concrete, tidied program."""
+    """Compile a concrete program (no holes); raises BuildError where it cannot be compiled.
+
+    Example: `load_image(build_program(lower(state), Target.detect()))`.
+    """
     ready = specialize(program)
     if settings().verify:
         verify(ready)
@@ -53,19 +59,23 @@ def build_program(program: Program, target: Target, symbol: str = SYMBOL) -> Ker
 
 
 def llvm_ir(program: Program, target: Target, optimized: bool = True) -> str:
-    """The LLVM IR of a concrete program, after or before LLVM's passes."""
+    """LLVM IR text of a concrete program, after LLVM's passes or (not `optimized`) before them."""
     ready = specialize(program)
     text = emit_module(ready, target, SYMBOL)
     return optimized_ir(text, target, passes=passes_for(ready)) if optimized else text
 
 
 def kernel_assembly(program: Program, target: Target) -> str:
+    """Assembly text of a concrete program for the target."""
     ready = specialize(program)
     return assembly(emit_module(ready, target, SYMBOL), target, passes=passes_for(ready))
 
 
 def passes_for(ready: Program) -> Passes:
-    """All of LLVM's passes where a loop sums up in memory: one of them finds a register for it."""
+    """All of LLVM's passes where a reduction loop accumulates in memory, else a few passes.
+
+    LLVM's loop passes keep such an accumulator in a register during the loop.
+    """
     scopes = {b.name: b.scope for b in all_buffers(ready)}
     in_memory = any(
         s.combiner and scopes[s.buffer] != "register" and any(lp.reduce for lp in loops)
@@ -82,7 +92,7 @@ def kernel_params(program: Program) -> tuple[Param, ...]:
         params.append(Param(b.name, _ints(b.logical, b.name), b.dtype, role, concrete_layout(b)))
     size = workspace_bytes(program)
     if size:
-        # float32, so that what is read before it is written shows as NaN in checked runs
+        # float32: checked runs poison the workspace, so a read before any write gives NaN
         params.append(Param("workspace", (-(-size // 4),), "float32", "workspace"))
     return tuple(params)
 

@@ -1,10 +1,9 @@
 """LLVM IR text -> object bytes, optimised IR or assembly, for any target.
 
 In: the text of one module and a `Target`, which need not be the host. Out: bytes of a relocatable
-object (position-independent, small code model: what the loader links and deployment writes), or
-text. One call leaks some 95 KiB inside LLVM, so a process that compiles thousands is to be
-recycled. LLVM aborts the process on IR that its verifier lets through
-but its code generator cannot take: compile what is not trusted in a child process.
+object (position-independent, small code model), which the loader links and deployment writes; or
+text. Each call leaks about 95 KiB inside LLVM, so replace a process after some hundred calls. LLVM
+aborts the process on some IR that passes the verifier: compile untrusted IR in a child process.
 """
 
 from functools import cache
@@ -16,19 +15,19 @@ from ansorlite.errors import BuildError
 from ansorlite.target import Target
 
 Passes = Literal["few", "all"]
-# What is left to do for code that is emitted in order: registers for stack slots, fewer blocks,
-# simpler instructions. The other passes of O2 took more time than all of these and the emitter.
+# Enough for code that is already emitted in good order: registers for stack slots, fewer blocks,
+# simpler instructions. The other passes of O2 took more time than these and the emitter together.
 FEW = ("sroa", "simplify_cfg", "instruction_combine")
 
 
 def compile_module(
     module_ir: str, target: Target, *, passes: Passes = "all", vectorize: bool = False
 ) -> bytes:
-    """Object bytes of a module, after all passes of LLVM's O2 pipeline or a few of them.
+    """Object bytes of a module, after all passes of LLVM's O2 pipeline or the passes `FEW`.
 
-    `vectorize` turns LLVM's loop and SLP vectorisers on (with all passes); they are off because
-    vectors are emitted explicitly. Raises BuildError where the IR does not parse or verify, or the
-    target is unknown.
+    `vectorize` enables LLVM's loop and SLP vectorisers (with all passes); the emitter writes
+    vectors explicitly, so they are off. Raises BuildError where the IR does not parse or verify, or
+    where LLVM does not know the target.
     """
     module, machine = _optimize(module_ir, target, passes, vectorize)
     try:
@@ -40,7 +39,7 @@ def compile_module(
 def optimized_ir(
     module_ir: str, target: Target, *, passes: Passes = "all", vectorize: bool = False
 ) -> str:
-    """The module's text after the same passes as `compile_module`."""
+    """The module's IR text after the passes of `compile_module`."""
     module, _ = _optimize(module_ir, target, passes, vectorize)
     return str(module)
 
@@ -48,7 +47,7 @@ def optimized_ir(
 def assembly(
     module_ir: str, target: Target, *, passes: Passes = "all", vectorize: bool = False
 ) -> str:
-    """The target's assembly text of what `compile_module` emits."""
+    """Assembly text of the code that `compile_module` emits."""
     module, machine = _optimize(module_ir, target, passes, vectorize)
     return str(machine.emit_assembly(module))
 
@@ -65,13 +64,13 @@ def _optimize(
     module = _parse(module_ir)
     module.triple = target.triple
     module.data_layout = str(machine.target_data)
-    # Loops are unrolled where the schedule says so; LLVM's own unrolling made builds five times as
-    # slow and no kernel faster, and neither did level 3.
+    # The schedule decides about unrolling. LLVM's own unrolling made builds five times slower and
+    # no kernel faster; optimisation level 3 made no kernel faster either.
     options = llvm.create_pipeline_tuning_options(speed_level=2)
     options.loop_vectorization = vectorize
     options.slp_vectorization = vectorize
     options.loop_unrolling = False
-    # All of these are single-use: a ModulePassManager that runs twice aborts the process.
+    # Pass builder and managers are single-use: a manager that runs twice aborts the process.
     builder = llvm.create_pass_builder(machine, options)
     if passes == "all":
         builder.getModulePassManager().run(module, builder)
@@ -84,7 +83,7 @@ def _optimize(
 
 
 def _parse(module_ir: str) -> llvm.ModuleRef:
-    """The verified module, in a context of its own so that its types are freed with it."""
+    """The verified module, in a new context, so that its types are freed with the module."""
     try:
         module = llvm.parse_assembly(module_ir, context=llvm.create_context())
     except RuntimeError as error:
@@ -106,11 +105,18 @@ def _target_machine(target: Target) -> llvm.TargetMachine:
         raise BuildError(f"this LLVM has no target {target.triple}: {error}") from error
 
 
+def new_jit() -> llvm.LLJIT:
+    """A JIT for this process; its linker keeps one object's sections within relocation range."""
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    return llvm.create_lljit_compiler(use_jit_link=True, suppress_errors=True)
+
+
 @cache
 def _initialize() -> None:
     if llvm.llvm_version_info[0] >= 22:
-        # The search for CRC loops takes time exponential in the length of chains of selects, such
-        # as unrolled maxima.
+        # LLVM 22's recognition of CRC loops takes time exponential in the length of a chain of
+        # selects, for example an unrolled maximum.
         llvm.set_option("", "-disable-loop-idiom-hashrecognize")
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()

@@ -1,9 +1,10 @@
 """Code generation: a specialised `Program` -> an LLVM module as text.
 
-One function per root nest takes the buffers as `noalias` pointers and a range of grains; the entry
-point calls it directly, or through the pool of `codegen.threads` where the outermost loops are
-parallel (threads take chunks of grains; the collapsed index is decoded once per grain). Register
-buffers become stack slots with constant offsets, which LLVM promotes to vector registers.
+Each root loop nest becomes one function of the buffers (`noalias` pointers) and a range of grains.
+A grain is one iteration of the collapsed parallel loops; its index is decoded once. The entry point
+calls the function directly, or through the pool of `codegen.threads` where the outermost loops are
+parallel: threads then take chunks of grains. Register buffers become stack slots with constant
+offsets, which LLVM promotes to vector registers.
 """
 
 import math
@@ -13,16 +14,18 @@ from typing import Any
 
 from llvmlite import ir
 
+from ansorlite.calls import ALIGNMENT, aligned_bytes
 from ansorlite.codegen.compile import data_layout
 from ansorlite.codegen.emit_expr import ExprEmitter
-from ansorlite.codegen.emit_index import BYTES, I1, I32, I64, TYPES, declared
+from ansorlite.codegen.emit_index import I1, I32, I64, PTR, TYPES, VOID, declared
 from ansorlite.codegen.scope import Env, Memory, Scope
 from ansorlite.codegen.vector_math import extremum
 from ansorlite.codegen.zeros import decided, is_zero
 from ansorlite.errors import BuildError
-from ansorlite.ir.deep import with_room
+from ansorlite.ir.deep import with_deep_stack
 from ansorlite.ir.expr import Const, Expr, Load, is_int
 from ansorlite.ir.interpret import concrete_shape
+from ansorlite.ir.literals import BYTES
 from ansorlite.ir.program import (
     Alloc,
     Block,
@@ -40,18 +43,18 @@ from ansorlite.ir.ranges import bounds
 from ansorlite.ir.traverse import branches_by_lane, loads
 from ansorlite.target import Target
 
-PTR = ir.PointerType()
-VOID = ir.VoidType()
-ALIGN = 64
 WORDS_A_LINE = 8
 MAX_PARTS = 256
-CHUNKS = 8  # that a core takes its part in
-STACK_BYTES = 64 * 1024  # larger local buffers come from the heap, once per share of grains
+CHUNKS_PER_PART = 8  # a core takes its part of the grains in this many chunks
+STACK_BYTES = 64 * 1024  # of one function; further local buffers come from the heap
 
 
 def emit_module(p: Program, target: Target, symbol: str) -> str:
-    """LLVM IR of the kernel; `p` must be specialised, its name is not used."""
-    return with_room(depth(p), lambda: _module_text(p, target, symbol))
+    """LLVM IR of the kernel `symbol`; `p` must be specialised (`ir.specialize`), else BuildError.
+
+    Example: `emit_module(specialize(program), Target.detect(), "kernel")`.
+    """
+    return with_deep_stack(depth(p), lambda: _module_text(p, target, symbol))
 
 
 def _module_text(p: Program, target: Target, symbol: str) -> str:
@@ -76,7 +79,10 @@ def buffer_bytes(b: Buffer) -> int:
 
 
 def argument_slots(p: Program) -> dict[str, tuple[int, int]]:
-    """Buffer -> (argument, byte offset in it): parameters, then one workspace for the rest."""
+    """Buffer name -> (argument index, byte offset): one argument per parameter, one workspace.
+
+    The workspace is the last argument; it holds all buffers of role "temp".
+    """
     slots: dict[str, tuple[int, int]] = {}
     for k, buffer in enumerate(p.params):
         slots[buffer.name] = (k, 0)
@@ -84,13 +90,14 @@ def argument_slots(p: Program) -> dict[str, tuple[int, int]]:
     for buffer in p.buffers:
         if buffer.role == "temp":
             slots[buffer.name] = (len(p.params), offset)
-            offset += -(-buffer_bytes(buffer) // ALIGN) * ALIGN
+            offset += aligned_bytes(buffer_bytes(buffer))
     return slots
 
 
 def workspace_bytes(p: Program) -> int:
+    """Bytes of the workspace: the buffers of role "temp", each aligned to 64 bytes."""
     sizes = [buffer_bytes(b) for b in p.buffers if b.role == "temp"]
-    return sum(-(-n // ALIGN) * ALIGN for n in sizes)
+    return sum(map(aligned_bytes, sizes))
 
 
 def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -101,7 +108,7 @@ def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 class _Nest:
-    """One root nest as a function nest(buffers..., first grain, last grain)."""
+    """Emits one root nest as `void nest(ptr buffers..., i64 first grain, i64 end of grains)`."""
 
     def __init__(
         self,
@@ -139,22 +146,23 @@ class _Nest:
         *,
         past_caches: bool = True,
     ) -> ir.Function:
-        """The nest as a function; without `past_caches` all that it stores goes through them."""
+        """The nest as a function; without `past_caches` it has no non-temporal stores."""
         kind = ir.FunctionType(VOID, [PTR] * len(used) + [I64, I64])
         fn = ir.Function(self.module, kind, name)
         fn.linkage = "internal"
         fn.attributes.add("noinline")
         for x, arg in zip(used, fn.args, strict=False):
             arg.add_attribute("noalias")
-            if x.layout is not None or x.role in ("derived", "temp"):  # no caller's array
-                arg.attributes.align = ALIGN
+            # These buffers are the package's own memory; a caller's array may begin anywhere.
+            if x.layout is not None or x.role in ("derived", "temp"):
+                arg.attributes.align = ALIGNMENT
         self._body(fn, used, loops, body, past_caches)
         return fn
 
     def _by_alignment(self, fn: ir.Function, plain: ir.Function, whole: list[int]) -> ir.Function:
-        """One of two functions: `fn` where these arguments are aligned to 64 bytes.
+        """A function that calls `fn` where the arguments `whole` are 64-byte aligned, else `plain`.
 
-        Stores past the caches want whole lines, and a caller's array may begin anywhere.
+        Non-temporal stores must write whole cache lines, and a caller's array may begin anywhere.
         """
         either = ir.Function(self.module, fn.function_type, f"{self.name}.either")
         either.linkage = "internal"
@@ -162,7 +170,7 @@ class _Nest:
         mask = declared(self.module, "llvm.ptrmask.p0.i64", PTR, [PTR, I64])
         flag: ir.Value = I1(1)
         for k in whole:
-            rest = b.call(mask, [either.args[k], I64(ALIGN - 1)])
+            rest = b.call(mask, [either.args[k], I64(ALIGNMENT - 1)])
             flag = b.and_(flag, b.icmp_unsigned("==", rest, ir.Constant(PTR, None)))
         with b.if_else(flag) as (then, orelse):
             with then:
@@ -201,16 +209,17 @@ class _Nest:
         b: ir.IRBuilder,
         args: ir.Value,
     ) -> None:
-        """Share the grains: a contiguous part a core, taken in chunks; who is done helps others.
+        """Call `fn` on all grains in parallel; idle threads take chunks from other parts.
 
-        So a core that is slow, or busy with something else, does not keep the others waiting, and
-        the same core works on the same part as long as none is. The frame that all threads see
-        holds the arguments and each part's next grain, a cache line each.
+        Each core owns one contiguous part of the grains and takes chunks of it. A thread whose part
+        is done takes chunks of the next parts, so a slow or busy core delays no other one, and
+        without slow cores each core keeps its part of the data in its caches. The frame that all
+        threads share holds the arguments and the next grain of each part, one cache line each.
         """
         parts = min(self.cores, grains, MAX_PARTS)
-        chunk = max(1, grains // (parts * CHUNKS))
+        chunk = max(1, grains // (parts * CHUNKS_PER_PART))
         frame = b.alloca(ir.ArrayType(I64, WORDS_A_LINE * (parts + 1)))
-        frame.align = ALIGN
+        frame.align = ALIGNMENT
         frame.type = PTR
         b.store(args, frame)
         for k in range(parts):
@@ -276,7 +285,7 @@ class _Nest:
         else:
             emitter.stmt(body, env)
         if past_caches and _streamed(body):
-            emitter.b.fence("seq_cst")  # such stores are in no order with others
+            emitter.b.fence("seq_cst")  # non-temporal stores are not ordered with other stores
         emitter.release()
         emitter.b.ret_void()
         emitter.b.position_at_end(entry)
@@ -284,7 +293,7 @@ class _Nest:
 
 
 def _streamed(body: Stmt) -> set[str]:
-    """Buffers that are written past the caches."""
+    """Names of the buffers that loops marked "stream" write, with non-temporal stores."""
     loops = [s for s in walk(body) if isinstance(s, For) and s.mark == "stream"]
     return {x.buffer for lp in loops for x in walk(lp) if isinstance(x, Store)}
 
@@ -304,7 +313,10 @@ def _nominal(lp: For) -> int:
 
 
 def transposed(b: ir.IRBuilder, rows: list[ir.Value]) -> list[ir.Value]:
-    """The transpose of a square of vectors, whose number is a power of two: blocks, then halves."""
+    """The transpose of n vectors of n lanes, n a power of two, in log2(n) rounds of shuffles.
+
+    A round with step s swaps the off-diagonal s-by-s blocks; s halves from round to round.
+    """
     n = len(rows)
     step = n // 2
     while step:
@@ -325,7 +337,7 @@ Trip = Callable[[ir.Value, Scope], None]
 
 
 class _StmtEmitter(ExprEmitter):
-    """Statements of one function."""
+    """Emits the statements of one function."""
 
     def __init__(
         self, builder: ir.IRBuilder, module: ir.Module, target: Target, past_caches: bool = True
@@ -335,7 +347,7 @@ class _StmtEmitter(ExprEmitter):
         self._heap: list[ir.Value] = []
 
     def allocate(self, buffers: list[Buffer]) -> dict[str, Memory]:
-        """Local buffers on the stack, or on the heap once they are too many bytes for it."""
+        """Memory by name for local buffers: stack slots up to `STACK_BYTES`, then the heap."""
         out: dict[str, Memory] = {}
         total = 0
         for x in buffers:
@@ -349,7 +361,7 @@ class _StmtEmitter(ExprEmitter):
             else:
                 total += buffer_bytes(x)
                 slot = self.b.alloca(ir.ArrayType(TYPES[x.dtype], size))
-                slot.align = ALIGN
+                slot.align = ALIGNMENT
                 slot.type = PTR  # llvmlite types it as a pointer to the array
                 pointer = slot
             padded = x.scope == "register"
@@ -363,7 +375,7 @@ class _StmtEmitter(ExprEmitter):
     def grains(
         self, loops: list[For], first: ir.Value, last: ir.Value, body: Stmt, env: Env
     ) -> None:
-        """for g in [first, last): decode g into the parallel loops' variables, run the body."""
+        """Emit: for g in [first, last): set the parallel loops' variables from g, run the body."""
 
         def trip(g: ir.Value, scope: Scope) -> None:
             here = replace(env, scope=scope)
@@ -390,7 +402,7 @@ class _StmtEmitter(ExprEmitter):
         self.count(first, last, env.scope, trip)
 
     def _split(self, g: ir.Value, n: int, env: Env) -> tuple[ir.Value, ir.Value]:
-        """(g mod n, g div n) of a number that is not negative."""
+        """(g mod n, g div n) for g >= 0."""
         low = self.once("urem", (g, n), env, lambda: self.b.urem(g, I64(n)))
         return low, self.once("udiv", (g, n), env, lambda: self.b.udiv(g, I64(n)))
 
@@ -401,7 +413,7 @@ class _StmtEmitter(ExprEmitter):
         head, body, done = (b.append_basic_block(n) for n in ("head", "loop", "done"))
         certain = isinstance(first, ir.Constant) and isinstance(last, ir.Constant)
         if certain:
-            b.branch(head)  # nobody asks for a loop of no iteration
+            b.branch(head)  # constant bounds always have at least one iteration
         else:
             b.cbranch(b.icmp_signed("<", first, last), head, done)
         b.position_at_end(head)
@@ -435,9 +447,10 @@ class _StmtEmitter(ExprEmitter):
                 self._prefetch(s, env)
 
     def _room(self, acc: Buffer) -> int | None:
-        """Values to keep: one for each vector register that an accumulator leaves, and the oldest.
+        """How many loaded values to reuse: the vector registers that the accumulator leaves, + 1.
 
-        At least those of the operand with fewer vectors, one of the other, and what it was before.
+        At least all vectors of the operand with fewer vectors, one of the other operand, and one
+        more. None where the buffer is no register tile: then the number is not limited.
         """
         if acc.scope != "register":
             return None
@@ -455,7 +468,7 @@ class _StmtEmitter(ExprEmitter):
             return
         if s.mark == "unroll":
             for k in range(self._constant_extent(s)):
-                # One scope for all copies: they share their addresses.
+                # All copies use one scope, so they share address computations.
                 self.stmt(s.body, env.inner({s.var: k}))
             return
         n = self.index(s.extent, env)
@@ -473,9 +486,10 @@ class _StmtEmitter(ExprEmitter):
         self.count(I64(0), n, env.scope, trip)
 
     def _vector_loop(self, s: For, env: Env) -> None:
-        """One vector; a remainder is a whole one whose last lanes are masked, where that is fast.
+        """The body as one vector operation; a remainder uses a whole vector with masked lanes.
 
-        LLVM would read a vector of 7 elements as three parts and put them together.
+        Masks are used where the target has masked loads: LLVM would read a vector of 7 elements as
+        three parts and combine them. Other targets get a vector of the remainder's length.
         """
         lanes = self._constant_extent(s)
         if lanes == 1:
@@ -490,7 +504,11 @@ class _StmtEmitter(ExprEmitter):
         self.stmt(s.body, env.inner({s.var: 0}, {s.var: (0, lanes - 1)}, **place))
 
     def _transpose(self, s: For, env: Env) -> None:
-        """A square of a copy: a vector along `s` for each lane of the loop inside, transposed."""
+        """A square tile of a copy whose source and destination differ in the contiguous axis.
+
+        One vector is read along `s` for each iteration of the inner loop; the transposed vectors
+        are stored along the inner loop.
+        """
         inner = s.body
         assert isinstance(inner, For) and isinstance(inner.body, Store)
         put, n = inner.body, self._constant_extent(s)
@@ -531,7 +549,7 @@ class _StmtEmitter(ExprEmitter):
         kind = [PTR, I32, I32, I32]
         fetch = declared(self.module, "llvm.prefetch.p0", VOID, kind)
         at = self.address(s.buffer, self.flat(s.buffer, s.indices, env), env)
-        self.b.call(fetch, [at, I32(0), I32(3), I32(1)])  # to read, keep it, data
+        self.b.call(fetch, [at, I32(0), I32(3), I32(1)])  # read access, all levels, data cache
 
     def _store(self, s: Store, env: Env) -> None:
         dtype = env.memory[s.buffer].dtype
@@ -548,7 +566,8 @@ class _StmtEmitter(ExprEmitter):
 
     def _combine(self, combiner: str, old: ir.Value, new: ir.Value, e: Expr) -> ir.Value:
         if combiner != "sum":
-            return extremum(self.b, combiner, new, old)  # the chain of `old` is not tested for NaN
+            # `old` as the second operand: the NaN test then stands outside the chain of updates.
+            return extremum(self.b, combiner, new, old)
         if is_int(e):
             return self.b.add(old, new)
         return self.b.fadd(old, new, flags=("contract",))

@@ -1,9 +1,9 @@
-"""Expressions as LLVM IR: scalars, and explicit vectors over the one vector loop around a store.
+"""Expressions -> LLVM IR: scalars, or vectors along the vector loop around a store.
 
-In: expressions of a specialised program under an `Env` (loop variables as LLVM i64 or Python ints).
-Out: llvmlite values; index arithmetic is that of `codegen.emit_index`. Contiguous accesses become
-vector loads, invariant ones broadcasts, others gathers. A load guarded by a select is not executed
-where its condition is false, or reads a block of the value that is wanted there.
+In: expressions of a specialised program and an `Env` (loop variables as LLVM i64 or Python ints).
+Out: llvmlite values; `codegen.emit_index` emits index arithmetic. Contiguous accesses become vector
+loads, invariant accesses broadcasts, other accesses one load per lane. A load inside a `select` is
+either not executed where the condition is false, or reads a constant block of the other value.
 """
 
 import math
@@ -11,17 +11,18 @@ from collections.abc import Callable
 
 from llvmlite import ir
 
-from ansorlite.codegen.emit_index import BYTES, I1, I32, I64, TYPES, IndexEmitter, declared
+from ansorlite.calls import ALIGNMENT
+from ansorlite.codegen.emit_index import I1, I32, I64, TYPES, IndexEmitter, declared
 from ansorlite.codegen.scope import Env
 from ansorlite.codegen.vector_math import call_math, constant_of, emit_math, extremum
 from ansorlite.codegen.zeros import decided
 from ansorlite.ir.expr import Const, Expr, Load, Op, Var, add, is_float, is_int, mul, terms_of
-from ansorlite.ir.literals import least, rounded, wrapped
+from ansorlite.ir.literals import BYTES, least, rounded, wrapped
 from ansorlite.ir.ranges import bounds
 from ansorlite.ir.traverse import loads, substitute
 
 FLOATS = ("float32", "float64")
-MAX_FILL = 4096  # elements that a block of one value may have
+MAX_FILL = 4096  # largest row, in elements, that a constant block may replace (see `_filled`)
 ONE = Const(1)
 _FAST = ("contract",)
 _ORDERED = {"lt": "<", "le": "<=", "eq": "==", "ne": "!="}
@@ -48,13 +49,14 @@ class ExprEmitter(IndexEmitter):
     # ---- values ---------------------------------------------------------------------------------
 
     def value(self, e: Expr, env: Env) -> ir.Value:
-        """The value of an expression; a vector of `env.width` if it moves with the vector loop."""
+        """The value of an expression: a vector of `env.width` lanes if it depends on the vector
+        loop's variable, else a scalar."""
         if env.vector is not None and env.vector in e.free:
             return self._vector(e, env)
         return self._scalar(e, env)
 
     def wide(self, e: Expr, env: Env) -> ir.Value:
-        """Like `value`, but broadcast to a vector inside a vector loop."""
+        """`value`, with scalars broadcast to a vector inside a vector loop."""
         v = self.value(e, env)
         if env.vector is None or isinstance(v.type, ir.VectorType):
             return v
@@ -116,7 +118,8 @@ class ExprEmitter(IndexEmitter):
             case "add":
                 return b.fadd(*args, flags=_FAST)
             case "sub":
-                # Not fused: x - max(x) is 0 where x is a product that was rounded for the maximum.
+                # Not contracted to an FMA: x - max(x) must be 0 at the maximum, also where x is a
+                # product that was rounded before the maximum was taken.
                 return b.fsub(*args)
             case "mul":
                 return b.fmul(*args, flags=_FAST)
@@ -141,7 +144,7 @@ class ExprEmitter(IndexEmitter):
                 return emit_math(b, name, args)
 
     def _cast_scalar(self, e: Op, env: Env) -> ir.Value:
-        """A cast; to integers the result is i64, as everywhere in index arithmetic."""
+        """A cast; a cast to an integer type gives an i64, as all index arithmetic does."""
         source, old = e.args[0], e.args[0].dtype
         if self._is_beyond(source, env):
             v, old = self._branch_value(source, env), "int64"
@@ -151,7 +154,7 @@ class ExprEmitter(IndexEmitter):
         return self._widen(out, e.dtype) if is_int(e) else out
 
     def _is_beyond(self, e: Expr, env: Env) -> bool:
-        """May an expression of loop variables leave the range of its type? It is exact."""
+        """May an int32 expression of loop variables exceed int32? It means the exact integer."""
         if e.dtype != "int32" or e.reads or isinstance(e, Const):
             return False
         low, high = bounds(e, env.ranges)
@@ -182,7 +185,10 @@ class ExprEmitter(IndexEmitter):
         return b.sext(v, kind) if BYTES[new] > BYTES[old] else b.trunc(v, kind)
 
     def _to_int(self, v: ir.Value, kind: ir.Type, dtype: str) -> ir.Value:
-        """A float as an integer, the least one where it has none: LLVM leaves that open."""
+        """A float as an integer; the least integer where it is NaN or out of range.
+
+        LLVM's fptosi has an undefined result there.
+        """
         b, low = self.b, least(dtype)
         size, limit = call_math(b, "llvm.fabs", v), constant_of(v.type, -float(low))
         fits = b.fcmp_ordered("<", size, limit)
@@ -214,7 +220,7 @@ class ExprEmitter(IndexEmitter):
     def choose(
         self, flag: ir.Value, then: Callable[[], ir.Value], orelse: Callable[[], ir.Value]
     ) -> ir.Value:
-        """Control flow: only the branch taken is executed."""
+        """A conditional value by branches: only the code of the chosen value is executed."""
         b = self.b
         yes, no, done = (b.append_basic_block(n) for n in ("then", "else", "join"))
         b.cbranch(flag, yes, no)
@@ -285,7 +291,7 @@ class ExprEmitter(IndexEmitter):
         return self.b.add(self.splat(base, env.width), steps)
 
     def _per_lane(self, e: Expr, env: Env) -> ir.Value:
-        """Any expression, one lane after the other."""
+        """A vector of any expression, emitted as one scalar computation per lane."""
         assert env.vector is not None
         out: ir.Value | None = None
         for k in range(env.lanes):
@@ -297,7 +303,7 @@ class ExprEmitter(IndexEmitter):
         return out
 
     def _unfilled(self, kind: ir.Type, env: Env) -> ir.Value:
-        """A vector to insert lanes into; lanes not used are zero, no number that is slow to use."""
+        """A vector to insert lanes into; unused lanes are 0, since subnormals would be slow."""
         whole = ir.VectorType(kind, env.width)
         return ir.Constant(whole, ir.Undefined if env.lanes == env.width else None)
 
@@ -316,11 +322,11 @@ class ExprEmitter(IndexEmitter):
     def _loaded(
         self, at: ir.Value, env: Env, lanes: int, read: Callable[[], ir.Value], constant: bool
     ) -> ir.Value:
-        """What is read: once where nobody writes it, as long as registers can hold it.
+        """The loaded value; a constant buffer's value is reused while registers can hold it.
 
-        Copies of an unrolled reduction often read the same (a window's neighbours overlap). LLVM
-        would keep all of that, on the stack; to read it again costs nothing, but LLVM must not see
-        that it is the same.
+        Copies of an unrolled reduction often read the same element (windows overlap). LLVM would
+        keep all such values and spill them to the stack. Beyond `env.room` values, the element is
+        read again, after an empty assembly statement that keeps LLVM from merging both loads.
         """
         if not constant:
             return read()
@@ -356,11 +362,11 @@ class ExprEmitter(IndexEmitter):
         return self._boolean(out) if e.dtype == "bool" else out
 
     def _lanes_at(self, at: ir.Value, dtype: str, env: Env, whole: bool = False) -> ir.Value:
-        """The vector at an address; of memory that ends there (not `whole`) the lanes used."""
+        """The vector at an address; unless `whole`, no memory behind the used lanes is read."""
         kind = ir.VectorType(TYPES[dtype], env.width)
         if whole or env.lanes == env.width:
             return self.b.load(at, typ=kind, align=BYTES[dtype])
-        if BYTES[dtype] < 4:  # no machine has masks for these
+        if BYTES[dtype] < 4:  # AVX has masked loads of 4 and 8 bytes only
             few = ir.VectorType(TYPES[dtype], env.lanes)
             v = self.b.load(at, typ=few, align=BYTES[dtype])
             none, order = ir.Constant(few, None), [min(k, env.lanes) for k in range(env.width)]
@@ -374,7 +380,7 @@ class ExprEmitter(IndexEmitter):
         return self.b.call(load, [at, I32(BYTES[dtype]), used, ir.Constant(kind, None)])
 
     def _aligned(self, flat: Expr, env: Env) -> bool:
-        """Is the element at a multiple of a whole vector, whatever the loops around say?"""
+        """Is the element offset a multiple of the vector width for all values of loop variables?"""
         if env.lanes < env.width or env.width & (env.width - 1):
             return False
         total = 0
@@ -387,10 +393,10 @@ class ExprEmitter(IndexEmitter):
         return total % env.width == 0
 
     def _filled(self, e: Op, env: Env) -> ir.Value | None:
-        """`select(c, x[i, j], 0)` without a branch: the load of j from x[i] or a block of zeros.
+        """`select(c, x[i, j], 0)` without a branch: element j of row x[i] or of a block of zeros.
 
-        Where `c` has no part in j, the loops over j see a pointer that was chosen before them. Any
-        constant will do for 0; None where the value is no such load.
+        Where `c` does not depend on j, the row pointer is chosen outside the loops over j. The
+        third operand may be any constant. None where the select has another form.
         """
         cond, x, fill = e.args
         if not (isinstance(x, Load) and isinstance(fill, Const) and x.dtype in FLOATS):
@@ -423,9 +429,9 @@ class ExprEmitter(IndexEmitter):
         return self._loaded(at, env, env.lanes if width > 1 else 1, read, memory.constant)
 
     def _rows(self, x: Load, cond: Expr, strides: tuple[int, ...]) -> tuple[Expr, Expr, int]:
-        """(offset of a row, offset in it, its length): the test has no part in the second.
+        """(offset of a row, offset inside the row, length of the row), in elements.
 
-        A length of 0: the whole access is tested.
+        The condition depends on the first offset only. Length 0: it depends on all indices.
         """
         known = self._split_at.get((x, cond))
         if known is None:
@@ -442,20 +448,20 @@ class ExprEmitter(IndexEmitter):
         return known
 
     def _block(self, dtype: str, fill: Const, size: int) -> ir.Value:
-        """The address of so many elements of one value."""
+        """The address of a constant array of `size` elements, all equal to `fill`."""
         name = f"fill.{dtype}.{fill.value}.{size}"
         known = self.b.module.globals.get(name)
         if known is None:
             kind = ir.ArrayType(TYPES[dtype], size)
             known = ir.GlobalVariable(self.b.module, kind, name)
             known.linkage, known.global_constant = "internal", True
-            known.align = 64
+            known.align = ALIGNMENT
             value = None if fill.value == 0 else [fill.value] * size
             known.initializer = ir.Constant(kind, value)
         return known
 
     def store(self, tensor: str, indices: tuple[Expr, ...], value: ir.Value, env: Env) -> None:
-        """Store a value; inside a vector loop the value is a vector along it."""
+        """Store a value; inside a vector loop, a vector whose lanes move along the loop."""
         flat = self.flat(tensor, indices, env)
         dtype = env.memory[tensor].dtype
         if dtype == "bool":
@@ -472,8 +478,8 @@ class ExprEmitter(IndexEmitter):
             if env.lanes < env.width and not env.memory[tensor].padded:
                 value = self._used(value, env)
             put = self.b.store(value, self.address(tensor, base, env), align=BYTES[dtype])
-            ours = isinstance(env.memory[tensor].pointer, ir.Argument)  # and no local buffer
-            if env.past_caches and ours and self._aligned(base, env):
+            is_argument = isinstance(env.memory[tensor].pointer, ir.Argument)  # no local buffer
+            if env.past_caches and is_argument and self._aligned(base, env):
                 put.align = BYTES[dtype] * env.width
                 put.set_metadata("nontemporal", self.b.module.add_metadata([I32(1)]))
             return

@@ -1,8 +1,9 @@
-"""Index arithmetic and addresses as LLVM IR, under an `Env`.
+"""Index arithmetic and addresses -> LLVM IR.
 
-In: integer expressions of a specialised program. Out: i64 values or Python ints, split into a
-run-time part, emitted once per scope, and a constant offset, so that unrolled bodies share their
-address computations. What is loaded or selected comes from the subclass (`codegen.emit_expr`).
+In: integer expressions of a specialised program and an `Env`. Out: i64 values or Python ints. Each
+expression is split into a run-time part, which is emitted once per scope, and a constant offset:
+copies of an unrolled body share their address computations. The subclass (`codegen.emit_expr`)
+emits loads, selects and casts inside indices.
 """
 
 from abc import ABC, abstractmethod
@@ -19,6 +20,7 @@ from ansorlite.ir.ranges import coefficient
 from ansorlite.ir.traverse import substitute
 
 I1, I32, I64 = ir.IntType(1), ir.IntType(32), ir.IntType(64)
+PTR, VOID = ir.PointerType(), ir.VoidType()
 TYPES: dict[str, ir.Type] = {
     "float32": ir.FloatType(),
     "float64": ir.DoubleType(),
@@ -26,7 +28,6 @@ TYPES: dict[str, ir.Type] = {
     "int64": I64,
     "bool": ir.IntType(8),
 }
-BYTES = {"float32": 4, "float64": 8, "int32": 4, "int64": 8, "bool": 1}
 
 
 _Term = tuple[int, tuple[int, ...]]  # factor, places of its variables
@@ -34,7 +35,7 @@ _Plan = tuple[tuple[str, ...], list[_Term] | None]
 
 
 class IndexEmitter(Scoped, ABC):
-    """Emits integers and addresses with one builder; `env` is given to every call."""
+    """Emits integers and addresses with one builder; every method takes the `Env` of its place."""
 
     def __init__(self, builder: ir.IRBuilder) -> None:
         super().__init__(builder)
@@ -44,7 +45,7 @@ class IndexEmitter(Scoped, ABC):
         self._totals: dict[Hashable, tuple[ir.Value | None, list[_Term], object]] = {}
 
     def index(self, e: Expr, env: Env) -> Any:
-        """An integer expression free of the vector variable: a Python int or an i64."""
+        """An integer expression without the vector variable, as a Python int or an i64."""
         offset, rest = self._parts(e, env)
         if rest is None:
             return offset
@@ -53,9 +54,9 @@ class IndexEmitter(Scoped, ABC):
         return self.once("add", (rest, offset), env, lambda: self.b.add(rest, _i64(offset)))
 
     def _parts(self, e: Expr, env: Env) -> tuple[int, ir.Value | None]:
-        """(constant, run-time value or None) with their sum the value of `e`.
+        """(constant, run-time value or None); the value of `e` is their sum.
 
-        Copies of an unrolled body differ in numbers only: their run-time part is looked up.
+        Copies of an unrolled body differ in constants only: their run-time part is looked up.
         """
         names, plan = self._plan(e)
         if plan is None:
@@ -68,7 +69,7 @@ class IndexEmitter(Scoped, ABC):
             runtime = {k for k, v in enumerate(values) if type(v) is not int}
             if not any(0 < sum(k in runtime for k in at) < len(at) for _, at in plan):
                 numbers = [(c, at) for c, at in plan if not runtime.intersection(at)]
-                # The values are kept with it: no other will have their identity.
+                # The entry keeps the values alive, so that no other object gets the same id.
                 self._totals[key] = total, numbers, (env.scope, values)
             return offset, total
         total, numbers, _ = known
@@ -80,7 +81,10 @@ class IndexEmitter(Scoped, ABC):
         return offset, total
 
     def _plan(self, e: Expr) -> _Plan:
-        """The variables of `e` and its terms as (factor, places of variables); None if others."""
+        """(variables of `e`, terms as (factor, indices into the variables)).
+
+        The terms are None where `e` is no polynomial of variables.
+        """
         known = self._plans.get(e)
         if known is None:
             terms = terms_of(e)
@@ -94,8 +98,8 @@ class IndexEmitter(Scoped, ABC):
         return known
 
     def _sum(self, e: Expr, env: Env) -> tuple[int, ir.Value | None]:
-        """`_parts` anew: the terms are added from the outermost loop inwards, each where its last
-        variable is known."""
+        """The computation behind `_parts`: terms are added from the outermost loop inwards, each
+        in the block of its innermost variable."""
         offset = 0
         runtime: dict[tuple[int, ...], int] = {}
         factors: dict[tuple[int, ...], list[ir.Value]] = {}
@@ -116,13 +120,13 @@ class IndexEmitter(Scoped, ABC):
                 offset += c
         wanted = [(self._depth(factors[k], env), k, c) for k, c in runtime.items() if c]
         total: ir.Value | None = None
-        flags = () if e.reads else ("nsw",)  # what is read may overflow, and wraps
+        flags = () if e.reads else ("nsw",)  # loaded integers may overflow, and wrap
         for _, k, c in sorted(wanted):
             total = self._add_term(total, factors[k], c, env, flags)
         return offset, total
 
     def _depth(self, values: list[ir.Value], env: Env) -> int:
-        """Of the loop where the last of these values is known."""
+        """Depth of the innermost loop that one of the values depends on."""
         homes = [self.placed(v)[2] for v in values]
         return max(env.scope.depth + 1 if h is None else h.depth for h in homes)
 
@@ -163,14 +167,14 @@ class IndexEmitter(Scoped, ABC):
         if all(isinstance(a, int) for a in args):
             return _fold(atom.name, [a for a in args if isinstance(a, int)])
         divides = atom.name in ("floordiv", "ceildiv", "mod") and not isinstance(args[1], int)
-        # The values of the operands decide: the same text means another value in another copy.
+        # The key holds operand values: equal text has other values in other unrolled copies.
         return self.once(
             ("op", atom.name), args, env, lambda: self._int_op(atom.name, args), here=divides
         )
 
     @abstractmethod
     def opaque(self, atom: Expr, env: Env) -> ir.Value:
-        """An i64 that is no arithmetic on loop variables: loaded, selected or converted."""
+        """The i64 value of an atom that is no arithmetic on loop variables: load, select, cast."""
 
     def _int_op(self, name: str, args: list[Any]) -> ir.Value:
         b = self.b
@@ -187,7 +191,11 @@ class IndexEmitter(Scoped, ABC):
         return self._divide(name, x, y, args[1])
 
     def _divide(self, name: str, x: ir.Value, y: ir.Value, by: Any) -> ir.Value:
-        """floordiv, ceildiv or mod; machines trap where the divisor is zero, and at least / -1."""
+        """floordiv, ceildiv or mod of i64 values; `by` is the divisor as int where it is constant.
+
+        CPUs trap at x / 0 and at the least integer / -1. Other divisors than positive constants are
+        therefore replaced by 1 in these two cases. A quotient by 0 is 0, one by -1 is -x (wrapped).
+        """
         b, zero, one = self.b, I64(0), I64(1)
         safe = isinstance(by, int) and by > 0
         unit = null = ir.Constant(I1, 0)
@@ -209,7 +217,7 @@ class IndexEmitter(Scoped, ABC):
         return b.select(null, zero, b.select(unit, b.neg(x), out))
 
     def flat(self, tensor: str, indices: tuple[Expr, ...], env: Env) -> Expr:
-        """The element offset of an access, as one polynomial."""
+        """The offset of an access in elements, as one polynomial of the loop variables."""
         key = (tensor, indices)
         known = self._flat.get(key)
         if known is None:
@@ -221,7 +229,7 @@ class IndexEmitter(Scoped, ABC):
         return known
 
     def along(self, e: Expr, var: str) -> tuple[Expr | None, Expr]:
-        """(by how much `e` grows with the variable, or None; `e` where it is 0)."""
+        """(coefficient of `var` in `e`, None where `e` is not linear in it; `e` at var = 0)."""
         known = self._along.get((e, var))
         if known is None:
             known = coefficient(e, var), substitute(e, {var: Const(0)})
@@ -229,7 +237,8 @@ class IndexEmitter(Scoped, ABC):
         return known
 
     def address(self, tensor: str, flat: Expr, env: Env, *, here: bool = True) -> ir.Value:
-        """Where an element lies; `here`: its constant offset is part of the load or store."""
+        """Pointer to the element at offset `flat`; `here` leaves the constant part of the offset
+        at the place of use, where the machine's addressing mode includes it."""
         m = env.memory[tensor]
         offset, rest = self._parts(flat, env)
         pointer = m.pointer if rest is None else self.moved(m.pointer, rest, m.dtype, env)
@@ -238,7 +247,7 @@ class IndexEmitter(Scoped, ABC):
     def moved(
         self, pointer: ir.Value, by: Any, dtype: str, env: Env, *, here: bool = False
     ) -> ir.Value:
-        """The address so many elements behind another."""
+        """The pointer `by` elements after another."""
         if isinstance(by, int) and by == 0:
             return pointer
         at = I64(by) if isinstance(by, int) else by
@@ -257,6 +266,7 @@ def _i64(value: int) -> ir.Constant:
 
 
 def declared(module: ir.Module, name: str, ret: ir.Type, args: list[ir.Type]) -> ir.Function:
+    """The function of that name, declared in the module on the first call."""
     known = module.globals.get(name)
     return known if known is not None else ir.Function(module, ir.FunctionType(ret, args), name)
 

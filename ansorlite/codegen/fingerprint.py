@@ -1,9 +1,10 @@
-"""A fingerprint of an array's bytes, made as fast as memory is read: is a constant still the same?
+"""A fingerprint (hash) of an array's bytes at memory speed: has a constant changed since?
 
-In: a contiguous array. Out: bytes. Constants that a call gives are packed anew only where their
-fingerprint is another. The mixing is that of XXH3's inner loop (xxhash.com): products of the halves
-of each 64-bit word, masked by its place, plus its neighbour. One changed word always changes the
-result; that several changes cancel out has a chance of some 2^-64. No protection from forgery.
+In: a C-contiguous array. Out: bytes. A kernel packs a constant given with a call only when its
+fingerprint differs from the last call's. The mixing follows the inner loop of XXH3 (xxhash.com):
+for each 64-bit word, the product of its halves after a position-dependent mask, plus the
+neighbouring word. One changed word always changes the result; several changes cancel with a
+probability of about 2^-64. The hash is not cryptographic.
 """
 
 import ctypes
@@ -14,12 +15,12 @@ import llvmlite.binding as llvm
 
 from ansorlite.calls import Array, address
 from ansorlite.codegen import openmp
-from ansorlite.codegen.compile import compile_module
+from ansorlite.codegen.compile import compile_module, new_jit
 from ansorlite.target import Target
 
-BLOCK = 64  # bytes mixed at a time, and of each part's result
-PART_BYTES = 1 << 15  # at least, of what a thread takes at a time
-MOST_PARTS = 32
+BLOCK = 64  # bytes of one mixing step, and of the result of one part
+PART_BYTES = 1 << 15  # a thread takes at least so many bytes at a time
+MAX_PARTS = 32
 
 IR = """
 declare void @ansorlite_parallel(ptr, ptr, i64, i64)
@@ -131,8 +132,11 @@ _PROTOTYPE = ctypes.CFUNCTYPE(
 
 
 def fingerprint(x: Array) -> bytes:
-    """The fingerprint of a C-contiguous array's bytes; arrays of other sizes have others."""
-    parts = min(MOST_PARTS, max(1, x.nbytes // PART_BYTES))
+    """The fingerprint of a C-contiguous array: results of up to 33 parts and the size in bytes.
+
+    Example: `fingerprint(x) == fingerprint(x.copy())`.
+    """
+    parts = min(MAX_PARTS, max(1, x.nbytes // PART_BYTES))
     out = ctypes.create_string_buffer(BLOCK * (parts + 1))
     function, _ = _native()
     function(address(x), x.nbytes, parts, out)
@@ -141,9 +145,9 @@ def fingerprint(x: Array) -> bytes:
 
 @cache
 def _native() -> tuple[Any, Any]:
-    """The function, and what keeps its code alive."""
+    """(the native function, the objects that keep its code alive)."""
     code = compile_module(IR, Target.detect())
-    jit = llvm.create_lljit_compiler(use_jit_link=True, suppress_errors=True)
+    jit = new_jit()
     library = llvm.JITLibraryBuilder().add_object_img(code).add_current_process()
     name = "ansorlite_parallel"
     library.import_symbol(name, openmp.runtime().addresses[name]).export_symbol("fingerprint")

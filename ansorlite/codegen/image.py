@@ -1,9 +1,9 @@
-"""The native form of a kernel: relocatable object bytes and what is needed to call them.
+"""The native form of a kernel: relocatable object bytes and the description of their parameters.
 
 Flow: `codegen.build` -> `KernelImage` -> runner, `Kernel`, `CompiledModule`. The entry point is
-`void symbol(ptr args)` where `args` points to one pointer per parameter, in the order of `params`.
-Pointers are aligned to their elements, those of `packed` parameters to 64 bytes. Workspace
-parameters are scratch memory without meaning.
+`void symbol(ptr args)`: `args` points to one pointer per parameter, in the order of `params`.
+Pointers of `packed` parameters are aligned to 64 bytes, others to the size of an element. A
+workspace is scratch memory; its contents mean nothing before and after a call.
 """
 
 import math
@@ -20,7 +20,12 @@ Role = Literal["input", "constant", "derived", "output", "workspace"]
 
 @dataclass(frozen=True)
 class Param:
-    """One pointer of the entry point: `shape` is the user's, `layout` how the kernel reads it."""
+    """One pointer of the entry point: the user's `shape`, and the `layout` that the kernel reads.
+
+    Roles: "input", "constant" (may be bound once), "derived" (computed from constants by
+    `KernelImage.bound`), "output", "workspace". Example: `Param("A", (512, 512), "float32",
+    "input")`.
+    """
 
     name: str
     shape: tuple[int, ...]
@@ -30,11 +35,12 @@ class Param:
 
     @property
     def stored_shape(self) -> tuple[int, ...]:
+        """The shape in memory: the layout's shape, or `shape` without a layout."""
         return self.layout.shape if self.layout else self.shape
 
     @property
     def packed(self) -> bool:
-        """Is the memory always the package's own? Otherwise a caller's array may be given."""
+        """Is the memory always the package's own? A caller's array serves for all others."""
         return self.layout is not None or self.role in ("derived", "workspace")
 
     @property
@@ -42,15 +48,12 @@ class Param:
         return math.prod(self.stored_shape) * np.dtype(self.dtype).itemsize
 
 
-__all__ = ["KernelImage", "Layout", "Param", "Role"]
-
-
 @dataclass(frozen=True)
 class KernelImage:
-    """Object bytes of one kernel for the CPU `cpu`; picklable, independent of llvmlite.
+    """Object bytes of one kernel for the CPU `cpu`; can be pickled, independent of llvmlite.
 
-    Parameters of role "derived" are outputs of the program `bound`, whose inputs are constants.
-    What `unread` names is there for `bound` alone: the entry point never looks at it.
+    `bound` is the program that computes the parameters of role "derived" from constants, once when
+    constants are bound. `unread` names constants that only `bound` reads: the entry point does not.
     """
 
     object_bytes: bytes

@@ -1,8 +1,9 @@
-"""A native kernel as users call it: numpy arrays in their original layouts in, numpy arrays out.
+"""The kernel that users call: numpy arrays in their original layouts in, numpy arrays out.
 
-In: a concrete program (or its compiled image). Out: `Kernel`, callable with the task's inputs in
-order; `bind` packs constants once. Calls check shapes and dtypes and copy what is not contiguous;
-arrays may begin anywhere. Calls of one kernel object are serialised: it owns one workspace.
+In: a concrete program (or its compiled image). Out: a `Kernel`, callable with the task's inputs in
+order; `bind` packs constants once. A call checks shapes and dtypes and copies arrays that are not
+C-contiguous; arrays may have any alignment. A kernel owns one workspace, so calls of one kernel
+object run one after another.
 """
 
 import ctypes
@@ -33,13 +34,16 @@ from ansorlite.ir.program import Buffer, Program
 from ansorlite.names import shown
 from ansorlite.target import Target
 
-COMPARED_BYTES = 1 << 16  # of constants that are kept and compared; others have a fingerprint
-same_bytes = ctypes.PyDLL(None).memcmp  # 0 if they are
-same_bytes.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
+COMPARED_BYTES = 1 << 16  # constants up to this size are copied and compared, larger ones hashed
+compare_bytes = ctypes.PyDLL(None).memcmp  # 0 where the bytes are equal
+compare_bytes.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
 
 
 class Kernel:
-    """Callable native code of one program; it can be copied and pickled (for the same machine)."""
+    """Callable native code of one program; can be copied and pickled (for the same machine).
+
+    Example: `k = al.tune(task).kernel; y = k(a, b)`, or `fast = k.bind(B=b); y = fast(a)`.
+    """
 
     def __init__(
         self,
@@ -57,7 +61,7 @@ class Kernel:
         spaces = {
             p.name: resident_empty(p.stored_shape, p.dtype) for p in params if p.role == "workspace"
         }
-        self._kept = {**spaces, **self._bound}  # memory that the pointers point to
+        self._kept = {**spaces, **self._bound}  # keeps the memory behind the pointers alive
         self._pointers = (ctypes.c_void_p * max(1, len(params)))()
         for k, p in enumerate(params):
             if p.name in self._kept:
@@ -93,27 +97,33 @@ class Kernel:
 
     @property
     def inputs(self) -> tuple[Param, ...]:
-        """What a call takes, in order: the task's inputs less the bound constants."""
+        """The arrays that a call takes, in order: the task's inputs without bound constants."""
         return tuple(w.param for w in self._wanted)
 
     @property
     def outputs(self) -> tuple[Param, ...]:
+        """The arrays that a call returns, in order."""
         return tuple(w.param for w in self._written)
 
     @property
     def llvm_ir(self) -> str:
-        """Optimised LLVM IR."""
+        """LLVM IR text after LLVM's passes."""
         return llvm_ir(self.program, self.target)
 
     @property
     def asm(self) -> str:
+        """Assembly text for the kernel's target."""
         return kernel_assembly(self.program, self.target)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Kernel, (self.program, self.target, self.image, self._bound)
 
     def bind(self, **constants: npt.ArrayLike) -> "Kernel":
-        """A kernel with these constants packed once; ModelError names what is wrong."""
+        """A new kernel in which these constants are fixed; their packing happens here, once.
+
+        Raises ModelError for an unknown or already bound name, a wrong shape or a wrong dtype.
+        Example: `fast = kernel.bind(B=weights); y = fast(x)`.
+        """
         known = {w.name: w for w in self._wanted if w.param.role == "constant"}
         packed = dict(self._bound)
         for name, value in constants.items():
@@ -127,7 +137,7 @@ class Kernel:
         return Kernel(self.program, self.target, self.image, packed)
 
     def _derived(self, constants: Mapping[str, Array]) -> dict[str, Array]:
-        """What the program `bound` makes of the constants, as the kernel reads it."""
+        """Parameters of role "derived" by name, in the kernel's layouts, from the constants."""
         params = [_Place(0, p) for p in self.image.params if p.role == "derived"]
         if self.image.bound is None:
             return {}
@@ -137,18 +147,19 @@ class Kernel:
     def __call__(
         self, *args: npt.ArrayLike, out: Array | tuple[Array, ...] | None = None
     ) -> Array | tuple[Array, ...]:
-        """Run on arrays in the order of `inputs`; one array, or a tuple in output order.
+        """Run on arrays in the order of `inputs`; returns one array, or a tuple in output order.
 
-        `out` gives the arrays to write to, of any strides; those that share memory with an input
-        are written when all is read. Raises ModelError for a wrong count, shape or dtype, and for
-        results that share memory with each other. Results without `out` may lie in memory of
-        earlier ones that nobody refers to any more.
+        `out` names the array (or the tuple of arrays) to write to, with any strides. An `out` that
+        shares memory with an input is written after the kernel has read all inputs. Without `out`,
+        a result may reuse the memory of an earlier result that has no references left. Raises
+        ModelError for a wrong number of arrays, a wrong shape or dtype, and for arrays of `out`
+        that share memory with each other. Example: `kernel(a, b, out=c)`.
         """
         wanted, pointers = self._wanted, self._pointers
         if len(args) != len(wanted):
             raise self._wrong_count(args)
         arrays: list[Any] = []
-        for w, x in zip(wanted, args):  # noqa: B905 (what stands here counts in tenths of 1 us)
+        for w, x in zip(wanted, args):  # noqa: B905 (each check here costs some 0.1 us)
             if not (
                 w.direct
                 and type(x) is np.ndarray
@@ -181,10 +192,12 @@ class Kernel:
     def prepare(
         self, *args: npt.ArrayLike, out: Array | tuple[Array, ...] | None = None
     ) -> Callable[[], Array | tuple[Array, ...]]:
-        """A call with nothing left to check, for small kernels in loops.
+        """A function that runs the kernel on these arrays without further checks, for hot loops.
 
-        It reads `args` and writes `out` where they lie, so they must be C-contiguous and `out` must
-        share no memory with the others; ModelError names the one that is not so.
+        Each run reads the current values of inputs and writes `out`, in place; packed constants
+        keep the values of this call. Raises ModelError where an array is not C-contiguous, or where
+        `out` shares memory with an input. Example: `step = kernel.prepare(a, b, out=c)`, then
+        `step()` in the loop.
         """
         wanted = self._wanted
         if len(args) != len(wanted):
@@ -222,7 +235,7 @@ class Kernel:
         return ModelError(f"the kernel takes {len(self._wanted)} arrays ({names}), got {len(args)}")
 
     def _derived_from(self, arrays: Sequence[Any]) -> list[Array]:
-        """What `bound` makes of constants that are given with a call."""
+        """Derived parameters for the constants of this call; reused while constants are equal."""
         given = {w.name: x for w, x in zip(self._wanted, arrays, strict=True)}
         constants = [x for w, x in zip(self._wanted, arrays, strict=True) if w.is_constant]
         known = [fingerprint(x) for x in constants]
@@ -233,7 +246,10 @@ class Kernel:
         return last[1]
 
     def _is_free(self, out: Any, starts: Sequence[int]) -> TypeGuard[Array]:
-        """Is `out` one array that the kernel can write to where it lies? The usual case, fast."""
+        """Is `out` one array that the kernel can write to directly? A fast test of this usual case.
+
+        `starts` are the addresses of the inputs.
+        """
         first = self._written[0]
         if not (
             type(out) is np.ndarray
@@ -245,7 +261,7 @@ class Kernel:
             return False
         start = address(out)
         end = start + first.nbytes
-        for at, size in zip(starts, self._sizes):  # noqa: B905, SIM110 (it is on every call)
+        for at, size in zip(starts, self._sizes):  # noqa: B905, SIM110 (part of every call)
             if at < end and start < at + size:
                 return False
         return True
@@ -253,11 +269,11 @@ class Kernel:
     def _writes(
         self, out: Array | tuple[Array, ...], read: Sequence[Any], starts: Sequence[int]
     ) -> tuple[list[Array], list[Array], list[tuple[Array, Array]]]:
-        """(a caller's results, what the kernel writes, what is then copied: to, from).
+        """(the caller's arrays, the arrays that the kernel writes, copies to make: (to, from)).
 
-        `starts` are the addresses of what is `read`.
-        An array that the kernel cannot write to, or that shares memory with an input, gets its
-        values by way of one of the kernel's own. Call it with the lock held.
+        `starts` are the addresses of the inputs `read`. An array of `out` that the kernel cannot
+        write to directly, or that shares memory with an input, gets a copy of the result from an
+        array of the kernel's own. The caller holds the lock.
         """
         given = list(out) if isinstance(out, tuple) else [out]
         if len(given) != len(self._written):
@@ -285,9 +301,9 @@ class Kernel:
 
 
 class _Place(Operand):
-    """An operand of a kernel: `direct` if a caller's array is read or written where it lies.
+    """An operand of a kernel; `direct` if the kernel uses the caller's array without packing.
 
-    What a constant is packed into is kept as long as calls give the same values.
+    The packed form of a constant is kept and reused while calls give the same values.
     """
 
     __slots__ = ("_packed", "direct", "index", "param")
@@ -295,7 +311,7 @@ class _Place(Operand):
     def __init__(self, index: int, param: Param) -> None:
         super().__init__(param.name, param.shape, param.dtype)
         self.index, self.param, self.direct = index, param, not param.packed
-        # Values, or their fingerprint; what they are packed into; the address of the values.
+        # (copy of the values, or their fingerprint; the packed array; address of that copy, or 0)
         self._packed: tuple[Any, Array, int] | None = None
 
     @property
@@ -303,13 +319,13 @@ class _Place(Operand):
         return self.param.role == "constant"
 
     def read(self, value: npt.ArrayLike) -> Array:
-        """The array as the kernel reads it: packed, contiguous."""
+        """The array in the form that the kernel reads: C-contiguous, and packed for constants."""
         fits: Any = value if self.fits(value) else super().read(value)
         x: Array = fits
         if self.direct:
             return x
         last, small = self._packed, x.nbytes <= COMPARED_BYTES
-        if small and last is not None and not same_bytes(address(x), last[2], x.nbytes):
+        if small and last is not None and not compare_bytes(address(x), last[2], x.nbytes):
             return last[1]
         known: Array | bytes = x.copy() if small else fingerprint(x)
         if small or last is None or last[0] != known:
@@ -320,7 +336,7 @@ class _Place(Operand):
 
 
 def aligned(x: Array) -> Array:
-    """The array itself where it is contiguous and aligned to 64 bytes, else a copy that is."""
+    """`x` if it is C-contiguous and aligned to 64 bytes, else a copy with these properties."""
     return x if x.flags.c_contiguous and address(x) % ALIGNMENT == 0 else aligned_copy(x)
 
 
@@ -334,7 +350,7 @@ def _prologue(program: Program, target: Target) -> Kernel:
 
 
 def derive(program: Program, target: Target, constants: Mapping[str, Array]) -> dict[str, Array]:
-    """Outputs by name of a `Program.bound`, run on the constants that it reads."""
+    """Outputs by name of a program over constants (`KernelImage.bound`), run natively."""
     kernel = _prologue(program, target)
     got = kernel(*(constants[p.name] for p in kernel.inputs))
     values = got if isinstance(got, tuple) else (got,)

@@ -1,10 +1,10 @@
 """Kernel image -> a native function in this process.
 
 In: a `KernelImage` for this machine, and aligned arrays. Out: a `NativeFunction` that runs the
-kernel on pointers, once or many times without Python in between. The object is linked by LLVM's
-JIT linker, one instance per kernel, so that all of its memory is returned when the function is
-collected. Threads come from `codegen.openmp`; libc and libm (memset, memcpy, exp) from the process.
-A kernel trusts its pointers: shapes, types and alignment are checked here, not there.
+kernel on pointers, once or many times without Python in between. LLVM's JIT linker links the
+object, one JIT instance per kernel, so all of its memory is freed with the function object.
+`codegen.openmp` provides threads; the process provides libc and libm (memset, memcpy, exp). A
+kernel trusts its pointers: this module checks shapes, dtypes and alignment.
 """
 
 import ctypes
@@ -17,31 +17,12 @@ from typing import Any
 import llvmlite.binding as llvm
 import numpy as np
 
-from ansorlite.calls import (
-    ALIGNMENT,
-    HUGE_PAGES_FROM,
-    Array,
-    aligned_copy,
-    aligned_empty,
-    resident_copy,
-    resident_empty,
-)
+from ansorlite.calls import ALIGNMENT, Array
 from ansorlite.codegen import openmp
+from ansorlite.codegen.compile import new_jit
 from ansorlite.codegen.image import KernelImage, Param
 from ansorlite.errors import BuildError
 from ansorlite.target import Target
-
-__all__ = [
-    "ALIGNMENT",
-    "HUGE_PAGES_FROM",
-    "CallSequence",
-    "NativeFunction",
-    "aligned_copy",
-    "aligned_empty",
-    "load_image",
-    "resident_copy",
-    "resident_empty",
-]
 
 _ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 _REPEAT = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
@@ -88,7 +69,8 @@ class NativeFunction:
     """A loaded kernel; its code is freed when this object is collected.
 
     Pointers are given in the order of `image.params`, as arrays (checked against the parameter's
-    stored shape and dtype) or as addresses. Whoever passes them keeps the memory alive.
+    stored shape and dtype) or as addresses. The caller keeps the memory alive. Example:
+    `args = f.pointer_array([a, b, c]); f.call(args)`.
     """
 
     def __init__(
@@ -100,15 +82,15 @@ class NativeFunction:
     ) -> None:
         self.image = image
         self.address: int = tracker[image.symbol]
-        self.enter = _ENTRY(self.address)  # takes the address of prepared pointers
+        self.enter = _ENTRY(self.address)  # its argument: the address of prepared pointers
         self._owners = (tracker, jit, threads)
 
     def pointer_array(self, pointers: Sequence[Array | int]) -> ctypes.Array[ctypes.c_void_p]:
-        """The kernel's `args`, prepared for `call` and `repeat`.
+        """The pointers as the kernel's `args`, for `call` and `repeat`.
 
-        Raises ValueError where the number of pointers, an array's shape, dtype or strides, or a
-        pointer's alignment (64 bytes for packed constants and workspaces, else that of an element)
-        is not what the kernel needs.
+        Raises ValueError for a wrong number of pointers, a wrong shape or dtype, an array that is
+        not C-contiguous, or a wrong alignment (64 bytes for packed constants and workspaces, else
+        the size of an element).
         """
         params = self.image.params
         if len(pointers) != len(params):
@@ -129,13 +111,13 @@ class NativeFunction:
         self.call(self.pointer_array(pointers))
 
     def repeat(self, args: ctypes.Array[ctypes.c_void_p], n: int) -> None:
-        """Run `n` times in native code, so that microseconds can be timed from Python."""
+        """Run `n` times in native code: the time of one Python call is then negligible."""
         repeat, *_ = _compiled(REPEAT_IR, "repeat")
         repeat(self.address, ctypes.addressof(args), n)
 
 
 class CallSequence:
-    """Kernels with prepared pointers that run one after the other without Python in between."""
+    """Kernels with prepared pointers that run one after another without Python in between."""
 
     def __init__(
         self, calls: Sequence[tuple[NativeFunction, ctypes.Array[ctypes.c_void_p]]]
@@ -148,7 +130,7 @@ class CallSequence:
         self._native = _compiled(SEQUENCE_IR, "sequence"), n
 
     def run(self, first: int = 0, count: int | None = None) -> None:
-        """Run `count` of them once, in order, from `first` on; all where no number is given."""
+        """Run `count` kernels once, in order, from index `first` on; by default all of the rest."""
         (sequence, *_), n = self._native
         at = first * ctypes.sizeof(ctypes.c_void_p)
         kernels, args = ctypes.addressof(self._kernels) + at, ctypes.addressof(self._args) + at
@@ -158,16 +140,16 @@ class CallSequence:
 def load_image(image: KernelImage) -> NativeFunction:
     """Link a kernel into this process.
 
-    Raises BuildError where the image is for another architecture, is not an object, or needs a
-    symbol that is nowhere to be found. A kernel for a newer CPU of the same architecture loads,
-    and dies of an illegal instruction when it runs.
+    Raises BuildError where the image is for another architecture, is no object file, or needs a
+    symbol that this process does not have. A kernel for a newer CPU of the same architecture loads,
+    but kills the process (illegal instruction) when it runs.
     """
     host = Target.detect()
     made_for = Target(triple=image.triple).arch
     if made_for != host.arch:
         raise BuildError(
             f"cannot load kernel {image.symbol}: it is {made_for} code for {image.cpu},"
-            f" and this machine is {host.arch}"
+            f" and this machine is {host.arch}; build it for this machine"
         )
     _load_math_library()
     library = llvm.JITLibraryBuilder().add_object_img(image.object_bytes).add_current_process()
@@ -175,7 +157,7 @@ def load_image(image: KernelImage) -> NativeFunction:
     for name, address in threads.addresses.items():
         library.import_symbol(name, address)
     library.export_symbol(image.symbol)
-    jit = _new_jit()
+    jit = new_jit()
     try:
         return NativeFunction(image, library.link(jit, image.symbol), jit, threads)
     except RuntimeError as error:
@@ -206,17 +188,10 @@ def _address(x: Array | int, param: Param) -> int:
     return address
 
 
-def _new_jit() -> llvm.LLJIT:
-    """JITLink places one object's sections together, within reach of each other's relocations."""
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
-    return llvm.create_lljit_compiler(use_jit_link=True, suppress_errors=True)
-
-
 @cache
 def _compiled(text: str, name: str) -> tuple[Any, llvm.ResourceTracker, llvm.LLJIT]:
-    """A function (pointer, pointer, number) of LLVM IR, and what keeps its code alive."""
-    jit = _new_jit()
+    """(native function of (pointer, pointer, count), and the owners of its code)."""
+    jit = new_jit()
     library = llvm.JITLibraryBuilder().add_ir(text).export_symbol(name)
     tracker = library.link(jit, f"ansorlite_{name}")
     return _REPEAT(tracker[name]), tracker, jit
@@ -224,7 +199,7 @@ def _compiled(text: str, name: str) -> tuple[Any, llvm.ResourceTracker, llvm.LLJ
 
 @cache
 def _load_math_library() -> None:
-    """Make libm's symbols visible to the JIT, where they are not part of libc anyway."""
+    """Make libm's symbols visible to the JIT, on systems where libc does not contain libm."""
     name = {"Linux": "libm.so.6"}.get(platform.system()) or ctypes.util.find_library("m")
     if name:
         try:

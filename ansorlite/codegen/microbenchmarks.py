@@ -1,9 +1,9 @@
-"""Kernels that show a machine's limits: multiply-add throughput, copy and read bandwidth.
+"""Kernels that measure a machine's limits: multiply-add throughput, copy and read bandwidth.
 
-In: a `Target`. Out: `KernelImage`s that `measure.peak` runs. All take their amount of work and
-the number of threads to ask for from their first parameter, so that one image serves all
-measurements. Compiler, loader and threads are those of every kernel, so the limits are
-what a kernel of this package can reach.
+In: a `Target`. Out: `KernelImage`s that `measure.peak` runs. The first parameter of each kernel
+holds the amount of work and the number of threads, so one image serves all measurements. These
+kernels use the compiler, loader and threads of all other kernels, so the limits are limits that a
+kernel of this package can reach.
 """
 
 from collections.abc import Callable
@@ -12,21 +12,20 @@ from typing import TypeAlias
 from llvmlite import ir
 
 from ansorlite.codegen.compile import compile_module
-from ansorlite.codegen.emit_index import declared
+from ansorlite.codegen.emit_index import I64, PTR, VOID, declared
 from ansorlite.codegen.image import KernelImage, Param
 from ansorlite.target import Target
 
 Value: TypeAlias = ir.Value
 
-FLOAT, I64, VOID = ir.FloatType(), ir.IntType(64), ir.VoidType()
-POINTER = ir.PointerType()
-READS = 8  # vectors read in a step, each added to a sum of its own
+FLOAT = ir.FloatType()
+READS = 8  # vectors read in one step, each added to a separate sum
 
 
 def fma_accumulators(target: Target) -> int:
-    """Independent sums: enough to hide the FMA latency (4 cycles on 2 or more pipes).
+    """Number of independent sums that hides the FMA latency (4 cycles, 2 or more pipes).
 
-    Two registers stay free for the operands.
+    At least two vector registers stay free for the operands.
     """
     return 12 if target.vector_registers < 32 else 24
 
@@ -35,8 +34,8 @@ def fma_kernel(target: Target) -> KernelImage:
     """`work[0]` iterations on each of `work[1]` threads, of `fma_accumulators` vector FMAs each.
 
     Parameters: work int64[2], operands float32[2, lanes] (factor and summand), out
-    float32[cores, lanes], where every thread that ran leaves its sum. A thread does
-    2 * lanes * accumulators operations an iteration. `work[1]` is at most the target's cores.
+    float32[cores, lanes], to which every thread that ran writes its sum. A thread executes
+    2 * lanes * accumulators operations per iteration. `work[1]` is at most the target's cores.
     """
     lanes = target.lanes("float32")
     vector = ir.VectorType(FLOAT, lanes)
@@ -49,9 +48,7 @@ def fma_kernel(target: Target) -> KernelImage:
     b.position_at_end(loop)
     i = b.phi(I64)
     sums = [b.phi(vector) for _ in range(fma_accumulators(target))]
-    fma = ir.Function(
-        module, ir.FunctionType(vector, [vector] * 3), name=f"llvm.fmuladd.v{lanes}f32"
-    )
+    fma = declared(module, f"llvm.fmuladd.v{lanes}f32", vector, [vector] * 3)
     nexts = [b.call(fma, [s, factor, summand]) for s in sums]
     following = b.add(i, I64(1))
     b.cbranch(b.icmp_signed("<", following, iterations), loop, done)
@@ -77,9 +74,9 @@ def fma_kernel(target: Target) -> KernelImage:
 def copy_kernel(target: Target, n: int) -> KernelImage:
     """y = scale * x on the first `work[0]` vectors, `work[2]` times, on `work[1]` threads.
 
-    Each thread has an even part of the vectors, the same one every time. Parameters: work int64[3],
-    scale float32[lanes], x and y float32[n]. The multiplication keeps LLVM from calling memcpy,
-    whose streaming stores ordinary kernels do not have.
+    Each thread copies one even part of the vectors, the same part each time. Parameters: work
+    int64[3], scale float32[lanes], x and y float32[n]. The multiplication keeps LLVM from calling
+    memcpy, which uses streaming stores that ordinary kernels do not use.
     """
     vector = ir.VectorType(FLOAT, target.lanes("float32"))
     module, b, args, (vectors, _) = _threaded("copy")
@@ -105,8 +102,8 @@ def copy_kernel(target: Target, n: int) -> KernelImage:
 def read_kernel(target: Target, n: int) -> KernelImage:
     """Reads the first `work[0]` groups of READS vectors, `work[2]` times, on `work[1]` threads.
 
-    Parameters: work int64[3], x float32[n], out float32[cores, lanes], where every thread leaves
-    the sum of what it read.
+    Parameters: work int64[3], x float32[n], out float32[cores, lanes], to which every thread writes
+    the sum of its elements.
     """
     lanes = target.lanes("float32")
     vector = ir.VectorType(FLOAT, lanes)
@@ -142,9 +139,10 @@ def _sweeps(
     starts: list[Value],
     step: Callable[[Value, list[Value]], list[Value]],
 ) -> list[Value]:
-    """This thread's even part of [0, steps), `work[2]` times; `step` takes and gives the carried.
+    """Emit `work[2]` sweeps over this thread's even part of [0, steps).
 
-    Returns the carried values at the end; the builder stands there.
+    `step(index, carried values)` emits one iteration and returns the new carried values; `starts`
+    are the first ones. Returns the carried values at the end, where the builder is then placed.
     """
     times = b.load(_at(b, _argument(b, args, 0), I64, I64(2)), typ=I64)
     thread, threads = b.function.args[1], b.function.args[2]
@@ -164,7 +162,7 @@ def _sweeps(
     i.add_incoming(following, loop)
     b.cbranch(b.icmp_signed("<", following, last), loop, ended)
     b.position_at_end(ended)
-    # What is gone through again must not be known to be the same as before.
+    # LLVM must not assume that memory is unchanged between sweeps and skip the later ones.
     b.asm(ir.FunctionType(VOID, []), "", "~{memory}", [], side_effect=True)
     later = b.add(time, I64(1))
     time.add_incoming(I64(0), start)
@@ -183,16 +181,16 @@ def _sweeps(
 
 
 def _threaded(symbol: str) -> tuple[ir.Module, ir.IRBuilder, Value, tuple[Value, Value]]:
-    """A module whose entry point runs a body on `work[1]` threads.
+    """A module whose entry point runs an (empty) body on `work[1]` threads.
 
-    Returns it with a builder in the body, the body's `args` and both elements of `work`.
+    Returns (module, builder inside the body, the body's `args`, (work[0], work[1])).
     """
     module = ir.Module(name=symbol)
-    body = ir.Function(module, ir.FunctionType(VOID, [POINTER, I64, I64]), name=f"{symbol}_body")
+    body = ir.Function(module, ir.FunctionType(VOID, [PTR, I64, I64]), name=f"{symbol}_body")
     body.linkage = "internal"
-    parallel = declared(module, "ansorlite_parallel", VOID, [POINTER, POINTER, I64, I64])
+    parallel = declared(module, "ansorlite_parallel", VOID, [PTR, PTR, I64, I64])
 
-    entry = ir.Function(module, ir.FunctionType(VOID, [POINTER]), name=symbol)
+    entry = ir.Function(module, ir.FunctionType(VOID, [PTR]), name=symbol)
     b = ir.IRBuilder(entry.append_basic_block("entry"))
     _, threads = _work(b, entry.args[0])
     b.call(parallel, [body, entry.args[0], threads, I64(1)])
@@ -208,7 +206,7 @@ def _work(b: ir.IRBuilder, args: Value) -> tuple[Value, Value]:
 
 
 def _argument(b: ir.IRBuilder, args: Value, index: int) -> Value:
-    return b.load(_at(b, args, POINTER, I64(index)), typ=POINTER)
+    return b.load(_at(b, args, PTR, I64(index)), typ=PTR)
 
 
 def _at(b: ir.IRBuilder, pointer: Value, element: ir.Type, index: Value) -> Value:

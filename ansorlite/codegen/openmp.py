@@ -1,11 +1,11 @@
-"""The threads of this process's kernels, under OpenMP's environment variables.
+"""The thread pool of this process's kernels, controlled by OpenMP's environment variables.
 
 In: nothing; the pool of `codegen.threads` is compiled and loaded on the first call. Out: a
-`Runtime` whose `addresses` kernels are linked with. ANSORLITE_NUM_THREADS, else OMP_NUM_THREADS,
-says how many threads a region may have (default: the processors that this process may use), at most
-OMP_THREAD_LIMIT; with OMP_WAIT_POLICY=passive idle threads sleep at once. No library is needed, and
-one that is in the process for other reasons (libgomp, libomp) is left alone. A child of a fork
-starts threads of its own.
+`Runtime` with the addresses that kernels are linked with. ANSORLITE_NUM_THREADS, else
+OMP_NUM_THREADS, is the number of threads of a region (default: the processors that this process may
+use), at most OMP_THREAD_LIMIT. With OMP_WAIT_POLICY=passive, idle threads sleep at once. The pool
+uses no OpenMP library and does not touch one that is loaded for other reasons (libgomp, libomp). A
+child of a fork starts new threads.
 """
 
 import ctypes
@@ -18,7 +18,7 @@ from typing import Any
 
 import llvmlite.binding as llvm
 
-from ansorlite.codegen.compile import compile_module
+from ansorlite.codegen.compile import compile_module, new_jit
 from ansorlite.codegen.threads import MAX_THREADS, SPIN_NS, SYMBOLS, serial_ir, threads_ir
 from ansorlite.settings import settings
 from ansorlite.target import Target
@@ -26,9 +26,9 @@ from ansorlite.target import Target
 
 @dataclass(frozen=True)
 class Runtime:
-    """A loaded pool: what it is in words, and the address of each symbol.
+    """A loaded pool: its name in words ("" without threads), and the address of each symbol.
 
-    `owner` keeps the code alive; it is nobody's business.
+    `owner` keeps the code alive and has no other use.
     """
 
     library: str
@@ -42,7 +42,7 @@ class Runtime:
 
 @cache
 def runtime() -> Runtime:
-    """The process's pool, made on the first call; warns once where this system can have none."""
+    """The process's pool, made on the first call; warns once on a system without thread support."""
     target = Target.detect()
     try:
         found = _linked(pool_object(target), "built-in threads")
@@ -54,7 +54,7 @@ def runtime() -> Runtime:
     _function(found, "ansorlite_set_spin", ctypes.c_int64)(spin_ns)
     after_fork = _function(found, "ansorlite_after_fork")
 
-    def forget_threads(pool: Runtime = found) -> None:  # the code stays as long as forks call it
+    def forget_threads(pool: Runtime = found) -> None:  # the default keeps the pool's code alive
         after_fork()
 
     os.register_at_fork(after_in_child=forget_threads)
@@ -63,20 +63,20 @@ def runtime() -> Runtime:
 
 @cache
 def pool_object(target: Target) -> bytes:
-    """Relocatable object of the pool; raises ValueError for a system that it does not know."""
+    """Relocatable object of the pool; raises ValueError for a system without thread support."""
     return compile_module(threads_ir(target), target)
 
 
 def serial_runtime() -> Runtime:
-    """The same functions for one thread."""
+    """The functions of the pool for one thread: a region is a plain call."""
     return _linked(compile_module(serial_ir(), Target.detect()), "")
 
 
 def default_threads(env: Mapping[str, str], target: Target) -> int:
-    """How many threads a region may have, by the environment and the processors.
+    """The number of threads of a region, from the environment `env` and the target's cores.
 
-    Of OMP_NUM_THREADS, which may be a list by nesting level, the first number counts; what is no
-    number is passed over, as OpenMP runtimes do.
+    OMP_NUM_THREADS may be a list by nesting level; the first number counts. Values that are no
+    number are ignored, as OpenMP runtimes do.
     """
     wanted = settings().num_threads or _number(env.get("OMP_NUM_THREADS", "").split(",")[0])
     limit = _number(env.get("OMP_THREAD_LIMIT", "")) or MAX_THREADS
@@ -84,14 +84,14 @@ def default_threads(env: Mapping[str, str], target: Target) -> int:
 
 
 def set_num_threads(n: int) -> None:
-    """Let kernels use `n` threads (at least 1) from now on."""
+    """Let kernels use at most `n` threads from now on; raises ValueError for `n` below 1."""
     if n < 1:
         raise ValueError(f"cannot use {n} threads: at least 1")
     _function(runtime(), "ansorlite_set_threads", ctypes.c_int64)(n)
 
 
 def max_threads() -> int:
-    """How many threads a kernel may use."""
+    """The largest number of threads that a kernel uses."""
     address = runtime().addresses["ansorlite_threads"]
     return int(ctypes.CFUNCTYPE(ctypes.c_int64)(address)())
 
@@ -106,9 +106,7 @@ def _function(pool: Runtime, name: str, *arguments: Any) -> Any:
 
 
 def _linked(code: bytes, library: str) -> Runtime:
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
-    jit = llvm.create_lljit_compiler(use_jit_link=True, suppress_errors=True)
+    jit = new_jit()
     builder = llvm.JITLibraryBuilder().add_object_img(code).add_current_process()
     for name in SYMBOLS:
         builder.export_symbol(name)

@@ -1,8 +1,8 @@
-"""Where emitted values are known: loops, branches, and what was computed in each of them.
+"""Scopes of emitted values: loops, branches, and the values computed in each of them.
 
-A loop has a block of its own for what depends on its variable and those around it alone, so that
-the emitter computes every value once and as far out as it can, instead of leaving thousands of
-equal instructions for LLVM to find.
+Every loop has a block for the values that depend only on its variable and on outer loops. The
+emitter computes each value once, in the outermost block where its operands are known. LLVM would
+need long to find and move thousands of equal instructions.
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -21,26 +21,26 @@ class Memory:
     pointer: ir.Value
     strides: tuple[int, ...]
     dtype: str
-    padded: bool = False  # vectors may touch the elements up to the next whole vector
-    constant: bool = False  # nobody writes to it while the function runs
+    padded: bool = False  # vectors may access the elements up to the next whole vector
+    constant: bool = False  # the function does not write to the buffer
 
 
 class Scope:
-    """A loop (or the function), with the block `home`; or a branch, without one."""
+    """A loop or the whole function, with the block `home` for its values; a branch has none."""
 
     def __init__(
         self, parent: "Scope | None", home: ir.Block | None, certain: bool = False
     ) -> None:
-        """`certain`: whenever the code around is run, this is, at least once."""
+        """`certain`: the scope runs at least once whenever the code around it runs."""
         self.parent, self.home, self.certain = parent, home, certain
         self.depth: int = parent.depth + 1 if parent else 0
         self.root: Scope = parent.root if parent else self
         self.known: dict[Hashable, ir.Value] = {}
-        self._recent: dict[Hashable, None] = {}  # of `known`, those that were kept, oldest first
+        self._recent: dict[Hashable, None] = {}  # keys given to `keep`, least recent first
         self._forgotten: set[Hashable] = set()
 
     def find(self, key: Hashable) -> ir.Value | None:
-        """What was computed here or in a scope around."""
+        """The value computed for this key, here or in a scope around; None if there is none."""
         scope: Scope | None = self
         while scope is not None:
             if (value := scope.known.get(key)) is not None:
@@ -49,7 +49,10 @@ class Scope:
         return None
 
     def keep(self, key: Hashable, room: int) -> bool:
-        """Keep no more than `room` such values of this scope; was this one forgotten before?"""
+        """Mark a value as used; forget the least recent ones beyond `room`.
+
+        True where this value was forgotten before, so that it has to be computed again.
+        """
         again = key in self._forgotten and key not in self.known
         self._recent.pop(key, None)
         self._recent[key] = None
@@ -63,7 +66,7 @@ class Scope:
 
 @dataclass(frozen=True)
 class Env:
-    """What is known at one place: loop variables, buffers, and the scope around."""
+    """The environment of one place in the code: loop variables, buffers, the scope around."""
 
     vars: Mapping[str, Any]  # ir.Value (i64) or int
     memory: Mapping[str, Memory]
@@ -71,9 +74,9 @@ class Env:
     ranges: Mapping[str, Interval]  # of the variables, over all lanes
     vector: str | None = None  # variable of the vector loop
     width: int = 1
-    lanes: int = 1  # that are used, of `width`; the others hold anything
-    past_caches: bool = False  # vectors are stored so
-    room: int | None = None  # registers for values that are read, beside an accumulator's
+    lanes: int = 1  # used lanes, at most `width`; the others hold any value
+    past_caches: bool = False  # vectors are stored with non-temporal stores
+    room: int | None = None  # number of loaded values to reuse (registers beside the accumulator)
 
     def inner(
         self,
@@ -81,7 +84,7 @@ class Env:
         ranges: Mapping[str, Interval] | None = None,
         **changed: Any,
     ) -> "Env":
-        """The environment with more variables, or others; numbers need no range."""
+        """The environment with further or replaced variables; the range of a number is implied."""
         known = {name: (v, v) for name, v in vars.items() if isinstance(v, int)}
         return replace(
             self,
@@ -91,20 +94,20 @@ class Env:
         )
 
     def branch(self) -> "Env":
-        """The environment of code that may not run; it sees what is known here."""
+        """The environment of conditional code: values known here stay visible there."""
         return replace(self, scope=Scope(self.scope, None))
 
 
 class Scoped:
-    """An emitter that computes what it can only once, where all operands are known first."""
+    """An emitter that computes each value once, in the outermost block that knows its operands."""
 
     def __init__(self, builder: ir.IRBuilder) -> None:
         self.b = builder
-        # values by order of use: what is emitted must not depend on memory addresses
+        # Values are numbered by first use: the emitted code must not depend on memory addresses.
         self._numbers: dict[int, tuple[int, ir.Value, Scope | None]] = {}
 
     def place(self, value: ir.Value, home: Scope | None) -> ir.Value:
-        """Say in which loop's block a value is known; in none: after it was computed only."""
+        """Register the loop whose block holds a value; None: known only after its own place."""
         if id(value) not in self._numbers:
             self._numbers[id(value)] = len(self._numbers), value, home
         return value
@@ -113,7 +116,7 @@ class Scoped:
         return self.placed(value)[0]
 
     def placed(self, value: ir.Value) -> tuple[int, ir.Value, Scope | None]:
-        """(number, value, home) of a value."""
+        """(number, value, home) of a value; a new value gets the next number and no home."""
         known = self._numbers.get(id(value))
         if known is None:
             known = self._numbers[id(value)] = len(self._numbers), value, None
@@ -131,8 +134,9 @@ class Scoped:
     ) -> ir.Value:
         """`make()` for these operands, emitted once, in the block of their innermost home.
 
-        `here`: where the emitter stands, because it may not be executed anywhere else. `certain`:
-        no further out than where it is executed in any case.
+        `here`: emit at the current place, because the code must not run elsewhere (it may trap).
+        `certain`: move the code out only of scopes that certainly run, so that it never runs
+        without need (a load must not run where the program does not reach it).
         """
         key: list[Hashable] = [kind]
         home: Scope | None = None
@@ -147,18 +151,13 @@ class Scoped:
                 here = True
             elif home is None or at.depth > home.depth:
                 home = at
+        if certain and not here and home is not None and home.home is not None:
+            home = _certain_scope(env.scope, home)
         if here or home is None or home.home is None:
             found = env.scope.find(tuple(key))
             if found is None:
                 found = env.scope.known[tuple(key)] = self.place(make(), None)
             return found
-        if certain:
-            outer = env.scope
-            while outer is not home and outer.certain and outer.parent is not None:
-                outer = outer.parent
-            if outer is env.scope or outer.home is None:
-                return self.once(kind, operands, env, make, here=True)
-            home = outer
         found = home.known.get(tuple(key))
         if found is None:
             back = self.b.block
@@ -166,3 +165,14 @@ class Scoped:
             found = home.known[tuple(key)] = self.place(make(), home)
             self.b.position_at_end(back)
         return found
+
+
+def _certain_scope(scope: Scope, home: Scope) -> Scope | None:
+    """The outermost scope up to `home` from which `scope` certainly runs.
+
+    None where that is `scope` itself.
+    """
+    outer = scope
+    while outer is not home and outer.certain and outer.parent is not None:
+        outer = outer.parent
+    return None if outer is scope else outer

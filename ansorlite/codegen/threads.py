@@ -1,18 +1,19 @@
 """The threads of parallel kernels: LLVM IR of a fork-join pool, for a process or for a library.
 
-In: a `Target`. Out: a module that defines `SYMBOLS`. A region is one call of `ansorlite_parallel`:
-the caller runs the body at once, threads that are awake or woken join it while it lasts, and the
-caller waits only for those that did. So a thread that the system keeps from running delays nobody
-before it has joined. Idle threads look for work for `SPIN_NS`, then sleep in the kernel.
+In: a `Target`. Out: the text of a module that defines `SYMBOLS`. A region is one call of
+`ansorlite_parallel`: the caller starts the body at once, other threads join while the region is
+open, and the caller waits only for threads that joined. A thread that the operating system does not
+run therefore delays no region. Idle threads spin for `SPIN_NS`, then sleep in the kernel.
 
     ansorlite_parallel(ptr body, ptr data, i64 threads, i64 all)
-        body(data, me, n) on up to `threads` threads: me is 0 on the caller and different on each;
-        n is how many there may be. With `all` not 0, on exactly n threads, each once.
-        While another thread's region runs, and with one thread, the caller runs body(data, 0, 1).
-    ansorlite_threads() -> i64, ansorlite_set_threads(i64): at most so many in a region
-    ansorlite_set_spin(i64 nanoseconds): how long threads look for work before they sleep
-    ansorlite_after_fork(): in a child, whose copy of the pool has no threads
-    ansorlite_stop_threads(): ends them, when the code is about to be unloaded
+        Runs body(data, me, n) on up to `threads` threads. `me` is 0 on the caller and different on
+        each thread; n is the largest possible number of threads. If `all` is not 0: on exactly n
+        threads, once on each. If another region is running, or with one thread, the caller alone
+        runs body(data, 0, 1).
+    ansorlite_threads() -> i64, ansorlite_set_threads(i64): the largest number of threads per region
+    ansorlite_set_spin(i64 nanoseconds): how long idle threads spin before they sleep
+    ansorlite_after_fork(): resets the pool in a child process, where its threads do not exist
+    ansorlite_stop_threads(): ends the threads, before the code is unloaded
 """
 
 from ansorlite.target import Target
@@ -27,7 +28,7 @@ SYMBOLS = (
 )
 SPIN_NS = 50_000
 MAX_THREADS = 1024
-LOOKS = 16  # between two looks at the clock
+LOOKS = 16  # pauses between two reads of the clock
 FUTEX = {"x86_64": 202, "aarch64": 98, "riscv64": 98}  # number of the system call on Linux
 PAUSE = {"x86_64": "@llvm.x86.sse2.pause()", "aarch64": "@llvm.aarch64.isb(i32 15)"}
 DECLARED = {
@@ -35,7 +36,7 @@ DECLARED = {
     "aarch64": "declare void @llvm.aarch64.isb(i32)\n",
 }
 
-# Sleeping until a number changes: `sleep_while` returns at once where it is another one already.
+# `sleep_while(word, seen)` sleeps while *word == seen; it returns at once where *word differs.
 LINUX_SLEEP = """
 declare i64 @syscall(i64, ...)
 define internal void @sleep_while(ptr %word, i32 %seen) {
@@ -61,8 +62,8 @@ define internal void @wake(ptr %word, i32 %count) {
 }
 """
 
-# `gate` is the region: its number (upper half), whether it is closed (bit 31), how many joined.
-# `epoch` is the number of the last region again, for threads to sleep on.
+# `gate` is the state of the region: its number (bits 32 to 63), closed or open (bit 31), how many
+# threads joined (bits 0 to 30). `epoch` is the number again, as the word that threads sleep on.
 POOL = """
 @gate = internal global i64 2147483648, align 128
 @body = internal global ptr null
@@ -102,17 +103,43 @@ define internal void @pause() alwaysinline {
   ret void
 }
 
-; A thread: it joins each region that it finds open and not full.
+; One step of a wait: a pause, and after every LOOKS of them a look at the clock. True when the
+; wait has lasted for @spin_ns. %wait points to two i64, both 0 at first: pauses, start of the wait.
+define internal i1 @spun(ptr %wait) alwaysinline {
+entry:
+  call void @pause()
+  %looks = load i64, ptr %wait
+  %more = add i64 %looks, 1
+  store i64 %more, ptr %wait
+  %due = icmp uge i64 %more, LOOKS
+  br i1 %due, label %timed, label %early
+early:
+  ret i1 false
+timed:
+  store i64 0, ptr %wait
+  %time = call i64 @now()
+  %place = getelementptr i64, ptr %wait, i64 1
+  %began = load i64, ptr %place
+  %first = icmp eq i64 %began, 0
+  %start = select i1 %first, i64 %time, i64 %began
+  store i64 %start, ptr %place
+  %passed = sub i64 %time, %start
+  %limit = load i64, ptr @spin_ns
+  %over = icmp uge i64 %passed, %limit
+  ret i1 %over
+}
+
+; The loop of one thread: join each region that is open and not full.
 define internal ptr @thread(ptr %unused) {
 entry:
+  %wait = alloca { i64, i64 }
+  br label %fresh
+fresh:
+  %last_seen = phi i32 [ 0, %entry ], [ %seen, %lost ], [ %number, %left ], [ %seen, %woken ]
+  store { i64, i64 } zeroinitializer, ptr %wait
   br label %look
 look:
-  %seen = phi i32 [ 0, %entry ], [ %seen, %lost ], [ %number, %left ], [ %seen, %woken ],
-                  [ %seen, %pausing ], [ %seen, %early ]
-  %began = phi i64 [ 0, %entry ], [ 0, %lost ], [ 0, %left ], [ 0, %woken ],
-                   [ %began, %pausing ], [ %start, %early ]
-  %looks = phi i32 [ 0, %entry ], [ 0, %lost ], [ 0, %left ], [ 0, %woken ],
-                   [ %more, %pausing ], [ 0, %early ]
+  %seen = phi i32 [ %last_seen, %fresh ], [ %seen, %idle ]
   %state = load atomic i64, ptr @gate acquire, align 8
   %high = lshr i64 %state, 32
   %number = trunc i64 %high to i32
@@ -124,18 +151,18 @@ new:
   %joined = zext i32 %low to i64
   %size = load atomic i64, ptr @size monotonic, align 8
   %me = add i64 %joined, 1
-  ; a closed region has bit 31 set, which is more than any size
+  ; in a closed region bit 31 is set, which makes %joined larger than any size
   %room = icmp ult i64 %me, %size
   br i1 %room, label %join, label %left
 left:
-  br label %look
+  br label %fresh
 join:
   %next = add i64 %state, 1
   %swap = cmpxchg ptr @gate, i64 %state, i64 %next acq_rel acquire
   %won = extractvalue { i64, i1 } %swap, 1
   br i1 %won, label %work, label %lost
 lost:
-  br label %look
+  br label %fresh
 work:
   %body = load ptr, ptr @body
   %data = load ptr, ptr @data
@@ -149,22 +176,8 @@ tell:
   br label %left
 
 idle:
-  call void @pause()
-  %more = add i32 %looks, 1
-  %due = icmp uge i32 %more, LOOKS
-  br i1 %due, label %timed, label %pausing
-pausing:
-  br label %look
-timed:
-  %time = call i64 @now()
-  %first = icmp eq i64 %began, 0
-  %start = select i1 %first, i64 %time, i64 %began
-  %passed = sub i64 %time, %start
-  %limit = load i64, ptr @spin_ns
-  %spun = icmp uge i64 %passed, %limit
-  br i1 %spun, label %rest, label %early
-early:
-  br label %look
+  %spun = call i1 @spun(ptr %wait)
+  br i1 %spun, label %rest, label %look
 rest:
   atomicrmw add ptr @sleepers, i32 1 seq_cst
   %last = load atomic i32, ptr @epoch seq_cst, align 4
@@ -179,12 +192,12 @@ awake:
   %stop = icmp ne i32 %ended, 0
   br i1 %stop, label %end, label %woken
 woken:
-  br label %look
+  br label %fresh
 end:
   ret ptr null
 }
 
-; Starts threads until there are `wanted`: how many there are. None of them takes signals.
+; Starts threads until there are %wanted; returns their number. The threads block all signals.
 define internal i64 @grow(i64 %wanted) {
 entry:
   %every = alloca [16 x i64]
@@ -216,33 +229,19 @@ done:
   ret i64 %k
 }
 
-; Waits until so many have finished: awake for a while, then asleep.
+; Returns when %count threads have finished their bodies: spins first, then sleeps.
 define internal void @await(i32 %count) {
 entry:
+  %wait = alloca { i64, i64 }
+  store { i64, i64 } zeroinitializer, ptr %wait
   br label %look
 look:
-  %began = phi i64 [ 0, %entry ], [ %began, %pausing ], [ %start, %timed ]
-  %looks = phi i32 [ 0, %entry ], [ %more, %pausing ], [ 0, %timed ]
   %now = load atomic i32, ptr @finished acquire, align 4
   %all = icmp eq i32 %now, %count
   br i1 %all, label %end, label %missing
 missing:
-  call void @pause()
-  %more = add i32 %looks, 1
-  %due = icmp uge i32 %more, LOOKS
-  br i1 %due, label %clock, label %pausing
-pausing:
-  br label %look
-clock:
-  %time = call i64 @now()
-  %first = icmp eq i64 %began, 0
-  %start = select i1 %first, i64 %time, i64 %began
-  %passed = sub i64 %time, %start
-  %limit = load i64, ptr @spin_ns
-  %spun = icmp uge i64 %passed, %limit
-  br i1 %spun, label %rest, label %timed
-timed:
-  br label %look
+  %spun = call i1 @spun(ptr %wait)
+  br i1 %spun, label %rest, label %look
 rest:
   store atomic i32 1, ptr @waiting seq_cst, align 4
   br label %again
@@ -419,8 +418,8 @@ define void @ansorlite_stop_threads() {
 def threads_ir(target: Target, *, hidden: bool = False) -> str:
     """LLVM IR of the pool for Linux or macOS on this architecture.
 
-    With `hidden` the functions are for the library alone that the object is linked into. Raises
-    ValueError for another system, where kernels run on one thread.
+    `hidden` keeps the functions out of the interface of the library that contains the object.
+    Raises ValueError for another system: kernels run on one thread there (`serial_ir`).
     """
     darwin = "darwin" in target.triple or "macos" in target.triple
     if not darwin and ("linux" not in target.triple or target.arch not in FUTEX):
@@ -442,7 +441,7 @@ def threads_ir(target: Target, *, hidden: bool = False) -> str:
 
 
 def serial_ir(*, hidden: bool = False) -> str:
-    """LLVM IR of what stands in for the pool elsewhere: regions of one thread."""
+    """LLVM IR of the same functions for systems without threads: regions of one thread."""
     return _hidden(SERIAL) if hidden else SERIAL
 
 

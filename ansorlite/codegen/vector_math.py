@@ -1,13 +1,13 @@
 """Mathematical functions as LLVM IR, on scalars and on vectors of any length.
 
-In: an llvmlite IRBuilder and `float`, `double` or `<n x ...>` values. Out: the function's value. On
-float these are branch-free polynomials, so that they vectorise, with errors of a few units in the
-last place over all inputs: infinities, NaN, signed zeros and subnormal results included. On double
-they call libm, one element at a time. Coefficients are near-minimax fits (Lawson's iteration on
-Chebyshev nodes in extended precision), lowest power first.
+In: an llvmlite IRBuilder and values of type `float`, `double` or a vector of these. Out: the value
+of the function. Float functions are polynomials without branches, so they vectorise; their errors
+are a few units in the last place (ulp) for all inputs, with infinities, NaN, signed zeros and
+subnormal results. Double functions call libm, one element at a time. Coefficients are near-minimax
+fits (Lawson's iteration on Chebyshev nodes in extended precision), lowest power first.
 
-`llvm.fmuladd` becomes one FMA where the target has it and a multiply and an add elsewhere; nothing
-here needs the fused form to be correct. No fast-math flags: inf and NaN have to survive.
+`llvm.fmuladd` becomes one FMA on targets that have the instruction, else a multiplication and an
+addition; correctness does not depend on it. No fast-math flags: inf and NaN must be preserved.
 """
 
 import math
@@ -16,6 +16,7 @@ from typing import TypeAlias
 
 from llvmlite import ir
 
+from ansorlite.codegen.emit_index import declared
 from ansorlite.errors import BuildError
 
 # ln 2 in two parts: the first has 10 significant bits, so its product with an exponent is exact.
@@ -94,10 +95,10 @@ V: TypeAlias = ir.Value
 
 
 def emit_math(builder: B, name: str, args: Sequence[V]) -> V:
-    """The value of function `name` on `args`, which share one type: float, double or a vector.
+    """The value of the function `name` (a key of `FUNCTIONS`) on `args`, all of one type.
 
-    Names are those of `FUNCTIONS`. Raises BuildError for another name, a wrong number of
-    arguments or another type.
+    The type is float, double or a vector of these. Raises BuildError for another name, a wrong
+    number of arguments or another type. Example: `emit_math(builder, "tanh", [x])`.
     """
     function, arity = FUNCTIONS.get(name, (None, 0))
     types = ", ".join(str(a.type) for a in args)
@@ -115,11 +116,11 @@ def emit_math(builder: B, name: str, args: Sequence[V]) -> V:
 
 def exp(b: B, x: V) -> V:
     """e^x; float: error below 1 ulp. Underflows gradually; 0 below -103.98, inf above 88.72."""
-    # The bounds give 0 and inf; a NaN fails both comparisons and goes through.
+    # The results at the bounds are 0 and inf; a NaN fails both comparisons and stays NaN.
     x = _clamp(b, x, -104.0, 89.0)
     n, r = _reduce_exp(b, x)
     y = b.fadd(_fma(b, b.fmul(r, r), _poly(b, r, EXP_Q), r), _const(x, 1.0))
-    # 2^n is out of float's range where the result is subnormal or infinite: multiply by halves.
+    # Where the result is subnormal or infinite, float cannot hold 2^n: multiply by 2^(n/2) twice.
     half = b.ashr(n, _const(n, 1))
     return b.fmul(b.fmul(y, _power_of_two(b, x, half)), _power_of_two(b, x, b.sub(n, half)))
 
@@ -128,7 +129,8 @@ def log(b: B, x: V) -> V:
     """Natural logarithm; float: error below 1.5 ulp. log(+-0) = -inf, NaN for x < 0."""
     subnormal = b.fcmp_ordered("<", x, _const(x, 2.0**-126))
     normal = b.select(subnormal, b.fmul(x, _const(x, 2.0**25)), x)
-    # Less sqrt(1/2)'s bits, the exponent field is that of m in [sqrt(1/2), sqrt(2)).
+    # After subtracting the bits of sqrt(1/2), the exponent field belongs to m in
+    # [sqrt(1/2), sqrt(2)).
     bits = _bits(b, normal)
     offset = b.sub(bits, _const(bits, 0x3F3504F3))
     exponent = b.ashr(offset, _const(bits, 23))
@@ -141,7 +143,7 @@ def log(b: B, x: V) -> V:
     y = _fma(b, e, _const(x, LN2_LOW), y)
     y = _fma(b, square, _const(x, -0.5), y)
     y = _fma(b, e, _const(x, LN2_HIGH), b.fadd(f, y))
-    # inf and NaN stay, negative numbers give NaN, both zeros -inf.
+    # inf and NaN stay as they are, negative numbers give NaN, both zeros give -inf.
     y = b.select(b.fcmp_ordered("<", x, _const(x, math.inf)), y, x)
     y = b.select(b.fcmp_ordered("<", x, _const(x, 0.0)), _const(x, math.nan), y)
     return b.select(b.fcmp_ordered("==", x, _const(x, 0.0)), _const(x, -math.inf), y)
@@ -197,7 +199,7 @@ def power(b: B, x: V, y: V) -> V:
     half = b.fmul(y, _const(x, 0.5))
     odd = b.and_(integer, b.fcmp_ordered("!=", call_math(b, "llvm.floor", half), half))
     z = b.select(odd, call_math(b, "llvm.copysign", z, x), z)
-    # Every number is an even integer from 2^24 on, the infinities too.
+    # Numbers from 2^24 on, and infinities, count as even integers.
     finite_negative = b.and_(
         b.fcmp_ordered("<", x, zero), b.fcmp_ordered(">", x, _const(x, -math.inf))
     )
@@ -232,15 +234,16 @@ FUNCTIONS: dict[str, tuple[Callable[..., V], int]] = {
     "floor": (floor, 1),
     "abs": (absolute, 1),
 }
-# Those that are libm calls on double, under the same name (errors: libm's, about 1 ulp).
+# Functions that call libm's function of the same name on double (error about 1 ulp).
 LIBM = ("exp", "log", "tanh", "erf", "pow")
 
 
 def extremum(b: B, name: str, x: V, y: V) -> V:
-    """min or max; a NaN in either operand is the result, of two zeros either is.
+    """min or max: NaN if an operand is NaN; for two zeros of different sign, either zero.
 
-    One instruction where an operand is a constant, or the machine has one. x86 has one that
-    gives the second operand for a NaN in either: `x` is tested too, masks make that two.
+    One instruction for a constant operand or on machines with such an instruction. The x86
+    instruction returns its second operand if either operand is NaN, so `x` needs a NaN test: a
+    comparison and a masked move.
     """
     kind = _scalar(x.type)
     if kind == ir.IntType(1):
@@ -259,7 +262,7 @@ def extremum(b: B, name: str, x: V, y: V) -> V:
 def _libm(b: B, name: str, args: Sequence[V]) -> V:
     """Call libm's double function `name` on every element."""
     double = ir.DoubleType()
-    function = _declare(b, name, ir.FunctionType(double, [double] * len(args)))
+    function = declared(b.module, name, double, [double] * len(args))
     if not isinstance(args[0].type, ir.VectorType):
         return b.call(function, args)
     result = ir.Constant(args[0].type, ir.Undefined)
@@ -289,12 +292,13 @@ def _power_of_two(b: B, like: V, n: V) -> V:
 def _log2_double(b: B, x: V) -> V:
     """log2 of a double that was a float and is >= 0; relative error 2^-37; 0 -> -inf."""
     bits, one = _bits(b, x), 0x3FF << 52
-    # sqrt(1/2)'s bits become those of 1: the exponent field is that of m in [sqrt(1/2), sqrt(2)).
+    # The bits of sqrt(1/2) become the bits of 1: the exponent field then belongs to m in
+    # [sqrt(1/2), sqrt(2)).
     offset = b.add(bits, _const(bits, one - 0x3FE6A09E667F3BCD))
     biased = b.lshr(offset, _const(bits, 52))
     fraction = b.sub(bits, b.shl(biased, _const(bits, 52)))
     m = b.bitcast(b.add(fraction, _const(bits, one)), x.type)
-    # Few targets convert 64-bit integers: put the exponent into the low bits of 2^52.
+    # Few targets convert 64-bit integers to double: put the exponent into the low bits of 2^52.
     magic = _const(x, 2.0**52)
     e = b.bitcast(b.or_(_bits(b, magic), biased), x.type)
     e = b.fsub(e, _const(x, 2.0**52 + 0x3FF))
@@ -306,7 +310,7 @@ def _log2_double(b: B, x: V) -> V:
 
 
 def _exp2_double(b: B, x: V) -> V:
-    """2^x as a double, relative error 2^-34; x beyond +-1000 as +-1000, out of float's range."""
+    """2^x as a double, relative error 2^-34; x is clamped to +-1000, beyond float's range."""
     x = _clamp(b, x, -1000.0, 1000.0)
     magic = _const(x, 1.5 * 2.0**52)
     shifted = b.fadd(x, magic)
@@ -314,14 +318,15 @@ def _exp2_double(b: B, x: V) -> V:
     bits = _bits(b, shifted)
     exponent = b.shl(bits, _const(bits, 52))
     scaled = b.bitcast(b.add(_bits(b, y), exponent), x.type)
-    # A NaN's bits plus anything may be a number.
+    # The integer addition may turn the bits of a NaN into a number.
     return b.select(b.fcmp_ordered("ord", x, x), scaled, x)
 
 
 def _poly(b: B, x: V, coefficients: Sequence[float]) -> V:
-    """Polynomial; coefficients from the constant term upwards.
+    """A polynomial in x; coefficients start with the constant term.
 
-    Horner's scheme; long ones as even and odd halves, to halve the chain of dependent operations.
+    Horner's scheme. Polynomials of more than 6 coefficients are split into even and odd powers,
+    which halves the chain of dependent operations.
     """
     if len(coefficients) > 6:
         square = b.fmul(x, x)
@@ -334,7 +339,7 @@ def _poly(b: B, x: V, coefficients: Sequence[float]) -> V:
 
 
 def _clamp(b: B, x: V, low: float, high: float) -> V:
-    """x within [low, high]; an infinite bound is none; NaN stays NaN."""
+    """x clamped to [low, high]; an infinite bound does nothing; NaN stays NaN."""
     if low > -math.inf:
         x = b.select(b.fcmp_ordered("<", x, _const(x, low)), _const(x, low), x)
     if high < math.inf:
@@ -347,18 +352,12 @@ def _fma(b: B, x: V, y: V, z: V) -> V:
 
 
 def call_math(b: B, intrinsic: str, *args: V, flags: tuple[str, ...] = ()) -> V:
-    """Call an LLVM intrinsic that is overloaded on the one type of its arguments and result."""
+    """Call an LLVM intrinsic whose arguments and result have one type; its name holds the type."""
     kind = args[0].type
     scalar = _scalar(kind).intrinsic_name
     suffix = f"v{kind.count}{scalar}" if isinstance(kind, ir.VectorType) else scalar
-    function_type = ir.FunctionType(kind, [kind] * len(args))
-    function = _declare(b, f"{intrinsic}.{suffix}", function_type)
+    function = declared(b.module, f"{intrinsic}.{suffix}", kind, [kind] * len(args))
     return b.call(function, args, fastmath=flags)
-
-
-def _declare(b: B, name: str, function_type: ir.FunctionType) -> ir.Function:
-    known = b.module.globals.get(name)
-    return known if known is not None else ir.Function(b.module, function_type, name=name)
 
 
 def _bits(b: B, x: V) -> V:
@@ -367,12 +366,12 @@ def _bits(b: B, x: V) -> V:
 
 
 def _const(like: V, value: float) -> V:
-    """`value` as a constant of `like`'s type, in every lane; an integer for integers."""
+    """`value` as a constant of the type of `like`, in every lane."""
     return constant_of(like.type, value)
 
 
 def constant_of(kind: ir.Type, value: float) -> ir.Constant:
-    """A number in every lane of a type."""
+    """A constant of type `kind` with `value` in every lane."""
     if isinstance(kind, ir.VectorType):
         return ir.Constant(kind, [ir.Constant(kind.element, value)] * kind.count)
     return ir.Constant(kind, value)

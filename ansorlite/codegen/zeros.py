@@ -1,10 +1,11 @@
-"""What the ranges of loop variables decide: tests, and terms that are zero by construction.
+"""Conditions and zero terms that the ranges of loop variables decide at compile time.
 
-`acc += select(hit, x, 0) * w` does nothing in the copies of an unrolled body where `hit` is false;
-so a transposed or a sparse computation written with tests costs no products with zeros. In a sum
-the zero of a test is nothing: where the other factor is infinite or NaN, a program may leave the
-product out or have NaN, as a padded convolution by ONNX's reference (out) and onnxruntime (NaN).
-The numpy meaning and the interpreter multiply. A product with a literal zero is always made.
+`acc += select(hit, x, 0) * w` does nothing in those copies of an unrolled body where `hit` is
+false, so the emitter leaves the term out: a transposed or sparse computation written with tests
+costs no products with zeros. Where `w` is infinite or NaN, a program may therefore leave out the
+product or give NaN. Both occur elsewhere: for a padded convolution, ONNX's reference leaves the
+product out and onnxruntime gives NaN. The numpy meaning and the interpreter multiply. A product
+with a literal zero is never left out.
 """
 
 from collections.abc import Mapping
@@ -17,7 +18,7 @@ Ranges = Mapping[str, Interval]
 
 
 def is_zero(e: Expr, ranges: Ranges) -> bool:
-    """Is a value zero, given the ranges of some variables?"""
+    """Is a value zero by construction, given ranges (first, last) of some variables?"""
     if isinstance(e, Const):
         return bool(e.value == 0)
     if not isinstance(e, Op):
@@ -36,7 +37,7 @@ def is_zero(e: Expr, ranges: Ranges) -> bool:
 
 
 def decided(e: Expr, ranges: Ranges) -> bool | None:
-    """A condition where the ranges decide it, otherwise None."""
+    """The truth of a condition where the ranges decide it, otherwise None."""
     if isinstance(e, Const):
         return bool(e.value)
     if not isinstance(e, Op):

@@ -1,10 +1,11 @@
-"""An analytic estimate of a program's cycles: what is known before anything is learned.
+"""Analytic cost model: estimated cycles of a program, without any training.
 
-In: what `cost.features` found, magnitudes by name and statement. Out: cycles by kind: arithmetic
-(vector operations, throttled by too few independent accumulators), register loads, instructions
-issued and data moved per cache level; and the longest of them with a share of the others, which
-overlap with it, divided by the cores that the parallel grains keep busy. Of features: a score.
-The constants fit what was measured of many operators (`Rates`); a learned model corrects them.
+In: magnitudes by feature name and statement, from `cost.features`. Out: cycles by kind: arithmetic
+(vector operations, limited by latency where there are too few independent accumulators), register
+loads, issued instructions, and bytes moved per cache level; and the total. The total is the longest
+kind plus a share of the others, which overlap with the longest, divided by the number of cores that
+the parallel grains occupy. The constants (`Rates`) are fitted to measurements of many operators.
+`cost.correction` learns the error of the estimate.
 """
 
 from collections.abc import Callable
@@ -21,27 +22,27 @@ Values = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Rates:
-    """What a core does in a cycle, and what takes it cycles, of one width of vectors."""
+    """Throughputs and costs of one core for one vector width; units in the comments."""
 
     fma: float = 2.0
     fma_latency: float = 2.8
     loads: float = 2.1
-    accumulator: float = 2.8  # cycles of a load and a store
-    beyond_l1: float = 39.0  # bytes
+    accumulator: float = 2.8  # cycles of one load and store
+    beyond_l1: float = 39.0  # bytes per cycle; likewise the next two
     beyond_l2: float = 20.0
     beyond_l3: float = 8.0
-    gather: float = 3.0  # cycles of an element of a vector that is loaded and inserted by itself
+    gather: float = 3.0  # cycles per vector element that is loaded and inserted separately
     test: float = 1.5
-    issued: float = 4.5  # instructions
-    loop: float = 3.0  # instructions
-    serialised: float = 0.39  # share of the shorter parts that does not overlap with the longest
-    nest: float = 2000.0  # cycles that starting a parallel region takes
+    issued: float = 4.5  # instructions per cycle
+    loop: float = 3.0  # instructions per iteration for counter and branch
+    serialised: float = 0.39  # share of the shorter kinds that does not overlap with the longest
+    nest: float = 2000.0  # cycles to start a parallel region
     math: float = 6.0
-    spill: float = 3.0  # times slower with more accumulators than registers
+    spill: float = 3.0  # slowdown factor if a tile has more accumulators than registers
 
 
-AVX2 = Rates()  # fits 2,200 programs of 22 operators on two Zen 3 cores
-# Fits 17,700 programs of 12 operators and of the convolutions of ResNet-50 on two Zen 5 cores.
+AVX2 = Rates()  # fitted to 2,200 programs of 22 operators on two Zen 3 cores
+# Fitted to 17,700 programs of 12 operators and of the convolutions of ResNet-50 on two Zen 5 cores.
 AVX512 = Rates(
     fma_latency=2.1,
     loads=6.5,
@@ -59,12 +60,15 @@ AVX512 = Rates(
 
 
 def rates_of(target: Target) -> Rates:
-    """Those of machines with vectors as wide."""
+    """The rates fitted to machines with the vector width of the target."""
     return AVX512 if target.vector_bytes >= 64 else AVX2
 
 
 def cycles(of: Callable[[str], Values], rates: Rates) -> Values:
-    """float64[len(CYCLES) + 1, S, P]: by kind and in all, from magnitudes [S, P] by name."""
+    """float64[len(CYCLES) + 1, S, P]: cycles by kind and in total, last.
+
+    `of(name)` returns the magnitude of a feature as float64[S, P], before the logarithm.
+    """
     executions = of("executions")
     lanes = np.maximum(of("lanes") * of("vector_fill"), 1.0)
     chains = np.maximum(of("rows"), 1.0) * np.maximum(of("vectors"), 1.0)
@@ -75,12 +79,13 @@ def cycles(of: Callable[[str], Values], rates: Rates) -> Values:
     compute = compute / lanes * np.where(of("registers") > 1.0, rates.spill, 1.0)
     compute = compute + rates.test * of("select")
     loads = of("register_loads")
-    # Accumulators are read and written once per run of the innermost reductions.
+    # Accumulators are loaded and stored once per run of the innermost reduction loops.
     run = np.maximum(of("inner_reduction"), 1.0)
     reload = np.where(reduces, rates.accumulator / run, 0.0)
     register = executions / lanes * (loads / rates.loads + reload)
     register = register + of("gathered") * rates.gather
-    # A core may share its front end with another thread; a loop that is not unrolled adds to it.
+    # A core may share its front end with a second hardware thread; a loop that is not unrolled adds
+    # instructions for counter and branch.
     steps = np.maximum(np.minimum(np.floor(of("unroll") / chains), run), 1.0)
     issue = executions / lanes * (1.0 + loads + rates.loop / (chains * steps)) / rates.issued
     moved = [of(k) / getattr(rates, k) for k in CYCLES[3:]]
@@ -93,10 +98,10 @@ def cycles(of: Callable[[str], Values], rates: Rates) -> Values:
 
 
 def score_of(total: Values) -> Values:
-    """float64[P], higher is better, from cycles [S, P]: the statements run one after the other."""
+    """float64[P], higher is better: -log2 of the cycles [S, P] summed over the statements."""
     return np.asarray(-np.log2(np.maximum(total.sum(axis=0), 1.0)))
 
 
 def analytic_score(features: npt.NDArray[np.float32]) -> Values:
-    """float64[P] from float32[P, S, F]: -log2 of the estimated cycles of each candidate."""
+    """float64[P] from features float32[P, S, F]: -log2 of the cycles of each candidate."""
     return score_of(np.exp2(features[:, :, AT["cycles_all"]].T.astype(np.float64)) - 1.0)

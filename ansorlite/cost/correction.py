@@ -1,15 +1,17 @@
-"""Boosted trees that correct the analytic score: what is known of machines is not learned again.
+"""Correction model: boosted trees that learn the error of the analytic cost model.
 
-In: `TrainingGroup`s and float32[P, S, F] of `cost.features`. Out: about best/this. A program is one
-row: its costliest statement, sums and maxima over all of them, and cycles of each kind per
-operation. Log2 of the speed starts at the analytic estimate's and trees learn what that leaves to
-explain. A few dozen programs then refine the order of the estimate where they have something to
-say, and leave it as it is elsewhere; trees that must learn everything from them order what they
-have not seen at random. Most of the error is of slow ones, while a search asks which of the fast
-are fastest: `cost.task_residual` tells, where programs of the task have been measured. For tasks of
-which nothing is known, further trees may learn from fast programs alone, and add to their scores
-alone. They need thousands, and training them takes longer than measuring a round, so no search
-retrains them.
+In: `TrainingGroup`s, and features float32[P, S, F] of `cost.features`. Out: predicted best/this.
+One row describes a whole program: features of the costliest statement, sums and maxima over all
+statements, and cycles per operation by kind. The log2 of the speed starts at the analytic estimate,
+and the trees predict the remaining difference. A few dozen programs therefore refine the order
+given by the estimate where the data supports a change; trees trained from scratch on so few
+programs would order unseen programs at random.
+
+Most of the squared error comes from slow programs, while a search needs the order of the fast
+programs. Where fast programs of the task itself have been measured, `cost.task_residual` refines
+that order. For tasks without measurements, additional trees may be trained on fast programs alone
+(`fast`); they apply only to programs predicted to be fast. Such trees need thousands of programs
+and longer training than one measuring round, so a search never retrains them.
 """
 
 from collections.abc import Sequence
@@ -31,22 +33,26 @@ from ansorlite.cost.losses import (
 )
 from ansorlite.cost.model import GBDTModel, PathLike, TreeStage
 from ansorlite.cost.names import ARITHMETIC, AT, CYCLES, LOGGED, PLAIN
-from ansorlite.cost.task_residual import OwnPrograms
-from ansorlite.cost.training_cutoff import is_history
+from ansorlite.cost.task_residual import TaskResidual
+from ansorlite.cost.training_cutoff import has_rounds
 from ansorlite.cost.trees import GBDTParams, sum_of_trees
 
-LEAST_PART = 2.0**-10  # cycles an operation, which make no difference
-LEAST_SHARE = 2.0**-6  # of the best speed; failures count as that
-FAST = (0.5, 0.85)  # shares of the best speed: not yet fast, and fast for certain
-FAST_POWER = 20.0  # of the label: half as fast as the best counts next to nothing
+MIN_CYCLES_PER_OP = 2.0**-10  # cycles per operation; smaller values count as this value
+MIN_LABEL = 2.0**-6  # smallest label; failed programs get this label
+# Predicted best/this where the fast-program trees start to count, and where they count fully.
+FAST_RANGE = (0.5, 0.85)
+# The weight is label**FAST_EXPONENT: a program at half the best speed has almost no weight.
+FAST_EXPONENT = 20.0
 
 
 class CorrectionModel(GBDTModel):
-    """A `GBDTModel` of whole programs; log2 of best/this is the analytic one plus a sum of trees.
+    """A `GBDTModel` over whole programs: log2(best/this) = analytic estimate + sum of trees.
 
-    Objective "regression" fits log2 of best/this, weighted as there, "rank" the order in a task.
-    With `fast`, such as `FAST_PARAMS`, regression on `fast.min_programs` or more programs has trees
-    of the fast ones, too: for models that are trained once.
+    `objective` "regression" fits log2(best/this) with the weights of `cost.losses`; "rank" fits the
+    order within each task. With `fast`, such as `FAST_PARAMS`, regression on at least
+    `fast.min_programs` programs also trains trees on fast programs; intended for models that are
+    trained once. Example: `model = CorrectionModel(seed=0); model.update(groups);
+    model.predict(features)`.
     """
 
     KIND = "correction"
@@ -57,7 +63,7 @@ class CorrectionModel(GBDTModel):
         feature_fraction=0.3,
         l2=1.0,
         min_hessian_in_leaf=1e-3,
-        min_programs=64,  # what fewer say of the estimate's errors is mostly their luck
+        min_programs=64,  # the errors of fewer programs are mostly noise
         holdout=0.0,
     )
     FAST_PARAMS = replace(
@@ -79,54 +85,57 @@ class CorrectionModel(GBDTModel):
     ) -> None:
         super().__init__(seed, num_threads, objective, params)
         self._fast = fast if objective == "regression" else None
-        self._own = OwnPrograms(seed, num_threads)
+        self._residual = TaskResidual(seed, num_threads)
 
     def update(self, groups: Sequence[TrainingGroup]) -> None:
-        """As ever; what a task's own programs say is that of all of them, the last ones, too."""
-        if not is_history(groups):
-            self._own = OwnPrograms(self._seed, self._num_threads)
+        """Update the trees, then each task's Gaussian process with all its programs.
+
+        The processes also use programs after the training cutoff of the trees.
+        """
+        if not has_rounds(groups):
+            self._residual = TaskResidual(self._seed, self._num_threads)
         super().update(groups)
         if self.objective == "regression" and self.is_trained:
-            self._own.know(groups, _whole)
+            self._residual.update_processes(groups, _as_program_rows)
 
     def load(self, path: PathLike) -> None:
-        """As ever; programs of single tasks are no part of what is saved, and are forgotten."""
+        """Load the trees; Gaussian processes of single tasks are not saved and start empty."""
         super().load(path)
-        self._own = OwnPrograms(self._seed, self._num_threads)
+        self._residual = TaskResidual(self._seed, self._num_threads)
 
     def _packs(self, groups: Sequence[TrainingGroup]) -> Packs | None:
-        return pack_groups([_whole(g) for g in groups])
+        return pack_groups([_as_program_rows(g) for g in groups])
 
     def _view(self, features: Features) -> Features:
         return program_rows(features)[:, None]
 
     def _constant(self, packs: Packs) -> float:
-        return base_score(packs, _wanted(packs) - self._start(packs.features))
+        return base_score(packs, _log_label(packs) - self._start(packs.features))
 
     def _start(self, rows: Features) -> Floats:
-        """Log2 of operations a cycle, by the analytic estimate."""
+        """The analytic estimate: log2 of operations per cycle."""
         return -rows[:, -1].astype(np.float64)
 
     def _regression(self, packs: Packs) -> Loss:
-        return squared_loss(packs, _wanted(packs))
+        return squared_loss(packs, _log_label(packs))
 
     def _learned(self, packs: Packs) -> list[TreeStage]:
         found = super()._learned(packs)
         if self._fast is not None and len(packs) >= self._fast.min_programs:
-            fast = packs.take(packs.label >= FAST[0])
+            fast = packs.take(packs.label >= FAST_RANGE[0])
             trees = self._train(fast, self._fast, _loss_of_fast, self._loaded + found)
             found.append(TreeStage(trees, of_fast=True))
         if self.objective == "regression":
-            self._own.learn(packs)
+            self._residual.train(packs)
         return found
 
     def _refined(self, shares: Floats, seen: Features, task_key: str) -> Floats:
-        return self._own.refined(task_key, seen[:, 0], shares)
+        return self._residual.refined(task_key, seen[:, 0], shares)
 
     def _added(self, stage: TreeStage, rows: Features, scores: Floats) -> Floats:
         if not stage.of_fast:
             return super()._added(stage, rows, scores)
-        low, high = FAST
+        low, high = FAST_RANGE
         share = np.clip((self._shares(scores + self._base) - low) / (high - low), 0.0, 1.0)
         out = np.zeros(len(rows))
         at = np.flatnonzero(share)
@@ -135,21 +144,24 @@ class CorrectionModel(GBDTModel):
         return out
 
     def _shares(self, scores: Floats) -> Floats:
+        """best/this from its logarithm."""
         found: Floats = np.exp2(np.clip(scores, -60.0, 60.0))
         return found
 
 
 def _loss_of_fast(packs: Packs, rng: np.random.Generator) -> Loss:
-    return squared_loss(packs, _wanted(packs), packs.label**FAST_POWER)
+    """Squared error with weight label**FAST_EXPONENT."""
+    return squared_loss(packs, _log_label(packs), packs.label**FAST_EXPONENT)
 
 
-def _wanted(packs: Packs) -> Floats:
-    found: Floats = np.log2(np.maximum(packs.label, LEAST_SHARE))
+def _log_label(packs: Packs) -> Floats:
+    """Training target: log2 of the label."""
+    found: Floats = np.log2(np.maximum(packs.label, MIN_LABEL))
     return found
 
 
-def _whole(group: TrainingGroup) -> TrainingGroup:
-    """The same programs, a row each; those without a statement stay without."""
+def _as_program_rows(group: TrainingGroup) -> TrainingGroup:
+    """The same programs with one row each; a program without statements keeps no row."""
     rows: list[Features] = list(group.features)
     sizes = np.array([len(f) for f in rows], np.int64)
     for size in np.unique(sizes[sizes > 0]):
@@ -160,9 +172,10 @@ def _whole(group: TrainingGroup) -> TrainingGroup:
 
 
 def program_rows(features: Features) -> Features:
-    """float32[P, 3 F + kinds of cycles + 1] from float32[P, S, F].
+    """Program rows float32[P, 3 F + len(CYCLES) + 1] from statement features float32[P, S, F].
 
-    The last columns are log2 of the cycles an operation by kind, and of all of them.
+    Columns: F features of the costliest statement, F sums over statements, F maxima over
+    statements, log2 of cycles per operation by kind, and log2 of total cycles per operation.
     """
     n, _, width = features.shape
     magnitude = features.astype(np.float64)
@@ -176,5 +189,5 @@ def program_rows(features: Features) -> Features:
     out[:, width + PLAIN] = total[:, PLAIN]
     out[:, width + LOGGED] = np.log2(1.0 + total[:, LOGGED])
     out[:, 2 * width : 3 * width] = features.max(axis=1)
-    out[:, 3 * width :] = np.log2(kinds / np.maximum(work, 1.0)[:, None] + LEAST_PART)
+    out[:, 3 * width :] = np.log2(kinds / np.maximum(work, 1.0)[:, None] + MIN_CYCLES_PER_OP)
     return out

@@ -1,4 +1,4 @@
-"""The analytic score of very many candidates, without the features that it does not need.
+"""The analytic score of very many candidates, computed without features that the score ignores.
 
 In: hole columns of a population of a sketch, int64[n] each. Out: float64[n], higher is better.
 """
@@ -15,26 +15,26 @@ from ansorlite.cost.features import FeaturePlan
 from ansorlite.cost.names import AT
 from ansorlite.target import Target
 
-CHUNK = 8192  # rows scored together, by one thread: what it makes stays in the caches
-MANY = 32768  # rows that are worth a thread a core, in large parts: they wait for each other
+CHUNK = 8192  # rows scored at once by one thread, so that intermediate arrays stay in the caches
+ROWS_PER_THREAD = 32768  # rows per thread from which threads pay off
 
 
-def draft_score(
+def fast_analytic_score(
     plan: FeaturePlan, columns: Mapping[str, Any], n: int, target: Target
 ) -> npt.NDArray[np.float64]:
-    """float64[n] from hole columns (int64[n] each), as `analytic_score` of their features."""
-    beside = n >= MANY
-    count = target.cores * -(-n // (target.cores * MANY)) if beside else -(-n // CHUNK)
+    """float64[n] from hole columns (int64[n] each); equals `analytic_score` of their features."""
+    threaded = n >= ROWS_PER_THREAD
+    count = target.cores * -(-n // (target.cores * ROWS_PER_THREAD)) if threaded else -(-n // CHUNK)
     size = max(1, -(-n // max(1, count)))
 
-    def of(first: int) -> Values:
+    def part_score(first: int) -> Values:
         part = slice(first, min(first + size, n))
-        own = {name: values[part] for name, values in columns.items()}
-        f = plan.draft(own, part.stop - part.start, target)
+        columns_part = {name: values[part] for name, values in columns.items()}
+        f = plan.magnitudes(columns_part, part.stop - part.start, target)
         return score_of(cycles(lambda name: f[:, AT[name]], rates_of(target))[-1])
 
     starts = range(0, n, size)
-    if not beside:
-        return np.concatenate([np.empty(0), *map(of, starts)])
-    with ThreadPoolExecutor(target.cores) as pool:  # numpy's loops run beside each other
-        return np.concatenate(list(pool.map(of, starts)))
+    if not threaded:
+        return np.concatenate([np.empty(0), *map(part_score, starts)])
+    with ThreadPoolExecutor(target.cores) as pool:  # numpy releases the GIL in its loops
+        return np.concatenate(list(pool.map(part_score, starts)))

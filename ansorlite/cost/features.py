@@ -1,11 +1,12 @@
 """Features (step `features` of the flow): program with holes + population -> float32[P, S, F].
 
-One row per statement (store) of each candidate, computed for all candidates at once: loop extents,
-index coefficients and counts are expressions over holes and are evaluated on int64[P] columns. A
-filled program gives the same numbers with P = 1. Loops of one iteration change nothing. Groups as
-in the paper (appendix B): computation, buffer access, arithmetic intensity, allocation, outer
-scope; plus what the hardware sees: register tile, vector fill, balance of the parallel grains and
-data moved per cache level. Magnitudes are log2(1 + x), in bytes, elements or executions.
+One row per statement (store) of each candidate, for all candidates at once: loop extents, index
+coefficients and counts are expressions over holes, evaluated on int64[P] columns. A filled program
+gives the same numbers with P = 1. Loops of one iteration do not change any feature. Groups of
+features as in the Ansor paper (appendix B): computation, buffer access, arithmetic intensity,
+allocation, outer scope. Additional features describe the hardware's view: register tile, vector
+fill, balance of the parallel grains, and bytes moved per cache level. Magnitudes are given as
+log2(1 + x), with x in bytes, elements or executions.
 """
 
 from collections import Counter
@@ -18,8 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ansorlite.cost.analytic import cycles, rates_of
-from ansorlite.cost.footprint import Access, Batch, Levels, Touched, Values, accesses, touch
-from ansorlite.cost.guard_share import LeftOut, kept, left_out
+from ansorlite.cost.footprint import Access, Batch, Footprint, Levels, Values, accesses, footprint
+from ansorlite.cost.guard_share import Guard, guard_share, guards_of
 from ansorlite.cost.names import AT, COMPUTE, CURVE, LOGGED, MAX_BUFFERS, N_FEATURES
 from ansorlite.ir.expr import Const, Expr, Load, Op
 from ansorlite.ir.prefetch import fetchable
@@ -30,29 +31,37 @@ from ansorlite.space.legality import tile_shape
 from ansorlite.target import Target
 
 _TESTS = ("compare", "select")
-# What a short last vector costs, by its elements: its powers of two, which partly overlap (fitted).
-_PIECES = np.array([k.bit_count() ** 0.6 for k in range(128)], dtype=np.float64)
+# Cost of a partial last vector by its number of elements: the vector is split into powers of two,
+# whose costs partly overlap (fitted exponent).
+_PARTIAL_VECTOR_COST = np.array([k.bit_count() ** 0.6 for k in range(128)], dtype=np.float64)
 
 
 class FeaturePlan:
-    """What features need of a program, taken from it once: accesses with their coefficients."""
+    """The static part of feature extraction: accesses of a program with their index coefficients.
+
+    Built once per program; calling the plan evaluates the features of a population.
+    """
 
     def __init__(self, program: Program) -> None:
         found = list(stores_under(program.body))
-        main = [(s, loops) for s, loops in found if not _start(s)] or found
+        main = [(s, loops) for s, loops in found if not _is_initialisation(s)] or found
         buffers = {b.name: b for b in all_buffers(program)}
         memory = {b.name for b in program.params}
         self.statements = [
             _Statement(
-                s, loops, accesses(s, loops, buffers), left_out(s, loops), _asked(s, loops, memory)
+                s,
+                loops,
+                accesses(s, loops, buffers),
+                guards_of(s, loops),
+                _can_prefetch(s, loops, memory),
             )
             for s, loops in main
         ]
         self.buffers = buffers
-        self.touched: dict[str, int] = {}
+        self.access_counts: dict[str, int] = {}
         for st in self.statements:
             for a in st.accesses:
-                self.touched[a.buffer.name] = self.touched.get(a.buffer.name, 0) + 1
+                self.access_counts[a.buffer.name] = self.access_counts.get(a.buffer.name, 0) + 1
 
     def __call__(
         self, columns: Mapping[str, Any], n: int, target: Target
@@ -63,9 +72,9 @@ class FeaturePlan:
         ev = Batch(columns, n)
         out = np.zeros((len(self.statements), N_FEATURES, n))
         for st, rows in zip(self.statements, out, strict=True):
-            moved = _moved(st, ev, target)
+            moved = _traffic(st, ev, target)
             _fill(rows, moved, ev, target)
-            _put(rows, "buffer0_read", _access_features(moved, self.touched, target))
+            _put(rows, "buffer0_read", _access_features(moved, self.access_counts, target))
             _put(rows, "intensity_0", _intensity(moved))
             _put(rows, "alloc_bytes", _allocation(moved, self.buffers, ev))
         estimate = cycles(lambda name: out[:, AT[name]], rates_of(target))
@@ -76,24 +85,31 @@ class FeaturePlan:
         work /= np.maximum(work.sum(axis=0), 1.0)
         return np.ascontiguousarray(out.transpose(2, 0, 1), dtype=np.float32)
 
-    def draft(self, columns: Mapping[str, Any], n: int, target: Target) -> Values:
-        """float64[S, N_FEATURES, n]: what the analytic score needs, magnitudes as they are."""
+    def magnitudes(self, columns: Mapping[str, Any], n: int, target: Target) -> Values:
+        """float64[S, N_FEATURES, n]: features that the analytic score reads, without logarithms.
+
+        Rows of other features are 0.
+        """
         ev = Batch(columns, n)
         out = np.zeros((len(self.statements), N_FEATURES, n))
         for st, rows in zip(self.statements, out, strict=True):
-            _fill(rows, _moved(st, ev, target), ev, target)
+            _fill(rows, _traffic(st, ev, target), ev, target)
         return out
 
 
 def features(
     program: Program, columns: Mapping[str, Any], n: int, target: Target
 ) -> npt.NDArray[np.float32]:
-    """float32[n, S, N_FEATURES] (see `cost.names`) of a population of one program."""
+    """float32[n, S, N_FEATURES] (names: `cost.names`) of a population of one program.
+
+    `columns` gives int64[n] per hole variable. Example: `features(sketch.program, columns, n,
+    target)`.
+    """
     return FeaturePlan(program)(columns, n, target)
 
 
-def _start(s: Store) -> bool:
-    """Start values of reductions: their cost goes with the reduction."""
+def _is_initialisation(s: Store) -> bool:
+    """True for the initialisation of a reduction, whose cost is part of the reduction's."""
     return isinstance(s.value, Const) and s.combiner is None
 
 
@@ -102,24 +118,25 @@ class _Statement:
     store: Store
     loops: tuple[For, ...]
     accesses: tuple[Access, ...]
-    left_out: tuple[LeftOut, ...]
-    asks: bool  # may anything be prefetched?
+    guards: tuple[Guard, ...]
+    can_prefetch: bool  # a prefetch annotation has an effect
 
 
 @dataclass(frozen=True)
-class _Moved:
-    """What a statement does to memory, for a population of n: the ground of its features."""
+class _Traffic:
+    """Memory behaviour of one statement for a population of n; the input of the features."""
 
     st: _Statement
     levels: Levels
     executions: Values
-    touched: list[Touched]
-    bytes_at: Values  # [levels + 1, n], of all buffers, by one iteration of each loop
-    lines_at: Values  # the same, of whole cache lines
+    touched: list[Footprint]
+    # [levels + 1, n]: bytes touched by one iteration of each loop, all buffers together
+    bytes_at: Values
+    lines_at: Values  # the same in bytes of whole cache lines
 
 
-def _asked(store: Store, loops: Sequence[For], memory: Collection[str]) -> bool:
-    """Does it read anything that a prefetch can ask for (see `ir.prefetch`)?"""
+def _can_prefetch(store: Store, loops: Sequence[For], memory: Collection[str]) -> bool:
+    """True if the statement reads an operand that can be prefetched (see `ir.prefetch`)."""
     around = [lp for lp in loops if lp.note("prefetch") is not NO_NOTE]
     along = [lp for lp in loops if lp.note("lanes") is not NO_NOTE]
     if not around or not along:
@@ -128,31 +145,33 @@ def _asked(store: Store, loops: Sequence[For], memory: Collection[str]) -> bool:
 
 
 def op_counts(store: Store) -> dict[str, int]:
-    """Operations of one execution by class; a product that a sum takes up is one mad."""
+    """Operations of one execution by class; a product that is summed counts as one mad."""
     return dict.fromkeys(COMPUTE, 0) | dict(store.ops)
 
 
 def _flops(store: Store) -> float:
+    """Floating-point operations of one execution; at least 0.5, so that copies have work."""
     c = op_counts(store)
     return 2.0 * c["mad"] + sum(c[k] for k in ("addsub", "mul", "div", "minmax", "math")) + 0.5
 
 
-def _moved(st: _Statement, ev: Batch, target: Target) -> _Moved:
+def _traffic(st: _Statement, ev: Batch, target: Target) -> _Traffic:
     levels = Levels([ev(lp.nominal) for lp in st.loops], ev.n)
-    own = (target.l1_bytes, target.l2_bytes)  # the last cache spreads addresses over its sets
-    touched = [touch(a, ev, levels, target.cache_line, own) for a in st.accesses]
+    # Conflict misses only in the private caches; a shared last level hashes addresses over its sets
+    own = (target.l1_bytes, target.l2_bytes)
+    touched = [footprint(a, ev, levels, target.cache_line, own) for a in st.accesses]
     bytes_at, lines_at = (np.zeros((levels.depth + 1, ev.n)) for _ in range(2))
     for t in touched:
         bytes_at += t.inner * t.itemsize
         lines_at += t.lines
-    executions = ev.product(st.store.count) * kept(st.left_out, levels)
-    return _Moved(st, levels, executions, touched, bytes_at, lines_at)
+    executions = ev.product(st.store.count) * guard_share(st.guards, levels)
+    return _Traffic(st, levels, executions, touched, bytes_at, lines_at)
 
 
-def _fill(rows: Values, m: _Moved, ev: Batch, target: Target) -> None:
-    """What the analytic score needs, into [N_FEATURES, n]; magnitudes before their logarithm."""
+def _fill(rows: Values, m: _Traffic, ev: Batch, target: Target) -> None:
+    """Write the features that the analytic score reads into [N_FEATURES, n], without logarithms."""
     store, levels, executions = m.st.store, m.levels, m.executions
-    tested = _tested(m.st, levels, ev)
+    tested = _condition_share(m.st, levels, ev)
     for name, c in op_counts(store).items():
         if c:
             rows[AT[name]] = executions * c * (tested if name in _TESTS else 1.0)
@@ -161,23 +180,24 @@ def _fill(rows: Values, m: _Moved, ev: Batch, target: Target) -> None:
     rows[AT["loops"]] = levels.runs.sum(axis=0)
     repeat = executions / np.maximum(levels.inside[0], 1.0)
     caches = (target.l1_bytes, target.l2_bytes, target.l3_bytes)
-    _put(rows, "beyond_l1", [_moved_beyond(k, c, m) * repeat for k, c in enumerate(caches)])
+    _put(rows, "beyond_l1", [_bytes_into_cache(k, c, m) * repeat for k, c in enumerate(caches)])
     rows[AT["gathered"]] = _gathered(m, ev)
     rows[AT["register_loads"]] = _register_loads(m, ev, target)
     rows[AT["work_share"]] = executions * _flops(store)
 
 
 def _put(rows: Values, first: str, values: Sequence[Values] | Values) -> None:
+    """Write consecutive features, starting at feature `first`."""
     at = AT[first]
     for k, v in enumerate(values):
         rows[at + k] = v
 
 
-def _tested(st: _Statement, levels: Levels, ev: Batch) -> Values:
-    """How often the tests of a statement are made, as a share of its executions.
+def _condition_share(st: _Statement, levels: Levels, ev: Batch) -> Values:
+    """Evaluations of the conditions of a statement, as a share of its executions.
 
-    A test on loop variables alone is made outside of the innermost loops that it does not move
-    with; loops of a register tile are unrolled and keep no test inside.
+    A condition on loop variables alone is evaluated outside the innermost loops that do not change
+    it; loops of a register tile are unrolled and contain no condition.
     """
     n = levels.n
     guards = _guards(st.store.value)
@@ -190,7 +210,7 @@ def _tested(st: _Statement, levels: Levels, ev: Batch) -> Values:
         for k in range(levels.depth - 1, -1, -1):
             lp, e = st.loops[k], levels.extents[k]
             if lp.var in test.free:
-                if lp.note("lanes") is not NO_NOTE:  # all lanes at once
+                if lp.note("lanes") is not NO_NOTE:  # one evaluation for all lanes
                     share = share / np.maximum(ev(lp.note("lanes")), 1.0)
                 if lp.note("register") is NO_NOTE:
                     inside = inside & ~levels.runs[k]
@@ -202,21 +222,22 @@ def _tested(st: _Statement, levels: Levels, ev: Batch) -> Values:
 
 @lru_cache(maxsize=1 << 12)
 def _guards(value: Expr) -> tuple[tuple[Expr, int], ...]:
-    """The tests of an expression, and how often each of them stands in it."""
+    """The conditions of the selects in an expression, each with its number of occurrences."""
     tests = (e.args[0] for e in exprs(value) if isinstance(e, Op) and e.name == "select")
     return tuple(Counter(tests).items())
 
 
 def _vector_loop(st: _Statement) -> int | None:
-    """The place of the loop that runs in vectors."""
+    """Position of the vector loop; None without one."""
     return next((k for k, lp in enumerate(st.loops) if lp.note("lanes") is not NO_NOTE), None)
 
 
-TRANSPOSED = 0.25  # of a gathered element, where squares are transposed in registers
+# Cost relative to a gathered element, where squares are transposed in registers.
+TRANSPOSED_COST = 0.25
 
 
-def _gathered(m: _Moved, ev: Batch) -> Values:
-    """Elements that vectors collect one by one, since they are not neighbours in memory."""
+def _gathered(m: _Traffic, ev: Batch) -> Values:
+    """Vector elements that are loaded one by one because they are not contiguous in memory."""
     st, levels = m.st, m.levels
     total = np.zeros(ev.n)
     at = _vector_loop(st)
@@ -232,7 +253,7 @@ def _gathered(m: _Moved, ev: Batch) -> Values:
             continue
         times = m.executions
         for k, lp in enumerate(st.loops):
-            # loaded once for all rows that share it
+            # Loaded once for all rows of the tile that share the element.
             if k != at and lp.note("register") is not NO_NOTE:
                 times = times / np.where(t.moves[k], 1.0, np.maximum(extents[k], 1.0))
         square = np.zeros(ev.n, dtype=bool)
@@ -242,15 +263,16 @@ def _gathered(m: _Moved, ev: Batch) -> Values:
                 runs = open_ & levels.runs[k]
                 square = square | (runs & (t.steps[k] == 1) & (extents[k] >= lanes))
                 open_ = open_ & ~runs
-        each = np.where(square, TRANSPOSED, 1.0)
+        each = np.where(square, TRANSPOSED_COST, 1.0)
         total = total + np.where(far, times * each, 0.0)
     return total
 
 
-def _register_loads(m: _Moved, ev: Batch, target: Target) -> Values:
-    """Loads a vector operation of the register tile: what does not move with a loop is shared.
+def _register_loads(m: _Traffic, ev: Batch, target: Target) -> Values:
+    """Loads per vector operation of the register tile.
 
-    A vector that lies across two cache lines is loaded twice.
+    Loops that do not change the address of a buffer share its loads. A vector that crosses a cache
+    line counts as two loads.
     """
     tile = [
         (k, lp)
@@ -267,25 +289,26 @@ def _register_loads(m: _Moved, ev: Batch, target: Target) -> Values:
             width = lp.note("lanes")
             times = e if width is NO_NOTE else np.ceil(e / np.maximum(1.0, ev(width)))
             share = share / np.where(t.moves[k], 1.0, times)
-        total = total + share * (1.0 + _split(m, t, ev, target))
+        total = total + share * (1.0 + _line_crossings(m, t, ev, target))
     return total
 
 
-def _split(m: _Moved, t: Touched, ev: Batch, target: Target) -> Values | float:
-    """The share of a buffer's vectors that lie across two cache lines."""
+def _line_crossings(m: _Traffic, t: Footprint, ev: Batch, target: Target) -> Values | float:
+    """Share of a buffer's vector loads that cross a cache line."""
     at = _vector_loop(m.st)
     if at is None:
         return 0.0
-    others = [t.steps[k] for k in range(m.levels.depth) if k != at and t.moves[k].any()]
-    if not others or not (t.steps[at] == 1).any():
+    other_strides = [t.steps[k] for k in range(m.levels.depth) if k != at and t.moves[k].any()]
+    if not other_strides or not (t.steps[at] == 1).any():
         return 0.0
     lanes = np.maximum(ev(m.st.loops[at].note("lanes")), 1.0).astype(np.int64)
-    bits = np.bitwise_or.reduce([steps.astype(np.int64) for steps in others])
+    bits = np.bitwise_or.reduce([steps.astype(np.int64) for steps in other_strides])
     odd = (t.steps[at] == 1) & ((bits & (lanes - 1)) != 0)
     return np.where(odd, np.minimum(1.0, lanes * t.itemsize / target.cache_line), 0.0)
 
 
 def _loop_features(st: _Statement, ev: Batch, levels: Levels, target: Target) -> list[Values]:
+    """The features from "rows" to "outer_reduction", in the order of `cost.names`."""
     n = ev.n
     rows, vectors, lanes = (
         np.broadcast_to(np.asarray(v, dtype=np.float64), (n,)) for v in tile_shape(st.loops, ev.int)
@@ -293,7 +316,7 @@ def _loop_features(st: _Statement, ev: Batch, levels: Levels, target: Target) ->
     live = rows * vectors + np.minimum(rows, vectors) + 1
     fill, unroll, ahead, stream = np.ones(n), np.zeros(n), np.zeros(n), np.zeros(n)
     grains, inner_k, outer_k = np.ones(n), np.ones(n), np.ones(n)
-    open_run = np.ones(n, dtype=bool)  # still inside the innermost reduction run
+    open_run = np.ones(n, dtype=bool)  # still inside the innermost group of reduction loops
     seen = np.zeros(n, dtype=bool)
     for k in range(levels.depth - 1, -1, -1):
         lp, e, runs = st.loops[k], levels.extents[k], levels.runs[k]
@@ -304,7 +327,7 @@ def _loop_features(st: _Statement, ev: Batch, levels: Levels, target: Target) ->
             lanes = np.where(runs & lp.reduce, w, lanes)
         if lp.note("unroll") is not NO_NOTE:
             unroll = np.where(runs, ev(lp.note("unroll")), unroll)
-        if st.asks and lp.note("prefetch") is not NO_NOTE:
+        if st.can_prefetch and lp.note("prefetch") is not NO_NOTE:
             ahead = np.where(runs, ev(lp.note("prefetch")), ahead)
         if lp.note("stream") is not NO_NOTE:
             stream = np.where(runs, ev(lp.note("stream")), stream)
@@ -337,30 +360,31 @@ def _loop_features(st: _Statement, ev: Batch, levels: Levels, target: Target) ->
 
 
 def _vector_operations(extent: Values, width: Values) -> Values:
-    """Vector operations for a row of elements: the last, short vector is made of powers of two."""
+    """Vector operations of a row of elements; a partial last vector is split into powers of two."""
     full = np.floor(extent / width)
-    rest = np.minimum((extent - full * width).astype(np.int64), len(_PIECES) - 1)
-    return np.maximum(full + _PIECES[rest], 1.0)
+    rest = np.minimum((extent - full * width).astype(np.int64), len(_PARTIAL_VECTOR_COST) - 1)
+    return np.maximum(full + _PARTIAL_VECTOR_COST[rest], 1.0)
 
 
-def _access_features(m: _Moved, serial: Mapping[str, int], target: Target) -> Values:
-    """[MAX_BUFFERS * features, n]: the written buffer first, the others by unique bytes."""
+def _access_features(m: _Traffic, serial: Mapping[str, int], target: Target) -> Values:
+    """[MAX_BUFFERS * features, n]: the written buffer first, then the others by unique bytes."""
     touched, levels, bytes_at, executions = m.touched, m.levels, m.bytes_at, m.executions
     n = levels.n
     item = np.array([[t.itemsize] for t in touched], dtype=np.float64)
-    elements = np.stack([t.inner[0] for t in touched])  # [buffers, n], as all below
+    elements = np.stack([t.inner[0] for t in touched])  # [buffers, n], like the arrays below
     stride, run = np.stack([t.stride for t in touched]), np.stack([t.run for t in touched])
     line = target.cache_line
     unique, total = elements * item, executions * item
     lines = np.maximum(1.0, executions * np.minimum(1.0, stride * item / line))
     unique_lines = np.maximum(1.0, elements / np.maximum(1.0, np.minimum(run, line / item)))
-    # The innermost loop that does not move the address repeats what the loops inside it touched.
+    # Reuse: the innermost loop that does not move the address repeats the accesses of its inner
+    # loops.
     again = levels.runs[None] & ~np.stack([t.moves for t in touched])
     by_loop = again.any(axis=1)
     level = levels.depth - 1 - again[:, ::-1].argmax(axis=1) if levels.depth else None
-    others = np.array([[serial.get(t.buffer.name, 1) - 1] for t in touched], dtype=np.float64)
-    by_serial = ~by_loop & (others > 0)
-    count = np.where(by_serial, others, 0.0)
+    other_uses = np.array([[serial.get(t.buffer.name, 1) - 1] for t in touched], dtype=np.float64)
+    by_serial = ~by_loop & (other_uses > 0)
+    count = np.where(by_serial, other_uses, 0.0)
     iterations = np.where(by_serial, levels.inside[0], 0.0)
     distance = np.where(by_serial, bytes_at[0], 0.0)
     if level is not None:
@@ -397,16 +421,16 @@ def _access_features(m: _Moved, serial: Mapping[str, int], target: Target) -> Va
     return ranked.reshape(-1, n)
 
 
-def _intensity(m: _Moved) -> Values:
-    """Arithmetic intensity against work: FLOP per byte at CURVE even points of log work.
+def _intensity(m: _Traffic) -> Values:
+    """Arithmetic intensity curve: FLOP per byte at CURVE equidistant points of log work.
 
-    Points are (work inside a loop level, work / bytes touched there), inner to outer, joined by
-    straight lines; loops of one iteration add a point twice, which changes nothing.
+    The curve joins the points (work inside a loop level, work / bytes touched inside) from inner to
+    outer levels by straight lines. A loop of one iteration repeats a point and changes nothing.
     """
     levels = m.levels
     per_trip = m.executions * _flops(m.st.store) / np.maximum(levels.inside[0], 1.0)
     work = (per_trip * levels.inside)[::-1]
-    x = np.log2(1.0 + work)  # [points, n], never falls
+    x = np.log2(1.0 + work)  # [points, n], non-decreasing
     y = np.log2(1.0 + work / np.maximum(m.bytes_at[::-1], 1.0))
     at = np.maximum(x[-1], 1e-9) * (np.arange(1, CURVE + 1)[:, None] / CURVE)
     right = np.minimum((x[None] < at[:, None]).sum(axis=1), len(x) - 1)
@@ -417,8 +441,8 @@ def _intensity(m: _Moved) -> Values:
     return curve
 
 
-def _allocation(m: _Moved, buffers: Mapping[str, Buffer], ev: Batch) -> list[Values]:
-    """Size of the local buffer that the statement fills, and how often it is filled anew."""
+def _allocation(m: _Traffic, buffers: Mapping[str, Buffer], ev: Batch) -> list[Values]:
+    """Bytes of the local buffer that is filled, bytes in total, fills, executions per fill."""
     b = buffers.get(m.st.store.buffer)
     if b is None or b.scope == "global":
         return []
@@ -434,17 +458,18 @@ def _allocation(m: _Moved, buffers: Mapping[str, Buffer], ev: Batch) -> list[Val
     return [size * np.dtype(b.dtype).itemsize, size * outer, outer, inner]
 
 
-def _moved_beyond(k: int, cache: int, m: _Moved) -> Values:
-    """Bytes that cross into cache k: of the outermost loop body that fits, whatever moved since.
+def _bytes_into_cache(k: int, cache: int, m: _Traffic) -> Values:
+    """Bytes transferred into cache level k: traffic of the outermost loop body that fits the cache.
 
-    A buffer whose lines crowd on a few sets is refilled more often than the others. One that the
-    loops right around the body do not move stays, for its lines are used again before others.
+    A buffer whose lines conflict in few sets fits less often than the others. A buffer that does
+    not change with the loops directly around the body stays in the cache, because its lines are
+    reused before the lines of other buffers.
     """
     levels = m.levels
     total = np.zeros(levels.n)
     fits = m.lines_at <= cache
     for t in m.touched:
-        held = fits & (t.crowded[k] <= cache) if k < len(t.crowded) else fits.copy()
+        held = fits & (t.conflict_bytes[k] <= cache) if k < len(t.conflict_bytes) else fits.copy()
         held[-1] = True
         level = held.argmax(axis=0)
         total += levels.at(t.lines, level) * levels.at(levels.outside, levels.at(t.around, level))

@@ -1,8 +1,8 @@
-"""Which memory a statement touches, for a whole population at once: the ground of the features.
+"""Memory footprint of a statement for a whole population at once; the base of the features.
 
-In: a store with its loops, and hole columns as int64[P]. Out: `Touched` per buffer: elements
-touched inside of each loop level, strides and contiguous runs, as float64[P]. Index coefficients
-are taken from the program once (`Access`), their values evaluated per population (`Batch`).
+In: a store with its loops, and hole columns as int64[P]. Out: a `Footprint` per buffer: elements
+touched inside each loop level, strides and contiguous runs, as float64[P]. Index coefficients are
+extracted from the program once (`Access`) and evaluated per population (`Batch`).
 """
 
 import math
@@ -21,11 +21,11 @@ from ansorlite.ir.traverse import loads
 
 Values = npt.NDArray[np.float64]
 T = TypeVar("T", bound=np.generic)
-WAYS = 8  # of the caches of a core, as with most
+CACHE_WAYS = 8  # associativity of the private caches (typical value)
 
 
 class Batch:
-    """Expressions as float64[n]."""
+    """Evaluates expressions over hole columns as float64[n], memoised."""
 
     def __init__(self, columns: Mapping[str, Any], n: int) -> None:
         self.int = Evaluator(columns)
@@ -40,6 +40,7 @@ class Batch:
         return known
 
     def product(self, factors: tuple[Expr, ...]) -> Values:
+        """float64[n]: the product of the factors."""
         out = np.ones(self.n)
         for f in factors:
             out = out * self(f)
@@ -50,7 +51,7 @@ class Batch:
 class Access:
     """All accesses of one statement to one buffer.
 
-    `moves[level]` lists (dimension, coefficients) of the loops that change the address; no
+    `moves[level]` lists (dimension, coefficients) for the loop of that level; an empty tuple of
     coefficients means that the index is not affine in the loop variable.
     """
 
@@ -61,25 +62,25 @@ class Access:
 
     @cached_property
     def moving(self) -> list[int]:
-        """The levels whose loops change the address, innermost first."""
+        """Levels whose loops change the address, innermost first."""
         return [k for k in reversed(range(len(self.moves))) if self.moves[k]]
 
     @cached_property
     def moving_inside(self) -> npt.NDArray[np.intp]:
-        """How many of these there are inside of each level, which [levels + 1] are."""
+        """intp[levels + 1]: number of moving loops inside each level."""
         each = [bool(found) for found in self.moves]
         return np.array([sum(each[k:]) for k in range(len(each) + 1)], dtype=np.intp)
 
     @cached_property
     def dims(self) -> list[int]:
-        """The dimensions in which it changes."""
+        """The dimensions whose indices change in some loop."""
         return sorted({d for found in self.moves for d, _ in found})
 
 
 def accesses(
     store: Store, loops: tuple[For, ...], buffers: Mapping[str, Buffer]
 ) -> tuple[Access, ...]:
-    """The written buffer first, then the others in order of appearance."""
+    """One `Access` per buffer: the written buffer first, then the others in order of appearance."""
     indices: dict[str, list[tuple[Expr, ...]]] = {store.buffer: [store.indices]}
     for x in dict.fromkeys(loads(store.value)):
         indices.setdefault(x.tensor, [])
@@ -99,6 +100,7 @@ def accesses(
 
 
 def _moves(indices: list[tuple[Expr, ...]], var: str) -> tuple[tuple[int, tuple[Expr, ...]], ...]:
+    """(dimension, distinct coefficients) of the dimensions whose indices depend on `var`."""
     out = []
     for d in range(len(indices[0])):
         coefs: list[Expr] = []
@@ -117,9 +119,9 @@ def _moves(indices: list[tuple[Expr, ...]], var: str) -> tuple[tuple[int, tuple[
 class Levels:
     """The loops around a statement, outermost first, for a population of n.
 
-    `extents`, `steps` (iterations but for the first), `runs` (more than one iteration) and
-    `innermost` (runs, and none inside of it does) are [loops, n]; `inside[l]` and `outside[l]`,
-    [loops + 1, n], are the iterations of loops l and deeper, and of the loops before l.
+    [loops, n]: `extents`; `steps` (iterations after the first); `runs` (more than one iteration);
+    `innermost` (runs, and no inner loop runs). [loops + 1, n]: `inside[l]`, iterations of loops l
+    and deeper; `outside[l]`, iterations of the loops before l.
     """
 
     def __init__(self, extents: list[Values], n: int) -> None:
@@ -128,7 +130,8 @@ class Levels:
         self.extents = np.array(extents, dtype=np.float64).reshape(self.depth, n)
         self.steps = self.extents - 1
         self.runs = self.extents > 1
-        # Level by level: numpy's accumulations along the first axis are several times slower.
+        # Level by level, because numpy's accumulations along the first axis are several times
+        # slower.
         self.inside, self.outside = np.ones((2, self.depth + 1, n))
         self.innermost = self.runs.copy()
         deeper = np.zeros(n, dtype=bool)
@@ -140,7 +143,7 @@ class Levels:
             deeper |= self.runs[k]
 
     def at(self, values: npt.NDArray[T], level: npt.NDArray[np.integer]) -> npt.NDArray[T]:
-        """values[level[..., n], n] of [levels, n]."""
+        """values[level[..., n], n] for values of shape [levels, n]."""
         place = np.multiply(level, self.n, dtype=np.intp)
         place += self._column
         picked: npt.NDArray[T] = values.reshape(-1).take(place)
@@ -148,17 +151,19 @@ class Levels:
 
 
 @dataclass
-class Touched:
-    """One buffer under one statement: elements touched inside of each loop level.
+class Footprint:
+    """Footprint of one buffer under one statement; arrays are [levels, n] or [n].
 
-    `inner[l]`: elements touched by loops l and deeper (l = number of loops: one execution);
-    `moves[l]`: loop l changes the address; `around[l]`: number of loops around level l, but for
-    for those right around it that do not; `steps[l]`: by how many elements, 0 if it does not run;
-    `stride`: elements between neighbours in the innermost loop that runs; `run`: contiguous
-    elements in the innermost dimension. `lines[l]`: bytes of the cache lines that hold them;
-    `crowded[c][l]`: the same for cache c, or more, if they fall on so few of its sets that it would
-    have to be that large to hold them. Arrays are [levels, n] or
-    [n].
+    - `inner[l]`: elements touched by loops l and deeper (l = number of loops: one execution)
+    - `moves[l]`: loop l changes the address; `steps[l]`: stride of loop l in elements, 0 if the
+      loop has one iteration
+    - `around[l]`: number of loops outside level l, without the directly surrounding loops that do
+      not change the address
+    - `stride`: stride in elements of the innermost loop that runs; `run`: contiguous elements in
+      the innermost dimension
+    - `lines[l]`: bytes of the cache lines touched
+    - `conflict_bytes[c][l]`: `lines[l]`, or the larger capacity that cache c would need where the
+      lines fall into few of its sets
     """
 
     buffer: Buffer
@@ -172,39 +177,80 @@ class Touched:
     run: Values
     itemsize: int
     lines: Values
-    crowded: tuple[Values, ...]
+    conflict_bytes: tuple[Values, ...]
 
 
-def touch(
+def footprint(
     access: Access, ev: Batch, levels: Levels, line: int = 64, caches: tuple[int, ...] = ()
-) -> Touched:
-    """`line`: bytes of a cache line; `caches`: bytes of those whose sets may be crowded."""
+) -> Footprint:
+    """The footprint of an access.
+
+    `line`: bytes of a cache line; `caches`: bytes of the caches that are checked for set conflicts.
+    """
     buffer, n = access.buffer, ev.n
     shape = [float(e.value) if isinstance(e, Const) else ev(e) for e in buffer.shape]
     rank = len(shape)
     strides: list[Values | float] = [1.0] * rank
     for d in range(rank - 2, -1, -1):
         strides[d] = strides[d + 1] * shape[d + 1]
-    most = [np.maximum(shape[d], 1.0) for d in range(rank)]
-    size_bytes = np.dtype(buffer.dtype).itemsize
-    # What follows has a place a loop that changes the address, and is spread over the levels last.
+    itemsize = np.dtype(buffer.dtype).itemsize
+    # The arrays of `_spreads` and `_around` have one entry per moving loop, innermost first, and
+    # are expanded to all levels below.
     moving, inside = access.moving, access.moving_inside
+    spreads, step, moved = _spreads(access, ev, levels, shape, strides)
+    moves, steps = np.zeros(levels.runs.shape, dtype=bool), np.zeros(levels.runs.shape)
+    moves[moving], steps[moving] = moved, step
+    inner = np.ones((len(spreads), n))
+    for d in access.dims:
+        inner *= spreads[:, d]
+    lines, conflict_bytes = _lines(spreads, strides, itemsize, line, caches)
+    return Footprint(
+        buffer,
+        access.writes,
+        access.reads,
+        inner[inside],
+        moves,
+        _around(moving, moves)[len(moving) - inside],
+        steps,
+        np.einsum("ln,ln->n", step, levels.innermost[moving]),
+        spreads[-1, -1] if rank else np.ones(n),
+        itemsize,
+        lines[inside],
+        tuple(c[inside] for c in conflict_bytes),
+    )
+
+
+def _spreads(
+    access: Access,
+    ev: Batch,
+    levels: Levels,
+    shape: list[Values | float],
+    strides: list[Values | float],
+) -> tuple[Values, Values, npt.NDArray[np.bool_]]:
+    """(extents touched, strides, moves) of the M loops that move the address, innermost first.
+
+    Extents touched: [M + 1, dimensions, n], inside each loop. Strides: [M, n] in elements, 0 for a
+    loop of one iteration. Moves: bool[M, n], the loop changes the address.
+    """
+    moving, n = access.moving, ev.n
+    largest = [np.maximum(extent, 1.0) for extent in shape]
     runs, trips, moved = levels.runs[moving], levels.steps[moving], levels.runs[moving]
-    spreads = np.ones((len(moving) + 1, rank, n))  # extents touched, by dimension
+    spreads = np.ones((len(moving) + 1, len(shape), n))
     step = np.zeros((len(moving), n))
     for j, level in enumerate(moving):
         np.copyto(spreads[j + 1], spreads[j])
-        known, may = False, np.zeros(n, dtype=bool)  # is it certain to move the address?
+        # known: the loop changes the address for every candidate; may: for these candidates
+        known, may = False, np.zeros(n, dtype=bool)
         for d, coefs in access.moves[level]:
-            own = spreads[j + 1, d]
-            if not coefs:
-                np.copyto(own, shape[d], where=runs[j])
+            spread = spreads[j + 1, d]
+            if not coefs:  # not affine: the whole dimension may be touched
+                np.copyto(spread, shape[d], where=runs[j])
                 np.copyto(step[j], strides[d], where=runs[j])
                 known = True
                 continue
             size = _size(coefs, ev)
-            own += size * trips[j]
-            np.minimum(own, most[d], out=own)
+            spread += size * trips[j]
+            np.minimum(spread, largest[d], out=spread)
             step[j] += size * strides[d]
             if isinstance(size, float):
                 known = known or size > 0
@@ -213,39 +259,24 @@ def touch(
         if not known:
             moved[j] &= may
     step *= runs
-    stride = np.einsum("ln,ln->n", step, levels.innermost[moving])
-    moves, steps = np.zeros(levels.runs.shape, dtype=bool), np.zeros(levels.runs.shape)
-    moves[moving], steps[moving] = moved, step
-    inner = np.ones((len(spreads), n))
-    for d in access.dims:
-        inner *= spreads[:, d]
-    around = np.zeros((len(moving) + 1, n), dtype=np.int8)  # outermost first
+    return spreads, step, moved
+
+
+def _around(moving: list[int], moves: npt.NDArray[np.bool_]) -> npt.NDArray[np.int8]:
+    """`around` of `Footprint` after each moving loop, outermost first: int8[M + 1, n]."""
+    around = np.zeros((len(moving) + 1, moves.shape[1]), dtype=np.int8)
     for k, level in enumerate(reversed(moving)):
         np.copyto(around[k + 1], around[k])
         np.copyto(around[k + 1], level + 1, where=moves[level])
-    lines, crowded = _lines(spreads, strides, size_bytes, line, caches)
-    return Touched(
-        buffer,
-        access.writes,
-        access.reads,
-        inner[inside],
-        moves,
-        around[len(moving) - inside],
-        steps,
-        stride,
-        spreads[-1, -1] if rank else np.ones(n),
-        size_bytes,
-        lines[inside],
-        tuple(c[inside] for c in crowded),
-    )
+    return around
 
 
 def _size(coefficients: tuple[Expr, ...], ev: Batch) -> Values | float:
-    """The largest of some coefficients' sizes; a number where they are."""
-    first, *others = (
+    """The largest absolute value of the coefficients; a number if all are constants."""
+    first, *remaining = (
         abs(float(c.value)) if isinstance(c, Const) else np.abs(ev(c)) for c in coefficients
     )
-    for size in others:
+    for size in remaining:
         first = np.maximum(first, size)
     return first
 
@@ -257,7 +288,7 @@ def _lines(
     line: int,
     caches: tuple[int, ...],
 ) -> tuple[Values, list[Values]]:
-    """`lines` and `crowded` of `Touched` from the extents touched, [levels, dimensions, n]."""
+    """`lines` and `conflict_bytes` of a footprint, from extents touched [levels, dimensions, n]."""
     if spreads.shape[1] == 0:
         lines = np.full((len(spreads), spreads.shape[2]), float(line))
         return lines, [lines for _ in caches]
@@ -267,29 +298,29 @@ def _lines(
     lines = first.copy()
     for d in outer:
         lines *= spreads[:, d]
-    crowded = []
+    conflict_bytes = []
     for cache in caches:
-        way = max(1, cache // WAYS)
+        way = max(1, cache // CACHE_WAYS)
         cover = np.minimum(first, way)
         for d in outer:
-            cover *= np.minimum(spreads[:, d], _places(strides[d] * itemsize, way))
+            cover *= np.minimum(spreads[:, d], _way_offsets(strides[d] * itemsize, way))
             np.minimum(cover, way, out=cover)
-        deep = lines / cover  # lines in the fullest sets
-        crowded.append(np.where(deep > WAYS, deep * way, lines))
-    return lines, crowded
+        deep = lines / cover  # lines per set in the fullest sets
+        conflict_bytes.append(np.where(deep > CACHE_WAYS, deep * way, lines))
+    return lines, conflict_bytes
 
 
-def _places(stride: Values | float, way: int) -> Values | float:
-    """How many places of a way of a cache multiples of a stride (both in bytes) fall on."""
+def _way_offsets(stride: Values | float, way: int) -> Values | float:
+    """Number of distinct offsets in a cache way of multiples of a stride (both in bytes)."""
     if isinstance(stride, float):
         return way / math.gcd(int(stride), way)
     size = stride.astype(np.int64)
-    # a remainder is a division; caches whose ways are powers of two need none
+    # A bit mask is faster than the remainder where the way size is a power of two.
     rest = size & (way - 1) if way & (way - 1) == 0 else size % way
-    return _places_by_rest(way).take(rest)
+    return _offsets_by_rest(way).take(rest)
 
 
 @lru_cache(maxsize=16)
-def _places_by_rest(way: int) -> Values:
+def _offsets_by_rest(way: int) -> Values:
     """float64[way]: way / gcd(rest, way)."""
     return np.asarray(way / np.gcd(np.arange(way), way), dtype=np.float64)

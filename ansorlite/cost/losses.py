@@ -1,9 +1,9 @@
-"""Pack-sum losses: one label a program, several feature rows a program (Ansor section 5.2).
+"""Pack-sum losses: one label per program, several feature rows per program (Ansor, section 5.2).
 
-Flow: `cost.model` turns its training groups into `Packs` and boosts on the gradients made here.
-A pack is a program, its rows are its statements; the score of a program is the sum of its rows'
-scores. In: latencies in seconds (inf = failed) and `float32[S, F]` features. Out: gradient and
-hessian per row, as LightGBM wants them. All closures are over arrays, nothing is looked up by id.
+Flow: `cost.model` turns training groups into `Packs` and boosts on the gradients computed here. A
+pack is a program and its rows are the statements; the score of a program is the sum of the scores
+of its rows. In: latencies in seconds (inf = failed) and `float32[S, F]` features. Out: gradient and
+hessian per row, in the form LightGBM expects.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,31 +16,32 @@ Features = npt.NDArray[np.float32]
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
-# Least weight of a program: without it failures (label 0) would have weight 0 and teach nothing.
+# Smallest weight of a program: with weight 0, failed programs (label 0) would not affect training.
 MIN_WEIGHT = 0.1
 PAIRS_PER_PROGRAM = 32
 
 
 @dataclass(frozen=True)
 class TrainingGroup:
-    """What was measured of one task: `features[i]` is float32[S_i, F], one row a statement.
+    """Measurements of one task: `features[i]` is float32[S_i, F], one row per statement.
 
-    `latency_s` is float[P] in seconds; inf (or NaN) means that the program failed. `told` is int[P]
-    where it matters when a program became known: the number of the round, counted over all tasks.
+    `latency_s` is float[P] in seconds; inf or NaN means that the program failed. `round_index` is
+    int[P] or None: the round of the whole run, counted over all tasks, in which each result
+    arrived.
     """
 
     task_key: str
     features: Sequence[Features]
     latency_s: Floats
-    told: Ints | None = None
+    round_index: Ints | None = None
 
 
 @dataclass(frozen=True)
 class Packs:
-    """Training data laid end to end: R rows of P programs of several groups.
+    """Training data in one array: R rows of P programs of several groups.
 
-    `features` float32[R, F]; `pack` int64[R], the program of a row; `n_rows` int64[P];
-    `label` float64[P] in [0, 1]; `group` int64[P], the task of a program, whose key is in `keys`.
+    `features` float32[R, F]; `pack` int64[R], the program of each row; `n_rows` int64[P]; `label`
+    float64[P] in [0, 1]; `group` int64[P], the index into `keys` of the task of each program.
     """
 
     features: Features
@@ -55,12 +56,12 @@ class Packs:
 
     @property
     def weight(self) -> Floats:
-        """float64[P]: fast programs count for more (Ansor weighs by the label alone)."""
+        """float64[P]: the label, at least `MIN_WEIGHT` (Ansor weights by the label alone)."""
         return np.maximum(self.label, MIN_WEIGHT)
 
     def sums(self, row_scores: Floats) -> Floats:
-        """float64[P]: the score of every program from the scores of the rows."""
-        return _total(self.pack, row_scores, len(self))
+        """float64[P]: the score of each program from the scores of the rows."""
+        return _sums_by(self.pack, row_scores, len(self))
 
     def take(self, keep: npt.NDArray[np.bool_]) -> "Packs":
         """The programs that `keep` (bool[P]) marks, in order."""
@@ -77,7 +78,7 @@ class Packs:
 
 
 def labels(latency_s: Floats) -> Floats:
-    """float64[P]: best / this in (0, 1]; 0 where the program failed.
+    """float64[P]: best / this in (0, 1]; 0 for failed programs.
 
     Raises ValueError for a latency that is zero or negative.
     """
@@ -91,9 +92,9 @@ def labels(latency_s: Floats) -> Floats:
 
 
 def pack_groups(groups: Sequence[TrainingGroup]) -> Packs | None:
-    """Lay the groups end to end; programs without a row are left out; None if nothing is left.
+    """All groups in one `Packs`, without programs that have no row; None if no program remains.
 
-    Raises ValueError where counts or widths disagree, or where a feature is not finite.
+    Raises ValueError if numbers of programs or features disagree, or if a feature is not finite.
     """
     arrays: list[Features] = []
     label: list[Floats] = []
@@ -125,33 +126,32 @@ def pack_groups(groups: Sequence[TrainingGroup]) -> Packs | None:
     return packs
 
 
-def base_score(packs: Packs, wanted: Floats | None = None) -> float:
-    """The constant per row that fits the labels, or what is wanted, best: w n y / w n n."""
-    wn, y = packs.weight * packs.n_rows, packs.label if wanted is None else wanted
+def base_score(packs: Packs, target: Floats | None = None) -> float:
+    """The constant row score that fits the target (default: the labels) best: w n y / w n n."""
+    wn, y = packs.weight * packs.n_rows, packs.label if target is None else target
     return float((wn * y).sum() / (wn * packs.n_rows).sum())
 
 
 @dataclass(frozen=True)
 class Loss:
-    """What is minimised on a set of packs, as functions of the rows' scores (float64[R]).
+    """A loss on a set of packs, as functions of the row scores (float64[R]).
 
-    `derivatives` returns gradient and hessian, float64[R] each; `value` is the loss itself, to
-    compare models by.
+    `derivatives` returns gradient and hessian, float64[R] each; `value` returns the loss.
     """
 
     derivatives: Callable[[Floats], tuple[Floats, Floats]]
     value: Callable[[Floats], float]
 
 
-def squared_loss(packs: Packs, wanted: Floats | None = None, weight: Floats | None = None) -> Loss:
-    """Weighted squared error of the sums: w (sum - y)^2 / 2; y is what is wanted, else the label.
-    Weights are those of the packs where none are given.
+def squared_loss(packs: Packs, target: Floats | None = None, weight: Floats | None = None) -> Loss:
+    """Weighted squared error of the program scores: w (sum - y)^2 / 2.
 
-    gradient = w (sum - y) on every row of the pack, hessian = w n with n rows in the pack. With
-    w alone all n rows may land in one leaf and the Newton step overshoots n times; w n bounds
-    the curvature of the sum from above (Jensen).
+    y is `target` (default: the labels); w is `weight` (default: `packs.weight`). gradient = w (sum
+    - y) on every row of the pack; hessian = w n with n rows in the pack. With hessian w alone, all
+    n rows may land in one leaf and the Newton step overshoots n times; w n bounds the curvature of
+    the sum from above (Jensen).
     """
-    y = packs.label if wanted is None else wanted
+    y = packs.label if target is None else target
     weight = packs.weight if weight is None else weight
     hessian = (weight * packs.n_rows)[packs.pack]
 
@@ -166,12 +166,13 @@ def squared_loss(packs: Packs, wanted: Floats | None = None, weight: Floats | No
 
 
 def rank_loss(packs: Packs, rng: np.random.Generator) -> Loss:
-    """RankNet on pairs of programs of one task, each pair weighted by its difference of labels.
+    """RankNet on pairs of programs of one task, each pair weighted by the difference of its labels.
 
-    loss = |y_a - y_b| log(1 + exp(-(s_a - s_b))) for y_a > y_b. With linear gains the weight is
-    what LambdaRank multiplies with, so telling good from bad matters more than 2nd from 3rd.
-    Every program meets up to PAIRS_PER_PROGRAM others, drawn once. Gradients are per program and
-    scattered to its rows; the hessian is multiplied by their number as in `squared_loss`.
+    loss = |y_a - y_b| log(1 + exp(-(s_a - s_b))) for y_a > y_b. With linear gains this weight is
+    the factor of LambdaRank, so separating good from bad programs matters more than the order of
+    the second and third. Every program is compared with up to `PAIRS_PER_PROGRAM` programs, drawn
+    once. Gradients are computed per program and copied to its rows; the hessian is multiplied by
+    the number of rows as in `squared_loss`.
     """
     better, worse = _pairs(packs, rng)
     weight = packs.label[better] - packs.label[worse]
@@ -183,8 +184,8 @@ def rank_loss(packs: Packs, rng: np.random.Generator) -> Loss:
         wrong = logistic(sums[worse] - sums[better])
         push = weight * wrong * scale
         curve = push * (1.0 - wrong)
-        gradient = _total(worse, push, len(packs)) - _total(better, push, len(packs))
-        hessian = _total(worse, curve, len(packs)) + _total(better, curve, len(packs))
+        gradient = _sums_by(worse, push, len(packs)) - _sums_by(better, push, len(packs))
+        hessian = _sums_by(worse, curve, len(packs)) + _sums_by(better, curve, len(packs))
         return gradient[packs.pack], (hessian * packs.n_rows)[packs.pack]
 
     def value(row_scores: Floats) -> float:
@@ -199,17 +200,17 @@ def _pairs(packs: Packs, rng: np.random.Generator) -> tuple[Ints, Ints]:
     order = np.argsort(packs.group, kind="stable")
     size = np.bincount(packs.group)[packs.group]
     first = np.searchsorted(packs.group[order], packs.group)
-    other = first[:, None] + rng.integers(0, size[:, None], (len(packs), PAIRS_PER_PROGRAM))
+    partner = first[:, None] + rng.integers(0, size[:, None], (len(packs), PAIRS_PER_PROGRAM))
     a = np.repeat(np.arange(len(packs)), PAIRS_PER_PROGRAM)
-    b = order[other.ravel()]
+    b = order[partner.ravel()]
     differ = packs.label[a] != packs.label[b]
     a, b = a[differ], b[differ]
     a_better = packs.label[a] > packs.label[b]
     return np.where(a_better, a, b), np.where(a_better, b, a)
 
 
-def _total(index: Ints, values: Floats, n: int) -> Floats:
-    """float64[n]: the sum of the values at every index."""
+def _sums_by(index: Ints, values: Floats, n: int) -> Floats:
+    """float64[n]: the sum of the values at each index."""
     return np.bincount(index, values, n).astype(np.float64, copy=False)
 
 

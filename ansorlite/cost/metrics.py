@@ -1,8 +1,9 @@
-"""How good a cost model is, on programs that it has not seen.
+"""Quality metrics of cost models on programs that were not used for training.
 
 Flow: tests, `scripts/` and debug output compare predicted scores with measured latencies. Scores
-are `float[P]`, higher is better; latencies are seconds, inf means that the program failed. All
-programs of a call belong to one task. The first two are those of Ansor section 7.5.
+are `float[P]`, higher is better; latencies are seconds, inf for failed programs. All programs of a
+call belong to one task. `pairwise_accuracy` and `recall_at_k` are the metrics of the Ansor paper,
+section 7.5.
 """
 
 import math
@@ -14,10 +15,10 @@ Floats = npt.NDArray[np.floating]
 
 
 def pairwise_accuracy(scores: Floats, latency_s: Floats, min_gap: float = 0.05) -> float:
-    """Share of pairs in the right order; equal scores count half; NaN where there is no pair.
+    """Share of pairs in the right order; equal scores count half; NaN if there is no pair.
 
-    Only pairs whose latencies differ by more than `min_gap` (0.05 is 5 %) of the smaller count:
-    closer ones are noise. A failed program is slower than any other.
+    Only pairs whose latencies differ by more than `min_gap` (0.05: 5 %) of the smaller latency
+    count; smaller differences are noise. A failed program is slower than any other program.
     """
     scores = np.asarray(scores, np.float64)
     latency_s = np.asarray(latency_s, np.float64)
@@ -40,12 +41,12 @@ def recall_at_k(scores: Floats, latency_s: Floats, k: int) -> float:
 
 
 def rmse(predicted: Floats, label: Floats) -> float:
-    """Root of the mean squared difference; labels are best/this in [0, 1]."""
+    """Root mean squared error; labels are best/this in [0, 1]."""
     return float(np.sqrt(np.mean(np.square(np.asarray(predicted) - np.asarray(label)))))
 
 
 def r_squared(predicted: Floats, label: Floats) -> float:
-    """1 - squared error / variance: 1 is perfect, 0 as good as the mean; NaN for equal labels."""
+    """1 - squared error / variance: 1 is perfect, 0 equals the mean; NaN for equal labels."""
     label = np.asarray(label, np.float64)
     spread = float(np.square(label - label.mean()).sum())
     error = float(np.square(np.asarray(predicted) - label).sum())

@@ -1,13 +1,13 @@
-"""Learned cost models: which candidates of a population are worth measuring (Ansor section 5.2).
+"""Learned cost models: score the candidates of a population (Ansor, section 5.2).
 
-Flow: `search` updates a model with everything measured so far, and lets it score populations. In:
-`TrainingGroup`s (features and latencies in seconds, one group a task) and `float32[P, S, F]`
+Flow: `search` updates a model with all measurements so far, then scores populations with the model.
+In: `TrainingGroup`s (features and latencies in seconds, one group per task) and `float32[P, S, F]`
 (P candidates of one sketch, S statements, F features). Out: `float64[P]`, higher is better,
-about best/this, so 1 is as good as the best of the task.
+approximately best/this, so 1 means as fast as the best program of the task.
 
-LightGBM is imported when a model is trained or loaded, never by importing this module: OpenMP
-must not live in processes that measure or that are forked. Saved models are JSON around LightGBM's
-own text; loading one executes nothing.
+LightGBM is imported when a model is trained or loaded, not with this module: OpenMP must not be
+active in processes that measure or fork. Saved models are JSON around LightGBM's text format;
+loading a model executes no code.
 """
 
 import json
@@ -32,7 +32,7 @@ from ansorlite.cost.losses import (
     rank_loss,
     squared_loss,
 )
-from ansorlite.cost.training_cutoff import Contents, contents, is_history, settled
+from ansorlite.cost.training_cutoff import Contents, before_cutoff, contents, has_rounds
 from ansorlite.cost.trees import (
     GBDTParams,
     MakeLoss,
@@ -52,35 +52,35 @@ PathLike = str | os.PathLike[str]
 
 
 class CostModel(Protocol):
-    """Learns from measurements, scores populations."""
+    """Protocol of cost models: learn from measurements, score populations."""
 
     @property
     def is_trained(self) -> bool:
-        """False while `predict` has nothing to say and another score should be used."""
+        """False while `predict` returns a constant and the caller should use another score."""
         ...
 
     def update(self, groups: Sequence[TrainingGroup]) -> None:
-        """Learn from all that was measured so far (not only from what is new)."""
+        """Train on all measurements so far (not only on new measurements)."""
         ...
 
     def predict(self, features: Features, task_key: str = "") -> Floats:
-        """float64[P] from float32[P, S, F], higher is better; one constant while untrained.
+        """float64[P] from float32[P, S, F], higher is better; a constant while untrained.
 
-        `task_key` says of which task the programs are: what was measured of it may count for more.
+        `task_key` is the task of the programs; measurements of the same task may have more weight.
         """
         ...
 
     def save(self, path: PathLike) -> None:
-        """Write the model as JSON."""
+        """Write the model as JSON. Raises MachineError if the file cannot be written."""
         ...
 
     def load(self, path: PathLike) -> None:
-        """Replace the model by a saved one. Raises UsageError if the file is no such model."""
+        """Replace the model by a saved model. Raises UsageError for an unusable file."""
         ...
 
 
 class RandomModel:
-    """Knows nothing: uniform scores in [0, 1), for ablations. Counts as trained from the start."""
+    """Uniform random scores in [0, 1), for ablations; counts as trained from the start."""
 
     def __init__(self, rng: np.random.Generator) -> None:
         self._rng = rng
@@ -90,9 +90,10 @@ class RandomModel:
         return True
 
     def update(self, groups: Sequence[TrainingGroup]) -> None:
-        """Learn nothing."""
+        """Do nothing."""
 
     def predict(self, features: Features, task_key: str = "") -> Floats:
+        """float64[P], uniform in [0, 1)."""
         return self._rng.random(len(features))
 
     def save(self, path: PathLike) -> None:
@@ -103,7 +104,7 @@ class RandomModel:
 
 
 class TreeStage(NamedTuple):
-    """Trees that add to the scores of those before; `of_fast` ones to those of fast programs."""
+    """Trees added to the scores before; `of_fast`: only where a program is predicted fast."""
 
     booster: "lgb.Booster"
     of_fast: bool = False
@@ -112,15 +113,17 @@ class TreeStage(NamedTuple):
 class GBDTModel:
     """Boosted trees (LightGBM) with the pack-sum loss: score = sum over the statements.
 
-    `objective` "regression" fits best/this, "rank" the order within each task; rank scores are
-    squashed into (0, 1), so both serve as weights. One model serves all tasks. Every update
-    trains anew, in well under a second for 1,000 programs: incremental boosting would keep the
-    bins and labels of old rounds. After `load` the loaded trees stay and updates train trees for
-    what is left to explain, so a pretrained model adapts without being forgotten.
+    `objective` "regression" fits best/this; "rank" fits the order within each task, and rank scores
+    are squashed into (0, 1), so both kinds serve as weights. One model serves all tasks. Every
+    update retrains from scratch, in well under a second for 1,000 programs, because incremental
+    boosting would keep the bins and labels of old rounds. After `load` the loaded trees stay, and
+    updates train further trees on the residual, so a pretrained model adapts and keeps its
+    knowledge.
 
-    Same seed, groups and parameters: same model. `num_threads` is the number of cores that nobody
-    else uses: OpenMP threads that share cores with busy processes make training many times
-    slower, so one thread is the default, and no training may run beside a measurement.
+    Deterministic: the same seed, groups and parameters give the same model. `num_threads` is the
+    number of idle cores: OpenMP threads on busy cores make training many times slower, so the
+    default is one thread, and no training may run during a measurement. Example: `model =
+    GBDTModel(seed=0); model.update(groups); scores = model.predict(features)`.
     """
 
     KIND = "gbdt"
@@ -152,12 +155,13 @@ class GBDTModel:
         return self._loaded + self._trained
 
     def update(self, groups: Sequence[TrainingGroup]) -> None:
-        """Retrain on the settled programs (`cost.training_cutoff`), unless none is new.
+        """Retrain on the programs before the training cutoff, if any program is new.
 
-        Raises ValueError for features that do not fit together.
+        Raises ValueError for features with different widths or non-finite values. See
+        `cost.training_cutoff`.
         """
-        groups = settled(groups)
-        if self._trained and is_history(groups) and contents(groups) == self._learned_from:
+        groups = before_cutoff(groups)
+        if self._trained and has_rounds(groups) and contents(groups) == self._learned_from:
             return
         packs = self._packs(groups)
         if packs is None:
@@ -171,49 +175,54 @@ class GBDTModel:
         self._trained, self._learned_from = self._learned(packs), contents(groups)
         self._n_features = packs.features.shape[1]
 
-    # What `cost.correction` does in another way: the rows and labels of programs, where the scores
-    # of rows start, what is learned, what it adds to them, what a sum of scores says, and what a
-    # task's own programs say.
+    # Hooks that `cost.correction` overrides: rows and labels of programs, initial row scores,
+    # training, contribution of a stage, conversion of a summed score, refinement for one task.
 
     def _packs(self, groups: Sequence[TrainingGroup]) -> Packs | None:
+        """The training data."""
         return pack_groups(groups)
 
     def _view(self, features: Features) -> Features:
-        """float32[P, rows of a program, F'] from float32[P, S, F]."""
+        """float32[P, rows per program, F'] from float32[P, S, F]."""
         return features
 
     def _constant(self, packs: Packs) -> float:
+        """The constant row score."""
         return base_score(packs)
 
     def _start(self, rows: Features) -> Floats:
+        """Initial score of each row, before the trees."""
         return np.zeros(len(rows))
 
     def _regression(self, packs: Packs) -> Loss:
+        """The regression loss."""
         return squared_loss(packs)
 
     def _learned(self, packs: Packs) -> list[TreeStage]:
+        """The stages trained on `packs`."""
         return [TreeStage(self._train(packs, self.params, self._loss, self._loaded))]
 
     def _added(self, stage: TreeStage, rows: Features, scores: Floats) -> Floats:
-        """What trees add to the scores that rows have without them."""
+        """float64[R]: contribution of a stage, given the row scores of the stages before."""
         return sum_of_trees(stage.booster, rows, self._num_threads)
 
     def _refined(self, shares: Floats, seen: Features, task_key: str) -> Floats:
-        """What is known of the task of these programs in particular."""
+        """Predictions refined by the measurements of the task `task_key`."""
         return shares
 
     def _shares(self, scores: Floats) -> Floats:
+        """best/this (or the squashed rank) from summed scores."""
         return scores if self.objective == "regression" else logistic(scores)
 
     def start_from(self, other: "GBDTModel") -> None:
-        """Keep another model's trees: updates train trees for what they leave to explain."""
+        """Continue from another model: keep its trees, and train further trees on the residual."""
         self._base, self._n_features = other._base, other._n_features
         self._loaded, self._trained = other._stages, []
 
     def _train(
         self, packs: Packs, p: GBDTParams, make_loss: MakeLoss, before: Sequence[TreeStage]
     ) -> "lgb.Booster":
-        """Trees for what the stages before leave to explain."""
+        """Trees for the residual of the stages `before`."""
         start = self._base + self._rows(before, packs.features)
         return train_trees(packs, p, make_loss, start, self._seed, self._num_threads)
 
@@ -221,7 +230,10 @@ class GBDTModel:
         return self._regression(packs) if self.objective == "regression" else rank_loss(packs, rng)
 
     def predict(self, features: Features, task_key: str = "") -> Floats:
-        """float64[P], about best/this; zeros while untrained."""
+        """float64[P], approximately best/this; zeros while untrained.
+
+        Raises ValueError if the number of features differs from training.
+        """
         if not self._stages or len(features) == 0:
             return np.zeros(len(features))
         seen = self._view(features)
@@ -232,12 +244,14 @@ class GBDTModel:
         return self._refined(shares, seen, task_key)
 
     def _rows(self, stages: Sequence[TreeStage], rows: Features) -> Floats:
+        """float64[R]: row scores after the stages."""
         scores = self._start(rows)
         for stage in stages:
             scores += self._added(stage, rows, scores)
         return scores
 
     def save(self, path: PathLike) -> None:
+        """Write the model as JSON. Raises MachineError if the file cannot be written."""
         content = {
             "kind": self.KIND,
             "objective": self.objective,
@@ -249,6 +263,7 @@ class GBDTModel:
         _save(path, content)
 
     def load(self, path: PathLike) -> None:
+        """Replace the model by a saved model of the same objective. Raises UsageError otherwise."""
         content = _load(path, self.KIND)
         if content.get("objective") != self.objective:
             raise UsageError(
@@ -270,35 +285,12 @@ class GBDTModel:
         self._trained = []
 
 
-class FrozenModel:
-    """A trained model of any kind that measurements do not change."""
-
-    def __init__(self, model: CostModel) -> None:
-        self._model = model
-
-    @property
-    def is_trained(self) -> bool:
-        return self._model.is_trained
-
-    def update(self, groups: Sequence[TrainingGroup]) -> None:
-        """Keep what was loaded."""
-
-    def predict(self, features: Features, task_key: str = "") -> Floats:
-        return self._model.predict(features, task_key)
-
-    def save(self, path: PathLike) -> None:
-        self._model.save(path)
-
-    def load(self, path: PathLike) -> None:
-        self._model.load(path)
-
-
 class ValidityModel:
-    """The probability that a candidate builds, runs in time and is right: learned from failures.
+    """The probability that a candidate builds, finishes in time and is correct.
 
-    A LightGBM classifier on each program's features, summed and maximised over its statements.
-    It answers 1 until `MIN_OF_EACH` programs have failed and as many have not. Same protocol as
-    the models above, so scores may simply be multiplied by it.
+    A LightGBM classifier over each program's features, summed and maximised over its statements.
+    The prediction is 1 until at least `MIN_OF_EACH` programs have failed and as many have
+    succeeded. `predict` may be multiplied with the scores of the models above.
     """
 
     MIN_OF_EACH = 10
@@ -315,9 +307,9 @@ class ValidityModel:
         return self._booster is not None
 
     def update(self, groups: Sequence[TrainingGroup]) -> None:
-        """Train anew on which programs failed (latency inf), when and as `GBDTModel.update`."""
-        groups = settled(groups)
-        if is_history(groups) and contents(groups) == self._learned_from:
+        """Retrain on which programs failed (latency inf), when `GBDTModel.update` would."""
+        groups = before_cutoff(groups)
+        if has_rounds(groups) and contents(groups) == self._learned_from:
             return
         self._learned_from = contents(groups)
         packs = pack_groups(groups)
@@ -353,10 +345,12 @@ class ValidityModel:
         )
 
     def save(self, path: PathLike) -> None:
+        """Write the model as JSON. Raises MachineError if the file cannot be written."""
         booster = self._booster
         _save(path, {"kind": "validity", "booster": booster and booster.model_to_string()})
 
     def load(self, path: PathLike) -> None:
+        """Replace the model by a saved model. Raises UsageError for an unusable file."""
         text = _load(path, "validity").get("booster")
         try:
             self._booster = None if text is None else parse_booster(text)
@@ -365,12 +359,13 @@ class ValidityModel:
 
 
 def _check_width(width: int, expected: int) -> None:
+    """ValueError if rows have another number of features than the model."""
     if width != expected:
         raise ValueError(f"the model was trained on {expected} features, these rows have {width}")
 
 
 def expanded(path: PathLike) -> Path:
-    """The path of a model, ~ replaced. Raises UsageError where no home directory is known."""
+    """The path of a model with ~ expanded. Raises UsageError if the home directory is unknown."""
     try:
         return Path(path).expanduser()
     except RuntimeError as error:
@@ -378,6 +373,7 @@ def expanded(path: PathLike) -> Path:
 
 
 def _save(path: PathLike, content: dict[str, Any]) -> None:
+    """Write the content with format version and SHA-256."""
     path = expanded(path)
     whole = {"ansorlite_model": FORMAT, **content}
     whole["sha256"] = _digest(whole)
@@ -388,6 +384,7 @@ def _save(path: PathLike, content: dict[str, Any]) -> None:
 
 
 def _load(path: PathLike, kind: str) -> dict[str, Any]:
+    """The content of a saved model of this kind, after checks of format and SHA-256."""
     path = expanded(path)
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -400,20 +397,23 @@ def _load(path: PathLike, kind: str) -> dict[str, Any]:
     if content["ansorlite_model"] != FORMAT:
         raise UsageError(
             f"the model {path} has format {content['ansorlite_model']}, this version reads "
-            f"{FORMAT}: train it anew from its tuning log"
+            f"{FORMAT}: retrain the model from its tuning log"
         )
-    # Files of before had none.
+    # Files of older versions have no SHA-256.
     if "sha256" in content and content["sha256"] != _digest(content):
-        raise _broken(path, "its SHA-256 is another: the file is damaged or was edited")
+        raise _broken(path, "its SHA-256 differs: the file is damaged or was edited")
     if content.get("kind") != kind:
         raise UsageError(f"the model {path} is of kind {content.get('kind')!r}, not {kind!r}")
     return content
 
 
 def _digest(content: dict[str, Any]) -> str:
+    """SHA-256 of the content without the digest itself."""
     rest = {name: value for name, value in content.items() if name != "sha256"}
     return sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
 
 def _broken(path: PathLike, why: object) -> UsageError:
-    return UsageError(f"{path} is no usable cost model ({why}): train it anew from its log")
+    return UsageError(
+        f"{path} is no usable cost model ({why}): retrain the model from its tuning log"
+    )

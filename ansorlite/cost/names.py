@@ -1,7 +1,8 @@
-"""The names of the features of a statement, in their order, and which of them are magnitudes.
+"""Names of the features of a statement, in order, and the kind of each.
 
-In: nothing. Out: FEATURE_NAMES; AT, the place of each; LOGGED, the places of those that are given
-as log2(1 + x), in bytes, elements, executions or cycles. `cost.features` fills them.
+In: nothing. Out: FEATURE_NAMES; AT, the index of each name; LOGGED, the indices of magnitudes
+stored as log2(1 + x) with x in bytes, elements, executions or cycles; PLAIN, the other indices.
+`cost.features` computes the values.
 """
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 MAX_BUFFERS = 5
 CURVE = 10
 
-# What takes cycles, by the analytic estimate.
+# Kinds of cycles of the analytic estimate.
 CYCLES = ("compute", "register", "issue", "beyond_l1", "beyond_l2", "beyond_l3")
 ARITHMETIC = ("mad", "addsub", "mul", "div", "minmax")
 COMPUTE = (*ARITHMETIC, "math", "compare", "select")

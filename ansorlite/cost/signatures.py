@@ -1,7 +1,8 @@
-"""Which candidates features cannot tell apart: all but always, their machine code is the same.
+"""Signatures of candidates: equal for candidates that the features cannot distinguish.
 
-In: float32[P, S, F] of `cost.features`. Out: 16 bytes a candidate, equal where the features are. A
-limit on unrolled steps counts as what it lets be unrolled: other limits may leave the same loops.
+In: features float32[P, S, F] of `cost.features`. Out: 16 bytes per candidate. Equal signatures
+almost always mean equal machine code. The unroll limit is replaced by the number of unrolled steps
+that it allows, because different limits may produce the same loops.
 """
 
 import hashlib
@@ -13,7 +14,7 @@ from ansorlite.cost.names import AT
 
 
 def signatures(features: npt.NDArray[np.float32]) -> list[bytes]:
-    """One a candidate; those of programs with other numbers of statements differ."""
+    """One signature per candidate; a different number of statements gives a different one."""
     out = features.copy()
     limit = np.rint(np.exp2(out[..., AT["unroll"]]) - 1.0)
     steps = np.rint(np.exp2(out[..., AT["inner_reduction"]]) - 1.0)

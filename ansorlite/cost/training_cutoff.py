@@ -1,10 +1,11 @@
-"""Which of the programs that are known so far trees are trained on.
+"""Training cutoff: which of the measured programs the trees are trained on.
 
-In: `TrainingGroup`s whose programs are numbered by the round of the whole run that told of them.
-Out: groups of those that were known when enough was new the last time. To train takes time in
-proportion to all that is known, and a round of a search does not get longer: trained after every
-one, trees would take most of the time of a long run. The answer depends on the groups alone, not on
-what was asked before, so a resumed run has the trees of the uninterrupted one.
+In: `TrainingGroup`s whose programs carry the number of the round, over the whole run, in which
+their results arrived. Out: the groups without the programs after the cutoff. Training time grows
+with the number of programs while the time of a search round does not; training after every round
+would dominate a long run. The cutoff therefore advances only when the data has grown by a fixed
+share. The cutoff depends on the groups alone, so a resumed run trains the same trees as an
+uninterrupted run.
 """
 
 from collections.abc import Sequence
@@ -14,37 +15,40 @@ import numpy as np
 
 from ansorlite.cost.losses import TrainingGroup
 
-NEW = 1 / 32  # of what trees were trained on: with so much more they are trained anew
+RETRAIN_GROWTH = 1 / 32  # the cutoff advances when the programs have grown by this share
 Contents = list[tuple[str, bytes]]
 
 
-def settled(groups: Sequence[TrainingGroup]) -> list[TrainingGroup]:
-    """All groups, without the last programs; whole ones if any group's are not numbered."""
-    told = [g.told for g in groups if g.told is not None]
-    if not told or not is_history(groups):
+def before_cutoff(groups: Sequence[TrainingGroup]) -> list[TrainingGroup]:
+    """The groups up to the cutoff; all programs if some group has no round numbers."""
+    numbered = [g.round_index for g in groups if g.round_index is not None]
+    if not numbered or not has_rounds(groups):
         return list(groups)
-    rounds, counts = np.unique(np.concatenate(told), return_counts=True)
+    rounds, counts = np.unique(np.concatenate(numbered), return_counts=True)
     trained, last = 0, -1
     for number, known in zip(rounds, np.cumsum(counts), strict=True):
-        if known >= (1.0 + NEW) * trained:
+        if known >= (1.0 + RETRAIN_GROWTH) * trained:
             trained, last = int(known), int(number)
     return [part for g in groups if len((part := _until(g, last)).latency_s)]
 
 
-def is_history(groups: Sequence[TrainingGroup]) -> bool:
-    """Whether all programs are numbered: then those of a task are as before but for new ones."""
-    return all(g.told is not None for g in groups)
+def has_rounds(groups: Sequence[TrainingGroup]) -> bool:
+    """True if all programs have round numbers: later states of the run only add programs."""
+    return all(g.round_index is not None for g in groups)
 
 
 def contents(groups: Sequence[TrainingGroup]) -> Contents:
-    """What tells two states of a history apart."""
+    """Identifies a state of the history: task keys and latencies."""
     return [(g.task_key, g.latency_s.tobytes()) for g in groups]
 
 
 def _until(g: TrainingGroup, last: int) -> TrainingGroup:
-    assert g.told is not None
-    keep = g.told <= last
+    """The programs of a group up to round `last`."""
+    assert g.round_index is not None
+    keep = g.round_index <= last
     if keep.all():
         return g
     features = [f for f, k in zip(g.features, keep, strict=True) if k]
-    return replace(g, features=features, latency_s=g.latency_s[keep], told=g.told[keep])
+    return replace(
+        g, features=features, latency_s=g.latency_s[keep], round_index=g.round_index[keep]
+    )

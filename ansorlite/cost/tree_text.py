@@ -1,9 +1,9 @@
-"""Is a text trees as LightGBM writes them? LightGBM itself believes what it reads.
+"""Validation of trees in LightGBM's text format; LightGBM itself does not validate its input.
 
-In: the text of a saved booster, which is data. Out: nothing, or ValueError that names the tree and
-the line: sizes and numbers of children and features are checked here, since those that are wrong
-would make the library read memory that is not its own, or walk in a circle. Categorical and linear
-trees are not made by this project, and are refused.
+In: the text of a saved booster, which is untrusted data. Out: nothing, or a ValueError that names
+the tree and the line. Sizes and numbers of children and features are checked, because wrong values
+would make LightGBM read outside its arrays or loop forever. Categorical and linear trees, which
+this project never writes, are rejected.
 """
 
 import math
@@ -11,8 +11,8 @@ import re
 from collections.abc import Sequence
 from itertools import pairwise
 
-MOST_LEAVES = 1 << 16
-MOST_FEATURES = 1 << 16
+MAX_LEAVES = 1 << 16
+MAX_FEATURES = 1 << 16
 _LEAVES = ("leaf_value", "leaf_weight", "leaf_count")
 _NODES = ("split_gain", "threshold", "internal_value", "internal_weight", "internal_count")
 _COUNTS = ("split_feature", "decision_type", "left_child", "right_child")
@@ -21,19 +21,19 @@ _KNOWN = {*_LEAVES, *_NODES, *_COUNTS, "Tree", "num_leaves", "num_cat", "is_line
 
 
 def check_trees(text: str) -> None:
-    """Raise ValueError unless these are trees that can be walked."""
+    """Raise ValueError unless the text holds well-formed trees."""
     if not text.isascii() or "\0" in text or not text.startswith("tree\n"):
-        raise ValueError("it does not begin as trees do")
+        raise ValueError("the text does not begin with trees")
     head, mark, _ = text.partition("\n\n")
     fields = _fields(head.partition("\n")[2], "the head")
     if not mark or (fields.get("num_class"), fields.get("num_tree_per_iteration")) != ("1", "1"):
-        raise ValueError("the head of the trees says another number than 1 of classes")
+        raise ValueError("the head of the trees has a number of classes other than 1")
     features = 1 + _integers(fields.get("max_feature_idx", ""), "max_feature_idx", 1)[0]
-    if not 0 < features <= MOST_FEATURES:
+    if not 0 < features <= MAX_FEATURES:
         raise ValueError(f"trees of {features} features")
     for name in ("feature_names", "feature_infos"):
         if len(fields.get(name, "").split()) != features:
-            raise ValueError(f"{name} are not {features}")
+            raise ValueError(f"{name} does not have {features} entries")
     sizes = _integers(fields.get("tree_sizes", ""), "tree_sizes")
     body = text[len(head) + 1 :]
     starts = [m.start() for m in re.finditer(r"^Tree=", body, re.MULTILINE)]
@@ -47,13 +47,14 @@ def check_trees(text: str) -> None:
 
 
 def _check_tree(k: int, fields: dict[str, str], features: int) -> None:
+    """ValueError unless the fields of tree k describe a binary tree over `features` features."""
     where = f"tree {k}"
     if fields.get("Tree") != str(k) or not set(fields) <= _KNOWN:
-        raise ValueError(f"{where} is not called so, or has odd lines")
+        raise ValueError(f"{where} has another number or unknown lines")
     if any(name not in fields for name in (*_NEEDED, "right_child", "leaf_value")):
         raise ValueError(f"{where} lacks a line")
     (leaves,) = _integers(fields["num_leaves"], where, 1)
-    if not 1 <= leaves <= MOST_LEAVES:
+    if not 1 <= leaves <= MAX_LEAVES:
         raise ValueError(f"{where} has {leaves} leaves")
     if fields["num_cat"] != "0" or fields.get("is_linear", "0") != "0":
         raise ValueError(f"{where} is categorical or linear")
@@ -69,10 +70,10 @@ def _check_tree(k: int, fields: dict[str, str], features: int) -> None:
         _integers(fields[name], f"{name} of {where}", nodes) for name in _COUNTS
     )
     if any(not 0 <= f < features for f in split):
-        raise ValueError(f"{where} asks for a feature beyond {features}")
+        raise ValueError(f"{where} uses a feature beyond {features}")
     if any(not 0 <= d < 16 or d % 2 for d in decision):
-        raise ValueError(f"{where} decides in an unknown way")
-    # Every node and leaf is the child of one node, and comes after that node.
+        raise ValueError(f"{where} has an unknown decision type")
+    # Every node and leaf is the child of exactly one node and has a larger index than that node.
     pairs = zip(left, right, strict=True)
     children = [(child, node) for node, both in enumerate(pairs) for child in both]
     wanted = [*range(-leaves, 0), *range(1, nodes)] if nodes else []
@@ -81,21 +82,24 @@ def _check_tree(k: int, fields: dict[str, str], features: int) -> None:
 
 
 def _fields(text: str, where: str) -> dict[str, str]:
+    """Fields by name of the lines `name=value`; ValueError for a duplicate."""
     lines = [line.partition("=") for line in text.splitlines() if line]
     fields = {name: value for name, _, value in lines}
     if len(fields) < len(lines):
-        raise ValueError(f"a line stands twice in {where}")
+        raise ValueError(f"a line occurs twice in {where}")
     return fields
 
 
 def _integers(text: str, where: str, count: int | None = None) -> list[int]:
+    """The integers of a line; ValueError for other text or another count."""
     words = text.split()
     if not all(re.fullmatch(r"-?[0-9]{1,9}", w) for w in words):
-        raise ValueError(f"{where} is not of integers")
+        raise ValueError(f"{where} does not consist of integers")
     return [int(w) for w in _counted(words, where, count)]
 
 
 def _numbers(text: str, where: str, count: int) -> None:
+    """ValueError unless the line has `count` finite numbers."""
     for word in _counted(text.split(), where, count):
         if not math.isfinite(float(word)):
             raise ValueError(f"{where} is not finite")

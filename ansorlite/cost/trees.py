@@ -1,7 +1,7 @@
 """Training of boosted trees (LightGBM) for the losses of `cost.losses`.
 
-In: `Packs`, a loss, and the scores that rows have before. Out: a booster whose sums are added to
-them. LightGBM is imported when trees are trained or read, see `cost.model`.
+In: `Packs`, a loss, and initial row scores. Out: a booster whose predictions are added to the
+initial scores. LightGBM is imported when trees are trained or parsed, see `cost.model`.
 """
 
 import ctypes
@@ -22,13 +22,14 @@ MakeLoss = Callable[[Packs, np.random.Generator], Loss]
 
 @dataclass(frozen=True)
 class GBDTParams:
-    """Sizes of a `GBDTModel`. Prediction costs more than features, so trees are small and few.
+    """Size and training parameters of a `GBDTModel`; prediction time limits the number of trees.
 
-    Trees have a leaf for every `rows_per_leaf` rows of training data, at least 7 and at most
-    `n_leaves`; with `rows_per_tree` there is a tree for so many rows, at least 60 and at most
-    `n_trees`. Below `min_programs` the model stays untrained. From `holdout_from` programs on,
-    a share `holdout` of them decides when to stop: after `patience` trees without a better loss.
-    With fewer the held-out loss is so noisy that it stops far too early.
+    A tree has one leaf per `rows_per_leaf` rows of training data, at least 7 and at most
+    `n_leaves`. With `rows_per_tree` > 0 there is one tree per `rows_per_tree` rows, at least 60 and
+    at most `n_trees`. Below `min_programs` programs the model stays untrained. From `holdout_from`
+    programs on, a share `holdout` is held out for early stopping after `patience` trees without
+    improvement; with fewer programs the held-out loss is too noisy and would stop training far too
+    early.
     """
 
     n_trees: int = 100
@@ -39,7 +40,7 @@ class GBDTParams:
     min_rows_in_leaf: int = 5
     feature_fraction: float = 0.8
     l2: float = 0.1
-    # Hessians of ranking are weights far below 1; LightGBM's own limit is for counts.
+    # Ranking hessians are weights far below 1; LightGBM's default minimum is meant for counts.
     min_hessian_in_leaf: float = 0.0
     max_bins: int = 63
     min_programs: int = 16
@@ -48,7 +49,7 @@ class GBDTParams:
     patience: int = 20
 
     def sizes(self, rows: int) -> tuple[int, int]:
-        """(trees, leaves of each) for so many rows of training data."""
+        """(number of trees, leaves per tree) for a number of training rows."""
         trees = self.n_trees
         if self.rows_per_tree:
             trees = min(trees, max(60, round(rows / self.rows_per_tree)))
@@ -63,7 +64,7 @@ def train_trees(
     seed: int,
     num_threads: int,
 ) -> "lgb.Booster":
-    """Trees that add to the scores `start`, float64[R]."""
+    """Trees that predict the residual of the scores `start`, float64[R]."""
     import lightgbm as lgb
 
     rng = np.random.default_rng(seed)
@@ -112,8 +113,8 @@ def _dataset(
 ) -> "lgb.Dataset":
     import lightgbm as lgb
 
-    # boost_from_average does nothing for a custom loss, so the start is given per row. It is
-    # part of the scores in training, but not of what Booster.predict returns.
+    # boost_from_average has no effect on custom losses, so the start is given per row. The start is
+    # part of the scores in training, but not of the result of Booster.predict.
     return lgb.Dataset(
         packs.features,
         label=np.zeros(len(packs.features)),
@@ -124,12 +125,12 @@ def _dataset(
 
 
 def sum_of_trees(booster: "lgb.Booster", rows: Features, num_threads: int) -> Floats:
-    """float64[R] from float32[R, F]."""
+    """float64[R] raw scores from float32[R, F]."""
     return np.asarray(booster.predict(rows, raw_score=True, num_threads=num_threads), np.float64)
 
 
 def common_params(seed: int, num_threads: int) -> dict[str, Any]:
-    """Settings of every training, with which the same data give the same trees."""
+    """Settings of every training that make the trees reproducible."""
     return {
         "seed": seed,
         "num_threads": num_threads,
@@ -140,7 +141,7 @@ def common_params(seed: int, num_threads: int) -> dict[str, Any]:
 
 
 def parse_booster(text: str) -> "lgb.Booster":
-    """Trees as `Booster.model_to_string` wrote them. Raises TypeError or ValueError for others."""
+    """Trees from the text of `Booster.model_to_string`; TypeError or ValueError otherwise."""
     import lightgbm as lgb
 
     if not isinstance(text, str):
@@ -153,7 +154,7 @@ def parse_booster(text: str) -> "lgb.Booster":
 
 
 def _give_back() -> None:
-    """Return what training freed to the system: glibc keeps it, and a long search would grow."""
+    """Return freed heap memory to the system; glibc would keep it, and a long search would grow."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)

@@ -11,8 +11,8 @@ import numpy as np
 
 from ansorlite.errors import AnsorliteError, ModelError
 from ansorlite.graph.ir import Graph, Node, infer
-from ansorlite.graph.limits import POOLS, WINDOWS, Room, padded, peak_bytes, size_bytes, work
-from ansorlite.graph.operators import OPERATORS
+from ansorlite.graph.limits import Room, peak_bytes, size_bytes
+from ansorlite.graph.ops.table import OPERATORS
 from ansorlite.graph.types import DTYPES, Array, Attr, TensorType, type_of
 from ansorlite.names import brief, first_line
 
@@ -20,7 +20,10 @@ from ansorlite.names import brief, first_line
 class GraphBuilder:
     """Collects nodes; `fold=True` evaluates nodes of constants instead of emitting them.
 
-    What is larger than `limits` allows raises a ModelError before it is made.
+    A value larger than `graph.limits` allows raises a ModelError before memory is used.
+
+    Example: `b = GraphBuilder("net")`, `x = b.input("x", (1, 8))`, `y = b.emit("relu", [x])`,
+    `graph = b.finish([y])`.
     """
 
     def __init__(self, name: str, fold: bool = False) -> None:
@@ -106,20 +109,21 @@ class GraphBuilder:
         known: bool,
     ) -> None:
         """Raise a ModelError where a result, or what computing it takes, is beyond the limits."""
+        operator = OPERATORS[op]
         self.room.value(f"the result of {what}", result)
         if known:
             self.room.another(what, result)
-            self.room.compute(what, work(op, attrs, types, result))
-        if op in WINDOWS:
-            self.room.value(f"the padded data of {what}", padded(attrs, types[0]))
-        if op in POOLS:
-            self.room.windows(what, work(op, attrs, types, result))
+            self.room.compute(what, operator.work(attrs, types, result))
+        if operator.padded is not None:
+            self.room.value(f"the padded data of {what}", operator.padded(attrs, types[0]))
+        if operator.free_window:
+            self.room.windows(what, operator.work(attrs, types, result))
 
     def shape(self, value: str) -> tuple[int, ...]:
         return self.types[value].shape
 
     def finish(self, outputs: Sequence[str]) -> Graph:
-        """The verified graph of what the outputs depend on; all inputs stay."""
+        """The verified graph of the nodes that the outputs depend on, and all inputs."""
         used, nodes = set(outputs), list[Node]()
         for node in reversed(self.producers.values()):
             if node.output in used:
@@ -196,7 +200,7 @@ def renamed(values: Iterable[str], names: dict[str, str]) -> list[str]:
 
 
 class Rewriter:
-    """What a rewrite rule sees: the new graph so far, and how often its values are used."""
+    """The argument of a rewrite rule: the new graph so far, and how often its values are used."""
 
     def __init__(self, graph: Graph) -> None:
         self.builder = start(graph, fold=True)
@@ -219,14 +223,18 @@ class Rewriter:
     def size(self, value: str) -> int:
         return self.builder.types[value].size
 
+    def type(self, value: str) -> TensorType:
+        return self.builder.types[value]
+
     def dtype(self, value: str) -> str:
         return self.builder.types[value].dtype
 
     def sole(self, value: str, *ops: str) -> Node | None:
-        """The node that computes `value`, if it is one of `ops` and nothing else reads `value`."""
+        """The node that computes `value`, if nothing else reads `value`; one of `ops`, if given."""
         node = self.builder.producers.get(value)
-        alone = self.uses.get(value, 1) == 1
-        return node if node is not None and node.op in ops and alone else None
+        if node is None or self.uses.get(value, 1) != 1:
+            return None
+        return node if not ops or node.op in ops else None
 
 
 Rule = Callable[[Rewriter, Node, list[str]], str | None]

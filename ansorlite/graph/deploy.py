@@ -1,6 +1,6 @@
-"""Step after `compile`: a compiled network -> a folder that runs without this package's tools.
+"""Step after `compile`: a compiled network -> a folder that needs numpy alone, or a C compiler.
 
-In: a `CompiledModule` and a folder. Out, in it: `libnetwork.so` where a C compiler links one,
+In: a `Linked` network and a folder. Out, in it: `libnetwork.so` where a C compiler links one,
 else what it is linked from; `network.h`, `network.c` (all kernels in order, memory), `kernel*.o`,
 `threads.o`, `weights.bin` in the kernels' own layouts, and the manifest `network.json`. Python
 reads the folder by `ansorlite.deployed`, which needs numpy alone; C by `network.h`. Names are data:
@@ -16,15 +16,17 @@ import signal
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 import ansorlite
+from ansorlite.calls import ALIGNMENT, aligned_bytes
 from ansorlite.codegen.compile import compile_module
 from ansorlite.codegen.threads import serial_ir, threads_ir
 from ansorlite.deployed import cpu_flags
 from ansorlite.errors import AnsorliteError, BuildError
+from ansorlite.graph.linked import Linked
 from ansorlite.graph.whole_folder import whole_folder
 from ansorlite.manifest import (
     HEADER,
@@ -42,17 +44,13 @@ from ansorlite.manifest import (
 from ansorlite.names import c_comment, c_string
 from ansorlite.target import Target
 
-if TYPE_CHECKING:
-    from ansorlite.graph.module import CompiledModule
-
-ALIGN = 64
 CHUNK = 1 << 20  # bytes of weights that are written at a time
 SYMBOL = "ansorlite_kernel"
 SOURCE_FORM = Path(__file__).with_name("network.c.in")
 HEADER_FORM = Path(__file__).with_name("network.h.in")
 
 
-def save(module: "CompiledModule", folder: str | Path) -> Path:
+def save(network: Linked, folder: str | Path) -> Path:
     """Write the network into a new or empty folder and return the folder.
 
     The folder is there whole or not at all. Raises AnsorliteError where the folder holds anything
@@ -62,20 +60,20 @@ def save(module: "CompiledModule", folder: str | Path) -> Path:
         path = Path(folder)
     except TypeError:
         raise AnsorliteError(f"a {type(folder).__name__} names no folder: give a path") from None
-    layout = _Layout(module)
+    layout = _Layout(network)
     with whole_folder(path, last=METADATA) as made:
-        _fill(module, layout, made)
+        _fill(network, layout, made)
     return path
 
 
-def _fill(module: "CompiledModule", layout: "_Layout", path: Path) -> None:
-    files = {WEIGHTS: _write_weights(layout, path), **_write_objects(module, path)}
-    described = _described(module, layout)
-    source = _source(module, layout, identity(described, files))
+def _fill(network: Linked, layout: "_Layout", path: Path) -> None:
+    files = {WEIGHTS: _write_weights(layout, path), **_write_objects(network, path)}
+    described = _described(network, layout)
+    source = _source(network, layout, identity(described, files))
     (path / SOURCE).write_text(source, encoding="ascii")
-    (path / HEADER).write_text(_header(module), encoding="ascii")
+    (path / HEADER).write_text(_header(network), encoding="ascii")
     if compiler := shutil.which("cc"):
-        _link(path, [compiler, *link_command(len(module.images))[1:]])
+        _link(path, [compiler, *link_command(len(network.images))[1:]])
         files[LIBRARY] = file_entry(path / LIBRARY)
     files |= {name: file_entry(path / name) for name in (SOURCE, HEADER)}
     metadata = json.dumps(sealed(described, files), indent=1) + "\n"
@@ -112,13 +110,13 @@ def _link(path: Path, command: Sequence[str]) -> None:
 
 
 class _Layout:
-    """Where each pointer of each kernel points to: (kind, byte offset), by the module's addresses.
+    """Where each pointer of each kernel points to: (kind, byte offset), by the network's addresses.
 
     Kinds are "A" for the arena, "W" for weights, "S" for the workspace, "C" for the caller's.
     """
 
-    def __init__(self, module: "CompiledModule") -> None:
-        memory = module.memory
+    def __init__(self, network: Linked) -> None:
+        memory = network.memory
         self.arena_bytes, self.workspace_bytes = memory.arena.nbytes, memory.workspace.nbytes
         self._starts = {
             "A": (memory.arena.ctypes.data, memory.arena.nbytes),
@@ -130,8 +128,8 @@ class _Layout:
         for array in memory.constants:
             self.weights.append((at, array))
             self._offsets[int(array.ctypes.data)] = at
-            at += -(-array.nbytes // ALIGN) * ALIGN
-        self.weights_bytes = max(at, ALIGN)
+            at += aligned_bytes(array.nbytes)
+        self.weights_bytes = max(at, ALIGNMENT)
         self.checksum = 0  # of the weights, when they are written
         self.links, self.results, self.checks = memory.links, memory.results, memory.checks
         given = {(link.call, link.slot) for link in memory.links}
@@ -141,13 +139,13 @@ class _Layout:
         ]
 
     def blocks(self) -> Iterator[Any]:
-        """All weights in order, in blocks of bytes that are multiples of `ALIGN`."""
+        """All weights in order, in blocks of bytes that are multiples of `ALIGNMENT`."""
         for _, array in self.weights:
             flat = array.reshape(-1).view(np.uint8)
             for at in range(0, flat.size, CHUNK):
                 yield _padded(flat[at : at + CHUNK])
         if not any(array.nbytes for _, array in self.weights):
-            yield np.zeros(ALIGN, np.uint8)
+            yield np.zeros(ALIGNMENT, np.uint8)
 
     def place(self, address: int) -> tuple[str, int]:
         if address in self._offsets:
@@ -159,14 +157,14 @@ class _Layout:
 
 
 def _padded(block: Any) -> Any:
-    short = -block.size % ALIGN
+    short = -block.size % ALIGNMENT
     return np.concatenate([block, np.zeros(short, np.uint8)]) if short else block
 
 
-def _write_objects(module: "CompiledModule", path: Path) -> dict[str, Any]:
-    """The objects of all kernels, each with its entry point under a name of its own."""
+def _write_objects(network: Linked, path: Path) -> dict[str, Any]:
+    """The object files of all kernels; each entry point gets a distinct name."""
     files = {}
-    for k, image in enumerate(module.images):
+    for k, image in enumerate(network.images):
         if image.symbol != SYMBOL or SYMBOL.encode() not in image.object_bytes:
             raise AnsorliteError(f"kernel {k} has the entry point {image.symbol}, not {SYMBOL}")
         code = image.object_bytes.replace(SYMBOL.encode(), entry(k).encode())
@@ -183,7 +181,7 @@ def _write_objects(module: "CompiledModule", path: Path) -> dict[str, Any]:
 
 
 def _write_weights(layout: "_Layout", path: Path) -> dict[str, Any]:
-    """The file of all weights, without another copy of them in memory; sets `layout.checksum`."""
+    """Write the weights block by block, with no copy of all; sets `layout.checksum`."""
     known, size, sums = hashlib.sha256(), 0, 0
     with (path / WEIGHTS).open("wb") as file:
         for block in layout.blocks():
@@ -196,7 +194,7 @@ def _write_weights(layout: "_Layout", path: Path) -> dict[str, Any]:
 
 
 def checksum(block: Any, at: int) -> int:
-    """What a block of bytes, a multiple of 8, adds to the sum that network.c checks.
+    """The part of a block of bytes, a multiple of 8, in the sum that network.c checks.
 
     Every 64-bit word is mixed with its position (Steele et al., SplittableRandom, OOPSLA'14, the
     generator's output function); the mixed words are added modulo 2^64. `at` is the position of
@@ -214,29 +212,29 @@ MIX = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
 
 
 def entry(k: int) -> str:
-    """The name of kernel k, of the length of the name that it was built with."""
+    """The entry point of kernel k; as long as SYMBOL, which it replaces in the object's bytes."""
     return f"ansorlite_{k:06x}"[: len(SYMBOL)].ljust(len(SYMBOL), "_")
 
 
-def _source(module: "CompiledModule", layout: _Layout, known_as: str) -> str:
+def _source(network: Linked, layout: _Layout, known_as: str) -> str:
     """The C source: tables, then the code that is the same for every network."""
-    used = range(len(module.images))
-    calls = module.memory.calls
+    used = range(len(network.images))
+    calls = network.memory.calls
     widest = max((len(s) for s in layout.slots), default=1)
     rows = []
     for (k, _), slots in zip(calls, layout.slots, strict=True):
         places = ", ".join(f"{{'{kind}', {at}ll}}" for kind, at in slots)
         rows.append(f"  {{{entry(k)}, {len(slots)}, {{{places}}}}},")
     kernels = "\n".join(f"extern void {entry(k)}(void **);" for k in used)
-    inputs = [_value(module, v) for v in module.graph_inputs]
-    outputs = [_value(module, v) for v in module.graph_outputs]
+    inputs = [_value(network, v) for v in network.graph.inputs]
+    outputs = [_value(network, v) for v in network.graph.outputs]
     tables = f"""{kernels}
 
 #define N_CALLS {len(calls)}
 #define N_LINKS {len(layout.links)}
 #define N_CHECKS {len(layout.checks)}
-#define N_INPUTS {len(module.graph_inputs)}
-#define N_OUTPUTS {len(module.graph_outputs)}
+#define N_INPUTS {len(network.graph.inputs)}
+#define N_OUTPUTS {len(network.graph.outputs)}
 #define MOST_SLOTS {max(widest, 1)}
 #define ARENA_BYTES {layout.arena_bytes}ll
 #define WORKSPACE_BYTES {layout.workspace_bytes}ll
@@ -249,10 +247,10 @@ def _source(module: "CompiledModule", layout: _Layout, known_as: str) -> str:
     filled = {
         "TABLES": tables,
         "CALLS": "\n".join(rows) or "  {0},",
-        "CHECKS": _rows(_checks(module, layout)),
+        "CHECKS": _rows(_checks(network, layout)),
         "LINKS": _rows((n.call, n.slot, n.index, int(n.written)) for n in layout.links),
         "INPUTS": ", ".join(f"{v['bytes']}ll" for v in inputs) or "0",
-        "OUTPUTS": _rows(_origins(module, layout, outputs)),
+        "OUTPUTS": _rows(_origins(network, layout, outputs)),
         "TOLD": f"{_told('inputs', inputs)}\n{_told('outputs', outputs)}",
         "CPU": checks,
     }
@@ -270,21 +268,21 @@ def _rows(rows: Iterable[Sequence[Any]]) -> str:
 
 
 def _origins(
-    module: "CompiledModule", layout: _Layout, outputs: Sequence[Mapping[str, Any]]
+    network: Linked, layout: _Layout, outputs: Sequence[Mapping[str, Any]]
 ) -> Iterator[tuple[str, str, str]]:
-    """Of each output where its values come from, as network.c writes it."""
+    """The origin of each output, as a row of network.c's table OUTPUTS."""
     for v, origin in zip(outputs, layout.results, strict=True):
         kind = {"written": "K", "constant": "W", "input": "I", "output": "O"}[origin.kind]
         at = origin.index
         if kind == "W":
-            _, at = layout.place(module.constant_address(v["name"]))
+            _, at = layout.place(network.memory.returned[v["name"]])
         yield f"'{kind}'", f"{at}ll", f"{v['bytes']}ll"
 
 
-def _checks(module: "CompiledModule", layout: _Layout) -> Iterator[tuple[str, ...]]:
-    """Where indices lie that are checked at run time, and what is said of wrong ones."""
+def _checks(network: Linked, layout: _Layout) -> Iterator[tuple[str, ...]]:
+    """Indices that are checked at run time: place, number, extent, message."""
     for check, kind, k in layout.checks:
-        known = module.partition.graph.types[check.value]
+        known = network.graph.types[check.value]
         letter, at = layout.place(k) if kind == "arena" else (kind[0].upper(), k)
         wide = np.dtype(known.dtype).itemsize
         numbers = (f"{at}ll", f"{known.size}ll", str(wide), f"{check.extent}ll")
@@ -292,7 +290,7 @@ def _checks(module: "CompiledModule", layout: _Layout) -> Iterator[tuple[str, ..
 
 
 def _told(kind: str, values: Sequence[Mapping[str, Any]]) -> str:
-    """What the library says of its inputs or outputs: names and dtypes as literals, shapes."""
+    """The library's table of its inputs or outputs: names and dtypes as literals, shapes."""
     shapes = [
         f"static const long long {kind}_{k}_shape[] = {{{', '.join(map(str, v['shape'])) or 0}}};"
         for k, v in enumerate(values)
@@ -311,15 +309,15 @@ C_FLAGS = ("avx", "avx2", "fma", "avx512f", "avx512bw", "avx512dq", "avx512vl")
 
 
 def _required() -> list[str]:
-    """Features of the target that /proc/cpuinfo of this machine tells, in its own words."""
+    """Features of the target, spelled as in /proc/cpuinfo, as far as that file lists them."""
     target = Target.detect()
     on = {f[1:].replace(".", "_") for f in target.features.split(",") if f.startswith("+")}
     return sorted(on & cpu_flags())
 
 
-def _header(module: "CompiledModule") -> str:
-    graph = module.partition.graph
-    ends = {"input": module.graph_inputs, "output": module.graph_outputs}
+def _header(network: Linked) -> str:
+    graph = network.graph
+    ends = {"input": network.graph.inputs, "output": network.graph.outputs}
     lines = [
         f" *   {kind} {k}: {c_comment(v)}, {graph.types[v]}"
         for kind, values in ends.items()
@@ -328,8 +326,8 @@ def _header(module: "CompiledModule") -> str:
     return _filled(HEADER_FORM, {"VALUES": "\n".join(lines)})
 
 
-def _value(module: "CompiledModule", name: str) -> dict[str, Any]:
-    known = module.partition.graph.types[name]
+def _value(network: Linked, name: str) -> dict[str, Any]:
+    known = network.graph.types[name]
     return {
         "name": name,
         "shape": list(known.shape),
@@ -338,18 +336,18 @@ def _value(module: "CompiledModule", name: str) -> dict[str, Any]:
     }
 
 
-def _described(module: "CompiledModule", layout: _Layout) -> dict[str, Any]:
+def _described(network: Linked, layout: _Layout) -> dict[str, Any]:
     """The description of the network in network.json: `manifest.DESCRIBED`."""
     target = Target.detect()
     return {
-        "network": module.partition.graph.name,
+        "network": network.graph.name,
         "version": ansorlite.__version__,
         "triple": target.triple,
         "cpu": target.cpu,
         "requires": _required(),
-        "inputs": [_value(module, v) for v in module.graph_inputs],
-        "outputs": [_value(module, v) for v in module.graph_outputs],
+        "inputs": [_value(network, v) for v in network.graph.inputs],
+        "outputs": [_value(network, v) for v in network.graph.outputs],
         "arena_bytes": layout.arena_bytes,
         "weights_bytes": layout.weights_bytes,
-        "kernels": len(module.images),
+        "kernels": len(network.images),
     }

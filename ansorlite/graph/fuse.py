@@ -1,9 +1,9 @@
 """Step `partition`, first half: which nodes form one kernel.
 
 In: an optimised `Graph`. Out: `Group`s, each with one result that leaves it. An anchor takes the
-element-wise nodes that follow it as long as all paths from it meet again inside the group (so there
-are no cycles) and the shape stays. Reductions of the same rows and what is element by element
-between them are one group, so a normalisation is a single task. Remaining element-wise chains are
+element-wise nodes that follow as long as all paths from the anchor meet again inside the group (so
+there are no cycles) and the shape stays. Reductions of the same rows and the element-wise nodes
+between are one group, so a normalisation is a single task. Remaining element-wise chains are
 groups of their own, or join the group that reads them where no element would be computed twice.
 """
 
@@ -15,20 +15,17 @@ from ansorlite.errors import ModelError
 from ansorlite.graph.ir import Graph, Node
 from ansorlite.graph.types import ints
 
-# Each element of the operand is read at most once, so element-wise producers may join.
-REDUCTIONS = ("reduce_sum", "reduce_max", "reduce_min")
-READ_ONCE = (*REDUCTIONS, "transpose", "concat", "pad", "slice")
-# A kernel is one expression a stage: without an end to a chain its depth and its code have none.
+# A stage of a kernel is one expression: its depth and code grow with the length of the chain.
 MOST_NODES = 64
-MOST_FACTORS = 64  # of a product of integers, which is written out as a polynomial
+MOST_FACTORS = 64  # terms of an expression of integers, which is written out as a polynomial
 
 
 @dataclass(frozen=True)
 class Group:
     """Nodes in topological order; the last one computes the result. `anchor` is the main node.
 
-    A group over rows, whose nodes reduce rows or go element by element, has `columns`: of how many
-    of the last axes a row consists.
+    In a group over rows each node is element-wise or reduces rows; `columns` is the number of last
+    axes that form a row (0 for other groups).
     """
 
     nodes: tuple[Node, ...]
@@ -41,7 +38,7 @@ class Group:
 
 
 class _Growing:
-    """Groups while they form: `owner[k]` is the group of node k, named by one of its nodes."""
+    """Groups in the making: `owner[k]` is the group of node k, named by the index of its root."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph, self.nodes = graph, graph.nodes
@@ -90,7 +87,7 @@ class _Growing:
         return sorted(found)
 
     def bounded(self, members: Iterable[int]) -> bool:
-        """Whether one kernel may compute all of these nodes."""
+        """Whether one kernel may compute all the nodes `members`."""
         own = sorted(members)
         if len(own) > MOST_NODES:
             return False
@@ -99,8 +96,9 @@ class _Growing:
             node = self.nodes[k]
             parts = [factors.get(self.position.get(v, -1), 1) for v in node.inputs]
             if self.graph.types[node.output].dtype.startswith("int"):
-                whole = math.prod(parts) if node.op in ("mul", "pow") else sum(parts)
-                factors[k] = whole if node.op in ("mul", "add", "sub", "neg", "pow") else 1
+                traits = node.operator.traits
+                multiplies, adds = "integer_product" in traits, "integer_sum" in traits
+                factors[k] = math.prod(parts) if multiplies else sum(parts) if adds else 1
         return max(factors.values(), default=0) <= MOST_FACTORS
 
     def members(self, root: int) -> list[int]:
@@ -126,9 +124,10 @@ class _Growing:
             at = meet
 
     def places(self, root: int, reader: int) -> bool:
-        """Whether the reader only tells a matrix product where to put its rows."""
+        """Whether the reader is a transpose that decides only the order of a product's rows."""
         node = self.nodes[reader]
-        if self.nodes[root].op != "matmul" or node.op != "transpose" or reader in self.owner:
+        joins = self.nodes[root].operator.transposed is not None and node.op == "transpose"
+        if not joins or reader in self.owner:
             return False
         perm = ints(node.attrs, "perm")
         return perm[-1] == len(perm) - 1
@@ -157,7 +156,7 @@ class _Growing:
     def row_columns(self, k: int, full: tuple[int, ...]) -> int:
         """How many of the last axes of `full` the node k reduces to 1; 0 if others or none."""
         node = self.nodes[k]
-        if node.op not in REDUCTIONS or not node.attrs["keepdims"]:
+        if not node.operator.combiner or not node.attrs["keepdims"]:
             return 0
         axes = sorted(ints(node.attrs, "axes"))
         last = list(range(len(full) - len(axes), len(full)))
@@ -166,7 +165,7 @@ class _Growing:
     def over_rows(
         self, k: int, full: tuple[int, ...], reduced: tuple[int, ...], columns: int
     ) -> bool:
-        """Whether the free node k reduces rows of `full`, or is element-wise on them or on 1s."""
+        """Whether node k, in no group, reduces rows or is element-wise on whole or reduced rows."""
         if k in self.owner:
             return False
         if self.kind(k) == "elementwise":
@@ -175,7 +174,7 @@ class _Growing:
         return source == full and self.row_columns(k, full) == columns
 
     def join(self, root: int) -> None:
-        """Let the group of `root` join the one group that reads its result, where that is free."""
+        """Let the group of `root` join its only reading group, if no work is repeated."""
         members = self.members(root)
         last = max(members)
         readers = self.readers[last]
@@ -186,7 +185,7 @@ class _Growing:
             allowed = all(self.inlines(last, k) for k in readers)
         else:
             moves = len(members) == 1 and self.nodes[last].op == "transpose"
-            allowed = moves and all(self.nodes[k].op == "matmul" for k in readers)
+            allowed = moves and all(self.nodes[k].operator.transposed is not None for k in readers)
         if allowed and self.bounded([*members, *self.members(self.owner[readers[0]])]):
             self.owner.update(dict.fromkeys(members, self.owner[readers[0]]))
 
@@ -194,7 +193,7 @@ class _Growing:
         """Whether `reader` reads each element of the element-wise node `last` at most once."""
         if self.kind(reader) == "elementwise":
             return self.shape(reader) == self.shape(last)
-        main = self.owner[reader] == reader and self.nodes[reader].op in READ_ONCE
+        main = self.owner[reader] == reader and "reads_once" in self.nodes[reader].operator.traits
         return main and self.shape(reader) != self.shape(last)
 
 
@@ -209,7 +208,7 @@ def fuse(graph: Graph) -> tuple[Group, ...]:
     for k in range(count):
         if growing.kind(k) == "anchor":
             growing.grow_rows(k)
-    # Of two anchors that meet in one addition the later takes it: the other result is there then.
+    # Where two anchors meet in one addition, the addition joins the later: the first is computed.
     for kind in ("anchor", "injective"):
         for k in reversed(range(count)):
             if growing.kind(k) == kind and k not in growing.owner:

@@ -1,9 +1,9 @@
-"""Indices that are known at run time only: a kernel clamps them, the caller is told of wrong ones.
+"""Indices that are known at run time only: kernels clamp them, a wrong one is an error.
 
-In: a `Partition`. Out: an `IndexCheck` for each `take` whose indices are no constant: which value
-holds them (the one that owns the elements), how long the axis is, and which node reads them. A
-module checks graph inputs before its kernels run and computed indices after, and keeps these in
-memory until then.
+In: a `Partition`. Out: an `IndexCheck` for each node whose operator has an operand of `indices`
+that is not constant: the value that owns the elements, the extent of the axis, the node. A module
+checks graph inputs before its kernels run, and computed indices after, which it keeps in memory
+until then.
 """
 
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ class IndexCheck:
                 raise ModelError(self.told(str(low if low < -self.extent else high)))
 
     def told(self, index: str = "that is not there") -> str:
-        """What is said of a wrong index."""
+        """The message for a wrong index."""
         return (
             f"node {brief(self.node)} takes element {index} along axis {self.axis}, which has "
             f"{self.extent}: indices are from {-self.extent} to {self.extent - 1}"
@@ -43,33 +43,15 @@ def index_checks(graph: Graph, aliases: Mapping[str, str]) -> tuple[IndexCheck, 
     """The checks of an optimised graph; raises ModelError for constant indices that are wrong."""
     found: dict[tuple[str, int], IndexCheck] = {}
     for n in graph.nodes:
-        if n.op != "take":
+        k = n.operator.indices
+        if k is None:
             continue
         axis = integer(n.attrs, "axis")
         extent = graph.types[n.inputs[0]].shape[axis]
-        value = aliases.get(n.inputs[1], n.inputs[1])
+        value = aliases.get(n.inputs[k], n.inputs[k])
         one = IndexCheck(n.name, value, axis, extent)
         if value in graph.constants:
             one.check(graph.constants[value])
         else:
             found.setdefault((value, extent), one)
     return tuple(found.values())
-
-
-def least_extents(graph: Graph) -> dict[str, int]:
-    """For each graph input that indices are computed from the least extent that they index."""
-    producers, least = graph.producers, dict[str, int]()
-    for n in graph.nodes:
-        if n.op != "take":
-            continue
-        extent = graph.types[n.inputs[0]].shape[integer(n.attrs, "axis")]
-        seen, stack = set[str](), [n.inputs[1]]
-        while stack:
-            v = stack.pop()
-            if v in seen:
-                continue
-            seen.add(v)
-            stack.extend(producers[v].inputs if v in producers else ())
-            if v in graph.inputs:
-                least[v] = min(extent, least.get(v, extent))
-    return least

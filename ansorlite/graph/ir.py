@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ansorlite.errors import ModelError
-from ansorlite.graph.operators import OPERATORS, Operator
+from ansorlite.graph.ops.op import Op
+from ansorlite.graph.ops.table import OPERATORS
 from ansorlite.graph.types import Array, Attr, Attrs, TensorType, type_of
 from ansorlite.names import brief, first_line
 
@@ -31,7 +32,7 @@ class Node:
         return self.outputs[0]
 
     @property
-    def operator(self) -> Operator:
+    def operator(self) -> Op:
         return OPERATORS[self.op]
 
     def __str__(self) -> str:
@@ -111,7 +112,7 @@ def infer(op: str, name: str, attrs: Attrs, types: Sequence[TensorType]) -> Tens
     """The type of the node's result; a ModelError names the node."""
     operator = OPERATORS.get(op)
     if operator is None:
-        raise ModelError(f"node {brief(name)}: {op} is no operator of graph/operators.py")
+        raise ModelError(f"node {brief(name)}: {op} is no operator of graph/ops")
     low, high = operator.arity
     if not low <= len(types) <= high:
         raise ModelError(
@@ -123,7 +124,7 @@ def infer(op: str, name: str, attrs: Attrs, types: Sequence[TensorType]) -> Tens
             f"node {brief(name)} ({op}) has attributes {given or 'none'}, not {wanted or 'none'}"
         )
     try:
-        result = operator.infer(attrs, tuple(types))
+        result = operator.shape(attrs, tuple(types))
         if any(n < 0 for n in result.shape):
             raise ModelError(f"the result {result} has a negative extent")
     except ModelError as error:
@@ -155,7 +156,7 @@ def check_inputs(graph: Graph, inputs: Sequence[npt.ArrayLike]) -> dict[str, Arr
 def evaluate(
     graph: Graph, inputs: Sequence[npt.ArrayLike] | Mapping[str, npt.ArrayLike]
 ) -> tuple[Array, ...]:
-    """The outputs for arrays in input order, or by input name; see `meaning`."""
+    """The outputs for arrays in input order, or by input name, by each operator's `meaning`."""
     if isinstance(inputs, Mapping):
         missing = [v for v in graph.inputs if v not in inputs]
         if missing:

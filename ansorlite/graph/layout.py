@@ -5,18 +5,17 @@ moved along until they meet their inverses, a constant, or an operator that need
 
 Every old value v has a new value that equals transpose(v, perm) for a `perm` that the pass keeps
 beside it; a transpose of the old graph only changes `perm`. Reshapes split and merge axes in place
-where the order allows it (the channel shuffle, flattening a 1x1 image).
+where the order allows it (the channel shuffle, flattening a 1x1 image). Which orders an operator
+can take is the rule `layout` of its entry in `graph.ops`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from ansorlite.graph.build import GraphBuilder, start
 from ansorlite.graph.ir import Graph, Node
+from ansorlite.graph.ops.op import Orders, Perm, Placed
 from ansorlite.graph.rewrites import only_ones_move
-from ansorlite.graph.types import Attr, integer, ints, pairs
-
-Perm = tuple[int, ...]
-WINDOWED = ("conv", "max_pool", "avg_pool", "sum_pool")
+from ansorlite.graph.types import Attr, ints
 
 
 class Layouts:
@@ -92,37 +91,28 @@ def channels_last(graph: Graph) -> Graph:
     """rewrite: conv, pools on [n, c, spatial] -> on [n, spatial, c], weights [*k, ci, co]"""
     layouts = Layouts(graph)
     for node in graph.nodes:
-        RULES.get(node.op, elementwise if node.operator.kind == "elementwise" else as_it_is)(
-            layouts, node
-        )
+        if node.op == "transpose":
+            transpose(layouts, node)
+        elif node.operator.kind == "view":
+            reshape(layouts, node)
+        elif node.operator.kind == "elementwise":
+            elementwise(layouts, node)
+        else:
+            placed(layouts, node)
     outputs = [layouts.get(v, identity(graph.types[v].rank)) for v in graph.outputs]
     return layouts.builder.finish(outputs)
 
 
-def as_it_is(lay: Layouts, node: Node) -> None:
-    inputs = [lay.get(v, identity(lay.graph.types[v].rank)) for v in node.inputs]
-    lay.emit(node, inputs, identity(lay.graph.types[node.output].rank))
-
-
-def windowed(lay: Layouts, node: Node) -> None:
-    if node.attrs["layout"] == "channels_last":
-        return as_it_is(lay, node)
-    rank = lay.graph.types[node.output].rank
-    data = (0, *range(2, rank), 1)
-    weight = (*range(2, rank), 1, 0)
-    inputs = [lay.get(v, p) for v, p in zip(node.inputs, (data, weight, (0,)), strict=False)]
-    lay.emit(node, inputs, data, layout="channels_last")
-    return None
-
-
-def transposed_window(lay: Layouts, node: Node) -> None:
-    if node.attrs["layout"] == "channels_last":
-        return as_it_is(lay, node)
-    rank = lay.graph.types[node.output].rank
-    data = (0, *range(2, rank), 1)
-    inputs = [lay.get(node.inputs[0], data), lay.get(node.inputs[1], (*range(2, rank), 0, 1))]
-    lay.emit(node, inputs, data, layout="channels_last")
-    return None
+def placed(lay: Layouts, node: Node) -> None:
+    """The operator by the rule of its entry: operands in the orders that the rule returns."""
+    types, rank = lay.graph.types, lay.graph.types[node.output].rank
+    orders = Orders(tuple(lay.first[v] for v in node.inputs), lay.cheapest(node.inputs, rank))
+    operands = tuple(types[v] for v in node.inputs)
+    place = node.operator.layout(node.attrs, operands, orders)
+    if place is None:
+        place = Placed(tuple(identity(t.rank) for t in operands), identity(rank))
+    inputs = [lay.get(v, perm) for v, perm in zip(node.inputs, place.operands, strict=True)]
+    lay.emit(node, inputs, place.result, **place.attrs)
 
 
 def elementwise(lay: Layouts, node: Node) -> None:
@@ -145,72 +135,11 @@ def elementwise(lay: Layouts, node: Node) -> None:
     lay.emit(node, inputs, perm)
 
 
-def along(lay: Layouts, node: Node) -> tuple[str, Perm]:
-    """The first operand as it is stored, and its perm."""
-    perm = lay.first[node.inputs[0]]
-    return lay.get(node.inputs[0], perm), perm
-
-
-def softmax(lay: Layouts, node: Node) -> None:
-    x, perm = along(lay, node)
-    lay.emit(node, [x], perm, axes=tuple(sorted(perm.index(a) for a in ints(node.attrs, "axes"))))
-
-
-def lrn(lay: Layouts, node: Node) -> None:
-    x, perm = along(lay, node)
-    lay.emit(node, [x], perm, axis=perm.index(integer(node.attrs, "axis")))
-
-
-def reduce(lay: Layouts, node: Node) -> None:
-    x, perm = along(lay, node)
-    axes = ints(node.attrs, "axes")
-    out = perm
-    if not node.attrs["keepdims"]:
-        kept = sorted(p for p in perm if p not in axes)
-        out = tuple(kept.index(p) for p in perm if p not in axes)
-    lay.emit(node, [x], out, axes=tuple(sorted(perm.index(a) for a in axes)))
-
-
-def pad(lay: Layouts, node: Node) -> None:
-    x, perm = along(lay, node)
-    widths = pairs(node.attrs, "pads")
-    lay.emit(node, [x], perm, pads=tuple(widths[p] for p in perm))
-
-
-def slice_(lay: Layouts, node: Node) -> None:
-    x, perm = along(lay, node)
-    keys = ("starts", "sizes", "steps")
-    lay.emit(node, [x], perm, **{k: tuple(ints(node.attrs, k)[p] for p in perm) for k in keys})
-
-
-def take(lay: Layouts, node: Node) -> None:
-    """The other operands belong to the axis alone: they stay as they are."""
-    x, perm = along(lay, node)
-    plain = [lay.get(v, identity(lay.graph.types[v].rank)) for v in node.inputs[1:]]
-    lay.emit(node, [x, *plain], perm, axis=perm.index(integer(node.attrs, "axis")))
-
-
-def concat(lay: Layouts, node: Node) -> None:
-    perm = lay.cheapest(node.inputs, lay.graph.types[node.output].rank)
-    inputs = [lay.get(v, perm) for v in node.inputs]
-    lay.emit(node, inputs, perm, axis=perm.index(integer(node.attrs, "axis")))
-
-
 def transpose(lay: Layouts, node: Node) -> None:
-    """Nothing moves: the stored value is the same, seen through another perm."""
-    x, perm = along(lay, node)
-    order = ints(node.attrs, "perm")
-    lay.put(node.output, tuple(order.index(p) for p in perm), x)
-
-
-def matmul(lay: Layouts, node: Node) -> None:
-    """A matrix on the right lets the leading axes of the left operand lie in any order."""
-    perm, right = lay.first[node.inputs[0]], lay.graph.types[node.inputs[1]]
-    if right.rank != 2 or perm[-1] != len(perm) - 1:
-        return as_it_is(lay, node)
-    b = lay.get(node.inputs[1], (0, 1))
-    lay.emit(node, [lay.get(node.inputs[0], perm), b], perm)
-    return None
+    """No element moves: the stored value stays, with another perm beside it."""
+    perm, order = lay.first[node.inputs[0]], ints(node.attrs, "perm")
+    stored = lay.get(node.inputs[0], perm)
+    lay.put(node.output, tuple(order.index(p) for p in perm), stored)
 
 
 def blocks(old: Sequence[int], new: Sequence[int]) -> list[tuple[list[int], list[int]]]:
@@ -239,7 +168,7 @@ def blocks(old: Sequence[int], new: Sequence[int]) -> list[tuple[list[int], list
 
 
 def reshape(lay: Layouts, node: Node) -> None:
-    """Axes split and merge where they lie; runs that do not lie together are moved first."""
+    """Axes split and merge in place; axes of one run that lie apart are moved together first."""
     (source,), target = node.inputs, ints(node.attrs, "shape")
     shape, perm = lay.graph.types[source].shape, lay.first[source]
     runs = blocks(shape, target)
@@ -260,23 +189,3 @@ def reshape(lay: Layouts, node: Node) -> None:
     out = tuple(a for run in order for a in run[1])
     new = lay.reshaped(x, tuple(target[a] for a in out), node.output)
     lay.put(node.output, out, new)
-
-
-RULES: dict[str, Callable[[Layouts, Node], None]] = {
-    **dict.fromkeys(WINDOWED, windowed),
-    "conv_transpose": transposed_window,
-    "softmax": softmax,
-    "lrn": lrn,
-    "reduce_sum": reduce,
-    "reduce_mean": reduce,
-    "reduce_max": reduce,
-    "reduce_min": reduce,
-    "pad": pad,
-    "slice": slice_,
-    "take": take,
-    "resample": take,
-    "concat": concat,
-    "transpose": transpose,
-    "matmul": matmul,
-    "reshape": reshape,
-}

@@ -2,30 +2,30 @@
 
 In: a `Group` of an optimised graph. Out: the DAG, the graph value of each of its placeholders, and
 of its result. Placeholders and result are row-major views of the graph's values: the same elements
-in the same order, maybe in another shape. Constants of one element become literals, leading axes of
-extent 1 go, so that equal kernels get equal workload keys.
+in the same order, possibly in another shape. Constants of one element become literals, leading
+axes of extent 1 are dropped, so that equal kernels get equal workload keys.
 """
 
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from ansorlite import te
-from ansorlite.graph import te_ops
-from ansorlite.graph.expressions import TensorFn
 from ansorlite.graph.fuse import Group
 from ansorlite.graph.ir import Graph, Node
 from ansorlite.graph.layout import blocks
-from ansorlite.graph.types import ints, pairs
+from ansorlite.graph.ops.op import TensorFn, named
+from ansorlite.graph.ops.reduce import reduce
+from ansorlite.graph.types import ints
 from ansorlite.ir.expr import Expr
 from ansorlite.te.tensor import Tensor
 
 Shape = tuple[int, ...]
-OPERANDS = {"conv": ("data", "weight"), "matmul": ("data", "weight")}
-CONSTANTS = {"add": "bias", "mul": "scale"}
-COMMUTATIVE = ("add", "mul", "maximum", "minimum")
+
+
+def _names(node: Node) -> tuple[str, ...]:
+    """Names of the placeholders of an anchor's operands."""
+    return node.operator.names or ("data",) * len(node.inputs)
 
 
 def operand_view(shape: Shape, full: Shape, space: Shape) -> Shape | None:
@@ -75,16 +75,17 @@ class _Lowering:
         """One compute over `space`, a view of the node's shape."""
         full = self.graph.types[node.output].shape
         inputs = list(node.inputs)
-        if node.op in COMMUTATIVE and inputs[0] not in self.own and inputs[1] in self.own:
+        commutes = "commutative" in node.operator.traits
+        if commutes and inputs[0] not in self.own and inputs[1] in self.own:
             inputs.reverse()
         reads = [self.reader(v, node, full, space) for v in inputs]
-        scalar = node.operator.scalar
-        assert scalar is not None
+        expression = node.operator.element
+        assert expression is not None
 
         def element(*at: Any) -> Expr:
-            return scalar(node.attrs, [read(at) for read in reads])
+            return expression(node.attrs, [read(at) for read in reads])
 
-        return te.compute(space, te_ops.named(names, element), name=node.op)
+        return te.compute(space, named(names, element), name=node.op)
 
     def reader(self, value: str, node: Node, full: Shape, space: Shape) -> Any:
         """Indices of `space` -> the operand's element."""
@@ -97,7 +98,8 @@ class _Lowering:
             return lambda at: literal
         view = operand_view(self.graph.types[value].shape, full, space)
         assert view is not None, f"{value} has no view in {space}"
-        name = "other" if known is None else CONSTANTS.get(node.op, "other")
+        own = node.operator.names
+        name = own[-1] if own and known is not None else "other"
         tensor = self.placeholder(value, view, name)
         skip = len(space) - len(view)
 
@@ -119,11 +121,12 @@ class _Lowering:
 
     def anchor(self, node: Node, after: Sequence[Node]) -> Tensor:
         """The anchor over the best views that the nodes after it can follow."""
-        names = OPERANDS.get(node.op, ("data",) * len(node.inputs))
+        names = _names(node)
         types = tuple(self.graph.types[v] for v in node.inputs)
         options = node.operator.views(node.attrs, types)
         assert node.operator.tensor is not None
-        attrs = {**node.attrs, "guarded": True} if self.guarded(node) else node.attrs
+        known = [self.graph.constants.get(v) for v in node.inputs]
+        attrs = node.operator.refine(node.attrs, known)
         for views in options:
             trial = [te.placeholder(s, t.dtype) for s, t in zip(views, types, strict=True)]
             space = node.operator.tensor(attrs, trial).shape
@@ -135,23 +138,8 @@ class _Lowering:
         ]
         return node.operator.tensor(attrs, operands)
 
-    def guarded(self, node: Node) -> bool:
-        """Must weights over the border of a convolution meet nothing, since 0 * inf is NaN?
-
-        Where they are constant and finite, zeros there are as good, and faster. ONNX's reference
-        has zeros around the data of a convolution, none around that of a transposed one;
-        onnxruntime leaves constant weights of the first out, too.
-        """
-        if node.op not in ("conv", "conv_transpose"):
-            return False
-        known = self.graph.constants.get(node.inputs[1])
-        if known is None:
-            return node.op == "conv_transpose"
-        padded = node.op == "conv_transpose" or any(map(any, pairs(node.attrs, "pads")))
-        return padded and not bool(np.isfinite(known).all())
-
     def over_rows(self, columns: int) -> None:
-        """All nodes of a group over rows: tensors [*rows, *row], those of reduced values [*rows].
+        """All nodes of a group over rows: whole values as [*rows, *row], reduced values as [*rows].
 
         Rows are one axis, and so are their elements, if all operands have such views.
         """
@@ -173,9 +161,8 @@ class _Lowering:
                 continue
             (value,) = n.inputs
             x = self.tensors.get(value) or self.placeholder(value, space, "data")
-            combiner = n.op.removeprefix("reduce_")
-            axes = range(len(rows), len(space))
-            self.tensors[n.output] = te_ops.reduce(x, combiner, tuple(axes), n.op)
+            axes = tuple(range(len(rows), len(space)))
+            self.tensors[n.output] = reduce(x, n.operator.combiner, axes, n.op)
 
     def reads_rows(self, anchor: Node, space: Shape) -> bool:
         """Whether the operands that have one element a row have a view in `space` too."""
@@ -184,30 +171,31 @@ class _Lowering:
         return self.fits(space[:1], [n for n in narrow if n.operator.kind == "elementwise"])
 
     def other(self, node: Node, form: TensorFn) -> Tensor:
-        """The anchor in another form, over its operands as the graph has them."""
+        """The anchor in another form, over operands in the shapes of the graph."""
         operands = [
             self.tensors[v] if v in self.tensors else self.placeholder(v, shape, name)
             for v, shape, name in zip(
                 node.inputs,
                 (self.graph.types[v].shape for v in node.inputs),
-                OPERANDS.get(node.op, ("data",) * len(node.inputs)),
+                _names(node),
                 strict=True,
             )
         ]
         return form(node.attrs, operands)
 
-    def transposed_matmul(self, node: Node, moves: dict[str, Node], last: Node | None) -> Tensor:
-        """A matrix product that reads transposed operands where they lie.
+    def transposed(self, node: Node, moves: dict[str, Node], last: Node | None) -> Tensor:
+        """An anchor that reads the operands of transposes, and no transposed copy.
 
-        With a `last` transpose it writes its result in that order.
+        With a `last` transpose the anchor writes its result in the transposed order.
         """
         operands, perms = [], []
-        for v, name in zip(node.inputs, OPERANDS["matmul"], strict=True):
+        for v, name in zip(node.inputs, _names(node), strict=True):
             source = moves[v].inputs[0] if v in moves else v
             operands.append(self.placeholder(source, self.graph.types[source].shape, name))
             perms.append(ints(moves[v].attrs, "perm") if v in moves else None)
         order = None if last is None else ints(last.attrs, "perm")
-        return te_ops.batch_matmul(operands[0], operands[1], perms[0], perms[1], order)
+        assert node.operator.transposed is not None
+        return node.operator.transposed(operands, perms, order)
 
     def finished(self) -> "Lowered":
         """The DAG of the group's result."""
@@ -269,7 +257,7 @@ def _lowered(graph: Graph, group: Group, form: TensorFn | None) -> Lowered:
         else:
             last = next((n for n in after if n.op == "transpose"), None)
             moved = moves or last is not None
-            out = low.transposed_matmul(anchor, moves, last) if moved else low.anchor(anchor, after)
+            out = low.transposed(anchor, moves, last) if moved else low.anchor(anchor, after)
             if last is not None:  # the product itself is never stored
                 anchor, after = last, tuple(n for n in after if n is not last)
         low.tensors[anchor.output] = out

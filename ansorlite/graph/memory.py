@@ -8,7 +8,7 @@ lowest offset that is free for its whole lifetime.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-ALIGN = 64
+from ansorlite.calls import aligned_bytes
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ def plan_arena(values: Mapping[str, Lifetime]) -> tuple[dict[str, int], int]:
     for name in sorted(values, key=lambda v: (-values[v].size_bytes, values[v].first, v)):
         mine = values[name]
         taken = sorted(
-            (offsets[v], offsets[v] + _aligned(values[v].size_bytes))
+            (offsets[v], offsets[v] + aligned_bytes(values[v].size_bytes))
             for v in offsets
             if values[v].overlaps(mine)
         )
@@ -39,9 +39,5 @@ def plan_arena(values: Mapping[str, Lifetime]) -> tuple[dict[str, int], int]:
                 break
             at = max(at, end)
         offsets[name] = at
-    total = max((offsets[v] + _aligned(values[v].size_bytes) for v in offsets), default=0)
+    total = max((offsets[v] + aligned_bytes(values[v].size_bytes) for v in offsets), default=0)
     return offsets, total
-
-
-def _aligned(n: int) -> int:
-    return -(-n // ALIGN) * ALIGN

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,7 @@ from ansorlite.calls import (
     Operand,
     Results,
     address,
+    in_order,
     new_lock,
     resident_copy,
     resident_empty,
@@ -26,13 +27,13 @@ from ansorlite.calls import (
 from ansorlite.codegen.image import KernelImage, Param
 from ansorlite.codegen.kernel import derive
 from ansorlite.codegen.loader import CallSequence, load_image
-from ansorlite.errors import ModelError
-from ansorlite.graph.indices import IndexCheck
+from ansorlite.graph import deploy
 from ansorlite.graph.ir import Graph
+from ansorlite.graph.linked import Link, Linked, ModuleMemory, PlacedCheck, Result
 from ansorlite.graph.memory import Lifetime, plan_arena
 from ansorlite.graph.partition import Partition, Subgraph, tasks
 from ansorlite.ir.layout import Layout
-from ansorlite.names import brief, shown
+from ansorlite.names import shown
 from ansorlite.target import Target
 from ansorlite.units import format_flop
 
@@ -46,48 +47,13 @@ class LayerTime:
     flop: float
 
 
-@dataclass(frozen=True)
-class ModuleMemory:
-    """All that a compiled network's kernels point to, and the pointers of each (kernel, args).
-
-    `checks` have the input, output or address where the indices of each check lie.
-    """
-
-    arena: Array
-    workspace: Array
-    constants: tuple[Array, ...]
-    calls: tuple[tuple[int, Any], ...]
-    links: tuple["Link", ...]
-    results: tuple["Result", ...]
-    checks: tuple[tuple[IndexCheck, Literal["input", "output", "arena"], int], ...]
-
-
-@dataclass(frozen=True)
-class Link:
-    """Slot `slot` of call `call` points to a graph input or, with `written`, a graph output."""
-
-    call: int
-    slot: int
-    index: int
-    written: bool
-
-
-@dataclass(frozen=True)
-class Result:
-    """Where a graph output comes from: kernels ("written"), a constant, an input, another output.
-
-    `index` is that of the input or of the earlier output that it has the values of.
-    """
-
-    kind: Literal["written", "constant", "input", "output"]
-    index: int = 0
-
-
 class CompiledModule:
     """Callable network; calls are serialised, they share one arena.
 
-    Kernels read a caller's arrays and write results where they lie. A module can be copied and
-    pickled (for machines of the same kind).
+    Kernels read the caller's arrays in place and write into the arrays that are returned. A module
+    can be copied and pickled (for machines of the same kind).
+
+    Example: `module = al.auto_schedule(net, n_trials=800); y = module(x)`.
     """
 
     def __init__(
@@ -95,8 +61,9 @@ class CompiledModule:
     ) -> None:
         """`images[k]` is the kernel of the k-th task of `partition.tasks(parts)`.
 
-        `forms[k]` is which of its forms that task is compiled in (`Subgraph.forms`), or the first.
-        Of the constants only what kernels read is kept, in their layouts, and what is an output.
+        `forms[k]` is the index of that kernel's form in `Subgraph.forms`, 0 by default. Of the
+        constants the module keeps those that kernels read, in the kernels' layouts, and those
+        that are outputs.
         """
         self.images = tuple(images)
         self._constants: dict[tuple[str, Layout | None, tuple[int, ...]], Array] = {}
@@ -127,7 +94,7 @@ class CompiledModule:
         self._link()
 
     def _link(self) -> None:
-        """Load the kernels and prepare their pointers; constants are packed where they are not."""
+        """Load the kernels, pack constants that are not packed yet, prepare the pointers."""
         parts, images, forms = self.partition, self.images, self._forms
         graph, alias = parts.graph, parts.aliases
         self._lock = new_lock(self)
@@ -175,7 +142,7 @@ class CompiledModule:
         self._outputs = tuple(Results(_operand(graph, v, "output")) for v in graph.outputs)
 
     def _origins(self) -> Iterator[Result]:
-        """Of each graph output in order."""
+        """The origin of each graph output in order."""
         graph, seen = self.partition.graph, dict[str, int]()
         for k, v in enumerate(graph.outputs):
             owner = self.partition.aliases.get(v, v)
@@ -192,7 +159,7 @@ class CompiledModule:
     # ---- memory ---------------------------------------------------------------------------------
 
     def _place(self) -> dict[str, Array]:
-        """An array for every value that is no constant: graph inputs and results of kernels."""
+        """An array in the arena for each value that is not constant: inputs, results of kernels."""
         graph, alias = self.partition.graph, self.partition.aliases
         last = len(self.partition.subgraphs)
         life: dict[str, list[int]] = {}
@@ -224,7 +191,7 @@ class CompiledModule:
     def _pointers(
         self, read: Sequence[str], written: Sequence[str], image: KernelImage
     ) -> tuple[list[Array], list[str | None]]:
-        """What a kernel's parameters point to, and the value of each (None: its own memory)."""
+        """The arrays and values of a kernel's parameters; None for the kernel's own memory."""
         inputs, outputs, alias = iter(read), iter(written), self.partition.aliases
         arrays: list[Array] = []
         owners: list[str | None] = []
@@ -251,7 +218,7 @@ class CompiledModule:
         return arrays, owners
 
     def _original(self, owner: str, p: Param) -> Array:
-        """A constant that is only derived from; none where what is derived is there already."""
+        """A constant that parameters are derived from; empty where the module has those already."""
         found = self.partition.graph.constants.get(owner)
         return np.empty(0, p.dtype) if found is None else found.reshape(p.shape)
 
@@ -285,11 +252,13 @@ class CompiledModule:
     ) -> Array | tuple[Array, ...]:
         """Run on arrays in input order, or by input name; one array, or a tuple in output order.
 
-        Raises ModelError for a wrong number, shape or dtype of inputs, and for indices that leave
-        what they index.
+        Raises ModelError for a wrong number, shape or dtype of inputs, and for indices outside of
+        the axis that they index.
         """
+        if named or len(args) != len(self._operands):
+            args = tuple(in_order(self.graph_inputs, args, named))
         with self._lock:
-            given, results = self._bind(_ordered(self.partition.graph.inputs, args, named))
+            given, results = self._bind(args)
             for c, k in self._input_checks:
                 c.check(given[k])
             self._sequence.run()
@@ -301,12 +270,7 @@ class CompiledModule:
         return results[0] if len(results) == 1 else tuple(results)
 
     def _bind(self, args: Sequence[npt.ArrayLike]) -> tuple[list[Any], list[Array]]:
-        """Let the kernels read these arrays: (they, as read; arrays that results go to)."""
-        if len(args) != len(self._operands):
-            names = ", ".join(brief(w.name) for w in self._operands)
-            raise ModelError(
-                f"the network takes {len(self._operands)} inputs ({names}), got {len(args)}"
-            )
+        """Point the kernels to these arrays: (the inputs as read, the arrays of the results)."""
         given = []
         for w, x, places in zip(self._operands, args, self._reads):  # noqa: B905 (microseconds)
             if not w.fits(x):
@@ -334,7 +298,7 @@ class CompiledModule:
         return source.reshape(results[k].shape)
 
     def profile(self, *args: npt.ArrayLike, repeats: int = 10) -> tuple[LayerTime, ...]:
-        """Latency of every kernel on these inputs, each timed `repeats` times in its place."""
+        """Latency of every kernel on these inputs: the median of `repeats` runs of the network."""
         self(*args)
         times = [self.timed_calls(args) for _ in range(repeats)]
         return tuple(
@@ -344,9 +308,9 @@ class CompiledModule:
 
     def timed_calls(self, args: Sequence[npt.ArrayLike]) -> list[float]:
         """Seconds of every kernel in one run on these inputs, in running order."""
-        times = []
+        times, given = [], in_order(self.graph_inputs, args, {})
         with self._lock:
-            kept = self._bind(args)
+            kept = self._bind(given)
             for native, call, _ in self._calls:
                 began = perf_counter()
                 native.call(call)
@@ -361,9 +325,8 @@ class CompiledModule:
 
         See `graph.deploy`; raises AnsorliteError where the folder holds anything.
         """
-        from ansorlite.graph.deploy import save
-
-        return save(self, folder)
+        linked = Linked(self.partition.graph, self.images, self._memory())
+        return deploy.save(linked, folder)
 
     @property
     def graph_inputs(self) -> tuple[str, ...]:
@@ -373,32 +336,31 @@ class CompiledModule:
     def graph_outputs(self) -> tuple[str, ...]:
         return self.partition.graph.outputs
 
-    @property
-    def memory(self) -> ModuleMemory:
-        """What the kernels point to; constants that are results of the network included."""
-        for v, origin in zip(self.graph_outputs, self._results, strict=True):
-            if origin.kind == "constant":  # one that no kernel reads is kept from here on
-                self.constant_address(v)
+    def _memory(self) -> ModuleMemory:
+        """The memory that the kernels point to, and constants that are outputs of the network."""
+        outputs = zip(self.graph_outputs, self._results, strict=True)
+        returned = {v: self._constant_address(v) for v, r in outputs if r.kind == "constant"}
         calls = tuple((k, args) for k, (_, args, _) in zip(self._order, self._calls, strict=True))
-        constants = tuple(self._constants.values())
-        checks: list[tuple[IndexCheck, Literal["input", "output", "arena"], int]] = [
-            (c, "input", k) for c, k in self._input_checks
-        ]
+        checks = [PlacedCheck(c, "input", k) for c, k in self._input_checks]
         for c, k in self._late_checks:
             at = int(self._values[c.value].ctypes.data)
-            checks.append((c, "arena", at) if k < 0 else (c, "output", k))
+            checks.append(PlacedCheck(c, "arena", at) if k < 0 else PlacedCheck(c, "output", k))
         return ModuleMemory(
             self._arena,
             self._workspace,
-            constants,
+            tuple(self._constants.values()),
             calls,
             self._links,
             self._results,
             tuple(checks),
+            returned,
         )
 
-    def constant_address(self, output: str) -> int:
-        """Where a constant lies that is an output of the graph."""
+    def _constant_address(self, output: str) -> int:
+        """The address of a constant that is an output of the graph.
+
+        One that no kernel reads is kept from here on.
+        """
         owner = self.partition.aliases.get(output, output)
         kept = (owner, None, self.partition.graph.types[owner].shape)
         if kept not in self._constants:
@@ -416,23 +378,7 @@ def _operand(graph: Graph, value: str, kind: str) -> Operand:
 
 
 def _without_weights(parts: Partition) -> Partition:
-    """The partition with no arrays but those that are outputs: the kernels have their own."""
+    """The partition without constants, except outputs: kernels have packed copies."""
     returned = {parts.aliases.get(v, v) for v in parts.graph.outputs}
     kept = {v: x for v, x in parts.graph.constants.items() if v in returned}
     return replace(parts, graph=replace(parts.graph, constants=kept))
-
-
-def _ordered(
-    names: Sequence[str], args: Sequence[npt.ArrayLike], named: Mapping[str, npt.ArrayLike]
-) -> list[npt.ArrayLike]:
-    if args and named:
-        raise ModelError("give the network's inputs in order or by name, not both")
-    if not named:
-        return list(args)
-    unknown = [n for n in named if n not in names]
-    if unknown:
-        raise ModelError(f"the network has no input {unknown[0]} (it has: {', '.join(names)})")
-    missing = [n for n in names if n not in named]
-    if missing:
-        raise ModelError(f"no value is given for input {missing[0]}")
-    return [named[n] for n in names]

@@ -79,7 +79,7 @@ class Partition:
 
     @property
     def checks(self) -> tuple[IndexCheck, ...]:
-        """What is asked of indices that are known at run time only."""
+        """Checks of indices that are known at run time only."""
         return index_checks(self.graph, self.aliases)
 
     @property
@@ -140,7 +140,7 @@ def partition(graph: Graph) -> Partition:
     return result
 
 
-class WeightedTask(NamedTuple):
+class DistinctSubgraph(NamedTuple):
     """A distinct computation of a network: how often it occurs, and as which subgraphs."""
 
     dag: ComputeDAG
@@ -149,7 +149,7 @@ class WeightedTask(NamedTuple):
     others: tuple[ComputeDAG, ...] = ()
 
 
-def tasks(parts: Partition) -> tuple[WeightedTask, ...]:
+def tasks(parts: Partition) -> tuple[DistinctSubgraph, ...]:
     """Subgraphs with equal workload keys as one task, in order of first occurrence.
 
     `subgraphs` indexes `parts.subgraphs`; a kernel of `dag` takes their operands by position.
@@ -159,7 +159,8 @@ def tasks(parts: Partition) -> tuple[WeightedTask, ...]:
         found.setdefault(s.dag.workload_key, []).append(k)
     firsts = [(parts.subgraphs[ks[0]], ks) for ks in found.values()]
     return tuple(
-        WeightedTask(s.dag, len(ks), tuple(ks), tuple(f.dag for f in s.others)) for s, ks in firsts
+        DistinctSubgraph(s.dag, len(ks), tuple(ks), tuple(f.dag for f in s.others))
+        for s, ks in firsts
     )
 
 

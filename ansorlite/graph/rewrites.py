@@ -10,9 +10,11 @@ import math
 
 import numpy as np
 
-from ansorlite.graph import meaning, safety, shapes
+from ansorlite.graph import safety
 from ansorlite.graph.build import Rewriter, rewrite
 from ansorlite.graph.ir import Graph, Node
+from ansorlite.graph.ops.pool import window_counts
+from ansorlite.graph.ops.windows import spatial_axes
 from ansorlite.graph.types import Array, Attr, ints, number, pairs, text
 
 
@@ -51,7 +53,7 @@ def remove_empty(graph: Graph) -> Graph:
     return rewrite(graph, rule)
 
 
-MOST_OPERANDS = 32  # of one kernel that puts its operands together
+MOST_OPERANDS = 32  # of one kernel of a concat
 
 
 def split_wide(graph: Graph) -> Graph:
@@ -76,29 +78,16 @@ def remove_identities(graph: Graph) -> Graph:
     a reduction over axes of extent 1 -> reshape; those axes leave softmax"""
 
     def rule(r: Rewriter, node: Node, xs: list[str]) -> str | None:
-        same = r.shape(xs[0]) == graph.types[node.output].shape
-        size = graph.types[node.output].size
-        match node.op:
-            case "identity":
-                return xs[0]
-            case "reshape" | "expand" | "pad" if same:
-                return xs[0]
-            case "transpose" if list(ints(node.attrs, "perm")) == list(range(len(r.shape(xs[0])))):
-                return xs[0]
-            case "slice" if same and set(ints(node.attrs, "steps")) <= {1}:
-                return xs[0]
-            case "concat" if len(xs) == 1:
-                return xs[0]
-            case "clip" if (node.attrs["min"], node.attrs["max"]) == (-math.inf, math.inf):
-                return xs[0]
-            case "reduce_sum" | "reduce_max" | "reduce_min" if r.size(xs[0]) == size:
-                return r.emit("reshape", xs, node.output, shape=graph.types[node.output].shape)
-            case "softmax":
-                axes, shape = ints(node.attrs, "axes"), r.shape(xs[0])
-                real = tuple(a for a in axes if shape[a] > 1) or axes[:1]
-                return r.emit("softmax", xs, node.output, axes=real) if real != axes else None
-            case _:
-                return None
+        operator, result = node.operator, graph.types[node.output]
+        if operator.identity(node.attrs, tuple(r.type(v) for v in xs), result):
+            return xs[0]
+        if operator.combiner and r.size(xs[0]) == result.size:
+            return r.emit("reshape", xs, node.output, shape=result.shape)
+        if node.op == "softmax":
+            axes, shape = ints(node.attrs, "axes"), r.shape(xs[0])
+            real = tuple(a for a in axes if shape[a] > 1) or axes[:1]
+            return r.emit("softmax", xs, node.output, axes=real) if real != axes else None
+        return None
 
     return rewrite(graph, rule)
 
@@ -254,7 +243,7 @@ def _simplified(graph: Graph, exact: bool) -> Graph:
         op, known = node.op, [r.known(v) is not None for v in xs]
         if op not in ARITHMETIC:
             return None
-        if known == [True, False] and op in ("add", "mul", "maximum", "minimum"):
+        if known == [True, False] and "commutative" in node.operator.traits:
             return commuted(r, node, [xs[1], xs[0]])
         return commuted(r, node, xs) if known == [False, True] else None
 
@@ -286,53 +275,41 @@ def _nothing(r: Rewriter, x: str, c: Array) -> bool:
     return bool(c.dtype.kind == "f" and np.all(np.signbit(c))) or safety.never_minus_zero(r, x)
 
 
-def _per_channel(r: Rewriter, factor: str, value: str, axis: int) -> bool:
-    """Whether constant `factor` varies along `axis` of `value` only (or not at all)."""
-    shape = r.shape(factor)
-    rank = len(r.shape(value))
-    full = (1,) * (rank - len(shape)) + shape
+def _per_channel(factor: tuple[int, ...], rank: int, axis: int) -> bool:
+    """Whether a constant of shape `factor` varies along `axis` of `rank` axes only, or not."""
+    full = (1,) * (rank - len(factor)) + factor
     return len(full) == rank and all(n == 1 for d, n in enumerate(full) if d != axis)
 
 
 def _scaled(r: Rewriter, value: str, factor: str, name: str) -> str | None:
     """`value` * `factor` without a multiplication at run time, if there is such a form."""
-    node = r.sole(value, "conv", "conv_transpose", "matmul", "add")
-    if node is None:
+    node = r.sole(value)
+    if node is None or len(node.inputs) < 2:
         return None
     x, w = node.inputs[0], node.inputs[1]
-    weight, scale, rank = r.known(w), r.known(factor), len(r.shape(value))
+    weight, scale = r.known(w), r.known(factor)
     if weight is None or scale is None:
         return None
-    match node.op:
-        case "add" if r.shape(x) == r.shape(value) and safety.scales_term(weight, scale):
-            inner = _scaled(r, x, factor, f"{name}.scaled")
-            if inner is None:
-                return None
-            return r.emit("add", [inner, r.emit("mul", [w, factor], f"{name}.shift")], name)
-        case "matmul" if _per_channel(r, factor, value, rank - 1) and len(r.shape(w)) == 2:
-            shape: tuple[int, ...] = (1, r.size(factor))
-            moved: dict[str, Attr] = {}
-        case "conv" if _per_channel(r, factor, value, shapes.channel_axis(node.attrs, rank)):
-            first, size = text(node.attrs, "layout") == "channels_first", r.size(factor)
-            shape = (size, *(1,) * (rank - 1)) if first else (*(1,) * (rank - 1), size)
-            moved = dict(node.attrs)
-        case "conv_transpose" if _per_channel(
-            r, factor, value, shapes.channel_axis(node.attrs, rank)
-        ):
-            first, size = text(node.attrs, "layout") == "channels_first", r.size(factor)
-            shape = (1, size, *(1,) * (rank - 2)) if first else (*(1,) * (rank - 1), size)
-            moved = dict(node.attrs)
-        case _:
+    if node.op == "add":
+        if r.shape(x) != r.shape(value) or not safety.scales_term(weight, scale):
             return None
+        inner = _scaled(r, x, factor, f"{name}.scaled")
+        if inner is None:
+            return None
+        return r.emit("add", [inner, r.emit("mul", [w, factor], f"{name}.shift")], name)
+    axes = node.operator.scaled_by and node.operator.scaled_by(node.attrs, (r.type(x), r.type(w)))
+    if not axes or not _per_channel(r.shape(factor), len(r.shape(value)), axes[0]):
+        return None
+    shape = tuple(r.size(factor) if d == axes[1] else 1 for d in range(weight.ndim))
     if not safety.scales_weight(weight, scale.reshape(shape)):
         return None
     column = r.emit("reshape", [factor], shape=shape)
     out = name if node.op == "matmul" else f"{value}.scaled"
-    return r.emit(node.op, [x, r.emit("mul", [w, column], f"{w}.scaled")], out, **moved)
+    return r.emit(node.op, [x, r.emit("mul", [w, column], f"{w}.scaled")], out, **node.attrs)
 
 
 def _merged(r: Rewriter, op: str, value: str, other: str, name: str) -> str | None:
-    """(x op c) op `other` as x op (c op `other`), where nothing is lost by it."""
+    """(x op c) op `other` as x op (c op `other`), where the result is the same to rounding."""
     inner, right = r.sole(value, op), r.known(other)
     left = None if inner is None else r.known(inner.inputs[1])
     if inner is None or left is None or right is None:
@@ -371,9 +348,9 @@ def lower_means(graph: Graph) -> Graph:
             case "avg_pool":
                 attrs = {k: v for k, v in node.attrs.items() if k != "count_include_pad"}
                 total = r.emit("sum_pool", xs, f"{node.output}.sum", **attrs)
-                axes = shapes.spatial_axes(attrs, len(shape))
+                axes = spatial_axes(attrs, len(shape))
                 out = [r.shape(total)[a] for a in axes]
-                counts = meaning.window_counts(node.attrs, [shape[a] for a in axes], out)
+                counts = window_counts(node.attrs, [shape[a] for a in axes], out)
                 if text(attrs, "layout") == "channels_last":
                     counts = counts[..., None]
                 if np.all(counts == counts.flat[0]):
@@ -397,7 +374,7 @@ def fold_pad(graph: Graph) -> Graph:
         if inner is None or inner.op != "pad" or number(inner.attrs, "value") != 0.0:
             return None
         widths = pairs(inner.attrs, "pads")
-        axes = shapes.spatial_axes(node.attrs, len(widths))
+        axes = spatial_axes(node.attrs, len(widths))
         if any(w != (0, 0) for d, w in enumerate(widths) if d not in axes):
             return None
         added = [widths[a] for a in axes]

@@ -15,11 +15,10 @@ from ansorlite.graph.build import Rewriter
 
 Values = npt.NDArray[Any]  # constants of a graph, any dtype
 
-SUMS = ("conv", "conv_transpose", "matmul", "reduce_sum", "sum_pool")  # rounded, never -0.0
 LARGEST_FACTOR = 2.0**20
 SMALLEST_FACTOR = 2.0**-32
-LARGEST_TERM = 2.0**100  # added to float32's largest number it is lost
-SMALLEST_PRODUCT = 2.0**-100  # beside it, what underflows is lost anyhow
+LARGEST_TERM = 2.0**100  # vanishes when added to float32's largest number
+SMALLEST_PRODUCT = 2.0**-100  # added to such a product, one that underflows vanishes anyhow
 CANCELLED = 2.0**10  # how many times its result a term may be
 DEPTH = 8  # nodes that are looked through for a sign
 
@@ -29,7 +28,7 @@ def _tiny(c: Values) -> float:
 
 
 def reciprocal(c: Values, exact: bool = False) -> Values | None:
-    """1 / c where x * (1 / c) is x / c to rounding: where it is a normal number; or None.
+    """1 / c if x * (1 / c) is x / c to rounding, that is, if 1 / c is a normal number; else None.
 
     With `exact` only the reciprocals of powers of two, which are no approximation.
     """
@@ -74,7 +73,7 @@ def merges_terms(b: Values, c: Values, rounded: bool) -> bool:
 def scales_weight(w: Values, s: Values) -> bool:
     """Whether sum(x * w) * s is sum(x * (w * s)): both of moderate size, nothing lost below.
 
-    `s` has w's rank, with extents of 1 where it does not vary.
+    `s` has w's rank, and extent 1 along each axis on which it does not vary.
     """
     if w.dtype.kind != "f":
         return True
@@ -93,7 +92,7 @@ def scales_weight(w: Values, s: Values) -> bool:
 
 
 def scales_term(b: Values, s: Values) -> bool:
-    """Whether b * s is there at all."""
+    """Whether b * s is finite."""
     with np.errstate(all="ignore"):
         return b.dtype.kind != "f" or bool(np.all(np.isfinite(b * s)))
 
@@ -120,7 +119,7 @@ def is_sum(r: Rewriter, value: str) -> bool:
     node = r.builder.producers.get(value)
     while node is not None and node.op in ("reshape", "transpose"):
         node = r.builder.producers.get(node.inputs[0])
-    return node is not None and node.op in SUMS
+    return node is not None and "rounded_sum" in node.operator.traits
 
 
 def never_minus_zero(r: Rewriter, value: str) -> bool:
@@ -133,7 +132,7 @@ def never_minus_zero(r: Rewriter, value: str) -> bool:
     known = r.known(node.inputs[-1])
     if node.op == "add" and known is not None:  # x + c is -0.0 for c = -0.0 alone
         return not bool(np.any((known == 0) & np.signbit(known)))
-    return node.op in ("exp", "sigmoid", "abs", "softmax")
+    return "not_negative" in node.operator.traits
 
 
 def never_negative(r: Rewriter, value: str, depth: int = DEPTH) -> bool:
@@ -144,11 +143,10 @@ def never_negative(r: Rewriter, value: str, depth: int = DEPTH) -> bool:
         return bool(np.all((known >= 0) & ~np.signbit(known)))
     if node is None or depth == 0:
         return False
-    if node.op in ("exp", "sigmoid", "abs", "softmax"):
+    if "not_negative" in node.operator.traits:
         return True
     if node.op == "mul" and node.inputs[0] == node.inputs[1]:
         return True
-    through = ("add", "mul", "reduce_sum", "reduce_mean", "reduce_max", "reduce_min", "sum_pool")
-    if node.op in (*through, "avg_pool", "reshape", "transpose", "sqrt", "div"):
+    if "keeps_not_negative" in node.operator.traits:
         return all(never_negative(r, v, depth - 1) for v in node.inputs)
     return False

@@ -1,15 +1,18 @@
 """Types of graph values and attributes of graph nodes.
 
 A `TensorType` has a static shape (elements per dimension) and a dtype string. Attributes are plain
-Python values, so that a graph prints, compares and travels without any library.
+Python values, so that a graph prints, compares and travels without any library. The functions at
+the end check what several operators ask of shapes, dtypes and axes; they raise ModelError.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+
+from ansorlite.errors import ModelError
 
 Array = npt.NDArray[np.generic]
 Attr = int | float | str | bool | tuple[int, ...] | tuple[tuple[int, int], ...]
@@ -67,7 +70,7 @@ def number(attrs: Attrs, name: str) -> float:
 
 
 def literal(attrs: Attrs, name: str) -> int | float:
-    """The attribute `name` as it is: integers of 64 bits do not pass through a float."""
+    """The attribute `name`, an int or a float as given: a float would round int64."""
     value = attrs[name]
     assert isinstance(value, int | float), f"{name}={value!r} is no number"
     return value
@@ -77,3 +80,30 @@ def text(attrs: Attrs, name: str) -> str:
     value = attrs[name]
     assert isinstance(value, str), f"{name}={value!r} is no string"
     return value
+
+
+def same_dtype(types: Sequence[TensorType]) -> str:
+    """The dtype that all of `types` have."""
+    dtypes = sorted({t.dtype for t in types})
+    if len(dtypes) != 1:
+        raise ModelError(f"operands have different dtypes {', '.join(dtypes)}: cast one of them")
+    return dtypes[0]
+
+
+def broadcast(shapes: Sequence[Sequence[int]]) -> tuple[int, ...]:
+    """The shape that all of `shapes` broadcast to, as in numpy; of any size."""
+    rank = max(map(len, shapes))
+    full = [1] * rank
+    for shape in shapes:
+        for axis, n in enumerate(shape, rank - len(shape)):
+            if n != 1 and full[axis] not in (1, n):
+                listed = " and ".join(str(list(s)) for s in shapes[:4])
+                raise ModelError(f"shapes {listed} do not broadcast")
+            full[axis] = n if full[axis] == 1 else full[axis]
+    return tuple(full)
+
+
+def axes_in_range(axes: Sequence[int], rank: int) -> None:
+    """Raise a ModelError unless `axes` are distinct and from 0 to rank - 1."""
+    if any(not 0 <= a < rank for a in axes) or len(set(axes)) != len(axes):
+        raise ModelError(f"axes {tuple(axes)} are not distinct axes of rank {rank}")

@@ -1,9 +1,9 @@
-"""Copies and pads whose last axis is shorter than a vector: rows of several positions at once.
+"""Row collapse: copies and pads whose last axis is shorter than a vector become longer rows.
 
-`for w in range(W): for c in range(3): y[.., w, c] = select(lo <= w < hi, x[.., w - lo, c], 0)` has
-vectors of 3 elements and a test for each. Where both sides lie in memory without gaps, this is the
-same as loops over `W * 3` elements, one for each stretch of positions on which the test is the
-same: there it needs none, and vectors are whole.
+`for w in range(W): for c in range(3): y[.., w, c] = select(lo <= w < hi, x[.., w - lo, c], 0)` uses
+vectors of 3 elements and a test per vector. Where both sides are contiguous over both loops, the
+nest equals loops over `W * 3` elements, one for each interval of positions w with a constant test
+result. Inside such an interval no test remains, and vectors are full.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,12 +15,12 @@ from ansorlite.ir.program import Buffer, For, Stmt, Store, block
 from ansorlite.ir.tiles import lanes_of
 from ansorlite.ir.traverse import loads, substitute, walk
 
-MAX_POSITIONS = 4096  # of a loop whose tests are evaluated
+MAX_POSITIONS = 4096  # largest loop whose tests are evaluated position by position
 
 
 @dataclass(frozen=True)
 class _Stretch:
-    """Positions [first, last) of the loop, with the same answers to all tests."""
+    """Positions [first, last) of the outer loop where every test has the same result (`known`)."""
 
     first: int
     last: int
@@ -28,7 +28,7 @@ class _Stretch:
 
 
 def collapsed(loops: Sequence[For], store: Store, buffers: Mapping[str, Buffer]) -> Stmt | None:
-    """The nest with its last two loops made one, or None where that is not possible or no gain."""
+    """The nest with its last two loops merged; None where merging is illegal or has no benefit."""
     if len(loops) < 2 or store.combiner:
         return None
     across, along = loops[-2:]
@@ -63,7 +63,7 @@ def collapsed(loops: Sequence[For], store: Store, buffers: Mapping[str, Buffer])
 
 
 def _stretches(e: Expr, across: str, along: str, positions: int) -> list[_Stretch] | None:
-    """The stretches of a value that is read, perhaps where a test holds; None for any other."""
+    """The intervals of a load, or of a select of a load and a constant; None for other values."""
     if isinstance(e, Load):
         return [_Stretch(0, positions, {})]
     if not (isinstance(e, Op) and e.name == "select" and isinstance(e.args[1], Load)):
@@ -89,7 +89,7 @@ def _stretches(e: Expr, across: str, along: str, positions: int) -> list[_Stretc
 
 
 def _decided(e: Expr, known: Mapping[Expr, bool]) -> Expr:
-    """The value where the tests have these answers."""
+    """The value given the results of the tests."""
     if not isinstance(e, Op):
         return e
     cond, x, fill = e.args
@@ -101,12 +101,13 @@ def _decided(e: Expr, known: Mapping[Expr, bool]) -> Expr:
 
 
 def _without_gaps(s: Store, var: str, buffers: Mapping[str, Buffer]) -> bool:
-    """Do the places that are read and written move by one with `var`?"""
+    """True if the stored and the loaded addresses advance by one element with `var`."""
     places = [(s.buffer, s.indices), *((x.tensor, x.indices) for x in loads(s.value))]
     return all(_flat_step(indices, buffers.get(name), var) for name, indices in places)
 
 
 def _flat_step(indices: Sequence[Expr], buffer: Buffer | None, var: str) -> bool:
+    """True if the flat address of the access advances by one element with `var`."""
     if buffer is None or len(buffer.shape) != len(indices):
         return False
     flat: Expr = Const(0)

@@ -1,7 +1,7 @@
-"""Copies that read along one loop and store along another: transpositions.
+"""Copies that read along one loop and store along another loop: transpositions.
 
-Such a nest, `for k in range(K): for j in range(J): y[.., j] = x[.., k]` with x contiguous in k and
-y in j, is copied in squares: vectors are loaded along k, transposed in registers, stored along j.
+A nest `for k in range(K): for j in range(J): y[.., j] = x[.., k]`, with x contiguous in k and y in
+j, is copied in squares: vectors are loaded along k, transposed in registers, and stored along j.
 """
 
 from ansorlite.ir.expr import Const, Expr, Load
@@ -10,7 +10,9 @@ from ansorlite.ir.ranges import coefficient
 
 
 def is_transposed(store: Store, across: For, along: For, lanes: int) -> bool:
-    """Is the nest of `across` around `along` a copy worth squares of `lanes` by `lanes`?"""
+    """True if the nest of `across` around `along` is a copy to make in `lanes` x `lanes`
+    squares.
+    """
     value = store.value
     if store.combiner or not isinstance(value, Load) or lanes < 2 or lanes & (lanes - 1):
         return False
@@ -24,7 +26,7 @@ def is_transposed(store: Store, across: For, along: For, lanes: int) -> bool:
 
 
 def _contiguous(indices: tuple[Expr, ...], var: str) -> bool:
-    """Does the loop move the last index alone, by one?"""
+    """True if the loop moves only the last index, with stride 1."""
     if not indices:
         return False
     *outer, last = indices

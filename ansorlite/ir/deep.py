@@ -1,8 +1,8 @@
-"""Expressions thousands of nodes deep: what goes down them without a call for every level.
+"""Base class of expressions, and recursion over expressions that are thousands of nodes deep.
 
-`landings` gives the nodes at which a recursion stops when it works from the innermost ones
-outwards, each time only so many levels down to what was done before. Printing, comparing and
-pickling have loops of their own, here in the base of all expressions.
+`recursion_starts` splits a deep recursion: the function lists nodes, innermost first, such that a
+memoised recursion started at each node in turn descends at most `SHALLOW` levels. Printing,
+comparison and pickling of deep expressions use explicit stacks, implemented here.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from typing import Any, TypeVar
 
 from ansorlite.errors import ModelError
 
-SHALLOW = 48  # levels that a recursion may go down
-MAX_DEPTH = 10_000  # of an expression that a computation may have
-MAX_SIZE = 200_000  # nodes of its tree: each becomes an instruction or more
-LARGEST = 1 << 20  # nodes of any expression
-FRAMES = 16  # calls that a level takes at most where code is generated
+SHALLOW = 48  # levels that one recursion may descend
+MAX_DEPTH = 10_000  # deepest expression of a computation
+# Most nodes of an expression tree of a computation; each node becomes an instruction or more.
+MAX_SIZE = 200_000
+MAX_NODES = 1 << 20  # most nodes of any expression tree
+FRAMES = 16  # Python frames per level in code generation, at most
 FRAME_BYTES = 1024
 STACK_BYTES = 16 << 20
 _ONE_AT_A_TIME = threading.Lock()
@@ -29,10 +30,11 @@ _NOTHING: frozenset[str] = frozenset()
 
 
 class Node:
-    """What all expressions have: parts, by which they are equal, a printed form, and a depth.
+    """Base of all expressions: structural equality, a printed form (`key`), and size measures.
 
-    `depth` and `size` count the nodes of the longest path and of the tree; `reads` tells whether
-    the value comes from a tensor or from floats, and not from loop variables alone.
+    `depth` is the number of nodes of the longest path and `size` that of the tree. `free` holds the
+    names of free variables. `reads` is True if the value depends on a tensor or a float, and not on
+    loop variables alone.
     """
 
     __slots__ = ("_hash", "_key", "_parts", "depth", "dtype", "free", "reads", "size")
@@ -44,11 +46,11 @@ class Node:
     _parts: tuple[Any, ...]
     _hash: int
     _key: str | None
-    infix = False  # printed with operators between its parts
+    infix = False  # printed with infix operators
     is_load = False
 
     def _seal(self, parts: tuple[Any, ...], dtype: str, below: Sequence[Node] = ()) -> None:
-        """`parts` and `dtype` are what makes a node equal to another."""
+        """Set the derived fields; `parts` and `dtype` define equality, `below` are the operands."""
         self._parts, self.dtype = parts, dtype
         self._hash, self._key = hash((parts, dtype)), None
         self.free, self.depth, self.size = _NOTHING, 1, 1
@@ -58,17 +60,19 @@ class Node:
             self.depth = 1 + max([e.depth for e in below])
             self.size = 1 + sum([e.size for e in below])
             self.reads = self.reads or any([e.reads for e in below])
-            if self.size > LARGEST:
+            if self.size > MAX_NODES:
                 raise ModelError(
-                    f"an expression has more than {LARGEST} operations when written out: compute "
-                    "what it uses several times as a tensor of its own"
+                    f"an expression has more than {MAX_NODES} operations when written out: compute "
+                    "the repeated part as a separate tensor"
                 )
 
     @property
     def key(self) -> str:
+        """The printed form, which also defines the order of expressions."""
         if self._key is not None:
             return self._key
-        if self.depth > SHALLOW:  # few are kept: those of all nodes would be the square of the size
+        # Caching the text of every node would need memory quadratic in the size.
+        if self.depth > SHALLOW:
             text = _printed(self)
             if self.depth % SHALLOW == 0:
                 self._key = text
@@ -77,7 +81,7 @@ class Node:
         return self._key
 
     def pieces(self) -> list[Piece]:
-        """The printed form, with the expressions in it."""
+        """The printed form as a list of texts and nested expressions."""
         return [type(self).__name__]
 
     def __str__(self) -> str:
@@ -98,23 +102,20 @@ class Node:
         return self._hash
 
     def made_of(self) -> tuple[Any, tuple[Any, ...]]:
-        """(class, arguments) that make the node again."""
+        """(class, arguments) that construct an equal node."""
         return type(self), ()
 
     def __reduce__(self) -> Any:
         return self.made_of() if self.depth <= SHALLOW else _reduced(self)
 
 
-Piece = str | Node  # of a printed form: text, or an expression whose own stands there
+Piece = str | Node  # part of a printed form: text, or an expression to be printed in its place
 N = TypeVar("N", bound=Node)
 T = TypeVar("T")
 
 
-def landings(e: N, children: Callable[[N], Iterable[N]]) -> list[N]:
-    """Nodes below, no two further apart than `SHALLOW` levels, the innermost ones first.
-
-    Of an expression that is not deep: none.
-    """
+def recursion_starts(e: N, children: Callable[[N], Iterable[N]]) -> list[N]:
+    """Nodes below `e` at most `SHALLOW` levels apart, innermost first; [] if `e` is not deep."""
     if e.depth <= SHALLOW:
         return []
     seen, stack, found = {id(e)}, [e], dict[int, N]()
@@ -131,8 +132,11 @@ def landings(e: N, children: Callable[[N], Iterable[N]]) -> list[N]:
     return sorted(found.values(), key=lambda x: x.depth)
 
 
-def with_room(depth: int, call: Callable[[], T]) -> T:
-    """`call()` where a recursion down so many levels has room: in a thread with a large stack."""
+def with_deep_stack(depth: int, call: Callable[[], T]) -> T:
+    """The result of `call()`, run with a stack that suffices for recursion down `depth` levels.
+
+    For deep recursion, `call` runs in a thread with a larger stack and a raised recursion limit.
+    """
     if depth <= SHALLOW:
         return call()
     with _ONE_AT_A_TIME:
@@ -151,7 +155,7 @@ def with_room(depth: int, call: Callable[[], T]) -> T:
 
 
 def _printed(e: Node) -> str:
-    """The text of an expression from the pieces of each node."""
+    """The text of an expression, without recursion over deep nodes."""
     out: list[str] = []
     stack: list[Piece] = [e]
     while stack:
@@ -166,7 +170,7 @@ def _printed(e: Node) -> str:
 
 
 def _equal(a: Node, b: Node) -> bool:
-    """Are two nodes equal, part by part?"""
+    """Structural equality of two nodes, without recursion."""
     stack: list[tuple[Any, Any]] = [(a, b)]
     while stack:
         x, y = stack.pop()
@@ -187,13 +191,13 @@ def _equal(a: Node, b: Node) -> bool:
 
 @dataclass(frozen=True)
 class _Place:
-    """Stands for the node made at this place of the list."""
+    """Reference to the node at position `at` of a pickled list."""
 
     at: int
 
 
 def _reduced(e: Node) -> Any:
-    """What pickle makes the expression of again: its nodes in a list, the innermost ones first."""
+    """Pickle form of a deep expression: a flat list of its nodes, innermost first."""
     order: list[Node] = []
     places: dict[int, int] = {}
     stack: list[tuple[Node, bool]] = [(e, False)]
@@ -211,19 +215,21 @@ def _reduced(e: Node) -> Any:
 
 
 def _deep(args: Any) -> list[Node]:
-    """The deep nodes among arguments; what is shallow may be pickled as it is."""
+    """The deep nodes among constructor arguments; shallow nodes are pickled directly."""
     if isinstance(args, tuple):
         return [x for a in args for x in _deep(a)]
     return [args] if isinstance(args, Node) and args.depth > SHALLOW else []
 
 
 def _placed(args: Any, places: dict[int, int]) -> Any:
+    """Constructor arguments with deep nodes replaced by references."""
     if isinstance(args, tuple):
         return tuple(_placed(a, places) for a in args)
     return _Place(places[id(args)]) if id(args) in places else args
 
 
 def _restored(nodes: list[tuple[Any, tuple[Any, ...]]]) -> Any:
+    """The last of the nodes constructed from a pickled list."""
     made: list[Any] = []
     for make, args in nodes:
         made.append(make(*_filled(args, made)))
@@ -231,6 +237,7 @@ def _restored(nodes: list[tuple[Any, tuple[Any, ...]]]) -> Any:
 
 
 def _filled(args: Any, made: list[Any]) -> Any:
+    """Constructor arguments with references replaced by nodes."""
     if isinstance(args, tuple):
         return tuple(_filled(a, made) for a in args)
     return made[args.at] if isinstance(args, _Place) else args

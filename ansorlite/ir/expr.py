@@ -1,14 +1,16 @@
-"""Expressions, shared by te and the loop IR, with one normal form.
+"""Expressions, shared by te and the loop IR, in one normal form.
 
 Grammar:
     expr := Const | Var | Poly | Op(name, args) | Load(tensor, indices)
-Integer arithmetic (+, -, *) is always an expanded polynomial over atoms (`Var`, `Load`, opaque
-`Op`), so equal polynomials are equal objects by structure; min, max, floordiv, ceildiv and mod are
-opaque atoms with their own canonical rules. Substitution rebuilds bottom-up through the same
-constructors, hence substitute-then-build equals build-then-substitute. Floating-point arithmetic
-is kept as written, but for literals. Polynomials of loop variables are exact; values that are read
-wrap at the width of their type, which a cast to that same type marks (`settled`).
-Equality goes by structure; order by `key`, the deterministic printed form of a node.
+
+Integer +, - and * always form an expanded polynomial over atoms (`Var`, `Load`, other `Op`s), so
+equal polynomials have equal structure. min, max, floordiv, ceildiv and mod are atoms with canonical
+rules of their own. Substitution rebuilds bottom-up through the same constructors; therefore
+substitute-then-build equals build-then-substitute. Floating-point arithmetic is kept as written,
+except that constants are folded. Polynomials of loop variables are exact. Integers that are read
+from tensors wrap at the width of their dtype; a cast to the same dtype marks the wrap
+(`wrapped_int`). Equality is structural; the order of expressions is the order of `key`, the printed
+form.
 """
 
 from __future__ import annotations
@@ -28,21 +30,22 @@ Monomial = tuple["Expr", ...]
 
 
 class Expr(Node):
-    """Base of all expressions: `dtype`, `key` (printed form) and `free` (names of variables).
+    """Base of all expressions. Example: `(i * 4 + j) // 8` for variables i and j is an Expr.
 
-    They may be thousands of nodes deep: whatever goes down one does so in steps (see `ir.deep`).
+    Python operators build expressions; `==` compares structure, and `bool()` of an expression
+    raises AnsorliteError. Expressions may be thousands of nodes deep, see `ir.deep`.
     """
 
     __slots__ = ()
 
     @property
     def operands(self) -> tuple[Expr, ...]:
-        """The expressions right below."""
+        """The direct subexpressions."""
         return ()
 
     def __bool__(self) -> bool:
         raise AnsorliteError(
-            f"the expression {self.key} has no truth value here: use te.select, te.all or te.any"
+            f"the expression {self.key} has no truth value: use te.select, te.all or te.any"
         )
 
     def __add__(self, other: Any) -> Expr:
@@ -70,35 +73,35 @@ class Expr(Node):
         return divide(other, self)
 
     def __floordiv__(self, other: Any) -> Expr:
-        return floordiv(settled(self), settled(other))
+        return floordiv(wrapped_int(self), wrapped_int(other))
 
     def __rfloordiv__(self, other: Any) -> Expr:
-        return floordiv(settled(other), settled(self))
+        return floordiv(wrapped_int(other), wrapped_int(self))
 
     def __mod__(self, other: Any) -> Expr:
-        return mod(settled(self), settled(other))
+        return mod(wrapped_int(self), wrapped_int(other))
 
     def __rmod__(self, other: Any) -> Expr:
-        return mod(settled(other), settled(self))
+        return mod(wrapped_int(other), wrapped_int(self))
 
     def __neg__(self) -> Expr:
         return mul(self, -1)
 
     def __lt__(self, other: Any) -> Expr:
-        return compare("lt", settled(self), settled(other))
+        return compare("lt", wrapped_int(self), wrapped_int(other))
 
     def __le__(self, other: Any) -> Expr:
-        return compare("le", settled(self), settled(other))
+        return compare("le", wrapped_int(self), wrapped_int(other))
 
     def __gt__(self, other: Any) -> Expr:
-        return compare("lt", settled(other), settled(self))
+        return compare("lt", wrapped_int(other), wrapped_int(self))
 
     def __ge__(self, other: Any) -> Expr:
-        return compare("le", settled(other), settled(self))
+        return compare("le", wrapped_int(other), wrapped_int(self))
 
 
 class Const(Expr):
-    """A literal; ints are unbounded while building and must fit the dtype in a program."""
+    """A literal. Integers are unbounded during construction and must fit the dtype in a program."""
 
     __slots__ = ("value",)
 
@@ -119,7 +122,7 @@ class Const(Expr):
 
 
 class Var(Expr):
-    """An int32 variable. Holes are >= 1, knobs (annotation holes), axes and loops are >= 0."""
+    """An int32 variable: holes are >= 1; knobs (annotation holes), axes and loops are >= 0."""
 
     __slots__ = ("name", "role")
 
@@ -136,7 +139,7 @@ class Var(Expr):
 
 
 class Poly(Expr):
-    """An expanded integer polynomial; build it with the arithmetic functions only."""
+    """An expanded integer polynomial, made only by the arithmetic constructors of this module."""
 
     __slots__ = ("terms",)
     infix = True
@@ -157,7 +160,7 @@ class Poly(Expr):
 
 
 class Op(Expr):
-    """Any other operation, by name; see `evaluate` for the meaning of each."""
+    """Any other operation, by name; `te.evaluate` defines the operations in numpy."""
 
     __slots__ = ("args", "name")
 
@@ -181,7 +184,7 @@ class Op(Expr):
 
 
 class Load(Expr):
-    """The element of tensor (or buffer) `tensor` at `indices`."""
+    """The element of tensor or buffer `tensor` at `indices`."""
 
     __slots__ = ("indices", "tensor")
     is_load = True
@@ -205,7 +208,10 @@ class Load(Expr):
 
 
 def wrap(x: Any, dtype: str | None = None) -> Expr:
-    """Make an expression of a Python or numpy scalar; expressions pass through."""
+    """The expression of a Python or numpy scalar; expressions pass through.
+
+    Default dtypes: bool, int32, float32. Raises AnsorliteError for other values.
+    """
     if isinstance(x, Expr):
         return x
     if getattr(x, "shape", None) == ():
@@ -216,47 +222,51 @@ def wrap(x: Any, dtype: str | None = None) -> Expr:
         return Const(x, dtype if dtype not in (None, "bool") else "int32")
     if isinstance(x, float):
         return Const(x, dtype if dtype in FLOATS else "float32")
-    raise AnsorliteError(f"{x!r} of type {type(x).__name__} is no expression and no number")
+    raise AnsorliteError(f"{x!r} of type {type(x).__name__} is neither an expression nor a number")
 
 
 def is_int(e: Expr) -> bool:
+    """True for int32 and int64."""
     return e.dtype in ("int32", "int64")
 
 
 def is_float(e: Expr) -> bool:
+    """True for float32 and float64."""
     return e.dtype in FLOATS
 
 
 def cast(x: Any, dtype: str) -> Expr:
+    """The value converted to `dtype`; no operation if the dtype is the same."""
     e = wrap(x)
-    return e if e.dtype == dtype else cast_op(settled(e), dtype)
+    return e if e.dtype == dtype else cast_op(wrapped_int(e), dtype)
 
 
 def cast_op(e: Expr, dtype: str) -> Expr:
-    """The cast of an expression, to its own type too."""
+    """The value converted to `dtype`, with a cast node even for the same dtype; folds constants."""
     if isinstance(e, Const):
         value = rounded(e.value, e.dtype) if is_float(e) else e.value
         return Const(converted(value, dtype), dtype)
     return Op("cast", (e,), dtype)
 
 
-def settled(x: Any) -> Any:
-    """An integer that is read, wrapped where it may be out of its type's range; others as given.
+def wrapped_int(x: Any) -> Any:
+    """An integer read from tensors, wrapped where it may exceed its dtype; other values as given.
 
-    Sums and products of wrapped and of exact numbers agree modulo 2^32; nothing else does.
+    Sums and products of wrapped integers agree with exact sums and products modulo 2^32; other
+    operations do not, so their operands must be wrapped first.
     """
     return cast_op(x, x.dtype) if isinstance(x, Expr) and is_int(x) and _is_open(x) else x
 
 
 def _is_open(e: Expr) -> bool:
-    """May an integer that is read lie outside of its type's range, as exact numbers count?"""
+    """True if the exact value of an integer expression with reads may exceed its dtype."""
     if isinstance(e, Const):
         return bool(wrapped(e.value, e.dtype) != e.value)
     if not isinstance(e, Op):
         return isinstance(e, Poly) and e.reads
     if e.name == "select":
         return any(_is_open(a) for a in e.args[1:])
-    if e.name in ("floordiv", "ceildiv"):  # the least number over -1
+    if e.name in ("floordiv", "ceildiv"):  # the smallest integer divided by -1 overflows
         return e.reads and not (isinstance(e.args[1], Const) and e.args[1].value > 0)
     return e.name == "abs" and e.reads
 
@@ -265,7 +275,7 @@ _RANK = {"bool": 0, "int32": 1, "int64": 2, "float32": 3, "float64": 4}
 
 
 def promote(a: Any, b: Any) -> tuple[Expr, Expr]:
-    """Bring both to one dtype; Python numbers take the dtype of the other operand."""
+    """Both operands in one dtype; a Python number takes the dtype of the other operand."""
     if isinstance(a, Expr) and not isinstance(b, Expr):
         ints_stay = is_int(a) and isinstance(b, float)
         b = wrap(b, None if ints_stay else a.dtype)
@@ -280,7 +290,7 @@ def promote(a: Any, b: Any) -> tuple[Expr, Expr]:
 
 
 def wider(*dtypes: str) -> str:
-    """The type that values of these types have in common."""
+    """The common dtype: the highest of bool, int32, int64, float32, float64."""
     return max(dtypes, key=_RANK.__getitem__)
 
 
@@ -294,8 +304,10 @@ def terms_of(e: Expr) -> dict[Monomial, int]:
 
 
 def coefficients(e: Expr) -> tuple[Expr, ...]:
-    """Of an integer expression over holes and loop variables: the factors of its monomials in the
-    loop variables (anything but holes counts as one), and the part without them."""
+    """Factors over holes of an integer expression, one per monomial in the loop variables.
+
+    The part without loop variables comes first. Atoms other than holes count as loop variables.
+    """
     parts: dict[Monomial, dict[Monomial, int]] = {(): {}}
     for mono, c in terms_of(e).items():
         holes = tuple(a for a in mono if isinstance(a, Var) and a.role == "hole")
@@ -305,6 +317,7 @@ def coefficients(e: Expr) -> tuple[Expr, ...]:
 
 
 def _term_order(term: tuple[Monomial, int]) -> tuple[bool, list[str]]:
+    """Sort key of a term: the constant last, monomials by printed form."""
     return not term[0], [a.key for a in term[0]]
 
 
@@ -324,6 +337,7 @@ def poly(terms: Mapping[Monomial, int], dtype: str = "int32") -> Expr:
 
 
 def add(a: Any, b: Any) -> Expr:
+    """a + b with dtype promotion."""
     a, b = promote(a, b)
     if not is_int(a):
         return _float_op("add", a, b)
@@ -334,6 +348,7 @@ def add(a: Any, b: Any) -> Expr:
 
 
 def sub(a: Any, b: Any) -> Expr:
+    """a - b with dtype promotion."""
     a, b = promote(a, b)
     if not is_int(a):
         return _float_op("sub", a, b)
@@ -344,6 +359,7 @@ def sub(a: Any, b: Any) -> Expr:
 
 
 def mul(a: Any, b: Any) -> Expr:
+    """a * b with dtype promotion."""
     a, b = promote(a, b)
     if not is_int(a):
         return _float_op("mul", a, b)
@@ -366,16 +382,19 @@ _FOLD: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def _float_op(name: str, a: Expr, b: Expr) -> Expr:
+    """A floating-point operation; constants are folded, rounded to the dtype."""
     if a.dtype == "bool":
         raise AnsorliteError(f"{name} of booleans {a} and {b}: cast them first")
     if isinstance(a, Const) and isinstance(b, Const):
-        short = _FOLD[name](a.value, b.value)  # as written by people, where that is the same number
+        # The unrounded result prints shorter; use it if it rounds to the same number.
+        short = _FOLD[name](a.value, b.value)
         value = rounded(_FOLD[name](*(rounded(c.value, c.dtype) for c in (a, b))), a.dtype)
         return Const(short if rounded(short, a.dtype) == value else value, a.dtype)
     return Op(name, (a, b), a.dtype)
 
 
 def divide(a: Any, b: Any) -> Expr:
+    """a / b for floats; AnsorliteError for integers."""
     a, b = promote(a, b)
     if is_int(a):
         raise AnsorliteError(f"{a} / {b} divides integers: use // or cast to float32 first")
@@ -383,7 +402,7 @@ def divide(a: Any, b: Any) -> Expr:
 
 
 def _split_residue(e: Expr, c: int) -> tuple[Expr, Expr]:
-    """e = c*q + r with every coefficient of r the balanced residue modulo c, c/2 the largest."""
+    """(q, r) with e = c*q + r and coefficients of r in the balanced range, at most c/2."""
     half = (c - 1) // 2
     q: dict[Monomial, int] = {}
     r: dict[Monomial, int] = {}
@@ -394,16 +413,17 @@ def _split_residue(e: Expr, c: int) -> tuple[Expr, Expr]:
 
 
 def floordiv(a: Any, b: Any) -> Expr:
-    """The quotient rounded down; 0 for a divisor of zero, as numpy has it."""
+    """Integer quotient rounded down; 0 for a zero divisor (numpy's convention)."""
     return int_divide("floordiv", a, b)
 
 
 def ceildiv(a: Any, b: Any) -> Expr:
-    """The quotient rounded up; 0 for a divisor of zero."""
+    """Integer quotient rounded up; 0 for a zero divisor."""
     return int_divide("ceildiv", a, b)
 
 
 def int_divide(name: str, a: Any, b: Any) -> Expr:
+    """The floordiv or ceildiv (`name`); multiples of a constant divisor leave the quotient."""
     a, b = promote(a, b)
     if not is_int(a):
         raise AnsorliteError(f"{name} needs integers, got {a.dtype} and {b.dtype}")
@@ -422,7 +442,7 @@ def int_divide(name: str, a: Any, b: Any) -> Expr:
 
 
 def mod(a: Any, b: Any) -> Expr:
-    """The remainder of floor division, with the divisor's sign; 0 for a divisor of zero."""
+    """Remainder of floor division, with the sign of the divisor; 0 for a zero divisor."""
     a, b = promote(a, b)
     if not is_int(a):
         raise AnsorliteError(f"% needs integers, got {a.dtype} and {b.dtype}")
@@ -443,7 +463,7 @@ COMPARE: dict[str, Callable[[Any, Any], bool]] = {
 
 
 def compare(name: str, a: Any, b: Any) -> Expr:
-    """lt, le, eq or ne, as written; only literals are compared here."""
+    """lt, le, eq or ne; only constants are folded, ranges are not considered."""
     a, b = promote(a, b)
     if isinstance(a, Const) and isinstance(b, Const):
         values = [rounded(c.value, c.dtype) if is_float(c) else c.value for c in (a, b)]

@@ -1,8 +1,8 @@
-"""min and max: the constructors, and what drops an argument that another dominates.
+"""min and max: the constructors, and the removal of dominated arguments.
 
-In: expressions or Python numbers. Out: an expression in normal form: of integers one flat `min` or
-`max` with sorted arguments, of floats nested ones as they were written. A NaN in either operand is
-the result, as of numpy's `maximum` and `minimum`; of two zeros either is.
+In: expressions or Python numbers. Out: an expression in normal form: for integers one flat `min` or
+`max` with sorted arguments, for floats nested binary operations as written. A NaN operand is the
+result, as in numpy's `maximum` and `minimum`; of +0 and -0 either may be the result.
 """
 
 from collections.abc import Sequence
@@ -24,12 +24,12 @@ from ansorlite.ir.expr import (
     wrap,
 )
 
-# A name may be a hole in one sketch and a loop in another, so the holes belong to the key.
+# A name may be a hole in one sketch and a loop in another sketch, so the key includes the holes.
 _NONNEG: dict[tuple[Expr, frozenset[str]], bool] = {}
 
 
 def provably_nonneg(e: Expr) -> bool:
-    """True if holes >= 1 and loop variables >= 0 alone imply e >= 0 (opaque atoms: never)."""
+    """True if e >= 0 follows from holes >= 1 and loop variables >= 0 (never for other atoms)."""
     terms = terms_of(e)
     holes: set[str] = set()
     for mono in terms:
@@ -59,15 +59,17 @@ def provably_nonneg(e: Expr) -> bool:
 
 
 def minimum(*args: Any) -> Expr:
+    """The smallest argument."""
     return extremum("min", args)
 
 
 def maximum(*args: Any) -> Expr:
+    """The largest argument."""
     return extremum("max", args)
 
 
 def extremum(name: str, raw: Sequence[Any]) -> Expr:
-    """n-ary, flattened, sorted; an argument goes only when another provably dominates it."""
+    """n-ary min or max, flattened and sorted; an argument is dropped only if provably dominated."""
     first = next((a for a in raw if isinstance(a, Expr)), wrap(raw[0]))
     exprs = [promote(a, first)[0] for a in raw]
     dtype = wider(*(e.dtype for e in exprs))

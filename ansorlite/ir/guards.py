@@ -1,9 +1,10 @@
-"""Terms of a reduction that a test makes nothing: the loops under the test are left out.
+"""Loop guards of reductions: iterations whose summand is the identity are skipped.
 
 `for k: for j in tile: acc[j] += select(lo <= i + k, x[i + k - lo], 0) * w[k, j]` multiplies zeros
-where a window reaches past the edge. The test does not move with the tile, so it is made once:
-`for k: if lo <= i + k: for j in tile: acc[j] += x[i + k - lo] * w[k, j]`. The zero of a test is
-nothing, whatever the other factor, see `codegen.zeros`.
+where a window crosses the border. The condition does not depend on the tile, so it is tested once:
+`for k: if lo <= i + k: for j in tile: acc[j] += x[i + k - lo] * w[k, j]`. A zero selected by a
+condition annihilates the product whatever the other factor, even infinity or NaN, see
+`codegen.zeros`.
 """
 
 from collections.abc import Sequence
@@ -16,10 +17,10 @@ from ansorlite.ir.traverse import loads, transform
 
 
 @dataclass(frozen=True)
-class Guarded:
-    """A reduction's store without the tests, and the tests by the loop around which they are made.
+class HoistedGuards:
+    """A reduction's store without its conditions, and the conditions by the place of their test.
 
-    `tests[k]` stand inside the k-th of the reduction loops, `outside` before all of them.
+    `tests[k]` are tested inside the k-th reduction loop, `outside` before all reduction loops.
     """
 
     store: Store
@@ -27,16 +28,17 @@ class Guarded:
     tests: tuple[tuple[Expr, ...], ...]
 
 
-def guarded(store: Store, reduces: Sequence[For], tile: Sequence[For]) -> Guarded:
-    """Take the tests out of a reduction's store that leave out more than one step of its tile.
+def hoist_guards(store: Store, reduces: Sequence[For], tile: Sequence[For]) -> HoistedGuards:
+    """The store without those conditions that are tested outside the tile and its reduction.
 
-    Others stay where they are: there it is faster to read zeros than to branch.
+    A condition is hoisted if it depends neither on the tile nor on the innermost reduction loop.
+    Other conditions stay in the store: inside the tile, reading zeros is faster than branching.
     """
-    nothing = Guarded(store, (), tuple(() for _ in reduces))
+    nothing = HoistedGuards(store, (), tuple(() for _ in reduces))
     if not store.combiner:
         return nothing
     inside = {lp.var for lp in (*tile, *reduces[-1:])}
-    found = [t for t in needed(store.value, store.combiner) if not (t.free & inside)]
+    found = [t for t in identity_conditions(store.value, store.combiner) if not (t.free & inside)]
     if not found:
         return nothing
     places: list[list[Expr]] = [[] for _ in range(len(reduces) + 1)]
@@ -45,16 +47,16 @@ def guarded(store: Store, reduces: Sequence[For], tile: Sequence[For]) -> Guarde
         places[at + 1].append(test)
     outside, *tests = map(tuple, places)
     plain = replace(store, value=_drop(store.value, frozenset(found)))
-    return Guarded(plain, outside, tuple(tests))
+    return HoistedGuards(plain, outside, tuple(tests))
 
 
-def under(tests: Sequence[Expr], body: Stmt) -> Stmt:
-    """`body`, where all the tests hold."""
+def if_all(tests: Sequence[Expr], body: Stmt) -> Stmt:
+    """`body`, executed only if all conditions hold."""
     return If(logic("and", tests), body) if tests else body
 
 
-def needed(e: Expr, combiner: str) -> list[Expr]:
-    """Tests on loop variables without which a term leaves what it is combined with as it was."""
+def identity_conditions(e: Expr, combiner: str) -> list[Expr]:
+    """Conditions on loop variables that make a summand the identity where they fail."""
     out: list[Expr] = []
     stack = [e]
     while stack:
@@ -72,6 +74,8 @@ def needed(e: Expr, combiner: str) -> list[Expr]:
 
 
 def _drop(e: Expr, tests: frozenset[Expr]) -> Expr:
+    """The expression with these conditions removed from its selects."""
+
     def bare(x: Op) -> Expr:
         if x.name != "select":
             return x

@@ -1,9 +1,10 @@
-"""Proof that a concrete program reads and writes inside of its buffers.
+"""Bounds proof: a concrete program reads and writes only inside its buffers.
 
-In: a program without holes, before `specialize` or after. Out: nothing, or a ScheduleError that
-names the access, its range and the buffer's extent. Loops give the intervals of their variables,
-extents, tests and selects the conditions, see `ir.known`. A prefetch may ask for any address. It
-takes milliseconds, so that whatever comes from a file can be proven before it is compiled.
+In: a program without holes, before or after `specialize`. Out: nothing, or a ScheduleError that
+names the access, its range and the extent of the buffer. Intervals of loop variables follow from
+loop extents; conditions follow from extents, tests and selects, see `ir.known`. A prefetch may use
+any address. The proof takes milliseconds, so programs that come from files are proven before
+compilation.
 """
 
 from ansorlite.errors import ScheduleError
@@ -15,7 +16,7 @@ from ansorlite.ir.ranges import Interval
 
 
 def verify_inside(p: Program) -> None:
-    """Raise ScheduleError unless each load and store is proven to stay inside of its buffer."""
+    """Raise ScheduleError unless each load and store is proven to stay inside its buffer."""
     if p.columns:
         raise ScheduleError(f"{p.name} has open holes: {', '.join(p.columns)}")
     if p.bound is not None:
@@ -24,7 +25,7 @@ def verify_inside(p: Program) -> None:
 
 
 class _Proof:
-    """`values`: the integers that the buffers of the program may hold, as far as it goes."""
+    """The proof over one program; `values` bounds the integers stored in each buffer so far."""
 
     def __init__(self, p: Program) -> None:
         self.shapes = {b.name: _shape(b) for b in all_buffers(p)}
@@ -32,6 +33,7 @@ class _Proof:
         self.known = Known({}, lambda x: self.values.get(x.tensor, anything(x)))
 
     def visit(self, s: Stmt, known: Known | None = None) -> None:
+        """Check a statement under the facts `known`."""
         known = known or self.known
         match s:
             case Block():
@@ -39,7 +41,7 @@ class _Proof:
                     self.visit(x, known)
             case For():
                 self.loads(s.extent, known, f"the extent of {s.var}")
-                if known.interval(s.extent)[1] > 0:  # else it is never run
+                if known.interval(s.extent)[1] > 0:  # else the loop body never runs
                     self.visit(s.body, known.loop(s.var, s.extent))
             case Alloc():
                 self.visit(s.body, known)
@@ -57,21 +59,25 @@ class _Proof:
                     self.stored(s, known)
 
     def stored(self, s: Store, known: Known) -> None:
-        """Remember what a buffer may hold: of sums nothing is known."""
+        """Extend the bounds of a buffer's integers; a sum is only bounded by its dtype."""
         low, high = known.interval(s.value) if s.combiner != "sum" else anything(s.value)
         before = self.values.get(s.buffer, (low, high))
         self.values[s.buffer] = min(low, before[0]), max(high, before[1])
 
     def loads(self, e: Expr, known: Known, where: str) -> None:
+        """Check the loads of an expression."""
         for load, here in reads(e, known):
             self.inside("reads", load.tensor, load.indices, here, where)
 
     def inside(
         self, verb: str, name: str, indices: tuple[Expr, ...], known: Known, where: str
     ) -> None:
+        """Raise ScheduleError unless each index is proven to be inside the buffer."""
         shape = self.shapes.get(name)
         if shape is None or len(shape) != len(indices):
-            raise ScheduleError(f"{where} {verb} {name} with {len(indices)} indices: no such place")
+            raise ScheduleError(
+                f"{where} {verb} {name} with {len(indices)} indices: no such buffer of this rank"
+            )
         for d, (index, extent) in enumerate(zip(indices, shape, strict=True)):
             found = known.index(index, extent)
             if found.kind != "inside":
@@ -82,8 +88,7 @@ class _Proof:
 
 
 def _shape(b: Buffer) -> tuple[int, ...]:
+    """The extents of a buffer as ints; ScheduleError if an extent depends on holes."""
     if not all(isinstance(e, Const) for e in b.shape):
-        raise ScheduleError(
-            f"buffer {b.name} has the shape {tuple(map(str, b.shape))}: not numbers"
-        )
+        raise ScheduleError(f"buffer {b.name} has shape {tuple(map(str, b.shape))}: not concrete")
     return tuple(int(e.value) for e in b.shape if isinstance(e, Const))

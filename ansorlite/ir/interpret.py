@@ -1,9 +1,9 @@
-"""The meaning of a concrete `Program`: written out as plain Python and run, element by element.
+"""Reference execution of a concrete `Program`: translated to Python and run element by element.
 
-In: a program (before or after `specialize`) and arrays by parameter name in the users' shapes.
-Out: arrays by output name. Slow on purpose; every index is checked against its buffer. Numbers are
-Python's: floats are rounded to their dtype by every operation, integers are unbounded and wrapped
-by casts and stores. `counts` reports how often the store of each stage ran.
+In: a program (before or after `specialize`) and arrays by parameter name, in the users' shapes.
+Out: arrays by output name. Slow on purpose; every index is checked against its buffer. Arithmetic
+uses Python numbers: each floating-point operation rounds to its dtype; integers are unbounded and
+wrapped by casts and stores. `counts` receives the number of executed stores per stage.
 """
 
 import math
@@ -32,7 +32,7 @@ Array = npt.NDArray[Any]
 
 
 class _Checked:
-    """An array that refuses indices outside of it (numpy would wrap negative ones)."""
+    """An array that raises ScheduleError for any index outside, negative indices included."""
 
     def __init__(self, name: str, data: Array) -> None:
         self.name, self.data = name, data
@@ -55,7 +55,10 @@ class _Checked:
 def interpret(
     p: Program, inputs: Mapping[str, npt.ArrayLike], counts: Counter[str] | None = None
 ) -> dict[str, Array]:
-    """Run the program; parameters with a layout are packed first, outputs start poisoned."""
+    """Run the program: pack parameters that have a layout, fill outputs with poison, execute.
+
+    Raises ScheduleError for open holes, missing inputs and indices outside a buffer.
+    """
     if p.columns:
         raise ScheduleError(f"{p.name} has open holes: {', '.join(p.columns)}")
     source, names = to_python(p, counts is not None)
@@ -73,14 +76,14 @@ def interpret(
 
 
 def concrete_shape(b: Buffer) -> tuple[int, ...]:
-    """The stored shape of a buffer of a concrete program."""
+    """The stored shape of a buffer as ints; ScheduleError if an extent depends on holes."""
     if not all(isinstance(e, Const) for e in b.shape):
         raise ScheduleError(f"buffer {b.name} has shape {tuple(map(str, b.shape))}: not concrete")
     return tuple(int(e.value) for e in b.shape if isinstance(e, Const))
 
 
 def concrete_layout(b: Buffer) -> Layout | None:
-    """The packing recipe of a buffer of a concrete program."""
+    """The packed layout of a buffer of a concrete program; None without a layout."""
     if b.layout is None:
         return None
     tiles = tuple(tuple(int(str(e)) for e in t) for t in b.layout.tiles)
@@ -88,6 +91,7 @@ def concrete_layout(b: Buffer) -> Layout | None:
 
 
 def _bind(b: Buffer, inputs: Mapping[str, npt.ArrayLike]) -> Array:
+    """The initial array of a parameter or temporary."""
     if b.role in ("input", "constant", "derived"):
         if b.name not in inputs:
             raise ScheduleError(f"no value is given for {b.name}")
@@ -98,12 +102,13 @@ def _bind(b: Buffer, inputs: Mapping[str, npt.ArrayLike]) -> Array:
 
 
 def _new_buffer(shape: tuple[int, ...], dtype: str) -> Array:
+    """An array of poison values: NaN, True or -77."""
     poison = np.nan if dtype.startswith("float") else (True if dtype == "bool" else -77)
     return np.full(shape, poison, dtype=dtype)
 
 
 def to_python(p: Program, count: bool = False) -> tuple[str, list[str]]:
-    """Python source of a function `kernel` and the names of its arguments in order."""
+    """(source of a Python function `kernel`, names of its arguments in order)."""
     names: dict[str, str] = {}
 
     def ident(name: str) -> str:
@@ -116,6 +121,7 @@ def to_python(p: Program, count: bool = False) -> tuple[str, list[str]]:
 
 
 def _write(s: Stmt, depth: int, out: list[str], ident: Any, count: bool) -> None:
+    """Append the lines of a statement at the given indentation depth."""
     pad = "    " * depth
     match s:
         case Block():
@@ -146,8 +152,8 @@ def _write(s: Stmt, depth: int, out: list[str], ident: Any, count: bool) -> None
             if s.combiner == "sum":
                 value = f"{place} + {value}"
             elif s.combiner:
-                value = f"{s.combiner}_({place}, {_settled(value, dtype)})"
-            value = _settled(value, dtype)
+                value = f"{s.combiner}_({place}, {_wrapped(value, dtype)})"
+            value = _wrapped(value, dtype)
             out.append(f"{pad}{place} = {value}")
             if count:
                 out.append(f"{pad}counts[{s.stage!r}] += 1")
@@ -165,16 +171,16 @@ _PYTHON = {
     "ne": "({} != {})",
     "not": "(not {})",
 }
-_EXACT = ("min", "max", "abs", "floor", "select")  # operations that return what is rounded already
+_EXACT = ("min", "max", "abs", "floor", "select")  # operations whose result needs no rounding
 
 
-def _settled(text: str, dtype: str) -> str:
-    """The value in the range of its dtype."""
+def _wrapped(text: str, dtype: str) -> str:
+    """The Python text that wraps a value to the range of an integer dtype."""
     return f"cast({dtype!r}, {text})" if dtype in BITS else text
 
 
 def _value(e: Expr, ident: Any, pad: str, out: list[str]) -> str:
-    """The Python form of a value; parts of a deep one become functions, called where needed."""
+    """The Python text of a value; parts of a deep expression become local functions."""
     parts: dict[Expr, str] = {}
     for x in below(e):
         text = _py(x, ident, parts)
@@ -184,7 +190,7 @@ def _value(e: Expr, ident: Any, pad: str, out: list[str]) -> str:
 
 
 def _py(e: Expr, ident: Any, parts: Mapping[Expr, str] | None = None) -> str:
-    """The Python form; `parts` are functions that give the values of parts of a deep one."""
+    """The Python text of an expression; `parts` maps subexpressions to local functions."""
     if parts and e in parts:
         return f"{parts[e]}()"
     match e:
@@ -197,7 +203,7 @@ def _py(e: Expr, ident: Any, parts: Mapping[Expr, str] | None = None) -> str:
         case Poly():
             terms = ["*".join([str(c), *(_py(a, ident, parts) for a in m)]) for m, c in e.terms]
             text = f"({' + '.join(terms)})"
-            return _settled(text, "int64") if e.reads else text
+            return _wrapped(text, "int64") if e.reads else text
         case Load():
             idx = "".join(f"{_py(i, ident, parts)}, " for i in e.indices)
             return f"{ident(e.tensor)}[({idx})]"
@@ -210,6 +216,7 @@ def _py(e: Expr, ident: Any, parts: Mapping[Expr, str] | None = None) -> str:
 
 
 def _operation(e: Op, args: list[str]) -> str:
+    """The Python text of an operation on argument texts."""
     if e.name == "select":
         return f"({args[1]} if {args[0]} else {args[2]})"
     if e.name in ("and", "or"):
@@ -222,7 +229,7 @@ def _operation(e: Op, args: list[str]) -> str:
 
 
 def _ieee(fn: Any) -> Any:
-    """numpy's answer in float64, so that overflow and domain errors give inf and NaN."""
+    """The float64 numpy function, so that overflow and domain errors yield inf and NaN."""
 
     def call(*args: Any) -> float:
         with np.errstate(all="ignore"):
@@ -237,6 +244,8 @@ def _sigmoid(x: float) -> float:
 
 
 def _extremum(fn: Any) -> Any:
+    """The numpy function that reduces scalar arguments."""
+
     def call(*args: Any) -> Any:
         return fn.reduce(args).item()
 

@@ -1,9 +1,9 @@
-"""What is proven of integer expressions at one place of a computation.
+"""Proofs about integer expressions at one place of a computation.
 
-In: intervals of variables, and the conditions that hold there (tests of selects, extents of loops).
-Out: does an index stay inside [0, extent)? Three means, the cheap ones first: interval arithmetic;
-linear reasoning with the conditions (an inequality plus multiples of known ones, operations taken
-apart, see `ir.linear`); evaluation at every point where those are few.
+In: intervals of variables, and conditions that hold at the place (conditions of selects, loop
+extents). Out: whether an index stays inside [0, extent). Three methods, cheapest first: interval
+arithmetic; linear reasoning with the conditions (a goal plus multiples of known inequalities, with
+operations expanded, see `ir.linear`); evaluation at every point where the points are few.
 """
 
 import itertools
@@ -31,17 +31,17 @@ from ansorlite.ir.logic import negate
 from ansorlite.ir.ranges import INF, Evaluator, Interval
 from ansorlite.ir.traverse import below, walk
 
-MAX_POINTS = 1 << 20  # at which an index is evaluated
-FEW_POINTS = 1 << 12  # cheaper to evaluate than to reason
-MAX_TRIES = 600  # inequalities looked at for one index
-MAX_DEPTH = 5  # conditions and operations used for one inequality
+MAX_POINTS = 1 << 20  # most points at which an index is evaluated
+CHEAP_POINTS = 1 << 12  # so few points are evaluated before linear reasoning is tried
+MAX_TRIES = 600  # most inequalities examined for one index
+MAX_DEPTH = 5  # most conditions and operations combined for one inequality
 DTYPE_RANGES: dict[str, Interval] = {"bool": (0, 1), "int32": (-(1 << 31), (1 << 31) - 1)}
 ANYTHING = (-INF, INF)
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """`low` and `high` bound the index; "outside": a point where it is outside was found."""
+    """Result of a proof: bounds of the index; "outside" if a counterexample was found."""
 
     kind: Literal["inside", "outside", "unknown"]
     low: int
@@ -49,35 +49,36 @@ class Verdict:
 
 
 class Known:
-    """Intervals and conditions that hold at one place; `assume` and `loop` give those further in.
+    """Facts at one place: intervals and conditions; `assume` and `loop` give facts inside.
 
-    What follows from the conditions is worked out when an index asks for more than the intervals.
+    Consequences of the conditions are derived only when intervals alone do not prove a query.
     """
 
     def __init__(
         self, ranges: Mapping[str, Interval], values: Callable[[Load], Interval] | None = None
     ) -> None:
-        """Of variables, and of the integers that a load may find (default: any of its dtype)."""
+        """`ranges`: intervals of variables; `values`: interval of a load (default: its dtype)."""
         self.ranges, self._values = dict(ranges), values or anything
         self._parent: Known | None = None
         self._added: tuple[Expr, ...] = ()
-        self._settled = True
-        self._spans: dict[Expr, Interval] = {}  # of variables and other atoms, by conditions
-        self._facts: list[Linear] = []  # each is >= 0; those of the places around apart
+        self._derived = True
+        self._spans: dict[Expr, Interval] = {}  # intervals of atoms that follow from conditions
+        # Inequalities (each >= 0) of this place, without those of enclosing places.
+        self._facts: list[Linear] = []
         self._conditions: list[Expr] = []
         self._intervals: dict[Expr, Interval] = {}
         self._left = 0
 
     def assume(self, *conditions: Expr) -> "Known":
-        """What is known where these hold too."""
+        """The facts where the conditions hold too."""
         inner = Known.__new__(Known)
         inner.ranges, inner._values = self.ranges, self._values
         inner._parent, inner._added = self, conditions
-        inner._settled, inner._intervals, inner._left = False, {}, 0
+        inner._derived, inner._intervals, inner._left = False, {}, 0
         return inner
 
     def loop(self, var: str, extent: Expr) -> "Known":
-        """What is known inside of `for var in range(extent)`."""
+        """The facts inside `for var in range(extent)`."""
         if isinstance(extent, Const):
             inner = self.assume()
         else:
@@ -87,15 +88,15 @@ class Known:
         return inner
 
     def index(self, e: Expr, extent: int) -> Verdict:
-        """Is the index in [0, extent) here?"""
+        """Verdict on whether the index lies in [0, extent) here."""
         low, high = self.interval(e)
         if low >= 0 and high < extent:
             return Verdict("inside", low, high)
-        self._settle()
+        self._derive()
         low, high = self.interval(e)
         if low >= 0 and high < extent:
             return Verdict("inside", low, high)
-        seen = self._evaluated(e, FEW_POINTS)
+        seen = self._evaluated(e, CHEAP_POINTS)
         if seen is None and self._linear_inside(e, low, high, extent):
             return Verdict("inside", max(low, 0), min(high, extent - 1))
         seen = seen or self._evaluated(e, MAX_POINTS)
@@ -107,16 +108,16 @@ class Known:
         return Verdict("outside" if exact else "unknown", low, high)
 
     def positive(self, e: Expr) -> bool:
-        """Is the expression at least 1 here?"""
+        """True if the expression is proven to be at least 1 here."""
         if self.interval(e)[0] > 0:
             return True
-        self._settle()
+        self._derive()
         return self._holds({**terms_of(e), (): terms_of(e).get((), 0) - 1})
 
     # ---- intervals ------------------------------------------------------------------------------
 
     def interval(self, e: Expr) -> Interval:
-        """Smallest known interval of an integer expression; unknown ends are +-INF."""
+        """The tightest known interval of an integer expression; unknown ends are +-INF."""
         if isinstance(e, Const):
             return int(e.value), int(e.value)
         found = self._intervals.get(e)
@@ -128,6 +129,7 @@ class Known:
         return found
 
     def _interval(self, e: Expr) -> Interval:
+        """The interval of an expression whose operands have cached intervals."""
         if isinstance(e, Const):
             return int(e.value), int(e.value)
         if isinstance(e, Var):
@@ -138,12 +140,13 @@ class Known:
             found = self._values(e)
         else:
             found = self._bounds(terms_of(e))
-        if self._settled and e in self._spans:
+        if self._derived and e in self._spans:
             low, high = self._spans[e]
             found = max(found[0], low), min(found[1], high)
         return found
 
     def _bounds(self, g: Linear) -> Interval:
+        """The interval of a linear form."""
         low = high = 0
         for mono, c in g.items():
             a, b = self._product(mono)
@@ -151,6 +154,7 @@ class Known:
         return max(low, -INF), min(high, INF)
 
     def _product(self, mono: Monomial) -> Interval:
+        """The interval of a monomial."""
         low = high = 1
         for atom, times in itertools.groupby(mono):
             power = len(list(times))
@@ -194,51 +198,52 @@ class Known:
 
     # ---- conditions -----------------------------------------------------------------------------
 
-    def _settle(self) -> None:
-        """Work out what the conditions say, from the outermost place inwards."""
+    def _derive(self) -> None:
+        """Derive the consequences of the conditions, from the outermost place inwards."""
         path: list[Known] = []
         here: Known | None = self
-        while here is not None and not here._settled:
+        while here is not None and not here._derived:
             path.append(here)
             here = here._parent
         for known in reversed(path):
             above = known._parent
             assert above is not None
             known._spans, known._facts, known._conditions = dict(above._spans), [], []
-            known._settled = True
+            known._derived = True
             known._intervals = {}
             for condition in known._added:
                 known._learn(condition)
 
-    def _around(self) -> Iterator["Known"]:
-        """This place and those around, the outermost last."""
+    def _places(self) -> Iterator["Known"]:
+        """This place and the enclosing places, innermost first."""
         here: Known | None = self
         while here is not None:
             yield here
             here = here._parent
 
     def _learn(self, condition: Expr) -> None:
+        """Record a condition and the inequalities that follow from the condition."""
         for part in facts_of(condition):
             self._conditions.append(part)
             for g in inequalities(part):
                 self._learn_inequality(g, 3)
 
     def _learn_inequality(self, g: Linear, depth: int) -> None:
-        """Remember that g >= 0: as an interval where it is of one monomial."""
+        """Record g >= 0 and its consequences up to `depth`, as intervals where possible."""
         g = reduced(g)
         if not any(g):
             return
         for mono, c in g.items() if depth else ():
             atom = mono[0] if len(mono) == 1 else None
             if isinstance(atom, Op):
-                for other in self._weaker(g, atom, mono, c):
-                    self._learn_inequality(other, depth - 1)
+                for weaker in self._weaker(g, atom, mono, c):
+                    self._learn_inequality(weaker, depth - 1)
         self._narrow(g)
         if len(g) - (() in g) > 1:
             self._facts.append(g)
 
     def _narrow(self, g: Linear) -> None:
-        """Intervals of the atoms of an inequality, from those of the others."""
+        """Narrow the interval of each atom of g >= 0 by the intervals of the other atoms."""
         for mono, c in g.items():
             if len(mono) != 1 or isinstance(mono[0], Const):
                 continue
@@ -254,7 +259,7 @@ class Known:
             self._intervals.clear()
 
     def _weaker(self, g: Linear, atom: Op, mono: Monomial, k: int) -> Iterator[Linear]:
-        """What follows from rest + k * atom >= 0, with the operation taken apart."""
+        """Consequences of rest + k * atom >= 0 with the operation `atom` expanded."""
         rest = {m: c for m, c in g.items() if m != mono}
         match atom.name:
             case "floordiv" | "ceildiv" if isinstance(atom.args[1], Const) and abs(k) == 1:
@@ -264,7 +269,8 @@ class Known:
             case "min" | "max" if (atom.name == "min") == (k > 0):
                 for a in atom.args:
                     yield plus(rest, terms_of(a), k)
-            case "min" | "max":  # one of them holds: those that cannot are left out
+            # One of the alternatives holds; impossible alternatives are dropped.
+            case "min" | "max":
                 ways = [plus(rest, terms_of(a), k) for a in atom.args]
                 possible = [w for w in ways if self._bounds(w)[1] >= 0]
                 if len(possible) == 1:
@@ -273,6 +279,7 @@ class Known:
     # ---- linear reasoning -----------------------------------------------------------------------
 
     def _linear_inside(self, e: Expr, low: int, high: int, extent: int) -> bool:
+        """True if 0 <= e < extent is proven by linear reasoning."""
         g = terms_of(e)
         self._left = MAX_TRIES
         if low < 0 and not self._holds(g):
@@ -281,13 +288,13 @@ class Known:
         return high < extent or self._holds(plus({(): extent - 1}, g, -1))
 
     def _holds(self, g: Linear, depth: int = MAX_DEPTH) -> bool:
-        """Is g >= 0 proven?"""
+        """True if g >= 0 is proven with at most `depth` further conditions and operations."""
         if self._bounds(g)[0] >= 0:
             return True
         if depth == 0 or self._left <= 0:
             return False
         self._left -= 1
-        for fact in (f for place in self._around() for f in place._facts):
+        for fact in (f for place in self._places() for f in place._facts):
             for mono, p in g.items():
                 q = fact.get(mono, 0)
                 if mono and p * q > 0:
@@ -295,13 +302,13 @@ class Known:
                     if len(less) < len(g) + len(fact) and self._holds(reduced(less), depth - 1):
                         return True
         return any(
-            self._taken_apart(g, mono, k, depth)
+            self._holds_by_definition(g, mono, k, depth)
             for mono, k in g.items()
             if len(mono) == 1 and isinstance(mono[0], Op)
         )
 
-    def _taken_apart(self, g: Linear, mono: Monomial, k: int, depth: int) -> bool:
-        """Is rest + k * atom >= 0 proven by what the operation means?"""
+    def _holds_by_definition(self, g: Linear, mono: Monomial, k: int, depth: int) -> bool:
+        """True if rest + k * atom >= 0 is proven by the definition of the operation `atom`."""
         atom = mono[0]
         assert isinstance(atom, Op)
         rest = {m: c for m, c in g.items() if m != mono}
@@ -315,24 +322,25 @@ class Known:
                 return every(self._holds(plus(rest, terms_of(a), k), depth - 1) for a in atom.args)
             case "select":
                 return all(
-                    inner._either(plus(rest, terms_of(x), k), depth - 1)
+                    inner._holds_on_branch(plus(rest, terms_of(x), k), depth - 1)
                     for inner, x in branches(self, atom)
                 )
         return False
 
-    def _either(self, g: Linear, depth: int) -> bool:
-        self._settle()
+    def _holds_on_branch(self, g: Linear, depth: int) -> bool:
+        """True if g >= 0 is proven on one branch of a select, with a reduced budget."""
+        self._derive()
         self._left = MAX_TRIES // 8
         return self._holds(g, depth)
 
     # ---- evaluation -----------------------------------------------------------------------------
 
     def _evaluated(self, e: Expr, limit: int) -> tuple[int, int, bool] | None:
-        """(lowest, highest, are all conditions respected) at every point; None: too many."""
+        """(lowest, highest, all conditions considered) over all points; None if too many."""
         if any(isinstance(x, Load) for x in walk(e)):
             return None
         names, tests, exact = set(e.free), list[Expr](), True
-        left = [c for place in self._around() for c in place._conditions]
+        left = [c for place in self._places() for c in place._conditions]
         if self._points(names) > limit:
             return None
         grown = True
@@ -349,17 +357,19 @@ class Known:
                 tests.append(test)
                 grown = grown or wider > names
                 names = wider
-        # A condition of other variables may say that nothing is ever run here.
+        # A condition on other variables may imply that the place is never reached.
         exact = exact and not left
         return self._at_points(e, sorted(names), tests, exact)
 
     def _points(self, names: set[str]) -> int:
+        """Number of combinations of values of the variables."""
         spans = [self.interval(Var(n)) for n in names]
         return math.prod(max(0, high - low + 1) for low, high in spans)
 
     def _at_points(
         self, e: Expr, names: list[str], tests: list[Expr], exact: bool
     ) -> tuple[int, int, bool] | None:
+        """Minimum and maximum of `e` over the points where the tests hold."""
         env: dict[str, npt.NDArray[np.int64]] = {}
         for d, n in enumerate(names):
             low, high = self.interval(Var(n))
@@ -375,32 +385,32 @@ class Known:
                 found = np.broadcast_to(np.asarray(value(e), np.int64), shape)[mask]
         except (AnsorliteError, ArithmeticError):
             return None
-        if not found.size:  # nothing is ever run here
+        if not found.size:  # the place is never reached
             return 0, -1, True
         return int(found.min()), int(found.max()), exact
 
 
 def anything(e: Expr) -> Interval:
-    """The interval of the dtype."""
+    """The interval of the dtype of an expression."""
     return DTYPE_RANGES.get(e.dtype, ANYTHING)
 
 
 def end(n: int) -> str:
-    """An end of an interval in words."""
+    """An interval end as text for messages."""
     return "anywhere" if abs(n) >= INF else str(n)
 
 
 def branches(known: Known, e: Op) -> Iterator[tuple[Known, Expr]]:
-    """(what is known there, value) of the two branches of a select."""
+    """(facts, value) of the two branches of a select."""
     cond, a, b = e.args
     yield known.assume(cond), a
     yield known.assume(negate(cond)), b
 
 
 def reads(e: Expr, known: Known) -> Iterator[tuple[Load, Known]]:
-    """The loads of an expression, each with what is known where it is executed.
+    """The loads of an expression, each with the facts at its place.
 
-    Only the branch of a select that is taken is executed; all parts of `and` and `or` are.
+    A select evaluates only the taken branch; `and` and `or` evaluate all operands.
     """
     stack: list[tuple[Expr, Known]] = [(e, known)]
     while stack:

@@ -1,4 +1,7 @@
-"""Packed layouts of tensors, as numbers: how an array is padded, cut into tiles and reordered."""
+"""Packed layouts of tensors with numeric extents: padding, tiling and reordering of an array.
+
+In: arrays in the user's shape. Out: arrays in the stored shape of a `BufferLayout`.
+"""
 
 import math
 from dataclasses import dataclass
@@ -12,10 +15,10 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class Layout:
-    """How a tensor is packed: each dimension is padded, cut into tiles, and the tiles reordered.
+    """A packed layout: each dimension is padded and cut into tiles, and the tiles are reordered.
 
-    `tiles[d]` lists the extents of the levels of dimension d, outermost first; their product is
-    at least the extent of d (the rest is filled with zeros). `order` lists the packed dimensions
+    `tiles[d]` lists the extents of the levels of dimension d, outermost first; their product is at
+    least the extent of d, and the excess is filled with zeros. `order` lists the stored dimensions
     as (dimension, level). rewrite: x[d0, d1] -> x'[levels in `order`].
     """
 
@@ -24,10 +27,11 @@ class Layout:
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """The stored shape."""
         return tuple(self.tiles[d][level] for d, level in self.order)
 
     def pack(self, x: Array) -> Array:
-        """Return `x` in this layout, C-contiguous, padded with zeros."""
+        """`x` in this layout, C-contiguous, padded with zeros."""
         padded = tuple(math.prod(t) for t in self.tiles)
         if padded != x.shape:
             x = np.pad(x, [(0, p - n) for p, n in zip(padded, x.shape, strict=True)])

@@ -1,8 +1,8 @@
 """Linear inequalities between integer expressions: the algebra of `ir.known`.
 
-A `Linear` is a sum of monomials with coefficients, said to be >= 0. Atoms that are operations
-(quotients, remainders) are taken apart into inequalities without them, which are equivalent or
-imply them, as each function says.
+A `Linear` is a sum of monomials with integer coefficients that is asserted to be >= 0. Atoms that
+are operations (quotients, remainders) are expanded into inequalities without the operation,
+equivalent or sufficient, as each function states.
 """
 
 import math
@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from ansorlite.ir.expr import COMPARE, Const, Expr, Monomial, Op, compare, is_int, terms_of
 from ansorlite.ir.logic import negate
 
-Linear = dict[Monomial, int]  # coefficients of monomials, of () the constant
+Linear = dict[Monomial, int]  # coefficients by monomial; () is the constant term
 
 
 def facts_of(condition: Expr) -> Iterator[Expr]:
-    """Conditions that all hold where this one does."""
+    """The conditions that all hold where `condition` holds."""
     stack = [condition]
     while stack:
         e = stack.pop()
@@ -74,7 +74,7 @@ def plus(a: Linear, b: Linear, times: int) -> Linear:
 
 
 def reduced(g: Linear) -> Linear:
-    """g >= 0 divided by what its coefficients have in common: integers round the constant down."""
+    """g divided by the common divisor of its coefficients; the constant term is rounded down."""
     common = math.gcd(*(c for mono, c in g.items() if mono)) or 1
     if common == 1:
         return g
@@ -83,14 +83,14 @@ def reduced(g: Linear) -> Linear:
 
 
 def remainder(atom: Op) -> Linear:
-    """a mod c as a - c * (a // c)."""
+    """a mod c in the form a - c * (a // c)."""
     a, c = atom.args
     assert isinstance(c, Const)
     return plus(terms_of(a), {(Op("floordiv", (a, c), atom.dtype),): 1}, -int(c.value))
 
 
 def quotient(rest: Linear, atom: Op, k: int) -> Linear:
-    """The inequality that rest + k * (r // s) >= 0 is equivalent to, for k = 1 or -1."""
+    """An inequality equivalent to rest + k * (r // s) >= 0, for k = 1 or -1."""
     r, s = terms_of(atom.args[0]), int(atom.args[1].value)  # type: ignore[attr-defined]
     scaled = {m: c * s for m, c in rest.items()}
     if atom.name == "floordiv":
@@ -99,7 +99,7 @@ def quotient(rest: Linear, atom: Op, k: int) -> Linear:
 
 
 def quotients(rest: Linear, atom: Op, k: int) -> Iterator[Linear]:
-    """Inequalities that each imply rest + k * (r // s) >= 0."""
+    """Inequalities each of which implies rest + k * (r // s) >= 0."""
     if abs(k) == 1:
         yield quotient(rest, atom, k)
         return

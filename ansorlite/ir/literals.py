@@ -1,30 +1,31 @@
-"""What numbers mean in an element type: the one place for the ranges and roundings of constants.
+"""Number semantics of element types: ranges, wrapping, rounding and conversion of constants.
 
-In: Python numbers and names of types. Integers wrap in two's complement; floats round to nearest
-and become infinite beyond the range. A float that becomes an integer loses its fraction; NaN,
-infinities and what is out of range become the least integer, as on x86. The numpy meaning, the
-interpreter and native code all follow these rules.
+In: Python numbers and dtype names. Integers wrap in two's complement; floats round to nearest and
+overflow to infinity. A float converted to an integer is truncated; NaN, infinity and values out of
+range become the smallest integer, as on x86. The numpy evaluation, the interpreter and native code
+all follow these rules.
 """
 
 import struct
 from typing import Any
 
-BITS = {"int32": 32, "int64": 64}
+BITS = {"int32": 32, "int64": 64}  # of the integer types
+BYTES = {"float32": 4, "float64": 8, "int32": 4, "int64": 8, "bool": 1}  # of an element in memory
 
 
 def least(dtype: str) -> int:
-    """The smallest number of an integer type."""
+    """The smallest integer of the dtype."""
     return -(1 << (BITS[dtype] - 1))
 
 
 def wrapped(value: int, dtype: str) -> int:
-    """An integer modulo 2^32 or 2^64, in the range of the type."""
+    """An integer modulo 2^32 or 2^64, in the range of the dtype."""
     low = least(dtype)
     return value if low <= value < -low else ((value - low) & ((1 << BITS[dtype]) - 1)) + low
 
 
 def rounded(value: float, dtype: str) -> float:
-    """The nearest float of the type."""
+    """The nearest float of the dtype."""
     if dtype != "float32":
         return value
     try:
@@ -34,13 +35,13 @@ def rounded(value: float, dtype: str) -> float:
 
 
 def converted(value: float | bool, dtype: str) -> Any:
-    """A number cast to another type."""
+    """A number converted to another dtype."""
     if dtype == "bool":
         return bool(value)
     if dtype not in BITS:
         try:
             return rounded(float(value), dtype)
-        except OverflowError:  # an integer beyond all floats
+        except OverflowError:  # integer beyond the float range
             return float("inf") if value > 0 else float("-inf")
     if isinstance(value, float):
         low = least(dtype)
@@ -49,15 +50,15 @@ def converted(value: float | bool, dtype: str) -> Any:
 
 
 def floor_divide(x: int, y: int) -> int:
-    """The quotient rounded down; 0 for a divisor of zero."""
+    """Integer quotient rounded down; 0 for a zero divisor."""
     return x // y if y else 0
 
 
 def ceil_divide(x: int, y: int) -> int:
-    """The quotient rounded up; 0 for a divisor of zero."""
+    """Integer quotient rounded up; 0 for a zero divisor."""
     return -(-x // y) if y else 0
 
 
 def modulo(x: int, y: int) -> int:
-    """The remainder of floor division, with the divisor's sign; 0 for a divisor of zero."""
+    """Remainder of floor division, with the sign of the divisor; 0 for a zero divisor."""
     return x % y if y else 0

@@ -1,25 +1,28 @@
-"""Conditions, selection, math functions on expressions: the constructors beside arithmetic.
+"""Constructors of conditions, selects and math functions, and identities of reductions.
 
-Also what a reduction starts from.
+In: expressions or Python numbers. Out: expressions in normal form.
 """
 
 from collections.abc import Sequence
 from typing import Any
 
 from ansorlite.errors import AnsorliteError
-from ansorlite.ir.expr import Const, Expr, Op, is_float, promote, settled, wrap
+from ansorlite.ir.expr import Const, Expr, Op, is_float, promote, wrap, wrapped_int
 from ansorlite.ir.literals import least
 
 
 def all_of(*conds: Any) -> Expr:
+    """Conjunction of conditions. Example: `te.all(i >= 1, i < n - 1)`."""
     return logic("and", conds)
 
 
 def any_of(*conds: Any) -> Expr:
+    """Disjunction of conditions. Example: `te.any(i < 1, i >= n - 1)`."""
     return logic("or", conds)
 
 
 def logic(name: str, conds: Sequence[Any]) -> Expr:
+    """n-ary "and" or "or", flattened, without duplicates; constants are folded."""
     stop = name == "or"
     kept: list[Expr] = []
     for c in conds:
@@ -36,12 +39,13 @@ def logic(name: str, conds: Sequence[Any]) -> Expr:
 
 
 def conjuncts(cond: Expr) -> tuple[Expr, ...]:
-    """The conditions that all have to hold for this one to."""
+    """The operands of a conjunction; any other condition itself."""
     return cond.args if isinstance(cond, Op) and cond.name == "and" else (cond,)
 
 
 def _condition(name: str, c: Any) -> Expr:
-    # `i == 0` is Python's, about the structure of expressions: its answer is not what was meant.
+    """The condition as an expression; AnsorliteError for a Python bool and for other dtypes."""
+    # `i == 0` compares structure in Python and yields a bool, which is never what the user meant.
     if isinstance(c, bool):
         raise AnsorliteError(
             f"{name} got Python's {c}: compare expressions by te.equal and te.not_equal; "
@@ -54,6 +58,7 @@ def _condition(name: str, c: Any) -> Expr:
 
 
 def negate(cond: Any) -> Expr:
+    """Negation of a condition; a double negation is removed."""
     e = _condition("not", cond)
     if isinstance(e, Const):
         return Const(not e.value, "bool")
@@ -61,7 +66,10 @@ def negate(cond: Any) -> Expr:
 
 
 def select(cond: Any, a: Any, b: Any) -> Expr:
-    """a where cond holds, else b; the branch not taken is not evaluated."""
+    """`a` where `cond` holds, else `b`; the other branch is not evaluated.
+
+    Example: `te.select(i < n, A[i], 0.0)`. `a` and `b` get a common dtype.
+    """
     c = _condition("select", cond)
     x, y = promote(a, b)
     if isinstance(c, Const):
@@ -73,17 +81,17 @@ UNARY = ("exp", "log", "sqrt", "tanh", "erf", "sigmoid", "abs", "floor")
 
 
 def call(name: str, *args: Any) -> Expr:
-    """A math function of floating-point arguments (`abs` also of integers)."""
+    """A math function of floats (`abs` also of integers); AnsorliteError for other dtypes."""
     exprs = [wrap(a) for a in args]
     if len(exprs) == 2:
         exprs = list(promote(args[0], args[1]))
     if any(not is_float(e) for e in exprs) and name != "abs":
         raise AnsorliteError(f"{name} needs floating-point arguments, got {exprs[0].dtype}")
-    return Op(name, tuple(map(settled, exprs)), exprs[0].dtype)
+    return Op(name, tuple(map(wrapped_int, exprs)), exprs[0].dtype)
 
 
 def combiner_identity(combiner: str, dtype: str) -> Const:
-    """The value that leaves the other operand of `combiner` unchanged."""
+    """The identity element of the combiner: 0, -inf or inf, or the end of an integer range."""
     if combiner == "sum":
         return Const(0, dtype)
     if dtype.startswith("float"):

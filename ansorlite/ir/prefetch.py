@@ -1,25 +1,25 @@
-"""Prefetches: cache lines that the vectors of a register tile will read some iterations later.
+"""Prefetches of the cache lines that the vectors of a register tile read some iterations later.
 
-In: the store of a tile, the reduction loop around it with its note "prefetch", the loops of the
-tile. Out: `Prefetch` statements for one iteration, one a cache line. Only tensors in memory whose
-elements lie in the order of the vectors are asked for: other operands move less.
+In: the store of a tile, the surrounding reduction loop with annotation "prefetch", the loops of the
+tile. Out: `Prefetch` statements for one iteration, one per cache line. Only buffers in memory that
+the vectors read contiguously are prefetched; other operands move fewer bytes.
 """
 
 from collections.abc import Collection, Sequence
 
 from ansorlite.ir.expr import Const, Expr, Load, Var, add
+from ansorlite.ir.literals import BYTES
 from ansorlite.ir.program import NO_NOTE, For, Prefetch, Store
 from ansorlite.ir.ranges import coefficient
 from ansorlite.ir.traverse import loads, substitute
 
 LINE_BYTES = 64
-BYTES = {"float32": 4, "float64": 8, "int32": 4, "int64": 8, "bool": 1}
 
 
 def prefetches(
     store: Store, reduces: Sequence[For], tile: Sequence[For], memory: Collection[str]
 ) -> list[Prefetch]:
-    """What one iteration of the innermost reduction (the last of `reduces`) asks for."""
+    """Prefetches of one iteration of the innermost reduction loop (the last of `reduces`)."""
     vectors = [lp for lp in tile if lp.note("lanes") is not NO_NOTE]
     if not reduces or not vectors:
         return []
@@ -40,7 +40,7 @@ def prefetches(
 
 
 def fetchable(x: Load, around: For, along: For, memory: Collection[str]) -> bool:
-    """Does it lie in memory, and move with both loops, by one along the vectors?"""
+    """True for a load from memory that moves with both loops, contiguously along the vectors."""
     if x.tensor not in memory or not x.indices or around.var not in x.free:
         return False
     return coefficient(x.indices[-1], along.var) == Const(1)

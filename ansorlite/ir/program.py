@@ -1,23 +1,25 @@
-"""The loop IR: one grammar from the lowered sketch (with holes) to the program that is compiled.
+"""The loop IR: one grammar from the lowered sketch (with holes) to the compiled program.
 
-Grammar (printed as it reads in Python):
+Grammar (printed like Python):
     Program := buffers, Stmt                  parameters and root-level temporaries, then the body
     Stmt    := Block(stmts)
-             | For(var, extent, ...)          var in range(extent); `nominal`: extent unclamped
+             | For(var, extent, ...)          var in range(extent); `nominal`: unclamped extent
              | Alloc(buffer, body)            a local or register buffer, alive in the body
-             | If(cond, then, orelse)         made by `specialize` only
-             | Store(buffer, indices, value)  buffer[indices] = value, or combined with the old
-             | Prefetch(buffer, indices)      its cache line will be read; by `specialize` only
+             | If(cond, then, orelse)         made only by `specialize`
+             | Store(buffer, indices, value)  buffer[indices] = value, or old value combined
+             | Prefetch(buffer, indices)      the cache line will be read; made by `specialize`
     expressions: see `ir.expr`; a Load reads a buffer by name.
-Annotations of a loop are (key, integer expression), zero or one meaning "no":
-    parallel   1: iterations are grains shared among threads (only outermost loops of a root nest)
-    lanes      iterations are executed this many at a time in one vector
-    register   1: part of a register tile, unrolled with its accumulators in registers
-    unroll     unroll the loop if its body is then repeated at most this many times
-    prefetch   ask for what the vectors of a reduction read so many iterations ahead
-    stream     1: vectors are stored past the caches
-`specialize` turns them into `mark` (serial, parallel, vector, unroll) with constant extents.
-Before `fill`, extents and indices may contain holes; afterwards the program is concrete.
+
+Annotations of a loop are pairs (key, integer expression); 0 (lanes, unroll: 0 or 1) means none:
+    parallel   1: the iterations are grains shared among threads (only outermost loops of a nest)
+    lanes      number of iterations executed in one vector
+    register   1: part of a register tile, unrolled, with accumulators in registers
+    unroll     unroll the loop if the unrolled body then has at most this many copies
+    prefetch   prefetch the operands of a reduction's vectors this many iterations ahead
+    stream     1: vectors are written with non-temporal stores
+
+`specialize` turns annotations into `mark` (serial, parallel, vector, unroll, ...) with constant
+extents. Before `fill`, extents and indices may contain holes; afterwards the program is concrete.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -31,29 +33,30 @@ from ansorlite.ir.traverse import loads, substitute
 
 Scope = Literal["global", "local", "register"]
 BufferRole = Literal["input", "constant", "derived", "output", "temp"]
-# "transpose": around a vector loop that stores what it reads along the other loop; "stream": a
-# vector loop whose stores go past the caches
+# "transpose": around a vector loop that stores what the program reads along this loop; "stream": a
+# vector loop with non-temporal stores
 Mark = Literal["serial", "parallel", "vector", "stream", "unroll", "transpose"]
 Annotations = tuple[tuple[str, Expr], ...]
 
 
 @dataclass(frozen=True)
 class BufferLayout:
-    """A packed layout: per dimension the extents of its levels, and the order (dim, level)."""
+    """A packed layout: extents of the levels per dimension, and the order (dimension, level)."""
 
     tiles: tuple[tuple[Expr, ...], ...]
     order: tuple[tuple[int, int], ...]
 
     @property
     def shape(self) -> tuple[Expr, ...]:
+        """The stored shape."""
         return tuple(self.tiles[d][lv] for d, lv in self.order)
 
 
 @dataclass(frozen=True)
 class Buffer:
-    """Memory for a tensor: `shape` is what is stored, `logical` what the user sees.
+    """Memory of a tensor: `shape` is the stored shape, `logical` the user's shape.
 
-    A "derived" buffer holds what `Program.bound` computes from the constants.
+    Roles: "derived" buffers hold results of `Program.bound`, computed once from constants.
     """
 
     name: str
@@ -75,10 +78,11 @@ class Buffer:
 
 @dataclass(frozen=True)
 class Store:
-    """`count` is how often it runs, as factors; `stage` the stage that it computes.
+    """Store of `value`, or of the old element combined with `value` (`combiner`).
 
-    `ops` are the operations of one execution by class, as the te expression has them: a guard that
-    turns out to be always true in one candidate does not change them.
+    `stage` is the stage computed here. `count` is the number of executions, as factors. `ops` are
+    the operations of one execution by class, taken from the te expression; a guard that is always
+    true in one candidate does not change `ops`.
     """
 
     buffer: str
@@ -92,7 +96,7 @@ class Store:
 
 @dataclass(frozen=True)
 class Prefetch:
-    """Computes nothing; `indices` may lie outside of the buffer."""
+    """A prefetch hint; `indices` may lie outside the buffer."""
 
     buffer: str
     indices: tuple[Expr, ...]
@@ -103,7 +107,7 @@ NO_NOTE = Const(0)
 
 @dataclass(frozen=True)
 class For:
-    """`axis` is (stage, te axis, level): what the loop iterates over, for features and printing."""
+    """A loop; `axis` is (stage, te axis, level), its origin for features and printing."""
 
     var: str
     extent: Expr
@@ -115,7 +119,7 @@ class For:
     axis: tuple[str, str, int] = ("", "", 0)
 
     def note(self, key: str) -> Expr:
-        """The value of an annotation, NO_NOTE itself where there is none or it is 0."""
+        """The value of an annotation; the object `NO_NOTE` if the annotation is missing or 0."""
         for name, value in self.notes:
             if name == key:
                 return NO_NOTE if value == NO_NOTE else value
@@ -124,12 +128,16 @@ class For:
 
 @dataclass(frozen=True)
 class Alloc:
+    """A buffer that lives during `body`."""
+
     buffer: Buffer
     body: "Stmt"
 
 
 @dataclass(frozen=True)
 class If:
+    """A branch; made only by `specialize`."""
+
     cond: Expr
     then: "Stmt"
     orelse: "Stmt | None" = None
@@ -137,6 +145,8 @@ class If:
 
 @dataclass(frozen=True)
 class Block:
+    """A sequence of statements."""
+
     stmts: tuple["Stmt", ...]
 
 
@@ -145,9 +155,10 @@ Stmt = Block | For | Alloc | If | Store | Prefetch
 
 @dataclass(frozen=True)
 class Program:
-    """A lowered task; parameters come first in `buffers`, in order of the kernel's arguments.
+    """A lowered task: buffers with the parameters first, in argument order of the kernel; a body.
 
-    `bound` computes the derived parameters, once, when the constants are known.
+    `columns` are the open hole variables, sorted. `bound` computes the derived parameters once,
+    when the constants are known. `str(program)` prints the loops.
     """
 
     name: str
@@ -158,17 +169,19 @@ class Program:
 
     @cached_property
     def by_name(self) -> dict[str, Buffer]:
+        """Buffer by name, local buffers included."""
         return {b.name: b for b in all_buffers(self)}
 
     @property
     def params(self) -> tuple[Buffer, ...]:
+        """The buffers that are arguments of the kernel."""
         return tuple(b for b in self.buffers if b.role != "temp")
 
     @cached_property
     def register_clamps(self) -> tuple[tuple[Expr, tuple[tuple[Expr, ...], ...]], ...]:
-        """(nominal extent, coefficients of each clamp) of register loops around reductions.
+        """(nominal extent, coefficients of each clamp) of the clamped register loops of reductions.
 
-        Coefficients are those of the loop variables and the constant part, over holes.
+        Coefficients belong to the monomials in loop variables and to the constant part, over holes.
         """
         found: dict[tuple[Expr, tuple[tuple[Expr, ...], ...]], None] = {}
         for store, loops in stores_under(self.body):
@@ -190,7 +203,7 @@ class Program:
 
 
 def block(stmts: list[Stmt]) -> Stmt:
-    """A statement for a list, flattened; a single one stays as it is."""
+    """One statement for a list of statements, with nested blocks flattened."""
     flat: list[Stmt] = []
     for s in stmts:
         flat.extend(s.stmts if isinstance(s, Block) else (s,))
@@ -239,6 +252,7 @@ def _dims(b: Buffer) -> str:
 
 
 def children(s: Stmt) -> tuple[Stmt, ...]:
+    """The direct substatements."""
     match s:
         case Block():
             return s.stmts
@@ -251,13 +265,14 @@ def children(s: Stmt) -> tuple[Stmt, ...]:
 
 
 def walk(s: Stmt) -> Iterator[Stmt]:
+    """The statement and all substatements, parents first."""
     yield s
     for c in children(s):
         yield from walk(c)
 
 
 def stores_under(s: Stmt, loops: tuple[For, ...] = ()) -> Iterator[tuple[Store, tuple[For, ...]]]:
-    """Every store with the loops around it, outermost first."""
+    """Every store with its surrounding loops, outermost first."""
     if isinstance(s, Store):
         yield s, loops
     inner = (*loops, s) if isinstance(s, For) else loops
@@ -266,11 +281,12 @@ def stores_under(s: Stmt, loops: tuple[For, ...] = ()) -> Iterator[tuple[Store, 
 
 
 def all_buffers(p: Program) -> list[Buffer]:
+    """Parameters, temporaries and local buffers."""
     return [*p.buffers, *(s.buffer for s in walk(p.body) if isinstance(s, Alloc))]
 
 
 def depth(p: Program) -> int:
-    """The depth of the deepest expression that a program computes."""
+    """Depth of the deepest expression of a program, in nodes."""
     stores = [s for s in walk(p.body) if isinstance(s, Store)]
     return max((e.depth for s in stores for e in (s.value, *s.indices)), default=0)
 
@@ -301,6 +317,7 @@ def map_exprs(s: Stmt, fn: Callable[[Expr], Expr]) -> Stmt:
 
 
 def map_buffer(b: Buffer, fn: Callable[[Expr], Expr]) -> Buffer:
+    """The buffer with `fn` applied to every extent."""
     layout = b.layout
     if layout:
         layout = BufferLayout(tuple(tuple(map(fn, t)) for t in layout.tiles), layout.order)
@@ -310,7 +327,7 @@ def map_buffer(b: Buffer, fn: Callable[[Expr], Expr]) -> Buffer:
 
 
 def map_program(p: Program, values: Mapping[str, Expr]) -> Program:
-    """Substitute variables everywhere."""
+    """The program with hole variables replaced by `values`."""
     memo: dict[Expr, Expr] = {}
 
     def fn(e: Expr) -> Expr:
@@ -327,15 +344,17 @@ def map_program(p: Program, values: Mapping[str, Expr]) -> Program:
 def verify(p: Program) -> None:
     """Raise ScheduleError unless every variable and buffer is defined where it is used.
 
-    That accesses stay inside of their buffers is proven by `ir.inside.verify_inside`.
+    Also checked: names of loops and buffers are unique in a nest, parallel loops are outermost and
+    no reductions. `ir.inside.verify_inside` proves that accesses stay inside their buffers.
     """
     known = set(p.columns)
     if len({b.name for b in p.buffers}) != len(p.buffers):
-        raise ScheduleError(f"{p.name} has two buffers of one name")
+        raise ScheduleError(f"{p.name} has two buffers of the same name")
     _verify(p.body, known, {b.name: len(b.shape) for b in p.buffers}, True, True)
 
 
 def _verify(s: Stmt, names: set[str], ranks: dict[str, int], outer: bool, root: bool) -> None:
+    """Check one statement; `outer`: all enclosing loops are parallel; `root`: none encloses it."""
     match s:
         case Block():
             for x in s.stmts:
@@ -378,6 +397,7 @@ def _verify(s: Stmt, names: set[str], ranks: dict[str, int], outer: bool, root: 
 
 
 def _closed(e: Expr, names: set[str], where: str) -> None:
+    """ScheduleError if an expression uses an undefined variable."""
     if not e.free <= names:
         unknown = ", ".join(sorted(e.free - names))
         raise ScheduleError(f"{where} uses {unknown}, which no loop or hole defines")

@@ -1,8 +1,7 @@
-"""What is known of integer expressions: bounds by interval arithmetic, values under an assignment.
+"""Interval arithmetic and evaluation of integer expressions.
 
-`bounds` and `simplify` serve the tidy pass over concrete programs; `Evaluator` gives the value of
-an expression for ints or, all at once, for a whole population (numpy arrays, one value a
-candidate).
+`bounds` and `simplify` serve the tidy pass over concrete programs. `Evaluator` computes the value
+of an expression for ints or for a whole population at once (numpy arrays, one value per candidate).
 """
 
 from collections.abc import Mapping
@@ -37,7 +36,7 @@ INF = 1 << 62
 
 
 def bounds(e: Expr, ranges: Mapping[str, Interval]) -> Interval:
-    """Smallest known interval of an integer expression; +-INF: unknown, and maybe beyond."""
+    """The tightest known interval of an integer expression; an end of +-INF is unknown."""
     done: dict[Expr, Interval] = {}
     for x in below(e):
         done[x] = _bounds(x, ranges, done)
@@ -53,7 +52,7 @@ def _bounds(e: Expr, ranges: Mapping[str, Interval], done: dict[Expr, Interval])
         return done[e]
     if isinstance(e, Poly):
         lo = hi = 0
-        bottom = top = True  # are there bounds?
+        bottom = top = True  # lower / upper bound is finite
         for mono, c in e.terms:
             a = b = 1
             for atom in mono:
@@ -83,13 +82,14 @@ def _bounds(e: Expr, ranges: Mapping[str, Interval], done: dict[Expr, Interval])
 
 
 def _type_bounds(dtype: str) -> Interval:
+    """The interval of an integer dtype."""
     return max(least(dtype), -INF), min(-1 - least(dtype), INF)
 
 
 def _quotient_bounds(
     e: Poly, atom: Expr, ranges: Mapping[str, Interval], done: dict[Expr, Interval]
 ) -> Interval:
-    """Bounds of q + r // d as (d*q + r) // d: the normal form took them apart."""
+    """Bounds of q + r // d as (d*q + r) // d, which the normal form had separated."""
     if isinstance(atom, Op) and atom.name in ("floordiv", "ceildiv"):
         r, d = atom.args
         if isinstance(d, Const):
@@ -99,6 +99,7 @@ def _quotient_bounds(
 
 
 def _op_bounds(e: Op, args: list[Interval]) -> Interval:
+    """Bounds of an operation from the bounds of its operands."""
     match e.name:
         case "min":
             return min(a for a, _ in args), min(b for _, b in args)
@@ -121,7 +122,7 @@ def _op_bounds(e: Op, args: list[Interval]) -> Interval:
 
 
 def simplify(e: Expr, ranges: Mapping[str, Interval], memo: dict[Expr, Expr]) -> Expr:
-    """Use the ranges of the loops: drop dominated min/max arguments, decide comparisons."""
+    """`e` with dominated min/max arguments dropped and comparisons decided by the ranges."""
 
     return transform(e, lambda x: None, memo, lambda x: _by_range(x, ranges))
 
@@ -152,7 +153,7 @@ def _by_range(e: Op, ranges: Mapping[str, Interval]) -> Expr:
 
 
 def compared(e: Op, ranges: Mapping[str, Interval]) -> bool | None:
-    """A comparison of integers where the ranges decide it, otherwise None."""
+    """The result of an integer comparison that the ranges decide, otherwise None."""
     low, high = bounds(sub(e.args[0], e.args[1]), ranges)
     match e.name:
         case "lt" if high < 0 or low >= 0:
@@ -170,7 +171,9 @@ def compared(e: Op, ranges: Mapping[str, Interval]) -> bool | None:
 class Evaluator:
     """Values of integer expressions under `env`: variable name -> int or int64 array.
 
-    Results are memoised, so common parts of many expressions cost once per population.
+    Results are memoised: subexpressions shared by many expressions are computed once. Raises
+    AnsorliteError for a variable without a value. Example: `Evaluator({"i": 3})(Var("i") * 2)` is
+    6.
     """
 
     def __init__(self, env: Mapping[str, Any]) -> None:
@@ -179,7 +182,7 @@ class Evaluator:
 
     def __call__(self, e: Expr) -> Any:
         for x in below(e):
-            with suppress(AnsorliteError):  # of a branch that is not taken, maybe
+            with suppress(AnsorliteError):  # may belong to a branch that is not taken
                 self._value(x)
         return self._value(e)
 
@@ -236,13 +239,14 @@ class Evaluator:
 
     def _select(self, cond: Expr, a: Expr, b: Expr) -> Any:
         chosen = self._value(cond)
-        if np.ndim(chosen) == 0:  # one value for all: the other branch may have none
+        # One condition for all candidates: the other branch may have no value.
+        if np.ndim(chosen) == 0:
             return self._value(a if chosen else b)
         return np.where(chosen, self._value(a), self._value(b))
 
 
 def coefficient(e: Expr, var: str) -> Expr | None:
-    """The factor of loop variable `var` in an affine expression; None if not affine in it."""
+    """The coefficient of `var` in an affine expression; None if `e` is not affine in `var`."""
     if var not in e.free:
         return Const(0, e.dtype)
     out: dict[tuple[Expr, ...], int] = {}

@@ -1,17 +1,17 @@
-"""Specialisation of concrete programs: the one pass that duplicates code, visible and printable.
+"""Specialisation of concrete programs: the one pass that duplicates code, visible in print.
 
 In: a tidied `Program` with annotations. Out: a `Program` whose loops carry marks (serial, parallel,
-vector, unroll; the last two with constant extents) and whose register tiles accumulate in
-register-scope buffers. Its parts, each a rewrite:
+vector, unroll, ...; vector and unroll loops have constant extents) and whose register tiles
+accumulate in register buffers. The rewrites:
 
-- bodies:     a register loop `range(min(t, N - base))` -> `if full: range(t) else: range(N mod t)`;
-- register:   `for k: for s in tile: C[s] += e` -> `acc = C; for k: for s: acc[s] += e; C = acc`;
-- vectors:    `for j in range(e)` with lanes V -> vectors of V, then one vector of the remainder;
-- guards:     terms that a test outside of the tile makes nothing are left out, see `ir.guards`;
-- rows:       copies and pads of rows shorter than a vector -> longer rows, see `ir.collapse`;
-- transposes: a copy that reads along k and stores along j -> squares of V by V, see `ir.copies`;
-- prefetches: what a tile's vectors read some iterations later, see `ir.prefetch`;
-- horizontal: a reduction loop with lanes V -> V partial accumulators, combined afterwards.
+- bodies: a register loop `range(min(t, N - base))` -> `if full: range(t) else: range(N mod t)`
+- register: `for k: for s in tile: C[s] += e` -> `acc = C; for k: for s: acc[s] += e; C = acc`
+- vectors: `for j in range(e)` with lanes V -> vectors of V, then one vector of the remainder
+- guards: iterations whose summand is zero by a condition outside the tile -> skipped (`ir.guards`)
+- rows: copies and pads of rows shorter than a vector -> longer rows (`ir.collapse`)
+- transposes: a copy that reads along k and stores along j -> V x V squares (`ir.copies`)
+- prefetches: operands of a tile's vectors some iterations ahead (`ir.prefetch`)
+- horizontal: a reduction loop with lanes V -> V partial accumulators, combined afterwards
 """
 
 import math
@@ -22,7 +22,7 @@ from ansorlite.ir.collapse import collapsed
 from ansorlite.ir.copies import is_transposed
 from ansorlite.ir.expr import Const, Expr, Load, Op, Var, add, floordiv, mod, mul
 from ansorlite.ir.extremum import maximum
-from ansorlite.ir.guards import guarded, under
+from ansorlite.ir.guards import hoist_guards, if_all
 from ansorlite.ir.logic import combiner_identity
 from ansorlite.ir.prefetch import prefetches
 from ansorlite.ir.program import (
@@ -49,24 +49,25 @@ from ansorlite.ir.tiles import (
 )
 from ansorlite.ir.traverse import substitute
 
-MAX_TILE_VECTORS = 64  # larger register tiles stay loops
-PARTIAL_VECTORS = 4  # vectors of partial sums in a horizontal reduction
+MAX_TILE_VECTORS = 64  # largest register tile, in vectors; larger tiles stay loops
+PARTIAL_VECTORS = 4  # vectors of partial results in a horizontal reduction
 
 
 def specialize(p: Program) -> Program:
-    """The program as code generation sees it; input must be concrete and tidied."""
+    """The program that code generation compiles; the input must be concrete and tidied."""
     return replace(p, body=_Specializer(p).visit(p.body))
 
 
 @dataclass
 class _Chain:
-    """A perfect nest: loops outermost first around one store."""
+    """A perfect nest: loops around one store, outermost first."""
 
     loops: list[For]
     store: Store
 
 
 def _chain(s: Stmt) -> _Chain | None:
+    """The perfect nest of a statement; None if the nest is imperfect."""
     loops: list[For] = []
     while isinstance(s, For):
         loops.append(s)
@@ -74,7 +75,24 @@ def _chain(s: Stmt) -> _Chain | None:
     return _Chain(loops, s) if isinstance(s, Store) else None
 
 
+def _same_elements(first: _Chain, second: _Chain) -> bool:
+    """True if `first` stores to the elements of `second`, in the order of its spatial loops."""
+    spatial = [lp for lp in second.loops if not lp.reduce]
+    if first.store.buffer != second.store.buffer:
+        return False
+    if [lp.axis for lp in first.loops] != [lp.axis for lp in spatial]:
+        return False
+    names = {a.var: Var(b.var) for a, b in zip(first.loops, spatial, strict=True)}
+    extents = [substitute(lp.extent, names) for lp in first.loops]
+    indices = tuple(substitute(i, names) for i in first.store.indices)
+    return extents == [lp.extent for lp in spatial] and indices == second.store.indices
+
+
 class _Specializer:
+    """One run of the pass; `visit` rewrites a statement, `fresh` numbers new variables and
+    buffers.
+    """
+
     def __init__(self, p: Program) -> None:
         self.dtypes = {b.name: b.dtype for b in p.buffers}
         self.buffers = {b.name: b for b in p.buffers}
@@ -82,6 +100,7 @@ class _Specializer:
         self.fresh = 0
 
     def visit(self, s: Stmt) -> Stmt:
+        """The statement with every annotated nest specialised."""
         match s:
             case Block():
                 return self._block(s)
@@ -97,6 +116,7 @@ class _Specializer:
                 return s
 
     def _block(self, s: Block) -> Stmt:
+        """A block; an initialisation and the reduction after it are specialised together."""
         out: list[Stmt] = []
         k = 0
         while k < len(s.stmts):
@@ -112,34 +132,24 @@ class _Specializer:
         return block(out)
 
     def _fold_start(self, start: Stmt, nest: Stmt | None) -> Stmt | None:
-        """Start values followed by the whole reduction of each: they start in registers.
+        """Initialisation, then reduction -> reduction with accumulators initialised in registers.
 
-        Both nests run over the same elements in the same order: loops, then a tile.
+        Condition: both nests run over the same elements in the same order. None otherwise.
         """
         first, second = _chain(start), _chain(nest) if nest is not None else None
-        if first is None or second is None or first.store.combiner or not second.loops:
+        if first is None or second is None or first.store.combiner or not second.store.combiner:
             return None
-        if first.store.buffer != second.store.buffer or not second.store.combiner:
+        value, cut = first.store.value, region_of(second.loops)
+        if not isinstance(value, Const) or cut is None:
             return None
-        if not isinstance(first.store.value, Const):
+        if any(lp.reduce for lp in second.loops[: cut[0]]) or not _same_elements(first, second):
             return None
-        cut = region_of(second.loops)
-        if cut is None or any(lp.reduce for lp in second.loops[: cut[0]]):
-            return None
-        kept = [lp for lp in second.loops if not lp.reduce]
-        if [lp.axis for lp in first.loops] != [lp.axis for lp in kept]:
-            return None
-        names = {a.var: Var(b.var) for a, b in zip(first.loops, kept, strict=True)}
-        extents = zip(first.loops, kept, strict=True)
-        same = all(substitute(a.extent, names) == b.extent for a, b in extents)
-        places = tuple(substitute(i, names) for i in first.store.indices)
-        if not same or places != second.store.indices:
-            return None
-        return self._loop(second.loops[0], first.store.value)
+        return self._loop(second.loops[0], value)
 
     # ---- loops ----------------------------------------------------------------------------------
 
     def _loop(self, s: For, start: Const | None) -> Stmt:
+        """A loop; `start` is the initial value of the reduction below, if folded."""
         chain = _chain(s)
         if chain is not None:
             rows = collapsed(chain.loops, chain.store, self.buffers)
@@ -151,11 +161,12 @@ class _Specializer:
         return self._plain(s)
 
     def _plain(self, s: For) -> Stmt:
+        """A loop without a register tile or vector."""
         mark: Mark = "parallel" if s.note("parallel") is not NO_NOTE else "serial"
         return replace(s, body=self.visit(s.body), mark=mark, notes=())
 
     def _nest(self, chain: _Chain, top: int, first: int, start: Const | None) -> Stmt:
-        """Loops before `top` stay; those from `top` reduce, those from `first` are the tile."""
+        """An annotated nest: loops from `top` reduce, loops from `first` are the register tile."""
         loops, store = chain.loops, chain.store
         if top == first > 0 and len(loops) == first + 1:
             across, lp = loops[first - 1], loops[first]
@@ -164,7 +175,7 @@ class _Specializer:
         reduces = [lp for k, lp in enumerate(loops) if top <= k < first or (lp.reduce and k >= top)]
         tile = [lp for lp in loops[first:] if not lp.reduce]
         if isinstance(store.value, Const) or (store.combiner and start is None):
-            tile = [_through_caches(lp) for lp in tile]  # it is soon read again
+            tile = [_through_caches(lp) for lp in tile]  # the result is read again soon
         if tile:
             body = self._bodies(reduces, tile, store, start)
         else:
@@ -179,7 +190,7 @@ class _Specializer:
     def _bodies(
         self, reduces: list[For], tile: list[For], store: Store, start: Const | None
     ) -> Stmt:
-        """One body per full/tail combination of the clamped loops of the tile."""
+        """One body per combination of full and tail extents of the clamped tile loops."""
         for k, lp in enumerate(tile):
             if isinstance(lp.extent, Const):
                 continue
@@ -200,7 +211,7 @@ class _Specializer:
     def _dynamic(
         self, reduces: list[For], tile: list[For], store: Store, start: Const | None
     ) -> Stmt:
-        """Extents only known at run time: accumulate in memory, vectors then single elements."""
+        """A tile with run-time extents: accumulates in memory, full vectors, then scalars."""
         lanes_at = next((k for k, lp in enumerate(tile) if lanes_of(lp) > 1), None)
         nests: list[Stmt] = []
         if start is not None:
@@ -212,6 +223,8 @@ class _Specializer:
     def _dynamic_nest(
         self, reduces: list[For], tile: list[For], lanes_at: int | None, store: Store
     ) -> Stmt:
+        """The loops around a store, the one at `lanes_at` cut into full vectors and scalars."""
+
         def wrap(loops: list[For], body: Stmt) -> Stmt:
             for lp in reversed(loops):
                 body = replace(lp, body=body, mark="serial", notes=())
@@ -244,6 +257,7 @@ class _Specializer:
     # ---- register tiles -------------------------------------------------------------------------
 
     def _tile(self, reduces: list[For], tile: list[For], store: Store, start: Const | None) -> Stmt:
+        """The code of a tile with constant extents."""
         sizes = [extent_of(lp) for lp in tile]
         vectors = math.prod(
             -(-n // max(1, lanes_of(lp))) for n, lp in zip(sizes, tile, strict=True)
@@ -269,7 +283,7 @@ class _Specializer:
         mark: Mark,
         around: Sequence[For] = (),
     ) -> Stmt:
-        """The vectors (first index, count, width) of a loop; `around` each of them these loops."""
+        """The vectors (first index, count, width) of a loop, each inside the loops `around`."""
         first, count, width = piece
         group, vec = self._var(lp, "o"), self._var(lp, "v")
         index = add(add(mul(group, width) if count > 1 else Const(0), vec), first)
@@ -284,7 +298,7 @@ class _Specializer:
         return body
 
     def _transposed(self, across: For, along: For, store: Store) -> Stmt:
-        """Squares of lanes by lanes; what is left at both ends is copied row by row."""
+        """Squares of lanes x lanes; the remainders at both ends are copied row by row."""
         lanes = lanes_of(along)
         rows: list[Stmt] = []
         for first, count, width in pieces_of(extent_of(across), lanes):
@@ -306,7 +320,7 @@ class _Specializer:
     def _strips(
         self, reduces: list[For], tile: list[For], store: Store, start: Const | None, vectors: int
     ) -> Stmt:
-        """A tile that is no register tile: strips of one vector, each with its accumulator."""
+        """A tile too large for registers: strips of one vector, each with its own accumulator."""
         at = next((k for k, lp in enumerate(tile) if lanes_of(lp) > 1), None)
         if at is None:
             body = self._accumulate(reduces, [], store, start, 1)
@@ -327,8 +341,8 @@ class _Specializer:
                 body = map_exprs(body, lambda e, g=group: substitute(e, {g.name: Const(0)}))  # type: ignore[misc]
             pieces.append(body)
         body = block(pieces)
-        for other in reversed(tile[:at] + tile[at + 1 :]):
-            body = replace(other, body=body, mark="serial", notes=())
+        for lp in reversed(tile[:at] + tile[at + 1 :]):
+            body = replace(lp, body=body, mark="serial", notes=())
         return body
 
     def _accumulate(
@@ -339,13 +353,16 @@ class _Specializer:
         start: Const | None,
         vectors: int,
     ) -> Stmt:
+        """rewrite: `for k: for s in tile: C[s] += e` -> load or initialise acc, reduce into acc,
+        store acc.
+        """
         dtype = self.dtypes[store.buffer]
         shape = tuple(Const(whole_vectors(lp)) for lp in tile) or (Const(1),)
         self.fresh += 1
         acc = Buffer(f"{store.stage}.acc{self.fresh}", shape, dtype, "register", "temp", shape)
         at: tuple[Expr, ...] = tuple(Var(lp.var) for lp in tile) or (Const(0),)
         here = Load(store.buffer, store.indices, dtype)
-        bare = guarded(store, reduces, tile)
+        bare = hoist_guards(store, reduces, tile)
         begin = Store(acc.name, at, start if start is not None else here, None, store.stage)
         step = Store(acc.name, at, bare.store.value, store.combiner, store.stage)
         end = Store(store.buffer, store.indices, Load(acc.name, at, dtype), None, store.stage)
@@ -353,22 +370,23 @@ class _Specializer:
         inner = block([*prefetches(step, reduces[-1:], tile, self.params), inner])
         copies, nested = vectors, True
         for lp, tests in zip(reversed(reduces), reversed(bare.tests), strict=True):
-            inner, copies, nested = self._reduce_loop(lp, under(tests, inner), copies, nested)
+            inner, copies, nested = self._reduce_loop(lp, if_all(tests, inner), copies, nested)
         parts = [
             self._spread(tile, tile, begin, unroll=True),
-            inner if start is None else under(bare.outside, inner),
+            inner if start is None else if_all(bare.outside, inner),
             self._spread(tile, tile, end, unroll=True),
         ]
         whole = Alloc(acc, block(parts))
-        return under(bare.outside, whole) if start is None else whole
+        return if_all(bare.outside, whole) if start is None else whole
 
     def _reduce_loop(
         self, lp: For, body: Stmt, copies: int, nested: bool
     ) -> tuple[Stmt, int, bool]:
-        """The loop, unrolled as far as its limit on copies of vectors goes.
+        """The reduction loop, unrolled as far as its limit on copies of vectors allows.
 
-        `nested` tells that all reductions inside are unrolled; without it only loops that are
-        always unrolled are. Returns the loop, the copies in it, and `nested` for the loop around.
+        `nested` is True if all inner reductions are unrolled; otherwise only loops that are always
+        unrolled are. Returns the loop, the number of copies in the loop, and `nested` for the
+        surrounding loop.
         """
         limit = lp.note("unroll")
         allowed = int(limit.value) // max(1, copies) if isinstance(limit, Const) else 0
@@ -381,7 +399,7 @@ class _Specializer:
             unrolled = replace(lp, body=body, mark="unroll", notes=())
             return unrolled, copies * max(1, int(n.value)), True
         factor = max(d for d in range(1, allowed + 1) if n.value % d == 0)
-        if 2 * factor <= allowed:  # what is left over is unrolled too, behind the loop
+        if 2 * factor <= allowed:  # the remainder is unrolled too, after the loop
             factor = allowed
         trips, rest = divmod(int(n.value), factor)
         outer, inner = self._var(lp, "o"), self._var(lp, "u")
@@ -394,15 +412,15 @@ class _Specializer:
         return block(parts), copies * factor, False
 
     def _copies(self, lp: For, body: Stmt, var: Var, index: Expr, n: int) -> Stmt:
-        """The body n times, with `index`, which moves with `var`, for the loop's variable."""
+        """The body `n` times, with the loop variable replaced by `index`, a function of `var`."""
         body = map_exprs(body, lambda e: substitute(e, {lp.var: index}))
         return For(var.name, Const(n), Const(n), True, body, mark="unroll", axis=lp.axis)
 
     def _spread(self, loops: list[For], tile: list[For], store: Store, unroll: bool) -> Stmt:
-        """The loops around a store, the one with lanes cut into vectors (innermost).
+        """The loops around a store, with the vector loop innermost and cut into vectors.
 
-        A sum into a tile of more vectors than rows takes one vector after the other, each to all
-        rows: then a vector of one operand and the rows of the other are alive, not the reverse.
+        A sum into a tile with more vectors than rows goes vector by vector through all rows: one
+        vector of one operand and the rows of the other operand are live, instead of all vectors.
         """
         at = next((lp for lp in tile if lanes_of(lp) > 1 and extent_of(lp) > 1), None)
         rest = [lp for lp in loops if lp is not at]
@@ -422,14 +440,14 @@ class _Specializer:
         return body
 
     def _horizontal(self, reduces: list[For], store: Store) -> Stmt:
-        """A reduction into one element with lanes on its innermost loop."""
+        """A reduction into one element with lanes on the innermost loop."""
         *outer, lp = reduces
         lanes, n = lanes_of(lp), extent_of(lp)
         dtype = self.dtypes[store.buffer]
         assert store.combiner is not None
         identity = combiner_identity(store.combiner, dtype)
         ways = min(PARTIAL_VECTORS, n // lanes)
-        chunks: list[tuple[int, int, int]] = []  # (first index, trips, elements a trip)
+        chunks: list[tuple[int, int, int]] = []  # (first index, iterations, elements per iteration)
         if ways:
             trips = n // (lanes * ways)
             chunks.append((0, trips, lanes * ways))
@@ -449,6 +467,7 @@ class _Specializer:
         identity: Const,
         chunk: tuple[int, int, int, int],
     ) -> Stmt:
+        """One chunk (first index, iterations, elements per iteration, lanes) of `_horizontal`."""
         first, trips, size, lanes = chunk
         dtype = identity.dtype
         self.fresh += 1
@@ -474,26 +493,28 @@ class _Specializer:
         return Alloc(acc, block(parts))
 
     def _fold_vectors(self, acc: Buffer, lanes: int, n: int, like: Store) -> Stmt:
-        """Combine the n vectors of partial results into the first."""
+        """Combine the n vectors of partial results into the first vector."""
         self.fresh += 1
         which, lane = Var(f"{acc.name}.w{self.fresh}"), Var(f"{acc.name}.v{self.fresh}")
-        other = Load(acc.name, (add(mul(add(which, 1), lanes), lane),), acc.dtype)
-        step = replace(like, indices=(lane,), value=other)
+        partial = Load(acc.name, (add(mul(add(which, 1), lanes), lane),), acc.dtype)
+        step = replace(like, indices=(lane,), value=partial)
         width, times = Const(lanes), Const(n - 1)
         body = For(lane.name, width, width, False, step, mark="vector")
         return For(which.name, times, times, False, body, mark="unroll")
 
     def _var(self, lp: For, suffix: str) -> Var:
+        """A fresh variable derived from the variable of a loop."""
         self.fresh += 1
         return Var(f"{lp.var}.{suffix}{self.fresh}")
 
 
 def _through_caches(lp: For) -> For:
+    """The loop without annotation "stream"."""
     return replace(lp, notes=tuple((key, v) for key, v in lp.notes if key != "stream"))
 
 
 def _put(store: Store, lp: For, index: Expr) -> Store:
-    """The store with a loop variable replaced."""
+    """The store with the variable of a loop replaced by `index`."""
     out = map_exprs(store, lambda e: substitute(e, {lp.var: index}))
     assert isinstance(out, Store)
     return out

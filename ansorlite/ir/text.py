@@ -1,4 +1,7 @@
-"""The printed form of expressions: deterministic, and what they are ordered by."""
+"""Printed form of expressions; deterministic, since the order of expressions depends on the text.
+
+In: operation names and operands. Out: pieces (texts and nested expressions) for `ir.deep`.
+"""
 
 from collections.abc import Sequence
 
@@ -21,6 +24,7 @@ INFIX = {
 
 
 def op_pieces(name: str, args: Sequence[Node], dtype: str) -> list[Piece]:
+    """Pieces of an operation, infix or as a call."""
     if name in INFIX:
         out: list[Piece] = []
         for a in args:
@@ -30,7 +34,7 @@ def op_pieces(name: str, args: Sequence[Node], dtype: str) -> list[Piece]:
 
 
 def listed(args: Sequence[Node]) -> list[Piece]:
-    """The expressions with commas between them."""
+    """The expressions separated by commas."""
     out: list[Piece] = []
     for a in args:
         out += [", ", a]
@@ -38,6 +42,7 @@ def listed(args: Sequence[Node]) -> list[Piece]:
 
 
 def poly_pieces(terms: Sequence[tuple[Sequence[Node], int]]) -> list[Piece]:
+    """Pieces of a polynomial."""
     out: list[Piece] = []
     for mono, c in terms:
         if out:
@@ -53,4 +58,5 @@ def poly_pieces(terms: Sequence[tuple[Sequence[Node], int]]) -> list[Piece]:
 
 
 def _paren(e: Node) -> list[Piece]:
+    """An expression, in parentheses if it is printed infix."""
     return ["(", e, ")"] if e.infix else [e]

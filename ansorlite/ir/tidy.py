@@ -1,8 +1,8 @@
-"""The range-dependent pass over concrete programs that ends both paths of lowering.
+"""Tidy: the pass over concrete programs that applies loop ranges; the last step of both lowerings.
 
-rewrite: `for v in range(1): S` -> S[v := 0]; clamps that the loop ranges make redundant are
-dropped; annotations that say "no" are dropped. Symbolic programs never see it: what it removes
-depends on values.
+rewrite: `for v in range(1): S` -> S[v := 0]; clamps that are redundant by loop ranges are dropped;
+annotations without effect are dropped. Programs with holes never pass through tidy, because every
+removal depends on values.
 """
 
 from dataclasses import replace
@@ -28,7 +28,7 @@ _OFF = {"parallel": 0, "lanes": 1, "register": 0, "unroll": 1, "prefetch": 0, "s
 
 
 def tidy(p: Program) -> Program:
-    """The same program with everything decided that loop ranges decide; input must be concrete."""
+    """The same program, simplified by loop ranges. The input must be concrete."""
     memo: dict[Expr, Expr] = {}
     buffers = tuple(map_buffer(b, lambda e: simplify(e, {}, memo)) for b in p.buffers)
     return replace(p, buffers=buffers, body=_tidy(p.body, {}, {}, {}))
@@ -37,7 +37,7 @@ def tidy(p: Program) -> Program:
 def _tidy(
     s: Stmt, ranges: dict[str, Interval], units: dict[str, Expr], around: dict[str, Expr]
 ) -> Stmt:
-    """`ranges` and `around`: interval and extent of every loop variable in scope."""
+    """A tidied statement; `ranges`, `around`: interval and extent of loop variables in scope."""
     memo: dict[Expr, Expr] = {}
 
     def fn(e: Expr) -> Expr:
@@ -80,9 +80,9 @@ def _tidy(
 
 
 def _whole_steps(extent: Expr, around: dict[str, Expr]) -> Expr:
-    """min(t, rest) -> t where the rest is a multiple of t and a loop around says that it is not 0.
+    """min(t, rest) -> t where rest is a multiple of t and the surrounding loop implies rest > 0.
 
-    With `rest = X - s*v` and v < ceildiv(X, s), the extent of v's loop, the rest is at least 1.
+    With `rest = X - s*v` and v < ceildiv(X, s), the extent of the loop of v, rest is at least 1.
     """
     if not (isinstance(extent, Op) and extent.name == "min"):
         return extent
@@ -94,7 +94,7 @@ def _whole_steps(extent: Expr, around: dict[str, Expr]) -> Expr:
 
 
 def _multiple(rest: Expr, step: int, around: dict[str, Expr]) -> bool:
-    """Is the expression a multiple of `step`, and at least 1 in the loops around?"""
+    """True if the expression is a multiple of `step`, and at least 1 inside these loops."""
     terms = terms_of(rest)
     if any(c % step for c in terms.values()):
         return False
@@ -110,4 +110,5 @@ def _multiple(rest: Expr, step: int, around: dict[str, Expr]) -> bool:
 
 
 def _off(key: str, value: Expr) -> bool:
+    """True if an annotation has no effect."""
     return isinstance(value, Const) and value.value <= _OFF[key]

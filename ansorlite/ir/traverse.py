@@ -1,13 +1,13 @@
-"""Walking, rebuilding and substituting expressions: the one traversal of `ir.expr` trees.
+"""Traversal, rebuilding and substitution of expressions.
 
-Rebuilding goes bottom-up through the canonical constructors of `ir.expr`, so that substituting and
-then building gives the same expression as building with the values in place.
+Rebuilding is bottom-up through the canonical constructors of `ir.expr`; therefore
+substitute-then-build gives the same expression as building with the values in place.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 
-from ansorlite.ir.deep import landings
+from ansorlite.ir.deep import recursion_starts
 from ansorlite.ir.expr import (
     COMPARE,
     Const,
@@ -30,12 +30,12 @@ from ansorlite.ir.expr import (
 from ansorlite.ir.extremum import extremum
 from ansorlite.ir.logic import logic, negate, select
 
-MANY = 256  # operations of which no copy is made for each lane
+MAX_OPS_PER_LANE = 256  # operations of which no copy is made for each lane
 _ARITHMETIC = {"add": add, "sub": sub, "mul": mul}
 
 
 def rebuild(e: Op, args: Sequence[Expr]) -> Expr:
-    """An operation like `e` with other arguments, through the canonical constructors."""
+    """The operation `e` with other operands, through the canonical constructors."""
     name = e.name
     if name in _ARITHMETIC:
         return _ARITHMETIC[name](*args)
@@ -59,11 +59,12 @@ def rebuild(e: Op, args: Sequence[Expr]) -> Expr:
 
 
 def children(e: Expr) -> tuple[Expr, ...]:
+    """The direct subexpressions."""
     return e.operands
 
 
 def walk(e: Expr) -> Iterator[Expr]:
-    """The expression and all below it, parents first."""
+    """The expression and all subexpressions, parents first."""
     stack = [e]
     while stack:
         x = stack.pop()
@@ -72,8 +73,8 @@ def walk(e: Expr) -> Iterator[Expr]:
 
 
 def below(e: Expr) -> list[Expr]:
-    """Where a recursion down a deep expression lands, the innermost nodes first; see `ir.deep`."""
-    return landings(e, children)
+    """Start nodes of a memoised recursion over a deep expression, innermost first (`ir.deep`)."""
+    return recursion_starts(e, children)
 
 
 def transform(
@@ -82,9 +83,10 @@ def transform(
     memo: dict[Expr, Expr],
     then: Callable[[Op], Expr] | None = None,
 ) -> Expr:
-    """Rebuild bottom-up; `leaf` may replace a node (seen before its children) or return None.
+    """Rebuild bottom-up. `leaf` may replace a node before its operands are visited, or return None.
 
-    `then` may replace an operation whose operands are rebuilt.
+    `then` may replace an operation after its operands are rebuilt. `memo` may be shared by calls
+    with the same functions.
     """
     for x in below(e):
         _transform(x, leaf, memo, then)
@@ -132,7 +134,7 @@ def _transform(
 
 
 def substitute(e: Expr, values: Mapping[str, Expr], memo: dict[Expr, Expr] | None = None) -> Expr:
-    """Replace variables by name; pass one memo to share work between expressions."""
+    """The expression with variables replaced by name; `memo` may be shared by calls."""
     names = values.keys()
 
     def leaf(x: Expr) -> Expr | None:
@@ -144,7 +146,7 @@ def substitute(e: Expr, values: Mapping[str, Expr], memo: dict[Expr, Expr] | Non
 
 
 def rename_loads(e: Expr, names: Mapping[str, str]) -> Expr:
-    """Let loads of tensor x read names[x] (where given)."""
+    """The expression with loads of tensor x replaced by loads of names[x]."""
     memo: dict[Expr, Expr] = {}
 
     def leaf(x: Expr) -> Expr | None:
@@ -158,16 +160,17 @@ def rename_loads(e: Expr, names: Mapping[str, str]) -> Expr:
 
 @lru_cache(maxsize=1 << 13)
 def loads(e: Expr) -> tuple[Load, ...]:
-    """The loads of an expression, those of their indices after each; asked for again and again."""
+    """The loads of an expression, each before the loads in its indices; cached."""
     return tuple(x for x in walk(e) if isinstance(x, Load))
 
 
 def branches_by_lane(e: Expr, var: str = "") -> bool:
-    """Is a value so large, and its reads chosen by a variable, that it is worth no vectors?
+    """True if vectorisation does not pay: a large value with loads chosen by a variable condition.
 
-    Each lane would take branches, and have a copy of the code, of its own.
+    Each lane would need its own branch and its own copy of the code. `var` restricts the test to
+    conditions that depend on that variable.
     """
-    if e.size <= MANY:
+    if e.size <= MAX_OPS_PER_LANE:
         return False
     selects = (x for x in walk(e) if isinstance(x, Op) and x.name == "select")
     return any((not var or var in x.args[0].free) and loads(x) for x in selects)

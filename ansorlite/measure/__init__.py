@@ -1,1 +1,4 @@
-"""Building and measuring candidates in processes of their own: `builder`, `runner`, `race`."""
+"""Building and measuring candidates in separate processes: `builder`, `runner`, `race`.
+
+Also here: the machine's limits (`peak`, `calibrate`, `limits`) and their cache (`machine_cache`).
+"""

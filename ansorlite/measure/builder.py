@@ -1,10 +1,10 @@
-"""Compile candidates in parallel processes.
+"""Compiles candidates in parallel processes.
 
 Flow: search -> requests -> `PoolBuilder.build` -> `BuildOutcome`s in the same order, each with a
-`KernelImage` or with the reason why there is none -> runner. Times are in seconds. A request is
-whatever the entry function `entry(request, shared)` understands. `shared` maps keys to the objects
-given to `share`: what many requests need (a sketch's program) travels once to each worker and is
-named in the requests by its key.
+`KernelImage` or an error -> runner. Times are in seconds. The entry function `entry(request,
+shared)` defines the form of a request. `shared` maps keys to the objects given to `share`: an
+object that many requests use (a sketch's program) is sent to each worker once, and requests name it
+by its key.
 """
 
 import pickle
@@ -28,7 +28,7 @@ BUILD_ENTRY = "ansorlite.codegen.build:build_request"
 
 @dataclass(frozen=True)
 class BuildOutcome:
-    """One build: `image` is None unless the status is OK; `build_s` is the worker's time."""
+    """One build: `image` is None unless the status is OK; `build_s` are the worker's seconds."""
 
     status: Status
     image: KernelImage | None = None
@@ -36,12 +36,12 @@ class BuildOutcome:
     build_s: float = 0.0
 
     def as_result(self) -> MeasureResult:
-        """The measurement that a failed build amounts to."""
+        """The `MeasureResult` of a candidate whose build failed."""
         return MeasureResult(self.status, error=self.error, build_s=self.build_s)
 
 
 class Builder(Protocol):
-    """Whatever turns requests into kernel images; a failure is an outcome, not an exception."""
+    """Protocol: turns requests into kernel images; a failed build is an outcome, no exception."""
 
     def share(self, key: str, value: object) -> None: ...
     def unshare(self, key: str) -> None: ...
@@ -50,12 +50,19 @@ class Builder(Protocol):
 
 
 class PoolBuilder:
-    """Builds in `n_workers` processes (default: one a processor), which start at once, unwaited.
+    """Builds in `n_workers` processes, by default one per core; they start in the background.
 
-    A request that takes longer than `timeout_s` is BUILD_TIMEOUT; one that raises or takes the
-    process down with it (an LLVM assertion) is BUILD_ERROR. Where somebody else killed or stopped
-    the process, the request is built again, once. Each process is replaced after `max_tasks`
-    builds, because LLVM leaks some 95 KiB in each.
+    A build longer than `timeout_s` is BUILD_TIMEOUT. A build that raises, or ends its process (an
+    LLVM assertion), is BUILD_ERROR. If another process or the system killed or stopped the worker,
+    the request is built once more. A worker is replaced after `max_tasks` builds, because LLVM
+    leaks about 95 KiB per build. Raises UsageError for `n_workers` below 1 or a `timeout_s` that is
+    not positive.
+
+    Example::
+
+        with PoolBuilder() as builder:
+            builder.share("program", program)
+            outcomes = builder.build([BuildRequest("program", values, target)])
     """
 
     def __init__(
@@ -67,11 +74,11 @@ class PoolBuilder:
         entry: str = BUILD_ENTRY,
     ) -> None:
         if n_workers is not None and n_workers < 1:
-            raise UsageError(f"{n_workers} processes cannot build anything: at least 1")
+            raise UsageError(f"n_workers is {n_workers}: give at least 1")
         if not timeout_s > 0:
-            raise UsageError(f"no build ends within {timeout_s} s: give it some seconds")
+            raise UsageError(f"timeout_s of builds is {timeout_s}: give a positive number")
         n_workers = n_workers or settings().build_workers or Target.detect().cores
-        # numpy would start a BLAS thread a core in every worker, for nothing
+        # Otherwise numpy starts one BLAS thread per core in each worker, which has no use for them.
         env = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
         self._timeout_s = timeout_s
         self._shared: dict[str, tuple[int, bytes]] = {}  # serial number and pickle
@@ -84,14 +91,14 @@ class PoolBuilder:
         self.warm_up()
 
     def warm_up(self) -> None:
-        """Start the workers that are not running; returns at once."""
+        """Start the workers that are not running; returns without waiting for them."""
         for worker in self._workers:
             worker.start()
 
     def share(self, key: str, value: object) -> None:
-        """Make `value` known to the entry function as `shared[key]`, from the next build on.
+        """Give the entry function `value` as `shared[key]`, from the next build on.
 
-        A key that is given again has the new value from then on.
+        A second value for a key replaces the first.
         """
         packed = pickle.dumps(value, protocol=5)
         if key not in self._shared or self._shared[key][1] != packed:
@@ -103,34 +110,35 @@ class PoolBuilder:
         self._shared.pop(key, None)
 
     def build(self, requests: Sequence[Any]) -> list[BuildOutcome]:
-        """Build all requests; afterwards no worker is busy, not even with its start.
+        """Build all requests; returns outcomes in the order of the requests.
 
-        What is measured next has the machine for itself. Raises MachineError if workers cannot
-        start; whatever a request does is an outcome.
+        Returns only when no worker is building or starting, so that later measurements have the
+        machine to themselves. Raises MachineError where workers cannot start; a failed request is
+        an outcome.
         """
         self.warm_up()
         outcomes: dict[int, BuildOutcome] = {}
         waiting = deque(range(len(requests)))
         busy: dict[Worker, int] = {}
-        again: set[int] = set()
+        repeated: set[int] = set()
         try:
             while waiting or busy or any(w.starting for w in self._workers):
                 for worker in self._workers:
                     if (reply := worker.poll()) is not None:
                         k = busy.pop(worker)
-                        if reply.outside and k not in again:
-                            again.add(k)
+                        if reply.outside and k not in repeated:
+                            repeated.add(k)
                             waiting.appendleft(k)
                         else:
                             outcomes[k] = _outcome(reply)
                     if waiting and worker.idle:
                         busy[worker] = waiting.popleft()
-                        # packed by itself: a request that cannot be unpacked costs no news
+                        # A separate pickle: a bad request must not lose updates of shared objects.
                         packed = pickle.dumps(requests[busy[worker]], protocol=5)
-                        worker.submit((packed, *self._news(worker)), self._timeout_s)
-                self._wait_for_news()
+                        worker.submit((packed, *self._updates(worker)), self._timeout_s)
+                self._wait_for_replies()
         except BaseException:
-            for worker in busy:  # nobody will ask for their answers
+            for worker in busy:  # their answers will not be read
                 worker.close()
             raise
         return [outcomes[k] for k in range(len(requests))]
@@ -151,8 +159,8 @@ class PoolBuilder:
     ) -> None:
         self.close()
 
-    def _news(self, worker: Worker) -> tuple[dict[str, bytes], tuple[str, ...]]:
-        """Shared objects that the worker lacks, and keys that it may forget."""
+    def _updates(self, worker: Worker) -> tuple[dict[str, bytes], tuple[str, ...]]:
+        """(shared objects that the worker lacks, pickled, by key; keys that it has to forget)."""
         generation, known = self._shipped.get(worker, (0, {}))
         if generation != worker.generation:
             known = {}
@@ -161,7 +169,7 @@ class PoolBuilder:
         new = {k: packed for k, (n, packed) in self._shared.items() if known.get(k) != n}
         return new, tuple(known.keys() - serials.keys())
 
-    def _wait_for_news(self) -> None:
+    def _wait_for_replies(self) -> None:
         watched = [w for w in self._workers if w.deadline is not None]
         if watched:
             left = [s for w in watched if (s := w.remaining_s()) is not None]
@@ -179,7 +187,7 @@ def _outcome(reply: Reply) -> BuildOutcome:
 
 
 class SharedObjects(Mapping[str, Any]):
-    """Inside a worker: the shared objects, each unpickled when it is first asked for."""
+    """Inside a worker: the shared objects by key, each unpickled at its first use."""
 
     def __init__(self) -> None:
         self._packed: dict[str, bytes] = {}
@@ -197,6 +205,7 @@ class SharedObjects(Mapping[str, Any]):
         return len(self._packed)
 
     def update(self, new: Mapping[str, bytes], gone: Sequence[str]) -> None:
+        """Forget the keys `gone`, then add or replace the pickled objects `new`."""
         for key in (*gone, *new):
             self._packed.pop(key, None)
             self._values.pop(key, None)

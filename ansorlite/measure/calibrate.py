@@ -1,11 +1,10 @@
-"""What register tiles and caches of a machine can do, measured once and kept.
+"""The speeds of a machine's register tiles and memory levels, measured once and cached.
 
 In: a `Target` that this machine can run. Out: a `Calibration`: the limits (`measure.peak`), the
-speeds of copying and of reading what lies in every level of the memory, and the speed of every
-register tile that the mask of the search space allows, with operands that lie in the first or
-second level of the cache, packed or in rows. The tiles are programs of this package like any other,
-so what is measured is what kernels reach. It takes some ten seconds and is kept in
-`calibration.json` (`measure.machine_cache`) by the target's fingerprint.
+copy and read speed of each memory level, and the speed of each register tile that the search space
+allows, with operands in the first- or second-level cache, packed or in rows. The tiles are programs
+of this package, so the figures are those that kernels can reach. A calibration takes about ten
+seconds and is cached in `calibration.json` (`measure.machine_cache`) by the target's fingerprint.
 """
 
 import time
@@ -17,28 +16,30 @@ from typing import Any
 import numpy as np
 
 from ansorlite import te
+from ansorlite.calls import resident_copy, resident_empty
 from ansorlite.codegen.build import build_program
 from ansorlite.codegen.image import KernelImage
-from ansorlite.codegen.loader import NativeFunction, load_image, resident_copy, resident_empty
-from ansorlite.measure.machine_cache import keep, kept_file, read_kept
-from ansorlite.measure.peak import MIB, Peak, copy_speed, measure_peak, read_speed
+from ansorlite.codegen.loader import NativeFunction, load_image
+from ansorlite.measure.machine_cache import cache_file, read_cache, write_cache
+from ansorlite.measure.peak import Peak, copy_speed, measure_peak, read_speed, uncached_bytes
 from ansorlite.schedule.lower import lower
 from ansorlite.schedule.state import State
 from ansorlite.schedule.steps import Annotate, Reorder, Split
 from ansorlite.target import Target
 
-BODY_S = 0.002  # of one timed run
+BODY_S = 0.002  # length of one timed run of a register tile
 BODY_RUNS = 5
-COPY_S = 0.01
-PANELS = {"l1": 4, "l2": 16}  # side by side where operands lie in rows
-UNROLL = 64
+COPY_S = 0.01  # approximate length of one timed run of a copy, at 40 GB/s
+PANELS = {"l1": 4, "l2": 16}  # panels of B; operands in rows have them side by side
+UNROLL = 64  # largest number of vector statements in an unrolled body
 
 
 @dataclass(frozen=True)
 class LevelSpeed:
-    """Bytes per second of what lies in one level of the memory, on one core and on all.
+    """Bytes per second from one level of the memory ("l1", "l2", "l3", "memory").
 
-    `copy` counts what is read plus what is written; `read` is of kernels that only read.
+    `copy_one` and `copy_all`: bytes read plus written by a copy, on one core and on all cores;
+    `read_one` and `read_all`: bytes read by a kernel that only reads.
     """
 
     level: str
@@ -48,7 +49,10 @@ class LevelSpeed:
     read_all: float
 
     def least_seconds(self, read_bytes: float, written_bytes: float) -> float:
-        """On all cores: as much as is written is copied, the rest only read or only written."""
+        """Lower bound in seconds for moving the bytes on all cores.
+
+        The smaller amount counts as copied, the rest as only read or only written.
+        """
         copied = min(read_bytes, written_bytes)
         rest = max(0.0, written_bytes - copied)
         return (2 * copied + rest) / self.copy_all + (read_bytes - copied) / self.read_all
@@ -56,10 +60,10 @@ class LevelSpeed:
 
 @dataclass(frozen=True)
 class BodySpeed:
-    """Operations per second on one core of a register tile of `rows` by `vectors`.
+    """Operations per second (`flops`) on one core of a register tile of `rows` by `vectors`.
 
-    `level` ("l1", "l2") holds the operands; `packed` ones are read from end to end, others a piece
-    of every row of a matrix.
+    `level` ("l1", "l2") holds the operands. `packed` operands are read contiguously, others as a
+    part of each row of a matrix.
     """
 
     rows: int
@@ -71,7 +75,10 @@ class BodySpeed:
 
 @dataclass(frozen=True)
 class Calibration:
-    """A full calibration and its date."""
+    """A full calibration and its date (`measured`, ISO 8601).
+
+    `levels` go from the smallest to main memory.
+    """
 
     peak: Peak
     levels: tuple[LevelSpeed, ...]
@@ -83,7 +90,7 @@ class Calibration:
         return f"measured {self.measured}: {self.peak}; copy on all cores: {speeds}"
 
     def level_of(self, size_bytes: float, target: Target) -> LevelSpeed:
-        """The smallest level that holds so many bytes (of one core's, or shared)."""
+        """The smallest level that holds so many bytes; the cores' private caches count together."""
         held = level_bytes(target)
         for c in self.levels:
             if size_bytes <= held.get(c.level, float("inf")):
@@ -92,7 +99,7 @@ class Calibration:
 
 
 def level_bytes(target: Target) -> dict[str, int]:
-    """Level -> bytes that a kernel can use of it: all cores' own caches, the one they share."""
+    """Level -> bytes that a kernel on all cores can use: private caches together, shared caches."""
     sizes = {
         "l1": target.l1_bytes * target.cores,
         "l2": target.l2_bytes * target.cores,
@@ -102,19 +109,20 @@ def level_bytes(target: Target) -> dict[str, int]:
 
 
 def calibrate(target: Target) -> Calibration:
-    """Measure now, and keep it.
+    """Measure now, in about ten seconds, and cache the result.
 
-    Raises MachineError where this machine cannot run the target's code.
+    Raises MachineError where this machine cannot run the target's code. Example:
+    `calibrate(Target.detect())`.
     """
     measured = _measure(target)
-    path = kept_file("calibration")
-    keep(path, read_kept(path) | {target.fingerprint: asdict(measured)})
+    path = cache_file("calibration")
+    write_cache(path, read_cache(path) | {target.fingerprint: asdict(measured)})
     return measured
 
 
 def calibration(target: Target) -> Calibration | None:
-    """What was kept for the target, if anything usable was."""
-    entry = read_kept(kept_file("calibration")).get(target.fingerprint)
+    """The cached calibration of the target; None without one, or where the entry is damaged."""
+    entry = read_cache(cache_file("calibration")).get(target.fingerprint)
     if entry is None:
         return None
     try:
@@ -131,13 +139,13 @@ def calibration(target: Target) -> Calibration | None:
 
 
 def _sensible(speeds: Peak | LevelSpeed | BodySpeed) -> bool:
-    """Are all figures positive? The file may have been edited."""
+    """Are all figures positive and finite? The cache file may have been edited."""
     figures = [v for k, v in asdict(speeds).items() if k not in ("level", "packed")]
     return all(isinstance(v, int | float) and 0 < v < float("inf") for v in figures)
 
 
 def legal_bodies(target: Target) -> list[tuple[int, int]]:
-    """(rows, vectors) of every register tile that the target's registers hold with its operands."""
+    """(rows, vectors) of each register tile that fits the vector registers with its operands."""
     n = target.vector_registers
     sizes = range(1, n)
     return [(r, v) for r in sizes for v in sizes if r * v + min(r, v) + 1 <= n]
@@ -158,19 +166,19 @@ def _measure(target: Target) -> Calibration:
 
 
 def _levels(target: Target) -> Iterator[LevelSpeed]:
-    """From the smallest level on; the arrays take half of each, both of them together."""
+    """Speeds from the smallest level on; source and destination together fill half of a level."""
     for level, size in level_bytes(target).items():
         shared = level == "l3"
         both = size // 2
         one = both if shared else both // target.cores
         times = max(1, round(COPY_S * 40e9 / one))
         yield _level(target, level, one // 2, both // 2, times)
-    size = min(512 * MIB, max(64 * MIB, 2 * target.l3_bytes))
+    size = uncached_bytes(target)
     yield _level(target, "memory", size, size, 1)
 
 
 def _level(target: Target, level: str, one: int, every: int, times: int) -> LevelSpeed:
-    """Arrays of so many bytes on one core and on all."""
+    """The speeds of one level with arrays of `one` bytes on one core, of `every` bytes on all."""
     return LevelSpeed(
         level,
         copy_speed(target, 1, one, times),
@@ -184,7 +192,7 @@ def _level(target: Target, level: str, one: int, every: int, times: int) -> Leve
 
 
 def _places(target: Target) -> list[tuple[str, bool, int]]:
-    """(level, packed, bytes of the matrix that lies there)."""
+    """(level, packed, bytes of the matrix B in that level) for each place of the operands."""
     sizes = {"l1": target.l1_bytes // 2, "l2": target.l2_bytes // 2}
     return [(name, packed, n) for name, n in sizes.items() if n for packed in (True, False)]
 
@@ -203,7 +211,7 @@ def _body_speed(
 
 
 def _body_arrays(image: KernelImage) -> list[Any]:
-    """Random operands and room for the result, in the kernel's order."""
+    """Arrays for all parameters in the kernel's order: random inputs, empty outputs."""
     rng = np.random.default_rng(0)
     return [
         resident_copy(rng.random(p.shape, np.float32))
@@ -223,10 +231,10 @@ def body_state(
     target: Target,
     cores: int = 1,
 ) -> State:
-    """C[core, rows, width] = `times` * the sum over all panels of A times the panel, in registers.
+    """The schedule of one register tile: C[core, rows, width] = times * sum over panels of A @ B_p.
 
-    Packed: A[depth, rows] and B[panels, depth, width]; otherwise A[rows, depth] and panels that are
-    columns of B[depth, panels * width]. Each of `cores` cores computes the same.
+    Packed: A[depth, rows] and B[panels, depth, width]; otherwise A[rows, depth], and panels are
+    columns of B[depth, panels * width]. C stays in registers. All `cores` cores compute the same.
     """
     t, p = te.reduce_axis(times, "t"), te.reduce_axis(panels, "p")
     k = te.reduce_axis(depth, "k")
@@ -252,11 +260,11 @@ def body_state(
 
 
 def tile_run(target: Target, seconds: float) -> tuple[Callable[[], None], float]:
-    """A run, on all cores, of the best register tile on operands in the first cache.
+    """(a function that runs the best register tile on all cores, its operations).
 
-    Returns the run, which takes about `seconds`, and its operations. No kernel that multiplies
-    matrices does better, and where another program shares the cores, it does worse than
-    multiply-adds alone (`measure.peak.fma_run`), for it loads.
+    Operands lie in the first-level cache; a run takes about `seconds`. No matrix product is faster.
+    Where another program shares the cores, the tile slows down more than multiply-adds alone
+    (`measure.peak.fma_run`), because the tile also loads.
     """
     rows, vectors = min(legal_bodies(target), key=lambda b: ((b[0] + b[1]) / (b[0] * b[1]), b[1]))
     width = vectors * target.lanes("float32")
@@ -277,7 +285,7 @@ def tile_run(target: Target, seconds: float) -> tuple[Callable[[], None], float]
 
 
 def _shortest_s(kernel: NativeFunction, arrays: list[Any]) -> float:
-    """Seconds of the fastest of some runs: what the tile can do, whatever else the machine does."""
+    """Seconds of the fastest of `BODY_RUNS` runs after a warm-up: disturbances only slow a run."""
     args = kernel.pointer_array(arrays)
     times = []
     for _ in range(BODY_RUNS + 1):

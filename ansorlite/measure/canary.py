@@ -1,10 +1,10 @@
-"""A canary: a run of multiply-adds on all threads whose time tells that the machine is disturbed.
+"""A canary: a short run of multiply-adds on all threads that shows whether the machine is slow now.
 
-On a shared machine the cores slow down for seconds at a time (two virtual cores that are put on one
-core run at half their speed, and one of them alone as fast as ever), and a kernel that is measured
-then looks as bad as one that is twice as slow. In: `Target`, threads. Out: whether what was just
-timed is to be trusted; before a "no", the canary waits for the machine to recover, as long as its
-patience lasts: a few seconds, which it regains over time.
+On a shared machine the cores slow down for seconds at a time: two virtual cores on one physical
+core run at half speed, while one of them alone runs at full speed. A kernel measured in that time
+looks twice as slow as it is. In: a number of threads (and the host's `Target`). Out: whether the
+last timing was disturbed. If so, the canary waits until the machine is fast again, for a few
+seconds at most; the time that it may wait grows back slowly.
 """
 
 import time
@@ -13,22 +13,25 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ansorlite.measure.peak import fma_run, kept_peak
+from ansorlite.measure.peak import cached_peak, fma_run
 from ansorlite.target import Target
 
-RUN_S = 0.0004
-SLOWER = 1.15  # than usual: disturbed
-USUAL = 0.1  # quantile of what the canary took lately
-MEMORY = 400  # runs that count as lately
-FIRST = 20  # of them are made at the start
-NAP_S = 0.01  # between two looks while the machine is slow
-ONCE_S = 2.0  # the longest wait
-SHARE = 0.1  # of the time is added to its patience, up to
-PATIENCE_S = 4.0  # this, so that no kernel is waited for much longer
+RUN_S = 0.0004  # length of one run
+SLOWER = 1.15  # a run this many times slower than usual means a disturbed machine
+USUAL = 0.1  # the usual time is this quantile of the last runs
+MEMORY = 400  # number of last runs
+FIRST = 20  # number of runs at the start
+NAP_S = 0.01  # pause between two runs while the machine is slow
+ONCE_S = 2.0  # longest wait at a time
+SHARE = 0.1  # share of the elapsed time that is added to the patience (seconds left for waiting)
+PATIENCE_S = 4.0  # largest patience
 
 
 class Canary:
-    """`run` is the canary's kernel; `expected_s` is what it takes on an undisturbed machine."""
+    """`run` runs the canary's kernel once; `expected_s` is its time on an undisturbed machine.
+
+    Example: `canary = local_canary(threads)`, then after each timing `canary.disturbed()`.
+    """
 
     def __init__(
         self,
@@ -48,13 +51,14 @@ class Canary:
 
     @property
     def usual_s(self) -> float:
-        """What it takes where nothing disturbs it."""
+        """Seconds of a run on an undisturbed machine, from the last runs."""
         return float(np.quantile(self._times, USUAL))
 
     def disturbed(self) -> bool:
-        """Is the machine slow just now? If so, returns when it is fast again.
+        """True if the machine was slow and is fast again: the last timing does not count.
 
-        False, too, where it stays slow until patience is out: better a figure than none.
+        Waits while the machine is slow. False if it is fast, and also if it stays slow until the
+        patience is used up: a disturbed figure is better than none.
         """
         if self._is_fast():
             return False
@@ -72,7 +76,7 @@ class Canary:
 
     def _is_fast(self) -> bool:
         seconds = self._seconds()
-        if seconds > SLOWER * self.usual_s:  # threads that slept, or an interrupt: look again
+        if seconds > SLOWER * self.usual_s:  # perhaps sleeping threads or an interrupt: run again
             seconds = min(seconds, self._seconds())
         self._times.append(seconds)
         return seconds <= SLOWER * self.usual_s
@@ -84,8 +88,8 @@ class Canary:
 
 
 def local_canary(threads: int) -> Canary:
-    """The canary of this machine, on so many threads."""
+    """The canary of this machine on `threads` threads, at most its cores."""
     target = Target.detect()
     run, flop = fma_run(target, min(threads, target.cores), RUN_S)
-    peak = kept_peak(target) if threads >= target.cores else None
+    peak = cached_peak(target) if threads >= target.cores else None
     return Canary(run, None if peak is None else flop / peak.flops_all)

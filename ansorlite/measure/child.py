@@ -1,10 +1,10 @@
-"""The inside of a supervised worker process: read a request, call the handler, send the answer.
+"""The main loop of a supervised worker process: read a request, call the handler, send the answer.
 
-Flow: `measure.worker.Worker` starts `main` in a fresh interpreter and talks to it over one private
-socket; messages are a length (8 bytes, big-endian) and that many bytes of pickle. The first one
-names a factory "module:function" and its arguments; what the factory returns is called with every
-later request. The process ends when the socket closes or its parent dies, and ignores Ctrl-C.
-Only the standard library is imported here, so that the start costs little more than Python's own.
+Flow: `measure.worker.Worker` starts `main` in a fresh interpreter and exchanges messages with it
+over one private socket. A message is a length (8 bytes, big-endian) and so many bytes of pickle.
+The first message names a factory "module:function" and its arguments; the factory returns the
+handler of all later requests. The process ends when the socket closes or its parent dies, and
+ignores Ctrl-C. This module imports the standard library only, so that the start is fast.
 """
 
 import contextlib
@@ -36,29 +36,29 @@ LENGTH = struct.Struct(">Q")
 def main(fd: int, parent_pid: int, tied_to_thread: bool) -> None:
     """Serve requests that arrive on the socket `fd` until it closes; never returns.
 
-    `tied_to_thread` says that the thread that started us lives as long as its process, which
-    is what Linux's death signal takes for "parent".
+    `tied_to_thread`: the thread that started this process is the main thread of its process. Only
+    then Linux's death signal, which is sent when that thread ends, may be used.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # crashing candidates are routine here: writing a core file for each would take seconds
+    # Candidates crash often; writing a core file for each would take seconds.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if tied_to_thread and sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    # RuntimeError: no thread is allowed here; the closed socket and the death signal are left
+    # RuntimeError: the process may start no thread. The socket and the death signal still end it.
     with contextlib.suppress(RuntimeError):
         threading.Thread(target=_watch_parent, args=(parent_pid,), daemon=True).start()
     channel = socket.socket(fileno=fd)
-    # what the handler starts must not keep the socket open: closing it is how our death is noticed
+    # Children of the handler must not hold the socket open: its end tells the parent of our end.
     channel.set_inheritable(False)
     status = 1
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         status = _serve(channel)
     _flush()
-    os._exit(status)  # no teardown: native libraries may crash in it, and nothing is worth saving
+    os._exit(status)  # no interpreter shutdown: native libraries may crash in it
 
 
 def _watch_parent(parent_pid: int) -> None:
-    # covers what the death signal does not: other systems, and a parent that died before it was set
+    # for systems without the death signal, and for a parent that died before the signal was set
     while os.getppid() == parent_pid:
         time.sleep(PARENT_CHECK_S)
     os._exit(1)
@@ -75,8 +75,8 @@ def _serve(channel: socket.socket) -> int:
         send(channel, pickle.dumps(("failed", describe(error))))
         return 1
     send(channel, pickle.dumps(("ready", None)))
-    # What is loaded now stays; cycles are looked for before an answer only, so that the collector
-    # takes no tenth of every build and never runs while anything is timed, here or elsewhere.
+    # Objects loaded so far stay. The collector runs only before some answers: otherwise it takes a
+    # tenth of every build, and could run while a kernel is timed in this or another process.
     gc.freeze()
     gc.disable()
     for served in itertools.count(1):
@@ -95,17 +95,14 @@ def _serve(channel: socket.socket) -> int:
 
 
 def _flush() -> None:
-    """What was printed counts where a child crashes; where it has no room, it is lost."""
+    """Write out printed text, which error messages of a crash quote; a full disk is ignored."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
 
 
 def load_entry(entry: str) -> Callable[..., Any]:
-    """The function that "module:function" names.
-
-    Raises UsageError if there is none.
-    """
+    """The function named by "module:function"; raises UsageError if there is none."""
     module, _, name = entry.partition(":")
     found = getattr(importlib.import_module(module), name, None) if name else None
     if not callable(found):
@@ -114,7 +111,7 @@ def load_entry(entry: str) -> Callable[..., Any]:
 
 
 def describe(error: BaseException) -> str:
-    """One line for `error`: our own errors say all in their text, others need type and place."""
+    """One line for an exception: its text, and for others than AnsorliteError type and place."""
     if isinstance(error, AnsorliteError):
         return str(error)
     frames = traceback.extract_tb(error.__traceback__)
@@ -123,7 +120,7 @@ def describe(error: BaseException) -> str:
 
 
 def send(channel: socket.socket, message: bytes) -> None:
-    """Send one message; obeys the socket's time-out for the whole of it."""
+    """Send one message; the socket's time-out holds for the whole message."""
     channel.sendall(LENGTH.pack(len(message)) + message)
 
 
@@ -147,7 +144,7 @@ def _receive_exactly(channel: socket.socket, size: int, deadline: float | None) 
             channel.settimeout(max(deadline - time.monotonic(), 0.001))
         try:
             count = channel.recv_into(view[filled:])
-        except ConnectionResetError:  # the other side was killed with messages of ours unread
+        except ConnectionResetError:  # the other side was killed before it read all messages
             return None
         if count == 0:
             return None

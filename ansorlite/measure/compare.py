@@ -1,29 +1,28 @@
-"""Is an output right? Comparison with the reference, element by element.
+"""Comparison of an output with the reference, element by element.
 
-In: the reference output, made once a task, and a candidate's output. Out: `Deviation`, the largest
-error and, where something is wrong, a text with the first wrong element. A float x is right if
-|x - ref| <= tolerance * max(|ref|, rms(ref)), because the rounding errors of a sum grow with its
-terms and not with its value, which may cancel. NaN and infinities must stand where the reference
-has them; integers and booleans must be equal.
+In: the reference output, made once per task, and a candidate's output. Out: a `Deviation`: the
+largest error and the first wrong element. A float x is right if |x - ref| <= tolerance * max(|ref|,
+rms(ref)): the rounding errors of a sum grow with its terms, not with its value, since terms may
+cancel. NaN and infinities must have the same places as in the reference; integers and booleans must
+be equal.
 """
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-Array = npt.NDArray[Any]
-SAFETY = 32.0
-PART = 1 << 14  # elements compared at a time
+from ansorlite.calls import Array
+
+SAFETY = 32.0  # factor of `default_tolerance`
+PART = 1 << 14  # elements compared at a time, so that all arrays stay in the caches
 
 
 def default_tolerance(dtype: str, reduction_length: int) -> float:
-    """Relative tolerance for a sum of `reduction_length` products: 32 eps sqrt(length).
+    """Relative tolerance for a sum of `reduction_length` products: 32 eps sqrt(length); integers 0.
 
-    The rounding errors of n additions of random terms, relative to the rms of the sums, are about
-    0.3 eps sqrt(n) each and stay below 2 eps sqrt(n) among millions of outputs.
+    The rounding error of n additions of random terms, relative to the rms of the sums, is typically
+    0.3 eps sqrt(n), and below 2 eps sqrt(n) for all of millions of outputs.
     """
     if not np.issubdtype(np.dtype(dtype), np.floating):
         return 0.0
@@ -32,10 +31,11 @@ def default_tolerance(dtype: str, reduction_length: int) -> float:
 
 @dataclass(frozen=True)
 class Deviation:
-    """How far an output is from its reference, and its first wrong element if `n_wrong` > 0.
+    """The deviation of an output from its reference; the first wrong element if `n_wrong` > 0.
 
     `max_error` is the largest |x - ref| / max(|ref|, rms(ref)), for integers the largest
-    |x - ref|; infinite where one is NaN or infinite and the other is not.
+    |x - ref|; infinite where one is NaN or infinite and the other is not. `index` is the place of
+    the first wrong element, `got` and `expected` are its values as text.
     """
 
     max_error: float = 0.0
@@ -46,10 +46,10 @@ class Deviation:
 
 
 class Expected:
-    """The reference for an output, prepared for many comparisons.
+    """The reference for one output, prepared for many comparisons.
 
-    `tolerance` is relative and counts for floats only. `weight` is 1 / (largest deviation that is
-    tolerated), so that a comparison takes four passes over parts that the caches hold.
+    `tolerance` is relative and used for floats only. `weight` is 1 / (largest tolerated deviation)
+    per element, so that a comparison is four passes over parts that fit into the caches.
     """
 
     def __init__(self, reference: Array, tolerance: float) -> None:
@@ -60,7 +60,7 @@ class Expected:
             count = max(int(np.isfinite(reference).sum()), 1)
             rms = math.sqrt(float(np.sum(np.square(size, dtype=np.float64))) / count)
             limit = tolerance * np.maximum(size, rms or 1.0)
-            # no smaller than a normal number, so that its inverse is finite
+            # at least the smallest normal number, so that the inverse is finite
             limit = np.maximum(limit, np.finfo(reference.dtype).tiny)
             self.weight: Array = (1 / limit).astype(reference.dtype)
 
@@ -69,9 +69,10 @@ class Expected:
         return self.reference.nbytes * (2 if self.is_float else 1)
 
     def compare(self, actual: Array) -> Deviation:
-        """How far `actual` (same shape and dtype) is from the reference."""
+        """The deviation of `actual` (same shape and dtype as the reference)."""
         if not self.is_float:
-            # as bytes: a wrong kernel may leave a bool that is neither 0 nor 1, yet equals True
+            # Compared as bytes: a bool byte of a wrong kernel may be neither 0 nor 1, and numpy
+            # would take it for True.
             wrong = np.asarray(_raw(actual) != _raw(self.reference))
             if not wrong.any():
                 return Deviation()
@@ -89,9 +90,10 @@ class Expected:
         return self._deviation(actual, wrong, worst * self.tolerance)
 
     def _worst(self, actual: Array) -> float:
-        """The largest deviation, in units of the tolerated one; NaN where there is one.
+        """The largest deviation as a multiple of the tolerated one; NaN if an element gives NaN.
 
-        In parts that the caches hold: an output of 50 MB would else go through memory four times.
+        In parts that fit into the caches: otherwise an output of 50 MB would be read from memory
+        four times. Stops at the first part with a wrong element.
         """
         arrays = [x.reshape(-1) for x in (actual, self.reference, self.weight)]
         worst, scratch = 0.0, np.empty(min(PART, actual.size), actual.dtype)
@@ -118,7 +120,7 @@ class Expected:
 def describe(
     name: str, deviation: Deviation, expected: Expected, index: tuple[int, ...] | None = None
 ) -> str:
-    """The first wrong element in words; `index` replaces its place (for samples of a tensor)."""
+    """The first wrong element in words; `index` is its place, where only samples are compared."""
     place = ", ".join(map(str, deviation.index if index is None else index))
     within = f" within a relative {expected.tolerance:.2g}" if expected.is_float else ""
     return (
@@ -129,3 +131,10 @@ def describe(
 
 def _raw(x: Array) -> Array:
     return x.view(np.uint8) if x.dtype.kind == "b" else x
+
+
+def relative_error(got: Array, want: Array) -> float:
+    """The greatest difference, in units of the greatest element of the reference."""
+    wide = np.asarray(want, np.float64)
+    scale = float(np.abs(wide).max()) or 1.0
+    return float(np.abs(np.asarray(got, np.float64) - wide).max()) / scale

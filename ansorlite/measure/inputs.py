@@ -1,8 +1,8 @@
-"""Random inputs for a task, the same in every process and for every candidate.
+"""Random inputs of a task, equal in every process and for every candidate.
 
-In: a ComputeDAG and a seed. Out: arrays by placeholder name. Floats are normal with a standard
-deviation of 1/3, so about within [-1, 1]; integers that index a tensor stay inside it, others are
-small. An array depends on the seed and the placeholder's position only, never on names or hashes.
+In: a ComputeDAG and a seed. Out: arrays by placeholder name. Floats are normally distributed with
+standard deviation 1/3, so mostly in [-1, 1]. Integers that index a tensor are valid indices, other
+integers are small. An array depends only on the seed and the position of its placeholder.
 """
 
 from collections.abc import Mapping
@@ -10,21 +10,24 @@ from typing import Any
 
 import networkx as nx
 import numpy as np
-import numpy.typing as npt
 
+from ansorlite.calls import Array
 from ansorlite.ir.expr import Expr, Load, Var
 from ansorlite.ir.ranges import Interval, bounds
 from ansorlite.ir.traverse import loads, transform
 from ansorlite.te.dag import ComputeDAG
 from ansorlite.te.tensor import ComputeOp, Placeholder
 
-Array = npt.NDArray[Any]
-SMALL_INT = 4
-INDEX = "#index"  # stands for a loaded index; no axis can have this name
+SMALL_INT = 4  # integers that are no index lie in [-SMALL_INT, SMALL_INT]
+INDEX = "#index"  # variable in place of a loaded index; no axis can have this name
 
 
 def random_inputs(dag: ComputeDAG, seed: int, *, positive: bool = False) -> dict[str, Array]:
-    """Values for all placeholders; `positive` makes all floats positive (for logs and roots)."""
+    """Arrays for all placeholders, by name; `positive` makes all floats positive.
+
+    Positive inputs serve computations with logarithms or square roots, which else give NaN.
+    Example: `random_inputs(task.dag, seed=0)`.
+    """
     limits = index_limits(dag)
     return {
         op.name: _random(op, np.random.default_rng([seed, k]), limits.get(op.name), positive)
@@ -49,7 +52,7 @@ def _random(op: Placeholder, rng: np.random.Generator, limit: int | None, positi
 
 
 def index_limits(dag: ComputeDAG) -> dict[str, int]:
-    """For each integer placeholder that serves as an index: values in [0, limit) are valid."""
+    """Integer placeholder that is used as an index -> limit; values in [0, limit) are valid."""
     limits: dict[str, int] = {}
     for op in dag.computes:
         axes = zip(op.axes + op.reduce_axes, _extents(op), strict=True)
@@ -85,8 +88,8 @@ def _limit(index: Expr, size: int, ranges: Mapping[str, Interval]) -> int:
         low, high = bounds(plain, {**ranges, INDEX: (0, n - 1)})
         return low >= 0 and high < size
 
-    # Where even zero does not provably fit, a condition that intervals do not see guards the
-    # index (select(i < 0, i + n, i)), or a cast hides it: the tensor's extent is what was meant.
+    # Where interval arithmetic cannot prove even index 0, a condition such as select(i < 0, i + n,
+    # i) or a cast hides the range: the extent of the tensor is then the limit.
     if fits(size) or not fits(1):
         return size
     low, high = 1, size

@@ -1,7 +1,7 @@
-"""The limits of a task on a machine: no program is faster than its arithmetic or than its data.
+"""The limits of a task on a machine (roofline): arithmetic and data movement.
 
-In: a `SearchTask` and what was measured of its target, a `Calibration` or a `Peak`. Out: `Roof`s,
-each an amount (FLOP or bytes) and the most of it in a second, and the least time they allow.
+In: a `SearchTask` and measured figures of its target, a `Calibration` or a `Peak`. Out: `Roof`s
+(Williams et al., CACM 2009), each an amount of FLOP or bytes with the least seconds it takes.
 """
 
 import math
@@ -16,7 +16,7 @@ from ansorlite.task import SearchTask
 
 @dataclass(frozen=True)
 class Roof:
-    """One limit: FLOP or bytes, and the least time they take."""
+    """One limit: `amount` FLOP or bytes take at least `seconds`."""
 
     name: str
     amount: float
@@ -29,7 +29,7 @@ class Roof:
 
 
 def task_bytes(task: SearchTask) -> tuple[float, float]:
-    """(bytes read, bytes written) where every operand goes through memory once."""
+    """(bytes of all inputs, bytes of all outputs): each operand is moved once."""
     read = sum(_size_bytes(p.shape, p.dtype) for p in task.dag.inputs)
     return read, sum(_size_bytes(op.shape, op.dtype) for op in task.dag.outputs)
 
@@ -39,10 +39,10 @@ def _size_bytes(shape: tuple[int, ...], dtype: str) -> float:
 
 
 def task_roofs(task: SearchTask, limits: Calibration | Peak) -> list[Roof]:
-    """The limits of any program: the FLOP of every run, and its operands once out of the level
-    they fit into.
+    """The limits of any program of the task: its FLOP per run, and its operands moved once.
 
-    A `Peak` knows the speed of memory alone: operands that the caches hold then take no time.
+    Operands come from the smallest level of the memory that holds all of them. A `Peak` has the
+    speed of main memory only: operands that fit into a cache then take no time.
     """
     read, written = task_bytes(task)
     size = read + written
@@ -61,6 +61,6 @@ def task_roofs(task: SearchTask, limits: Calibration | Peak) -> list[Roof]:
 
 
 def least_seconds(task: SearchTask, peak: Peak) -> float:
-    """What no program of the task can beat, by the machine's calibration where one is kept."""
+    """Lower bound in seconds for any program of the task; uses a cached calibration if there."""
     limits = calibration(task.target) or peak
     return max(roof.seconds for roof in task_roofs(task, limits))

@@ -1,8 +1,8 @@
-"""Figures of a machine that outlive a process: one JSON file a kind, an entry a target.
+"""A cache on disk for figures of the machine: one JSON file per kind, one entry per target.
 
-They lie in ANSORLITE_CACHE_DIR (else `$XDG_CACHE_HOME/ansorlite`, else ~/.cache/ansorlite) and only
-save time: a file that is damaged, absent or cannot be written is no error. A folder that cannot be
-written is told once. In and out: plain JSON objects by fingerprint.
+The folder is ANSORLITE_CACHE_DIR, else `$XDG_CACHE_HOME/ansorlite`, else ~/.cache/ansorlite. The
+cache only saves time: a damaged, absent or read-only file is no error, and a folder without write
+access gives one warning. In and out: plain JSON objects by the target's fingerprint.
 """
 
 import contextlib
@@ -16,17 +16,17 @@ from typing import Any
 from ansorlite.files import write_whole
 from ansorlite.settings import cache_dir
 
-MOST_BYTES = 1 << 24  # a file of figures has some kilobytes
+MOST_BYTES = 1 << 24  # a larger file is not read; an intact file has some kilobytes
 
 
-def kept_file(name: str) -> Path | None:
-    """Where the figures called `name` are kept; None where there is no place for them."""
+def cache_file(name: str) -> Path | None:
+    """The file for figures of the kind `name` ("peak", "calibration"); None without a folder."""
     folder = cache_dir(os.environ)
     return None if folder is None else folder / f"{name}.json"
 
 
-def read_kept(path: Path | None) -> dict[str, dict[str, Any]]:
-    """The file's entries; whatever is damaged or absent counts as not measured yet."""
+def read_cache(path: Path | None) -> dict[str, dict[str, Any]]:
+    """The file's entries by fingerprint; a damaged or absent file or entry is left out."""
     try:
         if path is None or not path.is_file() or path.stat().st_size > MOST_BYTES:
             return {}
@@ -38,10 +38,10 @@ def read_kept(path: Path | None) -> dict[str, dict[str, Any]]:
     return {key: e for key, e in entries.items() if isinstance(e, dict)}
 
 
-def keep(path: Path | None, entries: dict[str, dict[str, Any]]) -> None:
-    """Replace the file in one step, so that readers never see half of it."""
+def write_cache(path: Path | None, entries: dict[str, dict[str, Any]]) -> None:
+    """Replace the file atomically: a reader sees the old or the new contents, never a part."""
     if path is None:
-        _cannot_keep("no home directory is known")
+        _warn_unwritable("no home directory is known")
         return
     text = json.dumps(entries, indent=1, sort_keys=True) + "\n"
     try:
@@ -49,11 +49,11 @@ def keep(path: Path | None, entries: dict[str, dict[str, Any]]) -> None:
         _remove_stale(path)
         write_whole(path, text)
     except OSError as error:
-        _cannot_keep(f"{path.parent}: {error.strerror}")
+        _warn_unwritable(f"{path.parent}: {error.strerror}")
 
 
 def _remove_stale(path: Path) -> None:
-    """Remove what processes left that were killed while they wrote."""
+    """Remove temporary files of processes that were killed while writing."""
     for scratch in path.parent.glob(f"{path.name}.*"):
         number = scratch.name.rpartition(".")[2]
         if number.isascii() and number.isdecimal() and not _alive(int(number)):
@@ -72,10 +72,10 @@ def _alive(pid: int) -> bool:
 
 
 @cache
-def _cannot_keep(why: str) -> None:
+def _warn_unwritable(why: str) -> None:
     warnings.warn(
-        f"what is measured of this machine cannot be kept ({why}), so every process measures it "
-        "again: set ANSORLITE_CACHE_DIR to a directory that can be written to",
+        f"figures of this machine cannot be cached ({why}), so every process measures them "
+        "again: set ANSORLITE_CACHE_DIR to a directory with write access",
         UserWarning,
         stacklevel=4,
     )

@@ -1,8 +1,8 @@
-"""Buffers that catch a kernel which leaves them: each lies between two pages nobody may touch.
+"""Buffers between guard pages: an access outside the buffer ends the process (SIGSEGV).
 
-In: a shape and a dtype. Out: `GuardedBuffer`, an array whose last byte is at most 63 bytes from
-the end of its pages (its start is 64-byte aligned), so that reading or writing further kills the
-process (SIGSEGV). A read-only buffer also kills whoever writes to it. POSIX only.
+In: a shape and a dtype. Out: a `GuardedBuffer`, a 64-byte aligned array that ends at most 63 bytes
+before a page without access; another such page lies before its first page. A write to a read-only
+buffer also ends the process. POSIX only.
 """
 
 import ctypes
@@ -10,34 +10,30 @@ import math
 import mmap
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ansorlite.calls import HUGE_PAGE, HUGE_PAGES_FROM
+from ansorlite.calls import HUGE_PAGE, HUGE_PAGES_FROM, Array, aligned_bytes
 from ansorlite.errors import MachineError
-
-Array = npt.NDArray[Any]
-ALIGNMENT = 64
 
 
 @dataclass(frozen=True)
 class GuardedBuffer:
-    """`array` lives in `size_bytes` of whole pages from `start`, guard pages not counted."""
+    """`array` lies in the `size_bytes` of whole pages from address `start`, without guard pages."""
 
     array: Array
     start: int
     size_bytes: int
 
     def protect(self) -> None:
-        """Make the buffer read-only, for good."""
+        """Make the buffer read-only; there is no way back."""
         self.array.flags.writeable = False
         _mprotect(self.start, self.size_bytes, mmap.PROT_READ)
 
     def poison(self) -> None:
-        """Fill with values that no correct kernel leaves or needs: NaN, or odd integers."""
-        # all bits set is a NaN in both float formats; -1 could be a legitimate integer
+        """Fill with values that a correct kernel overwrites without reading: NaN, or 0xA5 bytes."""
+        # All bits set is a NaN in both float formats, but -1 as an integer, a plausible result.
         byte = 0xFF if self.array.dtype.kind == "f" else 0xA5
         self.array.reshape(-1).view(np.uint8).fill(byte)
 
@@ -49,8 +45,8 @@ def guarded_empty(shape: Sequence[int], dtype: npt.DTypeLike) -> GuardedBuffer:
     """
     kind = np.dtype(dtype)
     count, page = math.prod(shape), mmap.PAGESIZE
-    data_bytes = math.ceil(count * kind.itemsize / ALIGNMENT) * ALIGNMENT
-    # Huge pages as for `resident_empty`, so that we time what users get.
+    data_bytes = aligned_bytes(count * kind.itemsize)
+    # Huge pages under the same condition as in `resident_empty`: users get the measured times.
     huge = data_bytes >= HUGE_PAGES_FROM and hasattr(mmap, "MADV_HUGEPAGE")
     unit = HUGE_PAGE if huge else page
     size_bytes = max(math.ceil(data_bytes / unit), 1) * unit
@@ -64,7 +60,7 @@ def guarded_empty(shape: Sequence[int], dtype: npt.DTypeLike) -> GuardedBuffer:
     if huge:
         pages.madvise(mmap.MADV_HUGEPAGE)
     base = np.frombuffer(pages, np.uint8).ctypes.data
-    first = page + (-(base + page) % unit)  # of the buffer's own pages, in the mapping
+    first = page + (-(base + page) % unit)  # offset of the buffer's own pages in the mapping
     array = np.frombuffer(pages, kind, count, first + size_bytes - data_bytes)
     array = array.reshape(tuple(shape))
     start = base + first
@@ -74,7 +70,7 @@ def guarded_empty(shape: Sequence[int], dtype: npt.DTypeLike) -> GuardedBuffer:
 
 
 def guarded_copy(x: Array, *, read_only: bool = False) -> GuardedBuffer:
-    """`x`'s values in a guarded buffer."""
+    """A guarded buffer with the values of `x`."""
     buffer = guarded_empty(x.shape, x.dtype)
     buffer.array[...] = x
     if read_only:

@@ -1,9 +1,9 @@
-"""What the machine can do: multiply-adds per second and bytes copied per second, measured.
+"""The machine's limits, measured: multiply-adds per second and bytes copied per second.
 
 In: a `Target` that this machine can run. Out: a `Peak`, the limit that every report quotes. A
-measurement takes well under a second; it is kept for the process and, by the target's fingerprint,
-in a file (see `measure.machine_cache`). What a busy machine showed lies in a file of its own: the
-next process measures it again.
+measurement takes less than a second. It is cached in the process and, by the target's fingerprint,
+in a file (`measure.machine_cache`). A measurement on a busy machine goes to a separate file, and
+the next process measures again.
 """
 
 import math
@@ -16,7 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ansorlite.codegen.loader import aligned_copy, aligned_empty, load_image, resident_empty
+from ansorlite.calls import aligned_copy, aligned_empty, resident_empty
+from ansorlite.codegen.loader import load_image
 from ansorlite.codegen.microbenchmarks import (
     READS,
     copy_kernel,
@@ -25,22 +26,22 @@ from ansorlite.codegen.microbenchmarks import (
     read_kernel,
 )
 from ansorlite.errors import MachineError
-from ansorlite.measure.machine_cache import keep, kept_file, read_kept
-from ansorlite.target import Target
+from ansorlite.measure.machine_cache import cache_file, read_cache, write_cache
+from ansorlite.target import MIB, Target
 
-MIB = 1024 * 1024
-RUN_S = 0.012  # one timed run; some 10,000 times the cost of starting a parallel region
+RUN_S = 0.012  # length of one timed run, about 10,000 times the start of a parallel region
 REPEATS = 9
 ATTEMPTS = 3
-# Runs are steady where the quartiles of their times lie within this share of the median, and
-# where the threads had their cores for themselves for all but this share of the time.
+# Runs are steady if the quartiles of their times differ by at most this share of the median, and
+# if the threads had their cores to themselves for all but this share of the time.
 STEADY = 0.1
 
 
 @dataclass(frozen=True)
 class Peak:
-    """Limits of a machine: float32 operations per second (an FMA is two) on all cores of the
-    target and on one, and bytes per second, read plus written, of a copy on all cores."""
+    """Limits of a machine: `flops_all` and `flops_one` are float32 operations per second on all
+    cores of the target and on one core (an FMA counts as two); `copy_bytes_per_s` counts the bytes
+    read plus written by a copy on all cores. Example: `measure_peak(Target.detect()).flops_all`."""
 
     flops_all: float
     flops_one: float
@@ -55,7 +56,7 @@ class Peak:
 
 @cache
 def measure_peak(target: Target) -> Peak:
-    """The machine's limits with the target's vectors and number of cores; cached.
+    """The machine's limits with the target's vectors and number of cores, from the cache if there.
 
     Raises MachineError where this machine cannot run the target's code.
     """
@@ -65,23 +66,24 @@ def measure_peak(target: Target) -> Peak:
             f"cannot measure {target.cpu} ({target.arch}, vectors of {target.vector_bytes} B) here:"
             f" this machine is {host.cpu} ({host.arch}, {host.vector_bytes} B)"
         )
-    known = kept_peak(target)
+    known = cached_peak(target)
     if known is not None:
         return known
     peak, steady = run_benchmarks(target)
-    # A busy machine shows less than it can do: of what several processes saw, the most is right.
-    path = cache_file() if steady else kept_file("peak_of_busy_machine")
+    # Disturbances only lower the figures: of several processes' figures the largest is right.
+    path = peak_file() if steady else cache_file("peak_of_busy_machine")
     entries = _read(path)
     if not steady and (seen := entries.get(target.fingerprint)) is not None:
         peak = Peak(*map(max, astuple(peak), astuple(seen)))
-    keep(path, {key: asdict(p) for key, p in entries.items()} | {target.fingerprint: asdict(peak)})
+    entries[target.fingerprint] = peak
+    write_cache(path, {key: asdict(p) for key, p in entries.items()})
     return peak
 
 
 def run_benchmarks(target: Target) -> tuple[Peak, bool]:
-    """Measure now, without any cache: medians, or the best of some attempts on a busy machine.
+    """Measure without any cache: (limits, whether the runs were steady).
 
-    Returns the limits, and whether the runs were steady: only then are they worth keeping.
+    On a busy machine the limits are the best of `ATTEMPTS` attempts and not steady.
     """
     best, steady = Peak(0.0, 0.0, 0.0), False
     for _ in range(ATTEMPTS):
@@ -99,18 +101,18 @@ def run_benchmarks(target: Target) -> tuple[Peak, bool]:
     return best, steady
 
 
-def cache_file() -> Path | None:
-    """Where measured limits are kept between processes."""
-    return kept_file("peak")
+def peak_file() -> Path | None:
+    """The file that keeps measured limits between processes."""
+    return cache_file("peak")
 
 
-def kept_peak(target: Target) -> Peak | None:
-    """What was measured and kept before; None if nothing was."""
-    return _read(cache_file()).get(target.fingerprint)
+def cached_peak(target: Target) -> Peak | None:
+    """The limits that an earlier steady measurement left in the cache, or None."""
+    return _read(peak_file()).get(target.fingerprint)
 
 
 def fma_run(target: Target, threads: int, run_s: float = RUN_S) -> tuple[Callable[[], None], float]:
-    """A run of multiply-adds in registers that takes about `run_s`, and its operations."""
+    """(a function that runs multiply-adds in registers for about `run_s`, its operations)."""
     lanes = target.lanes("float32")
     kernel = load_image(fma_kernel(target))
     # s * 0.5 + 1 stays between 0 and 24, so that no operand is subnormal, infinite or NaN.
@@ -123,17 +125,17 @@ def fma_run(target: Target, threads: int, run_s: float = RUN_S) -> tuple[Callabl
     def run(_owners: object = kept) -> None:
         kernel.call(args)
 
-    # One thread tells how long an iteration takes: many may wait for a core longer than they run.
+    # The time of an iteration is measured on one thread: several may wait for a core.
     work[:] = int(100_000 * run_s / min(_seconds(run) for _ in range(3))), threads
     out[:] = np.nan
     run()
-    # There may be fewer threads than asked for: a limit of processes, or a system without a pool.
+    # Fewer threads than requested may run: a process limit, or a system without thread support.
     ran = int(np.count_nonzero(np.isfinite(out[:, 0])))
     return run, 2.0 * lanes * fma_accumulators(target) * ran * int(work[0])
 
 
 def _flops(target: Target, threads: int) -> tuple[float, bool]:
-    """Operations per second of multiply-adds in registers on some threads, and if steady."""
+    """(operations per second of multiply-adds in registers, whether the runs were steady)."""
     run, flop = fma_run(target, threads)
     seconds, steady = _median(run, threads)
     return flop / seconds, steady
@@ -141,8 +143,12 @@ def _flops(target: Target, threads: int) -> tuple[float, bool]:
 
 def _copy_bytes_per_s(target: Target) -> float:
     """Bytes per second of a copy between arrays that are each twice the largest cache."""
-    size_bytes = min(512 * MIB, max(64 * MIB, 2 * target.l3_bytes))
-    return copy_speed(target, target.cores, size_bytes, 1)
+    return copy_speed(target, target.cores, uncached_bytes(target), 1)
+
+
+def uncached_bytes(target: Target) -> int:
+    """Size of an array that no cache of the target holds; at most 512 MiB."""
+    return min(512 * MIB, max(64 * MIB, 2 * target.l3_bytes))
 
 
 def copy_speed(target: Target, threads: int, size_bytes: int, times: int) -> float:
@@ -173,12 +179,12 @@ def read_speed(target: Target, threads: int, size_bytes: int, times: int) -> flo
 
 
 def _median(run: Callable[[], None], threads: int) -> tuple[float, bool]:
-    """Median seconds of some runs, after one that does not count, and whether they were steady."""
+    """(median seconds of `REPEATS` runs after a warm-up, whether the runs were steady)."""
     run()
     cores = min(threads, Target.detect().cores)
     start, start_cpu = time.perf_counter(), time.process_time()
     times = [_seconds(run) for _ in range(REPEATS)]
-    # Threads that wait for each other spin: with a core each they use all of its time.
+    # Waiting threads spin, so a thread with a core of its own uses all of the core's time.
     busy = (time.process_time() - start_cpu) / (time.perf_counter() - start) / cores
     low, middle, high = statistics.quantiles(times, n=4)
     return middle, (high - low) <= STEADY * middle and busy >= 1.0 - STEADY
@@ -192,7 +198,7 @@ def _seconds(run: Callable[[], None]) -> float:
 
 def _read(path: Path | None) -> dict[str, Peak]:
     found: dict[str, Peak] = {}
-    for key, entry in read_kept(path).items():
+    for key, entry in read_cache(path).items():
         try:
             peak = Peak(**{k: float(v) for k, v in entry.items()})
         except (TypeError, ValueError):

@@ -1,9 +1,9 @@
-"""Measure the last contenders again, in turn, so that drift and disturbances hit all alike.
+"""Races: the best candidates of one task run in turn, so that a disturbance hits all of them.
 
-In: a prepared runner and kernel images of one task. Out: one `MeasureResult` an image, in order,
-whose latencies (seconds) rank the contenders by the median of what they took relative to the others
-in the same turn: a machine that slows down for a while favours nobody. A runner that offers `race`
-runs all turns in its process, a few milliseconds each; with any other, every heat is a `run`.
+In: a prepared runner and the kernel images of one task. Out: one `MeasureResult` for each image, in
+the same order. Latencies (seconds) follow from ratios within one turn, so a machine that slows down
+for a while favours no contender. A runner that has a method `race` (`LocalRunner`) runs all turns,
+of a few milliseconds each, in its process; with another runner each turn is one `run`.
 """
 
 import time
@@ -11,23 +11,29 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from statistics import median
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from ansorlite.codegen.image import KernelImage
 from ansorlite.measure.result import MeasureResult
 
-if TYPE_CHECKING:
-    from ansorlite.measure.runner import Runner
-
 MIN_TURNS = 2
 MAX_TURNS = 60
-ENOUGH = 5  # turns, for a contender that is left alone
-MARGINS = ((2, 1.3), (5, 1.1), (15, 1.05))  # after so many turns, who is so much slower drops out
+LONE_TURNS = 5  # a race ends when one contender is left and has run this many turns
+# (turns, factor): after so many turns, a contender slower than the leader by the factor drops out.
+MARGINS = ((2, 1.3), (5, 1.1), (15, 1.05))
+
+
+class RunsKernels(Protocol):
+    """The part of a `Runner` that a race needs."""
+
+    def run(
+        self, task_key: str, image: KernelImage, best_latency_s: float | None = None
+    ) -> MeasureResult: ...
 
 
 @runtime_checkable
 class Racer(Protocol):
-    """A runner that races contenders by itself (see `LocalRunner.race`)."""
+    """A runner that races contenders in its own process (see `LocalRunner.race`)."""
 
     def race(
         self, task_key: str, images: Sequence[KernelImage], budget_s: float
@@ -36,20 +42,20 @@ class Racer(Protocol):
 
 @dataclass(frozen=True)
 class Standing:
-    """What a contender took in its turns; `relative` is to the leader's times in those turns."""
+    """Seconds of a contender's turns; `relative` is the median ratio to the leader (1 or more)."""
 
     times_s: tuple[float, ...]
     relative: float
 
 
 def race(
-    runner: "Runner",
+    runner: RunsKernels,
     task_key: str,
     images: Sequence[KernelImage],
     budget_s: float,
     clock: Callable[[], float] = time.perf_counter,
 ) -> list[MeasureResult]:
-    """Let contenders run in turn for about `budget_s`; who fails once is out with that result."""
+    """Run contenders in turn for about `budget_s`; a failed one is dropped with its failure."""
     if isinstance(runner, Racer):
         return runner.race(task_key, images, budget_s)
     results: list[list[MeasureResult]] = [[] for _ in images]
@@ -67,10 +73,11 @@ def run_turns(
     budget_s: float,
     clock: Callable[[], float] = time.perf_counter,
 ) -> list[Standing | None]:
-    """Turns go A B C, C B A, A B C ...; a contender gives its seconds, or None where it failed.
+    """Run the turns A B C, C B A, A B C, ...; returns a `Standing` per contender, None if failed.
 
-    Who is slower than the leader even in its best turn, by the margin, drops out: a disturbance
-    that hits some alone does not put them out.
+    A contender is a function that runs one turn and returns its seconds, or None for a failure. A
+    contender drops out when its best turn is slower than the leader's same turn by the margin: one
+    disturbed turn does not drop it.
     """
     times: list[list[float]] = [[] for _ in contenders]
     out: dict[int, Standing] = {}
@@ -92,7 +99,7 @@ def run_turns(
             out[k] = Standing(tuple(times[k]), r)
             if min(own / lead for own, lead in zip(times[k], leader, strict=True)) > margin:
                 running.remove(k)
-        if len(running) == 1 < len(contenders) and turn >= ENOUGH:
+        if len(running) == 1 < len(contenders) and turn >= LONE_TURNS:
             break
     return [out.get(k) for k in range(len(contenders))]
 
@@ -100,7 +107,7 @@ def run_turns(
 def ranked(
     results: Sequence[MeasureResult], standings: Sequence[Standing | None]
 ) -> list[MeasureResult]:
-    """Results with the latencies of the race: the leader's median, and multiples of it."""
+    """The results with latencies from the race: the leader's median times each relative time."""
     good = [s for r, s in zip(results, standings, strict=True) if s is not None and r.ok]
     if not good:
         return list(results)
@@ -115,10 +122,11 @@ def ranked(
 
 
 def pooled(heats: Sequence[Sequence[MeasureResult]]) -> list[MeasureResult]:
-    """Of several races of the same contenders: medians, relative to the middle one of each heat.
+    """Combine several races (heats) of the same contenders into one result for each.
 
-    The machine drifts from heat to heat, and each may have a process of its own. Who failed in one
-    of them has that result.
+    A latency is the median over heats of the ratio to the heat's median, times the median of these
+    medians, because the speed of the machine differs between heats and processes. A contender that
+    failed in one heat keeps the failure.
     """
     if len(heats) == 1:
         return list(heats[0])
@@ -141,7 +149,7 @@ def pooled(heats: Sequence[Sequence[MeasureResult]]) -> list[MeasureResult]:
 
 
 def _relative(times: Sequence[Sequence[float]]) -> list[float]:
-    """Medians of the ratios to the middle of each turn, the least of them made 1."""
+    """Each contender's median ratio to the median of its turns, scaled so that the least is 1."""
     if not times:
         return []
     middle = [median(turn) for turn in zip(*times, strict=True)]

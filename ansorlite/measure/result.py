@@ -1,8 +1,8 @@
-"""What becomes of a candidate that was to be measured: the outcome is a value, never an exception.
+"""The outcome of building and measuring a candidate: a value, never an exception.
 
 Flow: builder and runner -> `MeasureResult` -> search (`policy.tell`) and the tuning record.
-All times are in seconds. A failed build or run carries its status and an error text that names
-the signal, the exception or the first wrong output element.
+All times are in seconds. A failed build or run has its status and an error text that names the
+signal, the exception or the first wrong output element.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from ansorlite.units import format_latency
 
 
 class Status(StrEnum):
-    """What happened; the value is the word that stands in a tuning record."""
+    """The kind of outcome; the string value is the word in a tuning record."""
 
     OK = "OK"
     BUILD_ERROR = "BUILD_ERROR"
@@ -27,11 +27,10 @@ class Status(StrEnum):
 class MeasureResult:
     """One measurement.
 
-    `latency_s` is the median of `times_s` (one entry a repeat, seconds per call) and None unless
-    the status is OK. `build_s`, `run_s` and `check_s` say what the measurement itself cost:
-    compiling, running for the clock, running and comparing for the check. `max_error` is the
-    largest deviation from the reference as a fraction of what is tolerated (1 is the limit; None
-    where nothing was compared).
+    `latency_s` is the median of `times_s` (seconds per call, one entry per repeat) and None unless
+    the status is OK. `build_s`, `run_s` and `check_s` are the cost of the measurement: compiling,
+    timed runs, and runs and comparisons of the check. `max_error` is the largest relative deviation
+    of an output from its reference (`compare.Deviation`); None where nothing was compared.
     """
 
     status: Status

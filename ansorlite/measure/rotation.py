@@ -1,8 +1,9 @@
-"""Constants that are fresh in every call: copies of them, as many as a network has, used in turn.
+"""Timing with cold constants: each call of a kernel reads another copy of its constants.
 
-In: a loaded kernel with its prepared pointers. Out: `Rotation`, calls with other copies each, so
-that weights come from where those of a network lie, memory or a last cache that holds all of them,
-and activations from wherever the call before left them. Runs in the runner process only.
+In: a loaded kernel with its prepared pointers. Out: a `Rotation`, which calls the kernel with one
+copy after another. All copies together are as large as a network's weights. Constants then come
+from the place where a network's weights lie (memory, or a last-level cache that holds all of them)
+and activations from the caches. Runs in the runner process only.
 """
 
 import ctypes
@@ -12,26 +13,27 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ansorlite.calls import aligned_bytes, resident_empty
 from ansorlite.codegen.image import KernelImage
-from ansorlite.codegen.loader import CallSequence, NativeFunction, resident_empty
+from ansorlite.codegen.loader import CallSequence, NativeFunction
 from ansorlite.target import Target
 
-ALIGN = 64
 MOST_COPIES = 512
-POOL_BYTES = 1 << 26  # at least, where the last cache is small or unknown
-# At most, about what networks weigh: larger caches hold theirs, too, and filling takes its time.
+POOL_BYTES = 1 << 26  # least size of all copies, where the last-level cache is small or unknown
+# Largest size of all copies: about the weights of a network. A larger last-level cache holds a
+# network's weights as well, and filling more memory would take time.
 MOST_BYTES = 1 << 27
 
 
 class Rotation:
-    """Calls of one kernel on pointers that differ from call to call."""
+    """Calls of one kernel with a list of prepared pointers, used in rotation."""
 
     def __init__(self, function: NativeFunction, pointers: list[Any]) -> None:
         self._sequence = CallSequence([(function, args) for args in pointers])
         self._count, self._next = len(pointers), 0
 
     def run(self, n: int) -> None:
-        """Call n times, going on with the copies after those of the last time."""
+        """Call n times, starting with the copy after the last one used."""
         while n > 0:
             part = min(n, self._count - self._next)
             self._sequence.run(self._next, part)
@@ -40,9 +42,9 @@ class Rotation:
 
 
 def rotated(function: NativeFunction, args: Any, image: KernelImage) -> Rotation | None:
-    """The kernel with copies of its constants; None where it has none, or more than fit twice."""
+    """The kernel with copies of its constants; None if it has none, or if two copies do not fit."""
     sizes = {
-        k: -(-p.nbytes // ALIGN) * ALIGN
+        k: aligned_bytes(p.nbytes)
         for k, p in enumerate(image.params)
         if p.role in ("constant", "derived") and p.name not in image.unread
     }
@@ -64,7 +66,7 @@ def rotated(function: NativeFunction, args: Any, image: KernelImage) -> Rotation
 
 @cache
 def _pool() -> npt.NDArray[np.uint8]:
-    """Memory for copies, twice what the last cache holds if that is no more than networks weigh."""
+    """Memory for copies: twice the last-level cache, between `POOL_BYTES` and `MOST_BYTES`."""
     size = min(max(2 * Target.detect().l3_bytes, POOL_BYTES), MOST_BYTES)
     out: npt.NDArray[np.uint8] = resident_empty((size,), "uint8")
     return out

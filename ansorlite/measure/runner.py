@@ -1,9 +1,10 @@
-"""Run candidates in a process of their own, checked and timed.
+"""Runs candidates in a separate process: checks their outputs and measures their latency.
 
 Flow: builder -> `KernelImage` -> `LocalRunner.run` -> `MeasureResult` -> search. Before the first
-run of a task, `prepare` gives its `CheckSpec`: what the outputs have to be. The runner's process
-holds the task's data (see `measure.runner_child`); when a candidate hangs or crashes, the process
-is killed, replaced and prepared again. One kernel runs at a time. Times are in seconds.
+run of a task, `prepare` gives the runner a `CheckSpec`, from which the expected outputs follow. The
+runner's process holds the task's data (see `measure.runner_child`). When a candidate hangs or
+crashes, the process is killed, replaced and prepared again. One kernel runs at a time. Times are in
+seconds.
 """
 
 from collections.abc import Sequence
@@ -24,14 +25,14 @@ from ansorlite.settings import settings
 from ansorlite.target import Target
 from ansorlite.te.dag import ComputeDAG
 
-SESSION_ENTRY = "ansorlite.measure.runner_child:serve"
+CHILD_ENTRY = "ansorlite.measure.runner_child:serve"
 MEMORY_BYTES = 4 << 30
-ATTEMPTS = 3  # to have a task's data and a run of it in the same process
-HEATS = 3
-HEAT_S = 0.8  # least seconds of a heat, where there are several
+ATTEMPTS = 3  # tries to prepare a task's data and answer a request in the same process
+HEATS = 3  # parts of a long race
+HEAT_S = 0.8  # least seconds of each heat, where a race has several
 CRASH_HINT = (
-    " (every buffer lies between guard pages and inputs are read-only: an access outside"
-    " a buffer, or a write to an input)"
+    " (usual causes: an access outside a buffer, or a write to an input; buffers lie between"
+    " guard pages and inputs are read-only)"
 )
 
 
@@ -39,11 +40,12 @@ CRASH_HINT = (
 class CheckSpec:
     """How the outputs of a task's kernels are checked.
 
-    Inputs are random, from `seed`. `reference` is the plain schedule with float64 accumulators;
-    it is itself checked against numpy on sampled elements. `reduction_length` is the number of
-    terms of the longest sum; `rtol` replaces the tolerance that follows from it (see
-    `measure.compare`), for algorithms that lose digits by design, such as Winograd's. For these
-    `meaning` is the computation that the reference is of, in the same inputs and outputs or views.
+    Inputs are random, from `seed`. `reference` is the kernel of the plain schedule with float64
+    accumulators; its outputs are checked against numpy on sampled elements. `reduction_length` is
+    the number of terms of the longest sum; the tolerance follows from it (see `measure.compare`)
+    unless `rtol` is given, for algorithms that lose digits by design, such as Winograd's. For such
+    algorithms `meaning` is the computation of the reference, with the same inputs and outputs up to
+    their shapes.
     """
 
     dag: ComputeDAG
@@ -55,6 +57,7 @@ class CheckSpec:
 
     @property
     def meant(self) -> ComputeDAG:
+        """The computation of the reference: `meaning`, or `dag` without one."""
         return self.meaning or self.dag
 
     def tolerance(self, dtype: str) -> float:
@@ -65,9 +68,9 @@ class CheckSpec:
 
 @dataclass(frozen=True)
 class PrepareResult:
-    """Whether a task can be measured; `max_error` is the reference's largest sampled error.
+    """Whether a task can be measured; `max_error` is the reference's largest error on samples.
 
-    `latency_s` is what its one run took, where it was run.
+    `latency_s` is the time of the reference's single run, None where its outputs were known.
     """
 
     ok: bool
@@ -79,14 +82,14 @@ class PrepareResult:
 
 @dataclass(frozen=True)
 class Reference:
-    """Checked outputs of a task's reference kernel; `positive` says from what inputs."""
+    """Checked outputs of a task's reference kernel; `positive`: its float inputs were positive."""
 
     outputs: dict[str, npt.NDArray[Any]]
     positive: bool
 
 
 class Runner(Protocol):
-    """Whatever measures kernel images; a failure is a result, not an exception."""
+    """Protocol: measures kernel images; a failed run is a result, not an exception."""
 
     def prepare(self, task_key: str, spec: CheckSpec) -> PrepareResult: ...
     def run(
@@ -96,11 +99,18 @@ class Runner(Protocol):
 
 
 class LocalRunner:
-    """Measures on this machine, in one process that starts at once, unwaited.
+    """Measures on this machine, in one process that starts in the background.
 
-    A run may take `timeout_s` for everything: loading, checking and timing. Kernels use
-    `n_threads` (default: ANSORLITE_NUM_THREADS, else the processors we may use). Of the data of
-    tasks, at most about `memory_bytes` are kept; what was dropped is made again when needed.
+    A run may take `timeout_s` in total: loading, checking and timing. Kernels use `n_threads`
+    (default: ANSORLITE_NUM_THREADS, else all processors that this process may use). The process
+    keeps about `memory_bytes` of the tasks' data, and computes dropped data again when needed.
+    Raises UsageError for `n_threads` below 1 or a time limit that is not positive.
+
+    Example::
+
+        with LocalRunner() as runner:
+            runner.prepare(task.workload_key, spec)
+            result = runner.run(task.workload_key, image)
     """
 
     def __init__(
@@ -114,30 +124,33 @@ class LocalRunner:
         memory_bytes: int = MEMORY_BYTES,
     ) -> None:
         if n_threads is not None and n_threads < 1:
-            raise UsageError(f"{n_threads} threads cannot run anything: at least 1")
+            raise UsageError(f"n_threads is {n_threads}: give at least 1")
         if not (timeout_s > 0 and prepare_timeout_s > 0):
-            raise UsageError("no kernel runs within 0 s: give it some seconds")
+            raise UsageError(
+                f"time limits of runs are {timeout_s} s and {prepare_timeout_s} s:"
+                " give positive numbers"
+            )
         self.n_threads = n_threads or settings().num_threads or Target.detect().cores
         self._timeout_s = timeout_s
         self._prepare_timeout_s = prepare_timeout_s
-        # with the reference, so that a process that replaces another need not compute it again
+        # With the reference, so that a replaced process need not compute it again.
         self._tasks: dict[str, tuple[CheckSpec, Reference]] = {}
         env = thread_variables(self.n_threads)
         initargs = (policy or TimingPolicy(), memory_bytes)
-        self._worker = Worker(SESSION_ENTRY, initargs, name="runner", env=env, max_tasks=max_tasks)
+        self._worker = Worker(CHILD_ENTRY, initargs, name="runner", env=env, max_tasks=max_tasks)
         self._worker.start()
 
     def prepare(self, task_key: str, spec: CheckSpec) -> PrepareResult:
-        """Make a task's inputs and reference outputs; to be called before `run`, once is enough.
+        """Make a task's inputs and reference outputs; call it once before `run`.
 
-        Not ok where the reference kernel fails or disagrees with numpy.
+        The result is not ok where the reference kernel fails or disagrees with numpy.
         """
         return self._prepare(task_key, spec, None)
 
     def run(
         self, task_key: str, image: KernelImage, best_latency_s: float | None = None
     ) -> MeasureResult:
-        """Check and time one kernel; timing ends early if it is clearly slower than the best.
+        """Check and time one kernel; a kernel clearly slower than `best_latency_s` ends early.
 
         Raises MeasureError if the task was not prepared, MachineError if no process can start.
         """
@@ -148,11 +161,11 @@ class LocalRunner:
     def race(
         self, task_key: str, images: Sequence[KernelImage], budget_s: float
     ) -> list[MeasureResult]:
-        """Run kernels in turn for about `budget_s`: results whose latencies rank them.
+        """Run kernels in turn for about `budget_s`; the latencies of the results rank them.
 
-        See `measure.race`. A long race has `HEATS`, each but the first in a new process, since
-        where memory lies in one is luck that lasts. A time-out or a crash of one is the result of
-        all.
+        See `measure.race`. A long race consists of `HEATS` heats, each but the first in a new
+        process, because the placement of memory in a process favours some kernels for as long as
+        the process lives. A time-out or a crash during a heat is the result of all its kernels.
         """
         self._check_prepared(task_key)
         n = max(1, min(HEATS, int(budget_s / HEAT_S)))
@@ -178,12 +191,12 @@ class LocalRunner:
             raise MeasureError(f"task {task_key} was not prepared: call prepare first")
 
     def _ask(self, task_key: str, request: tuple[Any, ...], limit_s: float) -> Reply:
-        """The answer to a request about a task, whose data may have to be made again for it."""
+        """The answer to a request about a task; prepares the task again where its data is lost."""
         for _ in range(ATTEMPTS):
             reply = self._call(request, limit_s)
             if reply.kind != "value" or reply.value is not None:
                 return reply
-            # a new process, or dropped for space
+            # The data is not there: the process is new, or dropped the data to save memory.
             ready = self._prepare(task_key, *self._tasks[task_key])
             if not ready.ok:
                 return Reply("error", None, ready.error, ready.prepare_s)
@@ -191,7 +204,7 @@ class LocalRunner:
         return Reply("error", None, text)
 
     def _call(self, request: tuple[Any, ...], limit_s: float) -> Reply:
-        """One answer; asks once more where somebody else killed or stopped the process."""
+        """One answer; a second try where the system or a user killed or stopped the process."""
         reply = self._worker.call(request, limit_s)
         return self._worker.call(request, limit_s) if reply.outside else reply
 
@@ -225,7 +238,7 @@ class LocalRunner:
 
 
 def thread_variables(n_threads: int) -> dict[str, str]:
-    """Environment of the runner: the threads of kernels, and none of numpy's own beside them."""
+    """Environment of the runner's process: `n_threads` for kernels, one for numpy's BLAS."""
     n = str(n_threads)
     numpy = {"OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     return {**numpy, "ANSORLITE_NUM_THREADS": n, "OMP_NUM_THREADS": n}

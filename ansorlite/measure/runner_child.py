@@ -1,11 +1,12 @@
-"""The inside of the runner process: check and time kernels on the data of their task.
+"""The handler in the runner's process: checks and times kernels on the data of their task.
 
-Flow: `LocalRunner` sends ("prepare", key, spec, None) once, then ("run", key, image, best), and in
-the end ("race", key, images, seconds). The first makes random inputs, runs the plain reference
-kernel on them and checks sampled outputs of it against numpy. The second loads a kernel, runs it
-once on poisoned outputs, compares with the reference, and only then takes the time. The third does
-the same for several kernels, which then run in turn. Out: `PrepareResult`, `MeasureResult`s; times
-in seconds.
+`LocalRunner` sends three kinds of requests:
+- ("prepare", key, spec, known reference or None): make random inputs, run the plain reference
+  kernel on them, check samples of its outputs against numpy -> (`PrepareResult`, `Reference`).
+- ("run", key, image, best latency or None): load a kernel, run it once on poisoned outputs, compare
+  them with the reference, then time the kernel -> `MeasureResult`.
+- ("race", key, images, seconds): check several kernels, then run them in turn -> `MeasureResult`s.
+Times are in seconds.
 """
 
 import time
@@ -16,8 +17,8 @@ from typing import Any
 
 import networkx as nx
 import numpy as np
-import numpy.typing as npt
 
+from ansorlite.calls import Array
 from ansorlite.codegen.image import KernelImage, Param
 from ansorlite.codegen.loader import NativeFunction, load_image
 from ansorlite.codegen.openmp import max_threads
@@ -33,20 +34,19 @@ from ansorlite.measure.runner import CheckSpec, PrepareResult, Reference
 from ansorlite.measure.timing import TimingPolicy, time_kernel
 from ansorlite.target import Target
 from ansorlite.te.dag import ComputeDAG
-from ansorlite.te.evaluate import evaluate_points
+from ansorlite.te.points import evaluate_points
 
-Array = npt.NDArray[Any]
 Answer = tuple[PrepareResult, Reference] | MeasureResult | list[MeasureResult] | None
-SAMPLES = 1000
-MAX_PACKED = 8  # packed constants kept a task: most candidates of a round share a layout
-AGAIN = 3  # times at most that a turn of a race is taken where the machine is disturbed
-TURN_S = 0.005  # of a race: its median counts, not the lowest
-FLUSH_BYTES = 1 << 26  # at least, where the last cache is small or unknown
+SAMPLES = 1000  # elements of each output of the reference that are compared with numpy
+MAX_PACKED = 8  # packed constants kept per task: most candidates of a round share a layout
+TURN_TRIES = 3  # a turn of a race is repeated up to so many times on a disturbed machine
+TURN_S = 0.005  # length of a turn; longer than a repeat of `timing`, since the median counts
+FLUSH_BYTES = 1 << 26  # least bytes of a flush, where the last-level cache is small or unknown
 
 
 @dataclass
 class TaskData:
-    """What is kept of a task between its kernels; `packed` holds constants by name and layout."""
+    """The data of a task that its kernels share; `packed` holds constants by parameter."""
 
     dag: ComputeDAG
     inputs: dict[str, GuardedBuffer]
@@ -56,12 +56,16 @@ class TaskData:
 
     @property
     def nbytes(self) -> int:
+        """Bytes of all buffers and expected outputs."""
         buffers = [*self.inputs.values(), *self.outputs.values(), *self.packed.values()]
         return sum(b.size_bytes for b in buffers) + sum(e.nbytes for e in self.expected.values())
 
 
 def serve(policy: TimingPolicy, memory_bytes: int) -> Callable[[Any], Any]:
-    """The handler of the runner's requests; a run of an unknown task is answered with None."""
+    """The handler of the runner's requests; the answer is None where the task has no data here.
+
+    The least recently used tasks are dropped when all data exceeds `memory_bytes`.
+    """
     tasks: OrderedDict[str, TaskData] = OrderedDict()
     flush = _make_flush() if policy.cold else None
     canary = local_canary(max_threads())
@@ -89,7 +93,7 @@ def serve(policy: TimingPolicy, memory_bytes: int) -> Callable[[Any], Any]:
 
 def _prepare(spec: CheckSpec, known: Reference | None) -> tuple[TaskData, PrepareResult, Reference]:
     start, error, latency_s = time.perf_counter(), 0.0, None
-    if known is not None:  # made and checked by a predecessor of this process
+    if known is not None:  # an earlier runner process made and checked the reference
         values = random_inputs(spec.dag, spec.seed, positive=known.positive)
         reference = known
     else:
@@ -107,12 +111,12 @@ def _prepare(spec: CheckSpec, known: Reference | None) -> tuple[TaskData, Prepar
 
 
 def make_reference(spec: CheckSpec) -> tuple[dict[str, Array], Reference, float]:
-    """Inputs, what the reference kernel makes of them, and the seconds of that one run."""
+    """(inputs, outputs of the reference kernel, seconds of its single run)."""
     values = random_inputs(spec.dag, spec.seed)
     outputs, seconds = _run_reference(spec, values)
     if all(np.isfinite(x).all() for x in outputs.values()):
         return values, Reference(outputs, False), seconds
-    # NaN equals NaN in a comparison and shows nothing: logarithms and roots want positive inputs
+    # NaN in the reference would hide errors. Logarithms and roots need positive inputs.
     values = random_inputs(spec.dag, spec.seed, positive=True)
     outputs, seconds = _run_reference(spec, values)
     return values, Reference(outputs, True), seconds
@@ -129,16 +133,19 @@ def _run_reference(spec: CheckSpec, values: dict[str, Array]) -> tuple[dict[str,
 
 
 def _viewed(dag: ComputeDAG, values: dict[str, Array]) -> dict[str, Array]:
-    """The arrays in the shapes that the inputs of another form of their computation have."""
+    """The input arrays in the shapes of `dag`, another form of the same computation."""
     return {op.name: values[op.name].reshape(op.shape) for op in dag.inputs}
 
 
 def _check_samples(spec: CheckSpec, values: dict[str, Array], name: str, x: Array) -> float:
-    """Compare some 1,000 elements with numpy, the first and the last among them."""
+    """Largest error of `SAMPLES` random elements, the first and the last, compared with numpy.
+
+    Raises MeasureError for a wrong element.
+    """
     rng = np.random.default_rng([spec.seed, SAMPLES])
     flat = np.unique(np.append(rng.integers(0, x.size, SAMPLES), (0, x.size - 1)))
     shape = spec.meant.by_name[name].shape
-    # A first digit that is always 0: numpy has no answer for a tensor without dimensions.
+    # An extra first axis of extent 1, because unravel_index needs at least one axis.
     points = np.array(np.unravel_index(flat, (1, *shape)), dtype=np.int64).T[:, 1:]
     given = _viewed(spec.meant, values)
     exact = evaluate_points(spec.meant, given, name, points)
@@ -194,8 +201,8 @@ def _race(
     flush: Callable[[], None] | None,
     disturbed: Callable[[], bool],
 ) -> list[MeasureResult]:
-    """Turns of about `TURN_S` each; the outputs are checked before and after them."""
-    results, contenders, again = [], [], []
+    """Check the kernels, run them in turns of about `TURN_S`, check them again."""
+    results, contenders, loaded = [], [], []
     for image in images:
         start = time.perf_counter()
         function, buffers = load_image(image), _bind(task, image)
@@ -209,11 +216,11 @@ def _race(
         contenders.append(
             _turn(_repeat(function, args, image, policy), first_s, flush, disturbed)
             if not error
-            else _out
+            else _failed_turn
         )
-        again.append((function, buffers))
+        loaded.append((function, buffers))
     standings = run_turns(contenders, budget_s)
-    for k, (function, buffers) in enumerate(again):
+    for k, (function, buffers) in enumerate(loaded):
         if standings[k] is not None:
             _run_poisoned(function, buffers)
             _, error = _compare(task)
@@ -222,8 +229,8 @@ def _race(
     return ranked(results, standings)
 
 
-def _out() -> None:
-    """The turn of a contender that failed."""
+def _failed_turn() -> None:
+    """The turn of a contender whose check failed: it has no time."""
 
 
 def _turn(
@@ -232,17 +239,17 @@ def _turn(
     flush: Callable[[], None] | None,
     disturbed: Callable[[], bool],
 ) -> Callable[[], float | None]:
-    """Seconds a call of some calls that take about `TURN_S`, of one after a flush.
+    """A turn: runs about `TURN_S` of calls (with `flush` one call), returns seconds per call.
 
-    After a disturbance it is that contender's turn again, since it may have been hit alone.
+    A turn on a disturbed machine is repeated, because the disturbance may hit this contender only.
     """
     inner = 1
     if flush is None and first_s < TURN_S:
-        once_s = min(repeat(1) for _ in range(AGAIN))  # one that was disturbed says nothing
+        once_s = min(repeat(1) for _ in range(TURN_TRIES))  # the lowest: others may be disturbed
         inner = max(1, round(TURN_S / max(once_s, 1e-7)))
 
     def turn() -> float | None:
-        for _ in range(AGAIN):
+        for _ in range(TURN_TRIES):
             if flush is not None:
                 flush()
             seconds = repeat(inner) / inner
@@ -256,7 +263,7 @@ def _turn(
 def _repeat(
     function: NativeFunction, args: Any, image: KernelImage, policy: TimingPolicy
 ) -> Callable[[int], float]:
-    """Seconds that n calls take."""
+    """A function: number of calls -> seconds that the calls take."""
     calls = rotated(function, args, image) if policy.fresh_constants else None
 
     def repeat(n: int) -> float:
@@ -271,18 +278,18 @@ def _repeat(
 
 
 def _run_poisoned(function: NativeFunction, buffers: Sequence[GuardedBuffer]) -> tuple[Any, float]:
-    """Run once, every writable buffer poisoned before: (the kernel's arguments, seconds)."""
+    """Poison every writable buffer, run once; returns (the kernel's arguments, seconds)."""
     for buffer in buffers:
         if buffer.array.flags.writeable:
             buffer.poison()
     args = function.pointer_array([b.array for b in buffers])
     start = time.perf_counter()
-    function.repeat(args, 1)  # and not `call`: whatever the first use of `repeat` costs, it is paid
+    function.repeat(args, 1)  # not `call`: the first use of `repeat` compiles it
     return args, time.perf_counter() - start
 
 
 def _compare(task: TaskData) -> tuple[float, str]:
-    """The largest error over all outputs, and the first wrong one in words."""
+    """(largest error over all outputs, text of the first wrong element or "")."""
     worst, text = 0.0, ""
     for name, expected in task.expected.items():
         deviation = expected.compare(task.outputs[name].array)
@@ -293,7 +300,7 @@ def _compare(task: TaskData) -> tuple[float, str]:
 
 
 def _bind(task: TaskData, image: KernelImage) -> list[GuardedBuffer]:
-    """The buffers that the kernel's pointers are to point to."""
+    """The buffers for the kernel's pointers; raises MeasureError where one does not fit."""
     missing = set(task.outputs) - {p.name for p in image.params if p.role == "output"}
     if missing:
         raise MeasureError(f"kernel {image.symbol} does not write {', '.join(sorted(missing))}")
@@ -323,7 +330,7 @@ def _buffer(task: TaskData, param: Param, kernel: str) -> GuardedBuffer:
 
 
 def _packed(task: TaskData, param: Param, kernel: str) -> GuardedBuffer:
-    """A constant in the kernel's layout, or a stage that is computed from constants alone."""
+    """A constant in the kernel's layout, or a stage computed from constants only."""
     if param not in task.packed:
         if len(task.packed) >= MAX_PACKED:
             task.packed.pop(next(iter(task.packed)))
@@ -345,7 +352,7 @@ def _value(task: TaskData, name: str, kernel: str) -> Array:
 
 
 def _make_flush() -> Callable[[], None]:
-    """A function that pushes everything else out of the caches that the cores share."""
+    """A function that evicts all other data from the last-level cache by writing a large array."""
     words = np.zeros(max(2 * Target.detect().l3_bytes, FLUSH_BYTES) // 8, dtype=np.int64)
 
     def flush() -> None:

@@ -1,10 +1,10 @@
-"""How long a kernel takes: repeats until the lowest is confirmed, or until it has clearly lost.
+"""Timing of one kernel: repeats until the lowest time is confirmed or the kernel has clearly lost.
 
-In: `repeat(n)`, which runs the kernel n times and returns the seconds that took. Out: `Timing`, the
-seconds a call of each repeat, and their median. Disturbances only ever make a run slower, so the
-lowest says what a kernel can do, and the measurement lasts until some more are as low. Short
-kernels are run many times a repeat, so that a repeat lasts about `repeat_s`; not longer, for of the
-same milliseconds in a few long repeats all are disturbed where some short ones are not.
+In: `repeat(n)`, which runs the kernel n times and returns the seconds. Out: a `Timing`, the seconds
+per call of each repeat, and their median. Disturbances only make a run slower, so the lowest time
+is the kernel's own, and the measurement ends when a few repeats agree with it. A repeat of a short
+kernel consists of many calls and lasts about `repeat_s`. Longer repeats would be worse: in the same
+total time, a disturbance hits all of a few long repeats but only some of many short ones.
 """
 
 import math
@@ -12,23 +12,24 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import median
 
-MAX_INNER = 1 << 20
-DISTURBANCE = 3.0  # no disturbance that lasts makes a kernel so many times slower
-GROWTH = 10  # calls of a microsecond are overhead for the most part: do not trust one too far
+MAX_INNER = 1 << 20  # calls per repeat
+DISTURBANCE = 3.0  # a lasting disturbance slows a kernel by less than this factor
+GROWTH = 10  # largest increase of calls per repeat: the time of a few calls is mostly overhead
 
 
 @dataclass(frozen=True)
 class TimingPolicy:
-    """When to stop. An ordinary kernel takes 15-100 ms.
+    """When a measurement ends; it usually takes 15 to 100 ms.
 
-    The measurement ends when `min_repeats` are within `spread` of the lowest and all have taken
-    `least_s`, or when it has lasted `budget_s`; a slow kernel's ends after `limit_s` even before
-    that. `losing` holds (repeats, factor): after that many repeats, a minimum above factor times
-    the best latency known ends it. The run that warms a kernel up counts as a repeat if it takes
-    `trusted_s` or more, and is enough if it is `hopeless` times slower than the best. `cold` runs
-    once a repeat, after a flush of the caches, and for no least time; `fresh_constants` reads
-    constants from memory in every call, as the kernels of a network do that has more weights than
-    the caches hold, while activations stay where they are.
+    It ends when `min_repeats` repeats are within the fraction `spread` of the lowest and all
+    repeats together took `least_s`, or after `budget_s`; for a slow kernel after `limit_s` with
+    fewer repeats. `losing` holds (repeats, factor): after so many repeats, a lowest time above
+    factor times the best known latency ends the measurement. The warm-up run counts as a repeat if
+    it takes `trusted_s` or more, and is the only one if it is `hopeless` times slower than the
+    best. `cold`: one call per repeat after a flush of the caches, without a least time.
+    `fresh_constants`: each call reads its constants from memory, as in a network whose weights
+    exceed the caches, while activations may stay in the caches. Example:
+    `LocalRunner(policy=TimingPolicy(cold=True))`.
     """
 
     repeat_s: float = 0.002
@@ -39,7 +40,7 @@ class TimingPolicy:
     limit_s: float = 1.0
     spread: float = 0.03
     losing: tuple[tuple[int, float], ...] = ((2, 2.0), (4, 1.5))
-    losing_long: tuple[tuple[int, float], ...] = ((2, 1.3),)  # of kernels that take `trusted_s`
+    losing_long: tuple[tuple[int, float], ...] = ((2, 1.3),)  # for kernels of `trusted_s` or more
     trusted_s: float = 0.02
     hopeless: float = 1.8
     cold: bool = False
@@ -48,7 +49,7 @@ class TimingPolicy:
 
 @dataclass(frozen=True)
 class Timing:
-    """`times_s`: seconds a call, one entry a repeat of `inner` calls."""
+    """`times_s`: seconds per call, one entry per repeat of `inner` calls."""
 
     times_s: tuple[float, ...]
     inner: int
@@ -66,18 +67,18 @@ def time_kernel(
     warm_up_s: float = 0.0,
     disturbed: Callable[[], bool] | None = None,
 ) -> Timing:
-    """Time a kernel that has run once before (the check was its warm-up, of `warm_up_s` seconds).
+    """Time a kernel that has run once before: its check was the warm-up, of `warm_up_s` seconds.
 
-    A repeat after which the machine is `disturbed` (see `measure.canary`) does not count, unless
-    the kernel has lost even so. Always returns at least one repeat, even where one call alone
-    exceeds the limit.
+    A repeat does not count if `disturbed()` is then true (see `measure.canary`), unless the kernel
+    has lost even if the disturbance is taken into account. Returns at least one repeat, also where
+    one call exceeds the limit.
     """
     inner, spent_s = 1, 0.0
     times: list[float] = []
     if warm_up_s >= policy.trusted_s and not policy.cold:
         times, spent_s = [warm_up_s], warm_up_s
         known = best_latency_s or 0.0
-        # a short kernel that takes long once was disturbed
+        # Only for a best latency of some length: one slow run of a short kernel is a disturbance.
         if known >= policy.trusted_s / 2 and warm_up_s > policy.hopeless * known:
             return Timing((warm_up_s,), 1)
     while not _enough(times, inner, spent_s, policy, best_latency_s):
@@ -86,7 +87,7 @@ def time_kernel(
         seconds = repeat(inner)
         spent_s += seconds
         if not policy.cold and seconds < policy.repeat_s / 2 and inner < MAX_INNER:
-            # too short to trust; what came before was disturbed, or it would not have been enough
+            # The repeat was too short. Earlier repeats were disturbed if they were long enough.
             inner = _longer(inner, seconds, policy.repeat_s)
             times.clear()
         elif (
@@ -100,12 +101,12 @@ def time_kernel(
 
 
 def _lost(seconds: float, best_latency_s: float | None) -> bool:
-    """Is a repeat slower than the best by more than a disturbance can explain?"""
+    """Is a repeat slower than the best latency by more than a disturbance can explain?"""
     return best_latency_s is not None and seconds > DISTURBANCE * best_latency_s
 
 
 def _longer(inner: int, seconds: float, repeat_s: float) -> int:
-    """How many calls will fill `repeat_s`, given that `inner` took `seconds`."""
+    """The number of calls that fill `repeat_s`, given that `inner` calls took `seconds`."""
     wanted = math.ceil(inner * repeat_s / seconds) if seconds > 0 else MAX_INNER
     return min(wanted, inner * GROWTH, MAX_INNER)
 

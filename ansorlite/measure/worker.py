@@ -1,11 +1,11 @@
-"""A supervised child process: it may hang or crash, its owner gets an answer all the same.
+"""A supervised child process: its owner gets an answer even if the child hangs or crashes.
 
 Flow: `PoolBuilder` and `LocalRunner` own Workers. In: an entry "module:function" (a factory, called
-once in the child with `initargs`) and then picklable requests. Out: one `Reply` a request: the
-handler's value, the text of its exception, a time-out (seconds) or a crash with its signal.
-A child that hung or crashed is killed and replaced, one that does not come up too: only several
-starts in a row that fail are an error. Children are started from a fresh interpreter that never
-imports the user's `__main__`, so scripts without a guard, notebooks and stdin work.
+once in the child with `initargs`), then requests that can be pickled. Out: one `Reply` per request:
+the handler's value, the text of its exception, a time-out (seconds) or a crash with its signal. A
+child that hangs, crashes or fails to start is replaced; several failed starts in a row are an
+error. A child is a fresh interpreter that never imports the user's `__main__`, so scripts without
+an `if __name__ == "__main__"` guard, notebooks and standard input work.
 """
 
 import contextlib
@@ -32,12 +32,12 @@ from ansorlite.measure.child import receive, send
 from ansorlite.streams import above_standard
 
 START_TIMEOUT_S = 60.0
-MOST_STARTS = 3  # in a row that fail, then nothing more is tried
-START_CHECK_S = 1.0  # between two looks whether a starting child was stopped
-LAUNCHES = 4  # tries to start a process where the system has none to give just now
+MAX_FAILED_STARTS = 3  # in a row; the last one is an error
+START_CHECK_S = 1.0  # time between two checks whether a starting child was stopped
+LAUNCH_TRIES = 4  # tries to start a process while the system lacks processes or memory
 LAUNCH_PAUSE_S = 0.25
-TAIL_BYTES = 2000
-# Signals that come from outside: no program that is measured does that to itself.
+TAIL_BYTES = 2000  # printed text that an error message quotes
+# Signals from the system or a user: a measured program does not send them to itself.
 OUTSIDE = frozenset(
     {signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGALRM}
 )
@@ -52,10 +52,10 @@ ADVICE = {
 
 @dataclass(frozen=True)
 class Reply:
-    """What came of one request; `value` counts only for kind "value", `error` only otherwise.
+    """The outcome of one request: `value` for the kind "value", `error` for all other kinds.
 
-    `seconds` is the time from sending the request to the answer. `outside`: somebody else killed or
-    stopped the child (the system where memory is short, a user), so that asking again makes sense.
+    `seconds` is the time from sending the request to the answer. `outside`: the system (out of
+    memory) or a user killed or stopped the child, so the owner may send the request again.
     """
 
     kind: Literal["value", "error", "timeout", "crash"]
@@ -74,10 +74,11 @@ class _Child:
 
 
 class Worker:
-    """One child process, replaced whenever it dies and after every `max_tasks` requests.
+    """One child process, replaced when it dies and after every `max_tasks` requests.
 
-    `env` is added to the child's environment. Not thread-safe. Raises MachineError where
-    `MOST_STARTS` children in a row cannot even start, for that is no candidate's fault.
+    `env` is added to the child's environment. Not thread-safe. Raises MachineError after
+    `MAX_FAILED_STARTS` failed starts in a row. Example:
+    `Worker("module:factory").call(request, timeout_s=10)`.
     """
 
     def __init__(
@@ -91,8 +92,8 @@ class Worker:
         start_timeout_s: float = START_TIMEOUT_S,
     ) -> None:
         self.name = name
-        self.generation = 0  # children started so far: state inside a child dies with it
-        self.deadline: float | None = None  # of what is under way, on time.monotonic()
+        self.generation = 0  # number of children started; state inside a child dies with it
+        self.deadline: float | None = None  # of the start or the request, on time.monotonic()
         self._first = pickle.dumps((entry, initargs))
         self._env = dict(env or {})
         self._max_tasks = max_tasks
@@ -105,7 +106,7 @@ class Worker:
         self._safety_net: weakref.finalize[..., Worker] | None = None
 
     def start(self) -> None:
-        """Start the child if there is none; returns at once, it imports in the background."""
+        """Start the child if there is none; returns without waiting until it is ready."""
         if self._child is not None:
             return
         child = _launch(self.name, self._env)
@@ -114,11 +115,11 @@ class Worker:
         self._state, self._answered = "starting", 0
         self.generation += 1
         self.deadline = time.monotonic() + self._start_timeout_s
-        with contextlib.suppress(OSError):  # died already: poll finds out and says why
+        with contextlib.suppress(OSError):  # a dead child: `poll` reports it
             send(child.channel, self._first)
 
     def close(self) -> None:
-        """Kill the child and everything it started; the worker can be started again."""
+        """Kill the child and the processes that it started; `start` works again afterwards."""
         net, self._safety_net = self._safety_net, None
         self._child, self._state, self.deadline = None, "off", None
         if net is not None:
@@ -137,32 +138,32 @@ class Worker:
         self.close()
 
     def fileno(self) -> int:
-        """Descriptor that becomes readable when `poll` has news (for select and the like)."""
+        """A descriptor that becomes readable when `poll` has an answer (for select)."""
         return self._running().channel.fileno()
 
     @property
     def idle(self) -> bool:
-        """The child is up and waits for a request."""
+        """Is the child ready for a request?"""
         return self._state == "idle"
 
     @property
     def starting(self) -> bool:
-        """The child is on its way up, which keeps a processor busy for half a second."""
+        """Is the child starting? That keeps a core busy for about half a second."""
         return self._state == "starting"
 
     def submit(self, request: Any, timeout_s: float) -> None:
-        """Send a request to an idle worker; its answer comes from `poll`."""
+        """Send a request to an idle worker; `poll` returns the answer."""
         assert self._state == "idle", f"{self.name} is {self._state}"
         child, message = self._running(), pickle.dumps(request, protocol=5)
         os.ftruncate(child.log, 0)
         self._state, self._sent_at, self._timeout_s = "busy", time.monotonic(), timeout_s
         self.deadline = self._sent_at + timeout_s
         child.channel.settimeout(timeout_s)
-        with contextlib.suppress(OSError):  # hung or dead: poll tells which
+        with contextlib.suppress(OSError):  # a hung or dead child: `poll` reports it
             send(child.channel, message)
 
     def poll(self) -> Reply | None:
-        """The answer if there is one by now; also notices that the child is up, late or dead."""
+        """The answer, or None if there is none yet; handles the start, time-out and death, too."""
         if self._state == "off":
             return None
         child = self._running()
@@ -196,7 +197,7 @@ class Worker:
         )
 
     def call(self, request: Any, timeout_s: float) -> Reply:
-        """Send a request and wait for its answer, at most `timeout_s` (without the start-up)."""
+        """Send a request and wait for its answer, at most `timeout_s` after the child is ready."""
         try:
             self.await_idle()
             self.submit(request, timeout_s)
@@ -204,19 +205,19 @@ class Worker:
                 wait([self._running().channel], self.remaining_s())
             return reply
         except BaseException:
-            self.close()  # whatever the child is doing, nobody waits for its answer any more
+            self.close()  # the answer will not be read
             raise
 
     def await_idle(self) -> None:
-        """Start the child where needed and wait until it can take a request."""
+        """Start the child if needed and wait until it is ready for a request."""
         self.start()
-        self.poll()  # a child that died while idle is replaced here
+        self.poll()  # replaces a child that died while it was idle
         while not self.idle:
             wait([self._running().channel], self.remaining_s())
             self.poll()
 
     def remaining_s(self) -> float | None:
-        """Seconds until `poll` should be called again; None where only news is a reason to."""
+        """Seconds until `poll` has to be called again; None: not before an answer arrives."""
         if self.deadline is None:
             return None
         left_s = max(self.deadline - time.monotonic(), 0.0)
@@ -257,12 +258,12 @@ class Worker:
         return Reply("crash", None, text, seconds, outside) if state == "busy" else None
 
     def _on_failed_start(self, text: str) -> None:
-        """Try once more, unless several children in a row did not come up."""
+        """Start another child, or raise MachineError after `MAX_FAILED_STARTS` failed starts."""
         self.close()
         self._failed_starts += 1
-        if self._failed_starts >= MOST_STARTS:
+        if self._failed_starts >= MAX_FAILED_STARTS:
             self._failed_starts = 0
-            raise MachineError(f"{self.name} {text} (the last of {MOST_STARTS} tries)")
+            raise MachineError(f"{self.name} {text} (the last of {MAX_FAILED_STARTS} tries)")
         self.start()
 
 
@@ -271,7 +272,7 @@ def _launch(name: str, env: Mapping[str, str]) -> _Child:
         raise MachineError(
             f"cannot start {name}: sys.executable is empty, so no Python interpreter is known"
         )
-    for left in reversed(range(LAUNCHES)):
+    for left in reversed(range(LAUNCH_TRIES)):
         try:
             return _launch_once(name, env)
         except OSError as error:
@@ -287,9 +288,9 @@ def _launch(name: str, env: Mapping[str, str]) -> _Child:
 
 def _launch_once(name: str, env: Mapping[str, str]) -> _Child:
     tied = threading.current_thread() is threading.main_thread()
-    # The whole search path travels, so that the child finds what we find; -P keeps the current
-    # directory from being put in front of it. A process group of its own keeps Ctrl-C away while
-    # the child has not yet set its signal handlers, and lets us kill what it starts itself.
+    # The child gets the whole search path, so that its imports find the same modules; -P keeps the
+    # current directory out of the front of the path. The separate process group protects the child
+    # from Ctrl-C before it sets its signal handlers, and lets `_kill` reach processes it starts.
     path = os.pathsep.join(filter(None, map(_absolute, sys.path)))
     code = "from ansorlite.measure.child import main; main({}, {}, {})"
     with contextlib.ExitStack() as stack:
@@ -313,7 +314,7 @@ def _launch_once(name: str, env: Mapping[str, str]) -> _Child:
 
 
 def _absolute(path: str) -> str:
-    """The path from the root; "" where the current directory was deleted."""
+    """The absolute path; "" where the current directory was deleted."""
     try:
         return os.path.abspath(path)
     except OSError:
@@ -321,20 +322,20 @@ def _absolute(path: str) -> str:
 
 
 def _kept_apart(end: socket.socket) -> socket.socket:
-    """The socket, not on a descriptor of the standard streams, which the child has otherwise."""
+    """The socket on a descriptor above 2: the child uses 0 to 2 for its standard streams."""
     return socket.socket(fileno=above_standard(end.detach()))
 
 
 def _unnamed_file() -> int:
-    """Descriptor of a file that ends with its users: in memory, else in the temporary folder.
+    """Descriptor of a file without a name, in memory or else in the temporary folder.
 
-    Appending, so that cutting the file to nothing between requests leaves no hole.
+    Opened for appending, so that truncating the file between requests leaves no hole.
     """
     if hasattr(os, "memfd_create"):
         try:
             fd = os.memfd_create("ansorlite-worker")
         except OSError as error:
-            if error.errno in ADVICE:  # the system has it, but not for us
+            if error.errno in ADVICE:  # a limit is reached: the temporary folder would not help
                 raise
         else:
             fcntl.fcntl(fd, fcntl.F_SETFL, os.O_APPEND)
@@ -347,7 +348,7 @@ def _unnamed_file() -> int:
 def _kill(child: _Child) -> None:
     child.channel.close()
     os.close(child.log)
-    if child.owner_pid != os.getpid():  # we are a fork of the owner: the child is not ours
+    if child.owner_pid != os.getpid():  # this process is a fork of the owner of the child
         return
     if child.process.returncode is None:
         _kill_group(child.process.pid)
@@ -355,13 +356,13 @@ def _kill(child: _Child) -> None:
 
 
 def _kill_group(pid: int) -> None:
-    # PermissionError: on macOS, a group of nothing but zombies
+    # PermissionError: on macOS, for a group that has only zombies
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
 
 
 def _is_stopped(child: _Child) -> bool:
-    """Did a signal stop the child (SIGSTOP), so that it will not go on by itself?"""
+    """Did a signal stop the child (SIGSTOP)? It does not continue by itself."""
     if not hasattr(os, "waitid"):
         return False
     try:
@@ -372,9 +373,12 @@ def _is_stopped(child: _Child) -> bool:
 
 
 def _end(child: _Child) -> int:
-    """Kill what is left of a child that closed its socket; its exit status, or minus a signal."""
-    # It is past deciding how it ends: a signal of ours changes nothing, but reaches what it
-    # started, and must come before the wait that gives its number away.
+    """Kill the rest of a child that closed its socket; returns its exit status, or minus a signal.
+
+    The status is fixed once the socket is closed: the signal reaches only processes that the child
+    started. It is sent before the wait, after which the process number may belong to another
+    process.
+    """
     _kill_group(child.process.pid)
     return child.process.wait()
 

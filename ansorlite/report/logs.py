@@ -35,7 +35,7 @@ class Again(Protocol):
 
 
 class Curve(Protocol):
-    """What a simulated policy found (`search.simulate.SimulatedRun`)."""
+    """What a simulated policy found (`baselines.simulate.SimulatedRun`)."""
 
     def best_s(self, trials: int) -> float: ...
 

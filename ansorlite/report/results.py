@@ -16,7 +16,7 @@ from ansorlite.codegen.build import kernel_assembly
 from ansorlite.errors import AnsorliteError
 from ansorlite.measure.calibrate import Calibration, calibration
 from ansorlite.measure.limits import task_roofs
-from ansorlite.measure.peak import Peak, kept_peak
+from ansorlite.measure.peak import Peak, cached_peak
 from ansorlite.records import LogContents, Record
 from ansorlite.report.hot_loop import hot_loop
 from ansorlite.search.recorded import best_of_log, record_program
@@ -134,7 +134,7 @@ def _machine(
 ) -> MachineResult:
     host = Target.detect()
     target = host if host.fingerprint == fingerprint else None
-    limits = None if target is None else calibration(target) or kept_peak(target)
+    limits = None if target is None else calibration(target) or cached_peak(target)
     clock = _active_seconds(records)
     groups: dict[str, list[Record]] = {}
     form_of = {form.workload_key: n for n, w in enumerate(network) for form in w.forms}

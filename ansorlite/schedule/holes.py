@@ -1,7 +1,8 @@
 """Holes: the open decisions of a sketch and their tables of options.
 
-A hole named `C.i` with width 3 opens the variables `C.i:1`, `C.i:2`, `C.i:3`; a candidate's row
-holds, for each hole, the index of an option. In records a hole travels as name and values.
+A hole `C.i` of width 3 defines the variables (columns) `C.i:1`, `C.i:2` and `C.i:3`. A candidate is
+a row of option indices, one per hole. Tuning records store a hole as its name and its values, so
+that records do not depend on the order of options.
 """
 
 from collections.abc import Mapping
@@ -16,14 +17,17 @@ from ansorlite.errors import ScheduleError
 
 HoleKind = Literal["tile", "factor", "parallel", "lanes", "unroll", "prefetch", "stream"]
 MAX_OPTIONS = 4096
-SHORT = 16  # extent of a reduction that may be unrolled as a whole
+SHORT_REDUCE_EXTENT = 16  # largest extent of a reduction loop that is unrolled as a whole
 MAX_WASTE = 1 / 8
-MANY_TILES = 4  # whole ones, beside which a short last one does not matter
+MANY_TILES = 4  # more full tiles than this hide the cost of a partial last tile
 
 
 @dataclass(frozen=True)
 class Hole:
-    """`options[n][c]` is the value of column c under option n; belongs to DAG node `node`."""
+    """One open decision: `options[n][c]` is the value of column c under option n.
+
+    `node` is the DAG operation that the hole belongs to.
+    """
 
     name: str
     node: str
@@ -32,14 +36,17 @@ class Hole:
 
     @property
     def width(self) -> int:
+        """Number of columns."""
         return len(self.options[0])
 
     @cached_property
     def columns(self) -> tuple[str, ...]:
+        """Variables of the columns, in order."""
         return tuple(column(self.name, c) for c in range(1, self.width + 1))
 
     @cached_property
     def table(self) -> npt.NDArray[np.int64]:
+        """The options as int64[options, width]."""
         return np.asarray(self.options, dtype=np.int64).reshape(len(self.options), -1)
 
     @cached_property
@@ -47,7 +54,7 @@ class Hole:
         return {o: n for n, o in enumerate(self.options)}
 
     def find(self, values: tuple[int, ...]) -> int | None:
-        """The option with these values, or None."""
+        """Index of the option with these values, or None."""
         return self._positions.get(tuple(values))
 
     def __str__(self) -> str:
@@ -55,18 +62,19 @@ class Hole:
 
 
 def column(hole: str, c: int) -> str:
-    """The variable of column c (from 1) of a hole."""
+    """The variable of column `c` (counted from 1) of a hole."""
     return f"{hole}:{c}"
 
 
 @lru_cache(maxsize=4096)
 def divisors(n: int) -> tuple[int, ...]:
+    """All divisors of n, ascending."""
     small = [d for d in range(1, int(n**0.5) + 1) if n % d == 0]
     return tuple(sorted({*small, *(n // d for d in small)}))
 
 
 def _outer(n: int, levels: int) -> list[tuple[int, ...]]:
-    """All tuples whose product divides n."""
+    """All tuples of `levels` factors whose product divides n."""
     if levels == 0:
         return [()]
     return [(d, *rest) for d in divisors(n) for rest in _outer(n // d, levels - 1)]
@@ -74,17 +82,17 @@ def _outer(n: int, levels: int) -> list[tuple[int, ...]]:
 
 @lru_cache(maxsize=4096)
 def tile_options(extent: int, inner: int, max_innermost: int = 64) -> tuple[tuple[int, ...], ...]:
-    """Factors of the `inner` inner levels of an axis, outermost first.
+    """Tile factors of the `inner` inner levels of a spatial axis, outermost level first.
 
-    The innermost (register) factor t may be inexact if at most 1/8 of ceildiv(N, t) register tiles
-    is wasted, or the last one is the only short one of five or more; the outer factors divide that
-    number of tiles exactly.
+    The innermost (register) factor t may be inexact if at most `MAX_WASTE` of the lanes of
+    ceildiv(extent, t) register tiles is wasted, or if there are more than `MANY_TILES` tiles. The
+    outer factors divide the number of register tiles exactly. At most `MAX_OPTIONS` options.
     """
     out: list[tuple[int, ...]] = []
     for t in range(1, min(extent, max_innermost) + 1):
         tiles = -(-extent // t)
-        few = tiles * t - extent <= MAX_WASTE * tiles * t
-        if few or tiles > MANY_TILES:
+        little_waste = tiles * t - extent <= MAX_WASTE * tiles * t
+        if little_waste or tiles > MANY_TILES:
             out.extend((*o, t) for o in _outer(tiles, inner - 1))
     return sample_evenly(out, MAX_OPTIONS)
 
@@ -93,26 +101,27 @@ def tile_options(extent: int, inner: int, max_innermost: int = 64) -> tuple[tupl
 def reduce_options(
     extent: int, inner: int, max_innermost: int = 1024
 ) -> tuple[tuple[int, ...], ...]:
-    """Like `tile_options` for a reduction: divisors, powers of two and even parts of the extent.
+    """Tile factors of a reduction axis: divisors, powers of two, and 1/1 to 1/8 of the extent.
 
-    Short reductions are divided exactly: their loops are unrolled, which clamped ones cannot be.
+    Extents up to `SHORT_REDUCE_EXTENT` are divided exactly: clamped loops cannot be unrolled.
     """
     cap = min(extent, max_innermost)
-    nice = {d for d in divisors(extent) if d <= cap}
-    if extent <= SHORT:
-        return tuple((*o, t) for t in sorted(nice) for o in _outer(extent // t, inner - 1))
-    nice |= {1 << b for b in range(cap.bit_length()) if 1 << b <= cap}
-    nice |= {-(-extent // parts) for parts in range(1, 9) if -(-extent // parts) <= cap}
-    out = [(*o, t) for t in sorted(nice) for o in _outer(-(-extent // t), inner - 1)]
+    factors = {d for d in divisors(extent) if d <= cap}
+    if extent <= SHORT_REDUCE_EXTENT:
+        return tuple((*o, t) for t in sorted(factors) for o in _outer(extent // t, inner - 1))
+    factors |= {1 << b for b in range(cap.bit_length()) if 1 << b <= cap}
+    factors |= {-(-extent // parts) for parts in range(1, 9) if -(-extent // parts) <= cap}
+    out = [(*o, t) for t in sorted(factors) for o in _outer(-(-extent // t), inner - 1)]
     return sample_evenly(out, MAX_OPTIONS)
 
 
 def exact_options(extent: int, max_factor: int) -> tuple[tuple[int, ...], ...]:
-    """Single exact factors, as rfactor needs them."""
+    """Single factors that divide the extent, as rfactor requires."""
     return tuple((d,) for d in divisors(extent) if d <= max_factor)
 
 
 def sample_evenly(options: list[tuple[int, ...]], n: int) -> tuple[tuple[int, ...], ...]:
+    """The sorted options; where there are more than n, n of them at even distances."""
     options = sorted(set(options))
     if len(options) <= n:
         return tuple(options)
@@ -121,7 +130,7 @@ def sample_evenly(options: list[tuple[int, ...]], n: int) -> tuple[tuple[int, ..
 
 
 def row_values(holes: tuple[Hole, ...], row: npt.ArrayLike) -> dict[str, tuple[int, ...]]:
-    """Hole name -> chosen values of one row of option indices."""
+    """Values by hole name for one row of option indices; ScheduleError for a wrong length."""
     indices = np.asarray(row)
     if indices.shape != (len(holes),):
         raise ScheduleError(f"a row has shape {indices.shape}, the sketch has {len(holes)} holes")
@@ -131,7 +140,7 @@ def row_values(holes: tuple[Hole, ...], row: npt.ArrayLike) -> dict[str, tuple[i
 def values_row(
     holes: tuple[Hole, ...], values: Mapping[str, tuple[int, ...]]
 ) -> npt.NDArray[np.int32]:
-    """The row with these values; ScheduleError names the hole whose values are no option."""
+    """int32[holes]: the row with these values; ScheduleError names a hole without the option."""
     row = np.zeros(len(holes), dtype=np.int32)
     for k, h in enumerate(holes):
         if h.name not in values:
@@ -144,14 +153,14 @@ def values_row(
 
 
 def column_values(values: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
-    """Column variable -> int."""
+    """Value by column variable from values by hole name."""
     return {column(h, c + 1): v for h, vs in values.items() for c, v in enumerate(vs)}
 
 
 def population_columns(
     holes: tuple[Hole, ...], population: npt.NDArray[np.int32]
 ) -> dict[str, npt.NDArray[np.int64]]:
-    """Column variable -> int64[P] for a population of option indices int32[P, holes]."""
+    """int64[P] by column variable for a population of option indices, int32[P, holes]."""
     out: dict[str, npt.NDArray[np.int64]] = {}
     for k, h in enumerate(holes):
         chosen = h.table[population[:, k]]

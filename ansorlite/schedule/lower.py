@@ -1,7 +1,8 @@
 """Lowering (step `lower` of the flow): a State, with or without holes -> `Program`.
 
-Bounds and loops are made here and nowhere else. The same code lowers a sketch (factors are hole
-variables) and a complete state (factors are numbers); `fill` of the former prints like the latter.
+Bounds inference and loop generation happen only here. One code path lowers a sketch (tile factors
+are hole variables) and a complete state (tile factors are numbers), so `fill(lower(sketch),
+values)` prints the same program as `lower(sketch.fill(values))`.
 """
 
 from dataclasses import replace
@@ -35,7 +36,11 @@ from ansorlite.te.tensor import Placeholder
 
 
 def lower(state: State, name: str = "kernel") -> Program:
-    """The program of a state; tidied if no holes are left in it."""
+    """The program of a state. Concrete programs (no holes) pass through `ir.tidy`.
+
+    Raises ScheduleError if a stage is read where it is not computed. Example:
+    `print(lower(State(dag)))`.
+    """
     program = _Lowering(state.schedule).program(name)
     columns = tuple(sorted(c for h in state.holes for c in h.columns))
     if columns:
@@ -48,7 +53,10 @@ def lower(state: State, name: str = "kernel") -> Program:
 
 
 def fill(program: Program, values: dict[str, tuple[int, ...]]) -> Program:
-    """The concrete program for hole values: substitution, then the tidy pass, nothing else."""
+    """The concrete program for values by hole name: substitution, then the tidy pass, nothing else.
+
+    Raises ScheduleError if a hole has no values.
+    """
     columns = {n: Const(v) for n, v in column_values(values).items()}
     missing = [c for c in program.columns if c not in columns]
     if missing:
@@ -57,16 +65,18 @@ def fill(program: Program, values: dict[str, tuple[int, ...]]) -> Program:
 
 
 class _Lowering:
-    """State of one lowering: ranges of the stages whose nests are open, visits of each."""
+    """State of one lowering: ranges of stages with open nests, and visit counts of each."""
 
     def __init__(self, schedule: Schedule) -> None:
         self.schedule = schedule
         self.ranges: dict[str, Ranges] = {}
         self.visits: dict[str, tuple[Expr, ...]] = {}
         self.buffers: dict[str, Buffer] = {}
-        self.digits: dict[str, tuple[tuple[int, int], ...]] = {}  # (axis, level) of packed buffers
+        # (dimension, level) of each stored dimension of a packed buffer
+        self.digits: dict[str, tuple[tuple[int, int], ...]] = {}
 
     def program(self, name: str) -> Program:
+        """The program of the schedule, before the tidy pass."""
         params: list[Buffer] = []
         temps: list[Buffer] = []
         roots = [s for s in self.schedule.stages if s.location == "root"]
@@ -104,6 +114,7 @@ class _Lowering:
         return Buffer(s.name, shape, op.dtype, "global", role, op.extents, layout)  # type: ignore[arg-type]
 
     def _layout(self, s: Stage) -> BufferLayout | None:
+        """The packed layout of a tensor that follows its reader's loops; None if not packed."""
         if s.packed_for is None:
             return None
         reader = self.schedule[s.packed_for]
@@ -115,11 +126,15 @@ class _Lowering:
     # ---- nests ----------------------------------------------------------------------------------
 
     def _nest(self, s: Stage, outside: frozenset[str]) -> Stmt:
+        """The loop nest of a stage inside the loops `outside`."""
         ranges = self.ranges[s.name]
         own = [it for it in s.iters if it.level >= ranges[it.axis].start]
         return self._loops(s, own, 0, outside)
 
     def _loops(self, s: Stage, own: list[Iterator], p: int, scope: frozenset[str]) -> Stmt:
+        """The loops from position `p` of `own` on, with initialisation before the first
+        reduction.
+        """
         stmts: list[Stmt] = []
         first = next((k for k, it in enumerate(own) if it.reduce), len(own))
         if p == first and s.compute.combiner:
@@ -154,7 +169,7 @@ class _Lowering:
         p: int,
         scope: frozenset[str],
     ) -> Stmt:
-        """The body of a loop: the stages attached here, then the rest of the nest."""
+        """The body of a loop: the stages attached to the loop, then the rest of the nest."""
         here = self.schedule.attached(s.name, iterator)
         nests: list[Stmt] = []
         for a in reversed(here):
@@ -171,6 +186,7 @@ class _Lowering:
         return body
 
     def _local_buffer(self, s: Stage) -> Buffer:
+        """The buffer of an attached stage, as large as the required region."""
         ranges = [self.ranges[s.name][a.name] for a in s.compute.axes]
         shape = tuple(r.ext for r in ranges)
         if s.packed_for is not None:
@@ -180,7 +196,7 @@ class _Lowering:
         return Buffer(s.name, shape, s.compute.dtype, "local", "temp", s.compute.extents)
 
     def _init(self, s: Stage, rest: list[Iterator]) -> Stmt:
-        """The start values of a reduction, over the spatial loops inside its first reduction."""
+        """Initialisation of a reduction, over the spatial loops inside its outermost reduction."""
         op = s.compute
         assert op.combiner is not None
         rename = {}
@@ -209,6 +225,7 @@ class _Lowering:
         return stmt
 
     def _store(self, s: Stage) -> Stmt:
+        """The store of one execution of the body."""
         op = s.compute
         values = self._axis_values(s)
         memo: dict[Expr, Expr] = {}
@@ -227,10 +244,11 @@ class _Lowering:
         return Store(s.name, place, value, op.combiner, s.name, count, operation_counts(op))
 
     def _axis_values(self, s: Stage) -> dict[str, Expr]:
+        """The expression over loop variables for each axis."""
         return {name: r.value for name, r in self.ranges[s.name].items()}
 
     def _place(self, s: Stage, index: list[Expr]) -> tuple[Expr, ...]:
-        """Where a stage stores the element with this index."""
+        """Indices into the buffer of a stage for the element `index`."""
         buffer = self.buffers[s.name]
         if s.name in self.digits:
             return self._packed_place(s, [a.name for a in s.compute.axes], s.name)
@@ -241,7 +259,7 @@ class _Lowering:
         return tuple(index)
 
     def _read_place(self, reader: Stage, load: Load, index: list[Expr]) -> tuple[Expr, ...]:
-        """Where a reader finds the element of a tensor with this index."""
+        """Indices into the buffer of a loaded tensor for the element `index`."""
         source = self.schedule[load.tensor]
         if load.tensor not in self.buffers:
             raise ScheduleError(
@@ -258,22 +276,23 @@ class _Lowering:
         return tuple(index)
 
     def _packed_place(self, s: Stage, axes: list[str], tensor: str) -> tuple[Expr, ...]:
-        """The digits of the axes in the order in which the tensor is stored."""
+        """The loop variables that are the digits of the axes, in storage order of the tensor."""
         own = self.ranges[s.name]
         if not all(own[a].digits for a in axes):
             raise ScheduleError(
-                f"{s.name} goes through {tensor} in tiles that start anywhere, so it cannot be"
-                " packed"
+                f"{s.name} reads {tensor} in tiles with an unaligned start, so {tensor} cannot"
+                " be packed"
             )
         return tuple(own[axes[d]].vars[lv] for d, lv in self.digits[tensor])
 
     # ---- annotations and counts -----------------------------------------------------------------
 
     def _notes(self, s: Stage, iterator: str) -> Annotations:
+        """The annotations of a loop."""
         return tuple((k, _token(v)) for it, k, v in s.notes if it == iterator)
 
     def _visits(self, target: Stage, scope: frozenset[str]) -> tuple[Expr, ...]:
-        """How often the attach point is reached, as factors: trips of each axis of the target."""
+        """Executions of the attach point, as factors: iterations of each axis of the target."""
         factors = list(self.visits[target.name])
         for r in self.ranges[target.name].values():
             inside = [v for v in r.vars[r.start :] if isinstance(v, Var) and v.name in scope]
@@ -283,10 +302,10 @@ class _Lowering:
         return tuple(factors)
 
     def _count(self, s: Stage, reduce: bool) -> tuple[Expr, ...]:
-        """Executions of the stage's store (or of its start value), as factors.
+        """Executions of the store of a stage (`reduce=False`: of its initialisation), as factors.
 
-        Exact for root and aligned stages; with overlapping halos along one axis of the target the
-        closed sum, otherwise an upper bound.
+        Exact for stages at root and for aligned stages. Where halos overlap along one axis of the
+        target, the closed-form sum; otherwise an upper bound.
         """
         op = s.compute
         axes = op.axes + (op.reduce_axes if reduce else ())
@@ -296,23 +315,23 @@ class _Lowering:
         return (*self.visits[s.name], *(_trips(ranges[a.name]) for a in axes))
 
     def _once(self, s: Stage) -> bool:
-        """Is every element computed once? At root, and aligned with what is computed once."""
+        """True if each element is computed once: at root, or aligned with a stage computed once."""
         if not isinstance(s.location, tuple):
             return True
         if s.packed_for is not None:
-            return False  # again for every tile of its reader that needs it
+            return False  # recomputed for every tile of the reader
         aligned = any(self.ranges[s.name][a.name].aligned for a in s.compute.axes)
         return aligned and self._once(self.schedule[s.location[0]])
 
 
 def _reading_order(reader: Stage, tensor: Stage) -> tuple[tuple[int, int], ...]:
-    """(dimension, level) of the reader's loops that move a packed tensor, outermost first."""
+    """(dimension, level) of the reader's loops over a packed tensor, outermost first."""
     axes = packed_axes(reader, tensor)
     return tuple((axes.index(it.axis), it.level) for it in reader.iters if it.axis in axes)
 
 
 def _bound_program(schedule: Schedule) -> Program:
-    """The plain program that computes what is evaluated at bind, and what that reads."""
+    """The unscheduled program of the stages that are evaluated at bind and their dependencies."""
     outputs = tuple(s.name for s in schedule.stages if s.location == "bound")
     needed = set(outputs)
     for s in reversed(schedule.stages):
@@ -323,11 +342,12 @@ def _bound_program(schedule: Schedule) -> Program:
 
 
 def _trips(r: AxisRange) -> Expr:
+    """Iterations over the region of one axis."""
     return r.limit if r.whole else minimum(r.ext, r.limit)
 
 
 def _token(token: str) -> Expr:
-    """An annotation value: an int, a knob, or `knob>n`, which is 1 where the knob exceeds n."""
+    """An annotation value: an int, a knob, or `knob>n`, which is 1 if the knob exceeds n."""
     name, _, depth = token.partition(">")
     if name.lstrip("-").isdigit():
         return Const(int(name))

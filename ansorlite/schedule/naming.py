@@ -1,12 +1,12 @@
-"""Names in records: a DAG's own names against canonical ones, in steps, holes and sketch names.
+"""Canonical names in tuning records: renaming of steps, holes and sketch names.
 
-A workload key does not depend on names, so what is recorded under it must not either. Operations
-become T0, T1 .. in the DAG's order, their axes a0, a1 .. (spatial, then reduced), as in
-`ComputeDAG.canonical_text`; what steps derive keeps its ending: stages `C.cache`, `C.rf`,
-`C.turned`, `B.packed` (its axes d0, d1 .. stay), `C.f64`; axes `k_o`, `k_i`; iterators `i.1`;
+A workload key does not depend on names, so a record under the key must not either. Operations
+become T0, T1, ... in the order of the DAG; their axes become a0, a1, ... (spatial, then reduction),
+as in `ComputeDAG.canonical_text`. Derived names keep their suffixes: stages `C.cache`, `C.rf`,
+`C.turned`, `B.packed` (with axes d0, d1, ...), `C.f64`; axes `k_o`, `k_i`; iterators `i.1`; factor
 tokens `C.i:1` and `C.parallel:1>2`; holes `C.i`, `C.rf.k`, `C.lanes`. In: JSON values as
-`State.to_json` and records have them. Out: the same with other names; ScheduleError where a name is
-unknown.
+`State.to_json` and records hold them. Out: the same values with other names. Raises ScheduleError
+for an unknown name.
 """
 
 import re
@@ -27,14 +27,14 @@ FACTOR_FIELDS = ("factors", "factor", "value")
 
 @dataclass(frozen=True)
 class Renaming:
-    """One direction: `tensors` and `axes` (by the old name of their tensor), old names to new."""
+    """A map of names: `tensors` from old to new; `axes`, by old tensor name, from old to new."""
 
     tensors: Mapping[str, str]
     axes: Mapping[str, Mapping[str, str]]
 
     @cached_property
     def inverse(self) -> "Renaming":
-        """The way back."""
+        """The map in the opposite direction."""
         axes = {
             self.tensors[tensor]: {new: old for old, new in names.items()}
             for tensor, names in self.axes.items()
@@ -42,7 +42,7 @@ class Renaming:
         return Renaming({new: old for old, new in self.tensors.items()}, axes)
 
     def steps(self, steps: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """Steps as `step_to_json` writes them; ScheduleError for others."""
+        """Renamed steps, as `step_to_json` writes steps; ScheduleError for malformed steps."""
         try:
             return [self._step(s) for s in steps]
         except (AttributeError, KeyError, TypeError) as error:
@@ -51,18 +51,18 @@ class Renaming:
             ) from error
 
     def frozen(self, steps: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], ...]:
-        """`steps` as records hold them, with tuples for lists."""
+        """Renamed steps in the immutable form of records, with tuples instead of lists."""
         return tuple(
             {k: tuple(v) if isinstance(v, list) else v for k, v in s.items()}
             for s in self.steps(steps)
         )
 
     def holes(self, holes: Mapping[str, Sequence[int]]) -> dict[str, list[int]]:
-        """Values by hole name."""
+        """Hole values by renamed hole."""
         return {self.hole(name): list(values) for name, values in holes.items()}
 
     def hole(self, name: str) -> str:
-        """`C.i`, `C.rf.k`, `C.lanes`; the name of a hole that no operation owns stays."""
+        """A renamed hole: `C.i`, `C.rf.k`, `C.lanes`; a hole of no operation keeps its name."""
         owner = self._owner(name)
         if owner is None or owner == name:
             return name
@@ -71,9 +71,10 @@ class Renaming:
         return f"{self.tensors[owner]}{endings}.{last if new is None else new}"
 
     def sketch(self, name: str, steps: Sequence[Mapping[str, Any]]) -> str:
-        """Tensors and iterators in `s2+B.packed@pad:h.1`, whose steps (old names) are given.
+        """A renamed sketch name such as `s2+B.packed@pad:h.1`, given the steps with old names.
 
-        An iterator belongs to the stage that `pad` is computed at, which only the steps tell.
+        The iterator `h.1` belongs to the stage that `pad` is attached to, which only the steps
+        tell.
         """
 
         def renamed(found: re.Match[str]) -> str:
@@ -104,14 +105,14 @@ class Renaming:
     # ---- single names ---------------------------------------------------------------------------
 
     def stage(self, name: str) -> str:
-        """An operation or a stage derived from one."""
+        """A renamed stage: an operation, or a stage derived from an operation."""
         owner = self._owner(name)
         if owner is None:
-            raise ScheduleError(f"no operation of this DAG is called {name}, or gave rise to it")
+            raise ScheduleError(f"{name} is no operation of this DAG and derives from none")
         return self.tensors[owner] + name[len(owner) :]
 
     def axis(self, stage: str, name: str) -> str:
-        """An axis of a stage, `k_o` and `k_i` of an rfactor included."""
+        """A renamed axis of a stage, including `k_o` and `k_i` of an rfactor."""
         owner = self._owner(stage)
         new = None if owner is None else self._axis_name(owner, stage[len(owner) :], name)
         if new is None:
@@ -119,28 +120,28 @@ class Renaming:
         return new
 
     def iterator(self, stage: str, name: str) -> str:
-        """`i` or, with its level, `i.1`."""
+        """A renamed iterator: `i`, or `i.1` with its level."""
         axis, dot, level = name.rpartition(".")
         if dot and level.isdecimal():
             return f"{self.axis(stage, axis)}.{level}"
         return self.axis(stage, name)
 
     def factor(self, f: int | str) -> int | str:
-        """A number, a column `C.i:1`, or a depth `C.parallel:1>2`."""
+        """A renamed factor: a number, a column `C.i:1`, or a depth `C.parallel:1>2`."""
         if isinstance(f, int):
             return f
         hole, colon, rest = f.rpartition(":")
         return f"{self.hole(hole)}{colon}{rest}"
 
     def _owner(self, name: str) -> str | None:
-        """The operation whose name this is, or begins with: the longest one."""
+        """The operation with the longest name that equals `name` or is its dotted prefix."""
         if name in self.tensors:
             return name
         heads = [t for t in self.tensors if name.startswith(f"{t}.")]
         return max(heads, key=len, default=None)
 
     def _endings(self, owner: str, hole: str) -> tuple[str, str]:
-        """What stands between the operation's name and the last part of a hole's name, and that."""
+        """(suffixes of derived stages, last part) of a hole name after the operation name."""
         rest = hole[len(owner) :]
         endings = ""
         while e := next((e for e in DERIVED_ENDINGS if rest.startswith(f"{e}.")), ""):
@@ -148,8 +149,9 @@ class Renaming:
         return endings, rest[1:]
 
     def _axis_name(self, owner: str, endings: str, name: str) -> str | None:
+        """The new name of an axis of a (derived) stage; None if the axis is unknown."""
         if endings.endswith(".packed"):
-            return name  # its axes are the tensor's dimensions
+            return name  # axes d0, d1, ... of a packed copy
         known = self.axes.get(owner, {})
         if name in known:
             return known[name]
@@ -164,6 +166,7 @@ class Renaming:
         return {field: self._field(step, field, value) for field, value in step.items()}
 
     def _field(self, step: Mapping[str, Any], field: str, value: Any) -> Any:
+        """The value of one field of a step, renamed according to the kind of the field."""
         if field in STAGE_FIELDS:
             return self.stage(value)
         if field in FACTOR_FIELDS:
@@ -182,7 +185,7 @@ class Renaming:
 
 
 def canonical_names(dag: ComputeDAG) -> Renaming:
-    """From the DAG's own names to the canonical ones; `.inverse` leads back."""
+    """The map from a DAG's own names to canonical names; `.inverse` maps back."""
     computes = [op for op in dag.ops if isinstance(op, ComputeOp)]
     axes = {
         op.name: {a.name: f"a{k}" for k, a in enumerate(op.axes + op.reduce_axes)}

@@ -1,6 +1,7 @@
-"""Pads that are partly left to their readers: the step and what it needs to know of a pad.
+"""Padding that the readers of a pad perform in part: the step PadInPlace and its analysis.
 
-A pad is `p[i, j] = select(lo <= i < hi and .., x[i - a, ..], fill)` with tests of one axis each.
+A pad has the form `p[i, j] = select(lo <= i < hi and .., x[i - a, ..], fill)`, where each condition
+tests one axis.
 """
 
 from collections.abc import Sequence
@@ -17,7 +18,7 @@ from ansorlite.te.work import pad_tests
 
 
 def inner_part(op: ComputeOp, axis: str) -> tuple[int, int] | None:
-    """[lo, hi) of an axis along which a pad reads; None where the operation is no such pad."""
+    """The interval [lo, hi) of an axis where a pad reads its source; None if no such pad."""
     tests = pad_tests(op)
     extent = axis_of(op, axis).extent
     if tests is None or not isinstance(extent, Const):
@@ -38,8 +39,11 @@ def inner_part(op: ComputeOp, axis: str) -> tuple[int, int] | None:
 
 @dataclass(frozen=True)
 class PadInPlace:
-    """rewrite: p[i, j] = select(lo <= i < hi and c(j), x[i - lo, j], f); y = g(p[k, j]) ->
-    p[i, j] = select(c(j), x[i, j], f); y = g(select(lo <= k < hi, p[k - lo, j], f)), for i in axes.
+    """rewrite: p[i, j] = select(lo <= i < hi and c(j), x[i - lo, j], f); y = g(p[k, j]) -> p[i, j]
+    = select(c(j), x[i, j], f); y = g(select(lo <= k < hi, p[k - lo, j], f)), for every i in `axes`.
+
+    Raises ScheduleError if the stage is an output, is scheduled already, or is not a pad whose
+    conditions test these axes alone.
     """
 
     tag: ClassVar[str] = "pad_in_place"
@@ -57,7 +61,7 @@ class PadInPlace:
         if tests is None or not self.axes or len(parts) < len(set(self.axes)):
             raise ScheduleError(
                 f"cannot pad {self.stage} in place along {' '.join(self.axes)}: "
-                "it is no pad with tests of these axes alone"
+                "the stage is no pad whose conditions test these axes alone"
             )
         assert isinstance(op.body, Op)
         _, x, fill = op.body.args
@@ -83,7 +87,7 @@ class PadInPlace:
 def _reading(
     reader: ComputeOp, pad: str, parts: dict[int, tuple[int, int]], fill: Expr
 ) -> ComputeOp:
-    """The reader with the tests along these dimensions of the pad."""
+    """The reader with the pad's conditions on dimensions `parts` moved into the reader."""
     values: dict[Expr, Expr] = {}
     for x in loads(reader.body):
         if x.tensor == pad:
@@ -96,16 +100,17 @@ def _reading(
 
 
 def window_axes(op: ComputeOp, readers: Sequence[ComputeOp]) -> tuple[str, ...]:
-    """Axes of a pad along which readers' windows move, the last of them left out.
+    """Axes of a pad along which the windows of its readers move, without the last such axis.
 
-    Along these a reader leaves out the part of its window that lies outside, see `ir.guards`;
-    the last is where registers hold neighbours, whose windows reach past the edge one by one.
+    Along these axes a reader skips the part of a window outside the tensor, see `ir.guards`. The
+    last axis is excluded: a register tile holds neighbours along the last axis, and every window
+    crosses the border at a different position.
     """
     if pad_tests(op) is None or not readers:
         return ()
     assert isinstance(op.body, Op)
     fill = op.body.args[2]
-    moved: set[int] = set()  # dimensions that windows move along
+    moved: set[int] = set()  # dimensions along which windows move
     for r in readers:
         if not r.combiner or fill != combiner_identity(r.combiner, op.dtype):
             return ()

@@ -1,8 +1,8 @@
-"""Which part of a stage is needed: conservative interval arithmetic over holes and loop variables.
+"""Region inference: which part of a stage is required, by interval arithmetic over holes and loops.
 
-In: the schedule, the loops in scope. Out: per axis of an attached stage its `AxisRange`: where the
-needed region starts, how long it nominally is, and the levels of its loops. Decisions go by the
-structure of the schedule and of the te expressions, never by values.
+In: the schedule and the loops in scope. Out: for each axis of an attached stage an `AxisRange` with
+the start, the nominal length and the loops of the required region. Every decision follows from the
+structure of the schedule and of the expressions, never from values of holes.
 """
 
 from dataclasses import dataclass, field, replace
@@ -21,14 +21,15 @@ ZERO, ONE = Const(0), Const(1)
 
 @dataclass(frozen=True)
 class AxisRange:
-    """The loops of one axis of a stage at one place.
+    """The loops of one axis of a stage at one attach point.
 
-    `lo`: first index computed; `origin`: unclamped lo, the index stored at position 0 of a local
-    buffer; `ext`: nominal length; `limit`: end of the tensor; `whole`: lo = 0 and ext = limit by
-    structure; `aligned`: starts at a level of a follower's loops; `start`: first level with a loop
-    of its own; `vars[l]`: the variable of level l, `steps[l]` its stride, `nominal[l]` its extent;
-    `stop`: where the loops end before the tensor does, if they do; `digits`: the loops start at 0,
-    so that their variables are the digits of the index.
+    - `lo`: first index computed; `origin`: `lo` before clamping, the index at position 0 of a local
+      buffer; `ext`: nominal length; `limit`: end of the tensor
+    - `whole`: by structure lo = 0 and ext = limit; `aligned`: the region is a tile of the
+      consumer's loops; `start`: first level with a loop of its own
+    - `vars[l]`: loop variable of level l; `steps[l]`: its stride; `nominal[l]`: its nominal extent
+    - `stop`: end of the loops where that is before `limit`, else None; `digits`: all loops start at
+      0, so the loop variables are the digits of the index
     """
 
     lo: Expr
@@ -47,18 +48,18 @@ class AxisRange:
 
     @property
     def value(self) -> Expr:
-        """The axis as an expression over its loops."""
+        """The axis as an expression over its loop variables."""
         return self.partial(len(self.vars))
 
     def partial(self, levels: int) -> Expr:
-        """lo plus the contribution of the levels before `levels`."""
+        """`lo` plus the contribution of the loops of levels below `levels`."""
         out = self.lo
         for lv in range(self.start, levels):
             out = add(out, mul(self.vars[lv], self.steps[lv]))
         return out
 
     def clamped(self, level: int) -> Expr:
-        """Trips of the loop of `level` given the loops before it."""
+        """Extent of the loop of `level`, clamped by the region and the tensor."""
         if level not in self._clamped:
             self._clamped[level] = self._trips(level)
         return self._clamped[level]
@@ -74,10 +75,12 @@ class AxisRange:
 
 
 def loop_name(stage: Stage, axis: str, level: int) -> str:
+    """Name of the loop variable of one level of an axis."""
     return f"{stage.name}.{axis}.{level}" if stage.factors(axis) else f"{stage.name}.{axis}"
 
 
 def _steps(stage: Stage, axis: str) -> list[Expr]:
+    """Stride of each level of an axis, outermost first."""
     steps: list[Expr] = [ONE]
     for f in reversed(stage.factors(axis)):
         steps.insert(0, mul(steps[0], factor_expr(f)))
@@ -87,7 +90,7 @@ def _steps(stage: Stage, axis: str) -> list[Expr]:
 def make_range(
     stage: Stage, axis: Axis, lo: Expr, origin: Expr, ext: Expr, whole: bool
 ) -> AxisRange:
-    """Loops over [lo, lo + ext) of an axis, all levels of its own."""
+    """Loops over [lo, lo + ext) of an axis, with a loop for every level."""
     steps = _steps(stage, axis.name)
     factors = [factor_expr(f) for f in stage.factors(axis.name)]
     return AxisRange(
@@ -107,11 +110,12 @@ def make_range(
 
 
 def whole_range(stage: Stage, axis: Axis) -> AxisRange:
+    """Loops over the whole axis."""
     return make_range(stage, axis, ZERO, ZERO, axis.extent, True)
 
 
 def aligned_range(stage: Stage, axis: Axis, follower: AxisRange, fixed: int) -> AxisRange:
-    """Loops that start at level `fixed` of the follower's loops over the same axis."""
+    """Loops that continue the follower's loops over the same axis from level `fixed` on."""
     steps = _steps(stage, axis.name)
     own = tuple(Var(loop_name(stage, axis.name, lv)) for lv in range(len(steps)))
     factors = tuple(factor_expr(f) for f in stage.factors(axis.name))
@@ -122,7 +126,7 @@ def aligned_range(stage: Stage, axis: Axis, follower: AxisRange, fixed: int) -> 
     ext = steps[fixed - 1]
     variables = (*follower.vars[:fixed], *own[fixed:])
     limit = axis.extent
-    # The tile is the follower's; it ends earlier where the follower itself needs less.
+    # The tile has the size of the follower's tile and ends early where the follower needs less.
     stop, digits = follower.stop, follower.digits
     return AxisRange(
         lo, lo, ext, limit, False, True, fixed, variables, tuple(steps), nominal, stop, digits
@@ -130,12 +134,14 @@ def aligned_range(stage: Stage, axis: Axis, follower: AxisRange, fixed: int) -> 
 
 
 def packed_range(stage: Stage, axis: Axis, reader: AxisRange, fixed: int) -> AxisRange:
-    """Loops over what is left of the reader's axis when its outer `fixed` levels are in scope.
+    """Loops over the part of the reader's axis that remains inside its outer `fixed` levels.
 
-    Raises ScheduleError where the reader's loops are not the digits of the axis.
+    Raises ScheduleError where the loop variables of the reader are not the digits of the axis.
     """
     if fixed < 0 or not reader.digits or reader.stop is not None:
-        raise ScheduleError(f"cannot pack {stage.name} there: tiles of {axis.name} start anywhere")
+        raise ScheduleError(
+            f"cannot pack {stage.name} there: tiles of {axis.name} have an unaligned start"
+        )
     if fixed == 0:
         return whole_range(stage, axis)
     whole = whole_range(stage, axis)
@@ -154,14 +160,14 @@ Ranges = dict[str, AxisRange]
 
 @dataclass
 class Scope:
-    """The loops in scope at an attach point and the ranges of the stages around it."""
+    """The loops in scope at an attach point, and the ranges of the surrounding stages."""
 
     schedule: Schedule
     ranges: dict[str, Ranges]
     loops: frozenset[str]
 
     def fixed_levels(self, stage: Stage, axis: str) -> int:
-        """How many outer levels of an axis are in scope; -1 if they are no prefix."""
+        """Number of outer levels of an axis in scope; -1 if the levels in scope are no prefix."""
         flags = [
             v.name in self.loops for v in self.ranges[stage.name][axis].vars if isinstance(v, Var)
         ]
@@ -169,7 +175,7 @@ class Scope:
         return n if all(flags[:n]) else -1
 
     def span(self, stage: Stage, axis: str) -> tuple[Expr, Expr, bool]:
-        """(first index, width, whole axis?) that one trip of the loops in scope covers."""
+        """(first index, width, covers the whole axis) of one iteration of the loops in scope."""
         r = self.ranges[stage.name][axis]
         n = self.fixed_levels(stage, axis)
         if n < 0:
@@ -180,7 +186,7 @@ class Scope:
 
 
 def required(scope: Scope, stage: Stage) -> Ranges:
-    """The ranges of an attached stage's axes at the place described by `scope`."""
+    """The ranges of the axes of an attached stage at the attach point of `scope`."""
     op = stage.compute
     target = scope.schedule[stage.location[0]]
     reads: list[tuple[Stage, tuple[Expr, ...]]] = []
@@ -213,7 +219,7 @@ def required(scope: Scope, stage: Stage) -> Ranges:
 
 
 def _hull(scope: Scope, stage: Stage, axis: Axis, reads: list[tuple[Stage, Expr]]) -> AxisRange:
-    """Hull of what the readers need along one axis; the whole axis where it is not expressible."""
+    """Hull of the readers' requirements along an axis; the whole axis if none is expressible."""
     spans: list[tuple[Expr, Expr, bool, dict[str, Expr]]] = []
     for reader, index in reads:
         one = _one_read(scope, reader, index)
@@ -234,9 +240,9 @@ def _hull(scope: Scope, stage: Stage, axis: Axis, reads: list[tuple[Stage, Expr]
 
 
 def _sign(c: Expr) -> int:
-    """1 or -1 for a sum of products of holes and numbers of one sign; 0 for anything else.
+    """1 or -1 for a sum of products of holes and numbers with one sign; otherwise 0.
 
-    Such sums keep their sign when the holes are filled, so that no decision depends on values.
+    Such a sum keeps its sign for all hole values, so no decision depends on values.
     """
     signs = set()
     for mono, k in terms_of(c).items():
@@ -249,7 +255,10 @@ def _sign(c: Expr) -> int:
 def _one_read(
     scope: Scope, reader: Stage, index: Expr
 ) -> tuple[Expr, Expr, bool, dict[str, Expr]] | None:
-    """(lo, width, may lo be negative, what lo depends on) of one read; None if not affine."""
+    """(lo, width, lo may be negative, coefficients) of one read; None if not affine.
+
+    `coefficients` gives the coefficient of each part of `lo` that varies with loops.
+    """
     lo: Expr = index
     width: Expr = ONE
     negative = False
@@ -273,6 +282,6 @@ def _one_read(
         if not whole:
             moving[str(base)] = add(moving.get(str(base), ZERO), c)
     if not isinstance(constant, Const):
-        return None  # read from a tensor
+        return None  # index read from a tensor
     negative = negative or constant.value < 0
     return substitute(lo, values), width, negative, {k: moving[k] for k in sorted(moving)}

@@ -1,7 +1,7 @@
-"""What a schedule has made of each operation: stages with iterators, locations and annotations.
+"""The result of schedule steps: stages with iterators, locations and annotations.
 
-A `Schedule` is the value that steps map to the next one. Iterators are named `i` (whole axis) or
-`i.0`, `i.1`, ... (levels of a split axis, outermost first).
+A step maps one `Schedule` to the next. An iterator is named `i` (whole axis) or `i.0`, `i.1`, ...
+(levels of a split axis, outermost first).
 """
 
 from collections.abc import Callable
@@ -14,14 +14,15 @@ from ansorlite.ir.traverse import loads
 from ansorlite.te.dag import ComputeDAG
 from ansorlite.te.tensor import Axis, ComputeOp, Operation, Placeholder
 
-Factor = int | str  # a number, or the variable of a hole's column
-# "bound": computed when the constants are known; (stage, iterator): attached there
+Factor = int | str  # a number, or a column variable of a hole
+# "bound": computed once, when the kernel is bound to its constants; (stage, iterator): attached to
+# that loop
 Location = Literal["root", "inlined", "bound"] | tuple[str, str]
 
 
 @dataclass(frozen=True)
 class Iterator:
-    """One loop of a stage: level `level` of te axis `axis` (an unsplit axis has level 0 only)."""
+    """One loop of a stage: level `level` of axis `axis` (an unsplit axis has only level 0)."""
 
     axis: str
     level: int
@@ -30,44 +31,50 @@ class Iterator:
 
     @property
     def name(self) -> str:
+        """`i` for a whole axis, `i.1` for level 1 of a split axis."""
         return f"{self.axis}.{self.level}" if self.split else self.axis
 
 
 @dataclass(frozen=True)
 class Stage:
-    """One operation under a schedule. `tiling[axis]` are the factors of its inner levels."""
+    """One operation under a schedule; `tiling` holds the inner factors of each split axis."""
 
     op: Operation
     iters: tuple[Iterator, ...] = ()
     tiling: tuple[tuple[str, tuple[Factor, ...]], ...] = ()
     location: Location = "root"
-    notes: tuple[tuple[str, str, str], ...] = ()  # (iterator, key, value token)
-    leader: str | None = None  # the stage whose tiles this one follows
-    packed_for: str | None = None  # the reader in whose loop order this tensor is stored
+    notes: tuple[tuple[str, str, str], ...] = ()  # annotations: (iterator, key, value token)
+    leader: str | None = None  # stage whose tile factors this stage shares
+    packed_for: str | None = None  # reader whose loop order is the storage order of this tensor
 
     @property
     def name(self) -> str:
+        """Name of the operation."""
         return self.op.name
 
     @property
     def compute(self) -> ComputeOp:
+        """The operation; ScheduleError for a placeholder."""
         if isinstance(self.op, Placeholder):
             raise ScheduleError(f"{self.name} is a placeholder: it has no loops")
         return self.op
 
     @property
     def is_placeholder(self) -> bool:
+        """True for an input."""
         return isinstance(self.op, Placeholder)
 
     @property
     def has_loops(self) -> bool:
-        """Is it computed by loops of its own in the kernel?"""
+        """True if the kernel computes the stage with loops of its own."""
         return not self.is_placeholder and self.location not in ("inlined", "bound")
 
     def factors(self, axis: str) -> tuple[Factor, ...]:
+        """Factors of the inner levels of an axis; () if the axis is not split."""
         return dict(self.tiling).get(axis, ())
 
     def position(self, iterator: str) -> int:
+        """Position of an iterator in the nest; ScheduleError if the stage has no such iterator."""
         for p, it in enumerate(self.iters):
             if it.name == iterator:
                 return p
@@ -76,7 +83,7 @@ class Stage:
 
     @property
     def first_reduce(self) -> int:
-        """Position of the outermost reduction iterator; the number of iterators if none."""
+        """Position of the outermost reduction iterator; the number of iterators without one."""
         found = [p for p, it in enumerate(self.iters) if it.reduce]
         return found[0] if found else len(self.iters)
 
@@ -89,7 +96,7 @@ class Stage:
 
 
 def initial_stage(op: Operation) -> Stage:
-    """One loop per axis, spatial before reduction."""
+    """The unscheduled stage: one loop per axis, spatial before reduction."""
     if isinstance(op, Placeholder):
         return Stage(op)
     spatial = tuple(Iterator(a.name, 0, False, False) for a in op.axes)
@@ -99,7 +106,7 @@ def initial_stage(op: Operation) -> Stage:
 
 @dataclass(frozen=True)
 class Schedule:
-    """Stages in topological order; outputs are names of stages."""
+    """Stages in topological order; `outputs` are names of stages. `schedule["C"]` is stage C."""
 
     stages: tuple[Stage, ...]
     outputs: tuple[str, ...]
@@ -112,20 +119,23 @@ class Schedule:
         raise ScheduleError(f"there is no stage {name} (there are: {known})")
 
     def has(self, name: str) -> bool:
+        """True if there is a stage of this name."""
         return any(s.name == name for s in self.stages)
 
     def update(self, name: str, fn: Callable[[Stage], Stage]) -> "Schedule":
+        """The schedule with stage `name` replaced by `fn(stage)`."""
         self[name]
         return replace(self, stages=tuple(fn(s) if s.name == name else s for s in self.stages))
 
     def insert_before(self, name: str, stage: Stage) -> "Schedule":
+        """The schedule with a new stage before stage `name`; ScheduleError if its name is taken."""
         if self.has(stage.name):
             raise ScheduleError(f"there is a stage {stage.name} already")
         k = self.stages.index(self[name])
         return replace(self, stages=(*self.stages[:k], stage, *self.stages[k:]))
 
     def readers(self, name: str) -> list[Stage]:
-        """Stages that read the tensor, those inlined away not counted."""
+        """Stages that read the tensor, without inlined stages."""
         return [
             s
             for s in self.stages
@@ -135,7 +145,7 @@ class Schedule:
         ]
 
     def is_constant(self, name: str) -> bool:
-        """Does the tensor depend on constants alone?"""
+        """True if the tensor depends only on constants."""
         seen, left = {name}, [name]
         while left:
             op = self[left.pop()].op
@@ -149,7 +159,7 @@ class Schedule:
         return True
 
     def attached(self, name: str, iterator: str | None = None) -> list[Stage]:
-        """Stages attached to a stage (at one of its iterators), in order of computation."""
+        """Stages attached to a stage (or only to one of its iterators), in order of computation."""
         return [
             s
             for s in self.stages
@@ -163,14 +173,17 @@ class Schedule:
 
 
 def initial_schedule(dag: ComputeDAG) -> Schedule:
+    """The schedule without steps: every operation at root."""
     return Schedule(tuple(initial_stage(op) for op in dag.ops), dag.output_names)
 
 
 def factor_expr(f: Factor) -> Expr:
+    """The expression of a factor: a constant or a hole variable."""
     return Const(f) if isinstance(f, int) else Var(f, "hole")
 
 
 def axis_of(op: ComputeOp, name: str) -> Axis:
+    """The axis of this name; ScheduleError if the operation has none."""
     for a in op.axes + op.reduce_axes:
         if a.name == name:
             return a

@@ -1,7 +1,7 @@
-"""A `State` is a DAG, the steps applied to it, and the holes that are still open in them.
+"""A `State`: a DAG, the transform steps applied to the DAG, and the holes still open in the steps.
 
-In: ComputeDAG. Out: `replay` gives the `Schedule`; `fill` puts numbers for holes; JSON round-trips.
-A sketch is a state whose steps have holes; a complete program is one whose steps have none.
+In: a ComputeDAG. Out: `schedule` (the steps replayed), `fill` (holes replaced by numbers), and a
+JSON form. A sketch is a state with holes; a complete program has a state without holes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,14 +18,17 @@ from ansorlite.te.dag import ComputeDAG
 
 @dataclass(frozen=True)
 class State:
-    """Frozen; `apply` returns the next state. Holes keep the order in which they were made."""
+    """A DAG, transform steps, and open holes in the order in which they were opened; frozen.
+
+    Example: `State(dag).apply(Split("C", "i", (8,)), Annotate("C", "i.1", "lanes", 8))`.
+    """
 
     dag: ComputeDAG
     steps: tuple[Step, ...] = ()
     holes: tuple[Hole, ...] = ()
 
     def apply(self, *steps: Step) -> "State":
-        """Append steps; ScheduleError if one is illegal here."""
+        """The state with `steps` appended; ScheduleError if a step is illegal here."""
         schedule = self.schedule
         for step in steps:
             schedule = step.apply(schedule)
@@ -34,7 +37,7 @@ class State:
         return new
 
     def open(self, *holes: Hole) -> "State":
-        """Add holes; one of the same name must be the same hole."""
+        """The state with `holes` added; ScheduleError if a known name comes with other options."""
         known = {h.name: h for h in self.holes}
         fresh = []
         for h in holes:
@@ -56,7 +59,10 @@ class State:
         return s
 
     def fill(self, values: Mapping[str, tuple[int, ...]]) -> "State":
-        """The complete state with these values for all holes."""
+        """The complete state for values by hole name.
+
+        Raises ScheduleError if a hole has no values or the wrong number of values.
+        """
         for h in self.holes:
             if h.name not in values:
                 raise ScheduleError(f"no values are given for hole {h.name}")
@@ -66,6 +72,7 @@ class State:
         return State(self.dag, tuple(_fill_step(s, columns) for s in self.steps))
 
     def to_json(self) -> list[dict[str, Any]]:
+        """The steps as JSON values, see `schedule.steps.step_to_json`."""
         return [step_to_json(s) for s in self.steps]
 
     def __str__(self) -> str:
@@ -77,7 +84,7 @@ def complete_state(
 ) -> State:
     """The complete state of recorded steps and hole values.
 
-    ScheduleError if a step is unknown or names a hole without values.
+    Raises ScheduleError if a step is unknown or uses a hole without values.
     """
     columns = column_values({k: tuple(v) for k, v in values.items()})
     return State(dag, tuple(_fill_step(step_from_json(dict(s)), columns) for s in steps))
@@ -86,11 +93,12 @@ def complete_state(
 def state_from_json(
     dag: ComputeDAG, steps: list[dict[str, Any]], holes: tuple[Hole, ...] = ()
 ) -> State:
-    """Rebuild a state; holes are needed only where the steps name some."""
+    """The state of recorded steps; `holes` are required only if the steps refer to holes."""
     return State(dag, tuple(step_from_json(s) for s in steps), holes)
 
 
 def _fill_step(step: Step, columns: Mapping[str, int]) -> Step:
+    """The step with hole variables replaced by numbers."""
     changed: dict[str, Any] = {}
     for f in fields(step):
         value = getattr(step, f.name)
@@ -102,6 +110,7 @@ def _fill_step(step: Step, columns: Mapping[str, int]) -> Step:
 
 
 def _fill_factor(f: Factor, columns: Mapping[str, int]) -> Factor:
+    """The number of a factor, of a hole column, or of `column>n` (1 if the column exceeds n)."""
     if isinstance(f, int):
         return f
     name, _, depth = f.partition(">")

@@ -1,7 +1,7 @@
-"""What the fields of a step may be: data of any origin becomes a step only if every field fits.
+"""Types of step fields: JSON data becomes a step only if every field has the expected type.
 
-In: a step's class and values by field name, as JSON has them (tuples for lists). Whether a step is
-legal shows when it is applied to a schedule.
+In: a step class and values by field name (tuples for JSON lists). Whether a step is legal is
+decided later, when the step is applied to a schedule.
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from typing import Any
 from ansorlite.errors import ScheduleError
 from ansorlite.schedule.stage import Factor
 
-# By annotation: the types of a value, or of its parts, and whether it has many.
+# By annotation of the field: element types, and whether the field is a tuple.
 _TYPES: Mapping[str, tuple[tuple[type, ...], bool]] = {
     str(str): ((str,), False),
     str(Factor): ((int, str), False),
@@ -21,7 +21,7 @@ _TYPES: Mapping[str, tuple[tuple[type, ...], bool]] = {
 
 
 def check_fields(cls: type[Any], given: Mapping[str, Any]) -> None:
-    """ScheduleError unless these are the fields of the step, each of its type."""
+    """Raise ScheduleError unless `given` has exactly the fields of the step, each of its type."""
     wanted = {f.name: _TYPES[str(f.type)] for f in fields(cls)}
     if set(given) != set(wanted):
         names = sorted(map(str, given))

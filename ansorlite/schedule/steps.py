@@ -1,7 +1,8 @@
 """Transform steps: frozen values that are replayed on a schedule.
 
-One class a step: its fields, its `apply`, its JSON tag (`tag`) and its rewrite. Factors are ints or
-names of hole columns. An illegal step raises ScheduleError that names step, stage and number.
+One class per step: fields, `apply`, JSON tag (`tag`), and the rewrite in the docstring. `apply`
+returns the next schedule. A factor is an int or a hole column. An illegal step raises
+ScheduleError, which names step, stage and number.
 """
 
 from collections.abc import Mapping
@@ -9,7 +10,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar
 
 from ansorlite.errors import ScheduleError
-from ansorlite.ir.expr import Const, Expr, Load, Var, ceildiv, settled
+from ansorlite.ir.expr import Const, Expr, Load, Var, ceildiv, wrapped_int
 from ansorlite.ir.traverse import loads, rename_loads, substitute, transform, walk
 from ansorlite.schedule.pads import PadInPlace
 from ansorlite.schedule.stage import (
@@ -24,12 +25,15 @@ from ansorlite.schedule.stage import (
 from ansorlite.schedule.step_fields import check_fields
 from ansorlite.te.tensor import Axis, ComputeOp
 
-MAX_INLINED = 8192  # operations that inlining a stage may add to another
+MAX_INLINED = 8192  # operations that inlining may add to a reader
 
 
 @dataclass(frozen=True)
 class Split:
-    """rewrite: `for i` -> `for i.0: for i.1: ...`, the inner levels with the given factors."""
+    """rewrite: `for i` -> `for i.0: for i.1: ...`; `factors` are the extents of the inner levels.
+
+    Example: `Split("C", "i", (4, 8))` makes i.0, i.1 (extent 4) and i.2 (extent 8).
+    """
 
     tag: ClassVar[str] = "split"
     stage: str
@@ -75,7 +79,10 @@ class Split:
 
 @dataclass(frozen=True)
 class FollowSplit:
-    """rewrite: every spatial axis of `stage` is split like the same-numbered one of `leader`."""
+    """rewrite: each spatial axis of `stage` is split by the factors of the same axis of `leader`.
+
+    Axes correspond by position. Example: `FollowSplit("D", "C")`.
+    """
 
     tag: ClassVar[str] = "follow_split"
     stage: str
@@ -86,7 +93,8 @@ class FollowSplit:
         own, theirs = s[self.stage].compute.axes, lead.compute.axes
         if len(own) != len(theirs):
             raise ScheduleError(
-                f"{self.stage} cannot follow {self.leader}: {len(own)} axes against {len(theirs)}"
+                f"{self.stage} cannot follow {self.leader}: "
+                f"{len(own)} axes, the leader has {len(theirs)}"
             )
         for a, b in zip(own, theirs, strict=True):
             if lead.factors(b.name):
@@ -96,7 +104,10 @@ class FollowSplit:
 
 @dataclass(frozen=True)
 class Reorder:
-    """rewrite: the loops of `stage` nest in `order`."""
+    """rewrite: the loops of `stage` are nested in `order`, outermost first.
+
+    Example: `Reorder("C", ("i.0", "j.0", "k", "i.1", "j.1"))`; `order` names every iterator once.
+    """
 
     tag: ClassVar[str] = "reorder"
     stage: str
@@ -116,7 +127,10 @@ class Reorder:
 
 @dataclass(frozen=True)
 class ComputeAt:
-    """rewrite: compute what one trip of `target`'s loop `iterator` needs of `stage`, inside it."""
+    """rewrite: `stage` at root -> in loop `iterator` of `target`, what one iteration reads.
+
+    Example: `ComputeAt("pad", "C", "i.0")`. ScheduleError if a reader lies outside that loop.
+    """
 
     tag: ClassVar[str] = "compute_at"
     stage: str
@@ -134,7 +148,7 @@ class ComputeAt:
 
 
 def check_locations(s: Schedule) -> Schedule:
-    """The schedule itself; ScheduleError if an attached stage is read outside of its loop."""
+    """The schedule itself; ScheduleError if an attached stage is read outside its loop."""
     for st in s.stages:
         if not isinstance(st.location, tuple):
             continue
@@ -149,7 +163,7 @@ def check_locations(s: Schedule) -> Schedule:
 
 
 def _inside(s: Schedule, reader: Stage, target: str, position: int) -> bool:
-    """Is all of the reader computed inside the loop of `target` at this position?"""
+    """True if the reader is computed entirely inside the loop of `target` at this position."""
     while reader.name != target:
         if not isinstance(reader.location, tuple):
             return False
@@ -162,7 +176,11 @@ def _inside(s: Schedule, reader: Stage, target: str, position: int) -> bool:
 
 @dataclass(frozen=True)
 class ComputeInline:
-    """rewrite: x[i] = f(i); y[j] = g(x[j]) -> y[j] = g(f(j))."""
+    """rewrite: x[i] = f(i); y[j] = g(x[j]) -> y[j] = g(f(j)).
+
+    Example: `ComputeInline("x")`. ScheduleError for reductions, outputs, and stages with attached
+    stages.
+    """
 
     tag: ClassVar[str] = "compute_inline"
     stage: str
@@ -187,7 +205,10 @@ class ComputeInline:
 
 @dataclass(frozen=True)
 class EvaluateAtBind:
-    """rewrite: w = f(constants); y = g(w) -> y = g(w), where w is known with the constants."""
+    """rewrite: w = f(constants); y = g(w) -> y = g(w), with w computed when the kernel is bound.
+
+    Example: `EvaluateAtBind("w")`. ScheduleError unless the stage depends only on constants.
+    """
 
     tag: ClassVar[str] = "evaluate_at_bind"
     stage: str
@@ -204,13 +225,13 @@ class EvaluateAtBind:
 
 
 def _check_unscheduled(s: Schedule, name: str, what: str) -> None:
-    """ScheduleError if the stage has tiles or another place than root."""
+    """ScheduleError if the stage is split or not at root."""
     if s[name].tiling or s[name].location != "root":
         raise ScheduleError(f"cannot {what}: it is scheduled already")
 
 
 def inline_into(reader: ComputeOp, op: ComputeOp) -> ComputeOp:
-    """The reader with every load of `op` replaced by the body of `op` at those indices."""
+    """The reader with every load of `op` replaced by the body of `op` at the load's indices."""
     found = {x for x in loads(reader.body) if x.tensor == op.name}
     if not found:
         return reader
@@ -223,16 +244,17 @@ def inline_into(reader: ComputeOp, op: ComputeOp) -> ComputeOp:
     values: dict[Expr, Expr] = {}
     for load in found:
         names = {a.name: i for a, i in zip(op.axes, load.indices, strict=True)}
-        values[load] = settled(
-            substitute(op.body, names)
-        )  # what is stored has the width of its type
-
+        # A stored value wraps at the width of its dtype.
+        values[load] = wrapped_int(substitute(op.body, names))
     return replace(reader, body=transform(reader.body, lambda e: values.get(e), {}))
 
 
 @dataclass(frozen=True)
 class CacheWrite:
-    """rewrite: C[i] = f(i) -> C.cache[i] = f(i); C[i] = C.cache[i]."""
+    """rewrite: C[i] = f(i) -> C.cache[i] = f(i); C[i] = C.cache[i].
+
+    Example: `CacheWrite("C")`.
+    """
 
     tag: ClassVar[str] = "cache_write"
     stage: str
@@ -248,7 +270,10 @@ class CacheWrite:
 
 @dataclass(frozen=True)
 class CacheRead:
-    """rewrite: y = f(x) -> x.packed[i] = x[i]; y = f(x.packed), for one reader y."""
+    """rewrite: y = f(x) -> x.packed[i] = x[i]; y = f(x.packed), for the one reader y.
+
+    Example: `CacheRead("x", "y")`.
+    """
 
     tag: ClassVar[str] = "cache_read"
     tensor: str
@@ -272,8 +297,9 @@ class CacheRead:
 class Transpose:
     """rewrite: x[i, j] = f(i, j); y = g(x[a, b]) -> x[j, i] = f(i, j); y = g(x[b, a]).
 
-    `axes` are all of x's in their new order. What an output holds stays: it is a copy of what
-    x.turned[j, i] = f(i, j) computes.
+    `axes` are all axes of x in their new order. The layout of an output must stay: for an output
+    the transposed values are computed in x.turned[j, i] = f(i, j) and x becomes a copy of x.turned.
+    Example: `Transpose("x", ("j", "i"))`.
     """
 
     tag: ClassVar[str] = "transpose"
@@ -292,12 +318,12 @@ class Transpose:
         if s.attached(self.stage):
             raise ScheduleError(f"cannot transpose {self.stage}: stages are attached to it")
         order = [old.index(name) for name in self.axes]
-        turned = replace(op, axes=tuple(op.axes[d] for d in order))
+        transposed = replace(op, axes=tuple(op.axes[d] for d in order))
         if self.stage in s.outputs:
-            turned = replace(turned, name=f"{self.stage}.turned")
-            body = Load(turned.name, tuple(a.var for a in turned.axes), op.dtype)
+            transposed = replace(transposed, name=f"{self.stage}.turned")
+            body = Load(transposed.name, tuple(a.var for a in transposed.axes), op.dtype)
             copy = replace(op, reduce_axes=(), combiner=None, body=body, attrs=())
-            s = s.insert_before(self.stage, initial_stage(turned))
+            s = s.insert_before(self.stage, initial_stage(transposed))
             return check_locations(s.update(self.stage, lambda _: initial_stage(copy)))
 
         def read(st: Stage) -> Stage:
@@ -311,15 +337,16 @@ class Transpose:
             return replace(st, op=replace(st.compute, body=body))
 
         s = replace(s, stages=tuple(map(read, s.stages)))
-        return s.update(self.stage, lambda _: initial_stage(turned))
+        return s.update(self.stage, lambda _: initial_stage(transposed))
 
 
 @dataclass(frozen=True)
 class Rfactor:
     """rewrite: C = sum over k -> C.rf[.., k'] = sum over the rest of k; C = sum over k'.
 
-    Reduction axis `axis` is cut into k_o (outer) and k_i (inner, `factor` long, exact); `keep` says
-    which part becomes the new, last spatial axis of C.rf.
+    Reduction axis `axis` is split into k_o (outer) and k_i (inner, extent `factor`, exact). `keep`,
+    "outer" or "inner", selects the part that becomes the last spatial axis k' of C.rf. Example:
+    `Rfactor("C", "k", 16, "inner")`.
     """
 
     tag: ClassVar[str] = "rfactor"
@@ -376,10 +403,11 @@ class Rfactor:
 
 @dataclass(frozen=True)
 class LayoutRewrite:
-    """rewrite: tensor x of one reader is stored in the order in which the reader's loops visit it.
+    """rewrite: x stored by dimensions -> x stored in the order in which loops of `reader` visit x.
 
-    Every index of x must be one plain axis of the reader. A computed x (a packing stage) gets the
-    same tiles and loop order; a constant placeholder is packed when the kernel is bound.
+    Condition: `reader` is the only reader of x, and each index of x is one axis of the reader. A
+    computed x (a packing stage) gets the reader's tiles and loop order; a constant placeholder is
+    packed when the kernel is bound. Example: `LayoutRewrite("B", "C")`.
     """
 
     tag: ClassVar[str] = "layout_rewrite"
@@ -389,7 +417,7 @@ class LayoutRewrite:
     def apply(self, s: Schedule) -> Schedule:
         if [r.name for r in s.readers(self.tensor)] != [self.reader]:
             raise ScheduleError(
-                f"cannot rewrite the layout of {self.tensor}: {self.reader} is not its one reader"
+                f"cannot rewrite the layout of {self.tensor}: {self.reader} is not the only reader"
             )
         reader, source = s[self.reader], s[self.tensor]
         axes = packed_axes(reader, source)
@@ -408,15 +436,23 @@ class LayoutRewrite:
 
 
 def packed_axes(reader: Stage, tensor: Stage) -> list[str]:
-    """The reader's axis that indexes each dimension of the tensor, all of it."""
+    """For each dimension of the tensor, the axis of the reader that indexes the dimension.
+
+    Raises ScheduleError if the reader has several distinct reads of the tensor, or if an index is
+    not one whole axis.
+    """
     name = tensor.name
     found = {x.indices for x in loads(reader.compute.body) if x.tensor == name}
     if len(found) != 1:
-        raise ScheduleError(f"{reader.name} reads {name} in {len(found)} ways, not in one")
+        raise ScheduleError(
+            f"cannot pack {name}: {reader.name} reads it in {len(found)} different ways"
+        )
     axes: list[str] = []
     for d, (i, n) in enumerate(zip(next(iter(found)), tensor.op.extents, strict=True)):
         if not isinstance(i, Var) or i.name in axes:
-            raise ScheduleError(f"index {i} of {name} in {reader.name} is no axis of its own")
+            raise ScheduleError(
+                f"cannot pack {name}: index {i} in {reader.name} is not an axis of its own"
+            )
         extent = axis_of(reader.compute, i.name).extent
         if extent != n:
             raise ScheduleError(
@@ -431,7 +467,10 @@ ANNOTATION_KEYS = ("parallel", "lanes", "register", "unroll", "prefetch", "strea
 
 @dataclass(frozen=True)
 class Annotate:
-    """rewrite: loop `iterator` gets annotation `key` with an int, a knob, or a depth `knob>n`."""
+    """rewrite: loop `iterator` gets annotation `key` with an int, a knob, or a depth `knob>n`.
+
+    Keys: see `ir.program`. Example: `Annotate("C", "j.2", "lanes", 8)`.
+    """
 
     tag: ClassVar[str] = "annotate"
     stage: str
@@ -480,7 +519,7 @@ STEPS: tuple[type[Any], ...] = (
 
 
 def step_to_json(step: Step) -> dict[str, Any]:
-    """{"step": tag, field: value, ...} with lists for tuples."""
+    """The step as {"step": tag, field: value, ...}, with lists for tuples."""
     out: dict[str, Any] = {"step": step.tag}
     for f in fields(step):
         value = getattr(step, f.name)

@@ -34,6 +34,11 @@ class Forms:
         return sum(t.trials for t in self.tuners)
 
     @property
+    def measured(self) -> bool:
+        """Was any form measured since the run began?"""
+        return any(t.trials > t.resumed for t in self.tuners)
+
+    @property
     def fastest(self) -> TaskTuner:
         """The tuner with the best program so far; the first one as long as there is none."""
         return min(self.tuners, key=lambda t: t.best_latency_s or float("inf"))

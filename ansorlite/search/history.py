@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from ansorlite.cost.fast_analytic import draft_score
+from ansorlite.cost.fast_analytic import fast_analytic_score
 from ansorlite.cost.features import FeaturePlan
 from ansorlite.cost.losses import Features, TrainingGroup
 from ansorlite.cost.signatures import signatures
@@ -140,7 +140,7 @@ class History:
     def draft(self, name: str, rows: Rows) -> Scores:
         """The analytic score of rows."""
         columns = population_columns(self.sketches[name].holes, rows)
-        return draft_score(self._plan(name), columns, len(rows), self.target)
+        return fast_analytic_score(self._plan(name), columns, len(rows), self.target)
 
     def _plan(self, name: str) -> FeaturePlan:
         if name not in self._plans:

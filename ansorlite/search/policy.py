@@ -8,6 +8,7 @@ crossover and hops between sketches; `RandomPolicy` draws legal rows.
 """
 
 import zlib
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ansorlite.cost.analytic import analytic_score
-from ansorlite.cost.losses import Features
+from ansorlite.cost.losses import Features, TrainingGroup
 from ansorlite.cost.model import CostModel, ValidityModel
 from ansorlite.search.evolve import Rows, crossover, hop, mutate, neighbours
 from ansorlite.search.history import Candidate, History, Ranked, Scores
@@ -35,10 +36,38 @@ LEAST = 2.0**-8  # share of the best speed, and chance to run, below which predi
 
 
 class SearchPolicy(Protocol):
-    """Proposes candidates and learns from results; `latency_s` is inf for a failure."""
+    """Proposes candidates of one task and learns from results.
 
-    def ask(self, n: int, round_: int) -> list[Candidate]: ...
-    def tell(self, candidates: Sequence[Candidate], latency_s: Sequence[float]) -> None: ...
+    `ask` and `tell` are a policy's own; the other methods have defaults, for a policy without a
+    use for them. No candidate is asked for again after its result was told.
+    """
+
+    @abstractmethod
+    def ask(self, n: int, round_: int) -> list[Candidate]:
+        """At most n new candidates: fewer where few are left, none where the space is used up.
+
+        A function of seed, workload key, `round_` and results told, so asking changes nothing.
+        """
+
+    @abstractmethod
+    def tell(self, candidates: Sequence[Candidate], latency_s: Sequence[float]) -> None:
+        """Results of candidates, asked for or not (of a log); seconds, inf for a failure."""
+
+    def hint(self, names: Sequence[str]) -> None:
+        """Names of sketches that did well for similar tasks; by default of no effect."""
+        return
+
+    def guess(self, round_: int) -> list[Candidate]:
+        """The candidate to take where nothing can be measured; empty without a candidate."""
+        return self.ask(1, round_)
+
+    def training_group(self) -> TrainingGroup | None:
+        """What the session's cost model learns of the task; None where no such model is used."""
+        return None
+
+    def transfer_group(self) -> TrainingGroup | None:
+        """What the same policy may learn for other tasks of the session; None without transfer."""
+        return None
 
 
 @dataclass(frozen=True)
@@ -74,7 +103,7 @@ def round_rng(seed: int, task_key: str, round_: int) -> np.random.Generator:
     return np.random.default_rng([seed, zlib.crc32(task_key.encode()), round_])
 
 
-class RandomPolicy:
+class RandomPolicy(SearchPolicy):
     """Legal rows of random sketches, none twice."""
 
     def __init__(self, sketches: Sequence[Sketch], target: Target, seed: int, key: str) -> None:
@@ -100,7 +129,7 @@ class RandomPolicy:
         self.history.tell(candidates, latency_s)
 
 
-class EvolutionaryPolicy:
+class EvolutionaryPolicy(SearchPolicy):
     """Ansor's fine-tuning on whole populations."""
 
     def __init__(
@@ -126,6 +155,14 @@ class EvolutionaryPolicy:
     def hint(self, names: Sequence[str]) -> None:
         """Sketches that did well for similar tasks: the first round looks at few others."""
         self._hints = tuple(dict.fromkeys(n for n in names if n in self.history.sketches))
+
+    def guess(self, round_: int) -> list[Candidate]:
+        """The best of a thorough search: no measurement will correct its answer."""
+        return self.ask(1, round_, thorough=True)
+
+    def training_group(self) -> TrainingGroup:
+        """All measurements of the task."""
+        return self.history.group(self._key)
 
     def ask(self, n: int, round_: int, thorough: bool = False) -> list[Candidate]:
         rng = round_rng(self._seed, self._key, round_)

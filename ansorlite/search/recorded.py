@@ -22,10 +22,10 @@ from ansorlite.schedule.lower import lower
 from ansorlite.schedule.naming import canonical_names
 from ansorlite.schedule.state import State
 from ansorlite.search.history import Candidate
+from ansorlite.search.searchers import template_sketches
 from ansorlite.space.legality import legal
 from ansorlite.space.plain import PLAIN, plain_state
 from ansorlite.space.sketch import Sketch, SpaceOptions, sketch_of
-from ansorlite.space.templates import template_sketches
 from ansorlite.task import SearchTask
 
 Found = Candidate | ScheduleError | None  # None: the plain schedule
@@ -68,7 +68,7 @@ class RecordedSpace:
     @cached_property
     def _templates(self) -> list[tuple[Sketch, tuple[dict[str, Any], ...]]]:
         try:
-            found = template_sketches(self.task.dag, self.task.target)
+            found = template_sketches(self.task)
         except AnsorliteError:
             return []
         return [(s, self._names.frozen(s.state.to_json())) for s in found]

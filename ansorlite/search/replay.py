@@ -8,17 +8,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from ansorlite.codegen.build import BuildRequest
 from ansorlite.errors import ScheduleError
 from ansorlite.measure.builder import Builder, PoolBuilder
 from ansorlite.measure.result import Status
 from ansorlite.measure.runner import LocalRunner, Runner
 from ansorlite.records import Record
 from ansorlite.search.clock import PhaseClock
-from ansorlite.search.policy import RandomPolicy
+from ansorlite.search.measuring import Measuring, TaskMeasuring
 from ansorlite.search.recorded import record_program
-from ansorlite.search.shared import Shared
-from ansorlite.search.tuner import TaskTuner
 from ansorlite.task import SearchTask
 
 NO_TASK = "NO_TASK"  # none of the tasks given is the one that was measured
@@ -54,8 +51,8 @@ def replay(
     with ExitStack() as own:
         built_by = builder or own.enter_context(PoolBuilder(1))
         run_by = runner or own.enter_context(LocalRunner())
-        shared = Shared(built_by, run_by, PhaseClock(), lambda r: None, lambda: float("inf"))
-        tuners: dict[str, TaskTuner] = {}
+        measuring = Measuring(built_by, run_by, PhaseClock())
+        of_task: dict[str, TaskMeasuring] = {}
         for r in records:
             task = tasks.get(r.task)
             if task is None:
@@ -63,25 +60,17 @@ def replay(
             elif r.target != task.target.fingerprint:
                 yield Replayed(r, OTHER_TARGET, error=f"it is for {r.target}")
             else:
-                if r.task not in tuners:
-                    # It searches nothing, but makes the task's inputs and its checked reference.
-                    policy = RandomPolicy((), task.target, 0, task.workload_key)
-                    tuners[r.task] = TaskTuner(task, (), policy, shared)
-                    tuners[r.task].prepare()
-                yield _again(r, task, shared)
+                if r.task not in of_task:
+                    of_task[r.task] = TaskMeasuring(task, measuring)
+                    of_task[r.task].prepare()
+                yield _again(r, of_task[r.task])
 
 
-def _again(record: Record, task: SearchTask, shared: Shared) -> Replayed:
-    key = f"{task.workload_key}/replayed"
+def _again(record: Record, measuring: TaskMeasuring) -> Replayed:
     try:
-        program = record_program(task, record)
+        program = record_program(measuring.task, record)
     except ScheduleError as error:
         return Replayed(record, Status.BUILD_ERROR, error=str(error))
-    shared.builder.share(key, program)
-    built = shared.builder.build([BuildRequest(key, {}, task.target)])[0]
-    shared.builder.unshare(key)
-    result = built.as_result()
-    if built.image is not None:
-        result = shared.runner.run(task.workload_key, built.image)
+    result = measuring.run_program(program)
     latency_s = result.latency_s if result.ok else None
     return Replayed(record, str(result.status), latency_s, result.error)

@@ -1,23 +1,19 @@
 """The searchers by name: a space, a policy and a model, each independent of the others.
 
 In: a task and what a `Session` knows. Out: its sketches and the `SearchPolicy` over them. Ansor,
-AutoTVM's searchers and their variants are rows of one table; whatever measures, records and resumes
-is the same for all.
+AutoTVM's searchers and their variants are rows of one table; measuring, recording and resuming are
+the same for all. A row of `ansorlite.baselines` names its maker as text: the module is imported
+when the searcher is used, so a default run loads none of them.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from importlib import import_module
+from typing import Any
 
-from ansorlite.cost.ensemble import BootstrapEnsemble, SingleModel
-from ansorlite.cost.knobs import FEATURE_SETS
 from ansorlite.cost.losses import TrainingGroup
-from ansorlite.cost.model import CostModel, FrozenModel, ValidityModel
-from ansorlite.cost.neural import NeuralModel
+from ansorlite.cost.model import CostModel, ValidityModel
 from ansorlite.errors import UsageError
-from ansorlite.search.annealing import AnnealingParams, AnnealingPolicy, Surrogate
-from ansorlite.search.beam import BeamPolicy
-from ansorlite.search.classic import GeneticPolicy, GridPolicy
 from ansorlite.search.policy import (
     EvolutionaryPolicy,
     EvolutionParams,
@@ -25,8 +21,10 @@ from ansorlite.search.policy import (
     SearchPolicy,
 )
 from ansorlite.space.sketch import Sketch, SpaceOptions, sketches
-from ansorlite.space.templates import template_sketches
 from ansorlite.task import SearchTask
+
+TEMPLATES = "ansorlite.baselines.templates:template_sketches"
+ANNEALING = "ansorlite.baselines.annealing:make"
 
 
 @dataclass
@@ -39,94 +37,67 @@ class Context:
     params: EvolutionParams | None = None
     validity: ValidityModel | None = None
     # Measurements of the session's other tasks, in the features of the same searcher.
-    others: Callable[[], Sequence[TrainingGroup]] = field(default=lambda: ())
+    other_tasks: Callable[[], Sequence[TrainingGroup]] = field(default=lambda: ())
+
+
+Maker = Callable[..., SearchPolicy]  # (sketches, Context, options of the row by keyword)
 
 
 @dataclass(frozen=True)
 class Searcher:
-    """`template`: its space is that of the task's template instead of all sketches.
+    """A row of the table; `maker` and `loader` are functions, or "module:function".
 
-    `neighbours`: what did well for similar tasks is measured first. `plain`: the plain schedule is
-    the first trial of every task, so that whatever ends the search there is a measured answer.
-    `options` are those of its space, unless others are given.
+    `options` are keyword arguments of the maker. `template`: the space is that of the task's
+    template instead of all sketches. `neighbours`: programs that did well for similar tasks are
+    measured first. `plain`: the plain schedule is the first trial of every task, so that there is a
+    measured answer whenever the search ends. `space_options` hold unless the caller gives others.
+    `loader` reads the pretrained model (path, seed) that the searcher cannot do without; `learns`
+    tells whether measurements train the session's model.
     """
 
     what: str
-    make: Callable[[Sequence[Sketch], Context], SearchPolicy]
+    maker: Maker | str
     template: bool = False
+    options: Mapping[str, Any] = field(default_factory=dict)
     neighbours: bool = False
     plain: bool = True
-    options: SpaceOptions | None = None
+    space_options: SpaceOptions | None = None
+    loader: str = ""
+    learns: bool = True
+
+    def make(self, found: Sequence[Sketch], context: Context) -> SearchPolicy:
+        """The policy over the sketches of a task."""
+        maker = loaded(self.maker) if isinstance(self.maker, str) else self.maker
+        made: SearchPolicy = maker(found, context, **self.options)
+        return made
 
     def space(self, task: SearchTask, options: SpaceOptions | None) -> list[Sketch]:
         """The task's sketches; AnsorliteError where no template matches."""
         if self.template:
-            return template_sketches(task.dag, task.target)
-        return sketches(task.dag, task.target, options or self.options)
+            return template_sketches(task)
+        return sketches(task.dag, task.target, options or self.space_options)
 
 
-def _evolutionary(found: Sequence[Sketch], c: Context) -> EvolutionaryPolicy:
+def loaded(place: str) -> Any:
+    """The object at "module:name", whose module is imported now."""
+    module, _, name = place.partition(":")
+    return getattr(import_module(module), name)
+
+
+def template_sketches(task: SearchTask) -> list[Sketch]:
+    """The space of the template that matches a task; UsageError where none does."""
+    found: list[Sketch] = loaded(TEMPLATES)(task.dag, task.target)
+    return found
+
+
+def _evolutionary(found: Sequence[Sketch], c: Context) -> SearchPolicy:
     return EvolutionaryPolicy(
         found, c.task.target, c.seed, c.task.workload_key, c.model, c.params, c.validity
     )
 
 
-def _one_shot(found: Sequence[Sketch], c: Context) -> SearchPolicy:
-    if not isinstance(c.model, FrozenModel):
-        raise UsageError(
-            "one-shot search needs a pretrained model: make one with `ansorlite pretrain` and name "
-            "it (pretrained=, --pretrained)"
-        )
-    return _evolutionary(found, c)
-
-
-def _beam(found: Sequence[Sketch], c: Context) -> SearchPolicy:
-    # The same score as the evolution's, so that only the way of searching differs.
-    return BeamPolicy(_evolutionary(found, c), c.seed, c.task.workload_key)
-
-
 def _random(found: Sequence[Sketch], c: Context) -> SearchPolicy:
     return RandomPolicy(found, c.task.target, c.seed, c.task.workload_key)
-
-
-def _grid(found: Sequence[Sketch], c: Context) -> SearchPolicy:
-    return GridPolicy(found, c.task.target, c.seed, c.task.workload_key)
-
-
-def _genetic(found: Sequence[Sketch], c: Context) -> SearchPolicy:
-    return GeneticPolicy(found, c.task.target, c.seed, c.task.workload_key)
-
-
-def annealing(
-    features: str = "loops",
-    objective: Literal["regression", "rank"] = "rank",
-    params: AnnealingParams | None = None,
-    transfer: bool = False,
-    neural: bool = False,
-) -> Callable[[Sequence[Sketch], Context], SearchPolicy]:
-    """A maker of annealing policies; acquisitions other than the mean have an ensemble."""
-    chosen = params or AnnealingParams()
-
-    def make(found: Sequence[Sketch], c: Context) -> SearchPolicy:
-        model: Surrogate
-        if neural:
-            model = NeuralModel("gru", c.seed, objective)
-        elif chosen.acquisition == "mean":
-            model = SingleModel(c.seed, objective, transfer)
-        else:
-            model = BootstrapEnsemble(c.seed, objective)
-        return AnnealingPolicy(
-            found,
-            c.task.target,
-            c.seed,
-            c.task.workload_key,
-            model,
-            FEATURE_SETS[features](),
-            chosen,
-            c.others if transfer else lambda: (),
-        )
-
-    return make
 
 
 SEARCHERS: dict[str, Searcher] = {
@@ -136,40 +107,49 @@ SEARCHERS: dict[str, Searcher] = {
     "random": Searcher("legal programs of all sketches at random", _random),
     "one-shot": Searcher(
         "a pretrained model, no updates: few programs are measured",
-        _one_shot,
+        _evolutionary,
         plain=False,
         # Making and looking at all sketches takes longer than measuring does.
-        options=SpaceOptions(max_sketches=8, locations=False),
+        space_options=SpaceOptions(max_sketches=8, locations=False),
+        loader="ansorlite.baselines.saved:load_model",
+        learns=False,
     ),
-    "beam": Searcher("programs built decision by decision, early pruning", _beam),
-    "annealing": Searcher("AutoTVM's annealing over all sketches", annealing()),
-    "template-grid": Searcher("a template's programs in order", _grid, True),
+    "beam": Searcher(
+        "programs built decision by decision, early pruning", "ansorlite.baselines.beam:make"
+    ),
+    "annealing": Searcher("AutoTVM's annealing over all sketches", ANNEALING),
+    "template-grid": Searcher(
+        "a template's programs in order", "ansorlite.baselines.genetic:make_grid", True
+    ),
     "template-random": Searcher("a template's programs at random", _random, True),
-    "template-ga": Searcher("AutoTVM's genetic search", _genetic, True),
-    "template-xgb": Searcher("AutoTVM: annealing over boosted trees, rank loss", annealing(), True),
+    "template-ga": Searcher("AutoTVM's genetic search", "ansorlite.baselines.genetic:make", True),
+    "template-xgb": Searcher("AutoTVM: annealing over boosted trees, rank loss", ANNEALING, True),
     "template-xgb-reg": Searcher(
-        "the same with the regression loss", annealing(objective="regression"), True
+        "the same with the regression loss", ANNEALING, True, {"objective": "regression"}
     ),
     "template-xgb-knobs": Searcher(
-        "the same on the numbers of the knobs", annealing(features="knobs"), True
+        "the same on the numbers of the knobs", ANNEALING, True, {"features": "knobs"}
     ),
     "template-xgb-ei": Searcher(
         "an ensemble, searched by expected improvement",
-        annealing(objective="regression", params=AnnealingParams(acquisition="ei")),
+        ANNEALING,
         True,
+        {"objective": "regression", "acquisition": "ei"},
     ),
     "template-xgb-ucb": Searcher(
         "an ensemble, searched by an upper bound",
-        annealing(objective="regression", params=AnnealingParams(acquisition="ucb")),
+        ANNEALING,
         True,
+        {"objective": "regression", "acquisition": "ucb"},
     ),
     "template-treegru": Searcher(
-        "a recurrent network over the loops (needs torch)", annealing(neural=True), True
+        "a recurrent network over the loops (needs torch)", ANNEALING, True, {"neural": True}
     ),
     "template-xgb-transfer": Searcher(
         "relation features, begun with what the session's other tasks taught",
-        annealing(features="relation", objective="regression", transfer=True),
+        ANNEALING,
         True,
+        {"features": "relation", "objective": "regression", "transfer": True},
     ),
 }
 ALIASES = {"ansor": "evolutionary"}

@@ -1,49 +1,78 @@
-"""Tuning the tasks of networks together, under one task scheduler (paper section 6).
+"""The search loop: the tasks of networks, or one task, under one budget (paper section 6).
 
 In: weighted `SearchTask`s, each maybe in several forms, and a `Session`. Out: a `TuneResult` a
-task, of its fastest form. The scheduler sees computations; which form of one measures next is
-decided by `search.forms`.
+task, of its fastest form. Tuning one task is tuning a network of one; a `Manner` says what differs.
+The task scheduler sees computations; `search.forms` decides which form of one measures next.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
 from ansorlite.measure.limits import least_seconds
 from ansorlite.measure.peak import Peak
 from ansorlite.records import Record
+from ansorlite.search.budget import MIN_ROUND, SMALL_ROUND_TASKS, Budget, grown
 from ansorlite.search.forms import Forms
 from ansorlite.search.objectives import Objective
 from ansorlite.search.progress import Progress, Snapshot
-from ansorlite.search.result import Rival, TuneResult
-from ansorlite.search.task_scheduler import GradientScheduler, TaskScheduler
+from ansorlite.search.result import TuneResult
+from ansorlite.search.session import Session
+from ansorlite.search.settle import Race, Winner, earlier_winner, settle_all, settled_results
+from ansorlite.search.shrink_task import shrunk
+from ansorlite.search.task_scheduler import (
+    GradientScheduler,
+    RoundRobinScheduler,
+    TaskScheduler,
+    equal_rounds,
+)
 from ansorlite.search.transfer import start_from_others
-from ansorlite.search.tune import MANY, Session, round_size, snapshot, task_result
 from ansorlite.search.tuner import TaskTuner
 from ansorlite.task import SearchTask
 
-SETTLE = 3  # contenders of a task raced at the end
-SETTLE_S, SETTLE_TRIAL_S = 0.15, 0.01  # seconds of the race, at most and for every trial
-# Candidates of a task's first round where there are `MANY`. Half of it are similar tasks' best;
-# the next four gained less (1.5 %) than rounds where most is at stake
-FIRST_ROUND = 4
-RIVALS = 2  # programs of a task that go with the best one into the race inside the network
-CLOSE = 1.15  # another form is settled too if its best is within this factor
+PRACTICE = 0.5  # share of the budget of a heavy task, for a short version of it
+SAME_ERRORS = 16  # identical failures in a row that end a task with a diagnosis
+NEVER = 1 << 62  # rounds
 
 
 @dataclass(frozen=True)
 class WeightedTask:
-    """A task of a network and how often it occurs in it; `others` are more forms of it."""
+    """A task of a network and how often it occurs; `other_forms` compute the same otherwise."""
 
     task: SearchTask
     weight: float
     similarity: str = ""
-    others: tuple[SearchTask, ...] = ()
+    other_forms: tuple[SearchTask, ...] = ()
 
     @property
     def forms(self) -> tuple[SearchTask, ...]:
-        return (self.task, *self.others)
+        """All forms, the plain one first."""
+        return (self.task, *self.other_forms)
+
+
+@dataclass(frozen=True)
+class Manner:
+    """How tasks are searched: the tasks of networks together, or one task alone.
+
+    `growing` rounds begin small and grow with the trials of the task. With `plain_first` every
+    task has its plain schedule measured before the first round of any. With `practice` a heavy
+    task is searched in a short version first. With `ends_stuck` a task ends the search when it
+    fails with one error again and again.
+    """
+
+    race: Race
+    growing: bool = False
+    plain_first: bool = False
+    practice: bool = False
+    ends_stuck: bool = False
+
+
+TOGETHER = Manner(Race(3, 0.15, 0.01, reserve_s=1.0), plain_first=True)
+ALONE = Manner(Race(10, 2.5), growing=True, practice=True, ends_stuck=True)
+# One task has all rounds, also at the machine's limit and where nothing valid was found so far.
+ONE_TASK = partial(equal_rounds, max_failed_rounds=NEVER)
 
 
 def tune_tasks(
@@ -54,103 +83,72 @@ def tune_tasks(
     early_stop_trials: int | None = None,
     on_round: Callable[[Sequence[Forms]], None] | None = None,
     race_follows: bool = False,
+    manner: Manner = TOGETHER,
+    other_tasks: Sequence[SearchTask] = (),
 ) -> list[TuneResult]:
-    """Tune the tasks of networks together under the session's budget (paper section 6).
+    """Tune tasks together under the session's budget; a result a task, in order.
 
-    What is settled on is noted in the log at the end. Where `race_follows`, results with rivals are
-    not: whoever races them does so, and a run that is cut off before that race has both again.
+    Winners are noted in the log at the end. Where `race_follows`, results with rivals are not:
+    whoever races them does so, and a run that is cut off before that race has both again. The log's
+    records of `other_tasks` train the model, too. Ctrl-C ends the search with the best so far.
     """
-    searched = session.n_trials != 0
-    # Templates are written for the plain form.
-    every = searched and not session.searcher.template
-    found = [
-        Forms([session.tuner(f) for f in w.forms if f is w.task or every or session.answered(f)])
-        for w in weighted
-    ]
-    session.trials_before = sum(f.trials for f in found)
+    found = [_forms(session, w) for w in weighted]
+    practice = _practice(session, weighted) if manner.practice else None
+    counted = [t for f in (*found, *([practice] if practice else [])) for t in f.tuners]
+    session.budget.trials_before = sum(t.trials for t in counted)
     peak: Peak | None = None
-    winners: dict[int, tuple[TaskTuner, tuple[Record, float] | None]] = {}
+    winners: dict[int, Winner] = {}
     try:
-        if weighted:
-            peak = session.peak(weighted[0].task.target)
-        plan = scheduler(
-            weights=[w.weight for w in weighted],
-            flops=[min(f.dag.run_flop for f in w.forms) for w in weighted],
-            similarity_keys=[w.similarity or w.task.workload_key for w in weighted],
-            objective=objective,
-            rng=np.random.default_rng(session.seed),
-            early_stop_trials=early_stop_trials,
-            bounds_s=None if peak is None else [_least_s(w, peak) for w in weighted],
-        )
-        _replay(plan, found, session.history)
+        peak = session.peak(weighted[0].task.target) if weighted else None
+        known = _known(session, weighted, other_tasks)
+        rounds = Rounds(session, session.budget, manner, counted, known, on_round)
         with session.show(peak) as show:
-            if searched:
-                _rounds(session, weighted, found, plan, show, on_round)
-                _settle_all(session, weighted, found, winners)
+            if session.searches:
+                plan = _plan(session, weighted, scheduler, objective, early_stop_trials, peak)
+                _replay(plan, found, session.store.history)
+                if practice:
+                    rounds = _practised(rounds, practice, found[0].tuners[0], show)
+                rounds.run(weighted, found, plan, show)
+                settle_all(session, found, [w.weight for w in weighted], manner.race, winners)
             for f in found:  # looked at while problems can be told
-                _ = session.chosen(f.tuners) or f.fastest.best
+                _ = earlier_winner(session, f) or f.fastest.best
     except KeyboardInterrupt:
         session.interrupted = True
-    results = []
-    for k, f in enumerate(found):
-        tuner, winner = winners.get(k) or session.chosen(f.tuners) or (f.fastest, None)
-        results.append(task_result(session, tuner, winner, peak, f.trials))
-    try:
-        for k, (_, winner) in () if session.interrupted else sorted(winners.items()):
-            results[k] = replace(results[k], rivals=_rivals(found[k], results[k]))
-            if winner is not None and not (race_follows and results[k].rivals):
-                session.choose(winner)
-    except KeyboardInterrupt:
-        session.interrupted = True
-    return results
+    results = settled_results(session, found, winners, peak, race_follows)
+    return [_with_practice(results[0], found[0].tuners[0], practice)] if practice else results
 
 
-def _rivals(found: Forms, result: TuneResult) -> tuple[Rival, ...]:
-    """The fastest programs of all forms but the result, as far as they are close to it."""
-    assert result.best is not None
-    winner = result.task.workload_key, result.best.record.trial
-    near = [
-        (record.latency_s or 0.0, n, record)
-        for n, tuner in enumerate(found.tuners)
-        for record in tuner.contenders(RIVALS + 1)
-        if (tuner.task.workload_key, record.trial) != winner
-    ]
-    most_s = CLOSE * (found.best_latency_s or 0.0)
-    chosen = sorted((x for x in near if x[0] < most_s), key=lambda x: x[:2])[:RIVALS]
-    return tuple(
-        Rival(t.task, record, t.image(record), t.space)
-        for _, t, record in ((s, found.tuners[n], r) for s, n, r in chosen)
+def _forms(session: Session, weighted: WeightedTask) -> Forms:
+    """Tuners of the forms of a task that are searched, or that the log answers for."""
+    # Templates are written for the plain form.
+    every = session.searches and not session.searcher.template
+    forms = weighted.forms
+    return Forms(
+        [session.tuner(f) for f in forms if f is weighted.task or every or session.answered(f)]
     )
 
 
-def _settle_all(
+def _plan(
     session: Session,
     weighted: Sequence[WeightedTask],
-    found: Sequence[Forms],
-    winners: dict[int, tuple[TaskTuner, tuple[Record, float] | None]],
-) -> None:
-    """Race the contenders of every task while there is time, where most is at stake first.
-
-    Where nothing was measured since the log was begun, those that had no race yet have it.
-    """
-    measured = sum(f.trials for f in found) > session.trials_before
-    stake = [-w.weight * (f.best_latency_s or 0.0) for w, f in zip(weighted, found, strict=True)]
-    for k in np.argsort(stake):
-        if not measured and session.chosen(found[k].tuners) is not None:
-            continue
-        best = found[k].best_latency_s
-        for tuner in found[k].tuners:
-            close = best and (tuner.best_latency_s or float("inf")) < CLOSE * best
-            if session.left_s() <= 1.0 or tuner.trials <= 1 or not close:
-                continue
-            winner = tuner.settle(SETTLE, min(SETTLE_S, SETTLE_TRIAL_S * tuner.trials))
-            known = winners.get(int(k), (None, None))[1]
-            if winner is not None and (known is None or winner[1] < known[1]):
-                winners[int(k)] = tuner, winner
+    scheduler: Callable[..., TaskScheduler],
+    objective: Objective | None,
+    early_stop_trials: int | None,
+    peak: Peak | None,
+) -> TaskScheduler:
+    return scheduler(
+        weights=[w.weight for w in weighted],
+        flops=[min(f.dag.run_flop for f in w.forms) for w in weighted],
+        similarity_keys=[w.similarity or w.task.workload_key for w in weighted],
+        objective=objective,
+        rng=np.random.default_rng(session.options.seed),
+        early_stop_trials=early_stop_trials,
+        bounds_s=None if peak is None else [_least_s(w, peak) for w in weighted],
+    )
 
 
 def _least_s(weighted: WeightedTask, peak: Peak) -> float:
-    """What no program of any form can beat."""
+    """Seconds that no program of any form can beat."""
     return min(least_seconds(form, peak) for form in weighted.forms)
 
 
@@ -183,45 +181,92 @@ def _fastest(records: Sequence[Record]) -> float:
     return min((r.latency_s for r in records if r.ok and r.latency_s), default=float("inf"))
 
 
-def _rounds(
-    session: Session,
-    weighted: Sequence[WeightedTask],
-    found: Sequence[Forms],
-    plan: TaskScheduler,
-    show: Progress,
-    on_round: Callable[[Sequence[Forms]], None] | None,
-) -> None:
-    everyone = [t for f in found for t in f.tuners]
-    size = round_size(session, len(found), len(everyone))
-    # Every task first gets its valid answer, the plain schedule, so that any end has a network.
-    for f in found if session.searcher.plain else ():
-        if f.tuners[0].rounds == 0:
-            f.tuners[0].round(1)
-    plan.start([w.weight * _plain_s(f) for w, f in zip(weighted, found, strict=True)])
-    while session.left_s() > 0:
-        k = _next_task(weighted, found, plan)
-        if k is None:
-            break
-        tuner = found[k].next()
-        done = sum(t.trials for t in everyone)
-        # Many tasks: a small first round of each brings the whole down soonest.
-        first = tuner.rounds <= 1 and len(found) >= MANY
-        wanted = size
-        if first:
-            wanted = min(size, FIRST_ROUND, _fair(session, done - tuner.pending, everyone))
-        n = session.round_of(wanted, done, tuner.pending)
-        if n == 0:
-            break
-        session.train(everyone)
-        if session.searcher.neighbours:
-            start_from_others(tuner, everyone, session.history, n)
-        used = tuner.round(n)
-        found[k].told(tuner, used)
-        if used or found[k].exhausted:  # no trials: nothing is left of any form
-            plan.tell(k, found[k].best_latency_s, used)
-        show.update(_network_snapshot(session, weighted, found, tuner))
-        if on_round is not None:
-            on_round(found)
+# ---- rounds -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """The round loop; `counted` are all tuners whose trials count, `known` those of other tasks.
+
+    `largest` bounds the candidates of a round, which by default the budget gives.
+    """
+
+    session: Session
+    budget: Budget
+    manner: Manner
+    counted: Sequence[TaskTuner]
+    known: Sequence[TaskTuner] = ()
+    on_round: Callable[[Sequence[Forms]], None] | None = None
+    largest: int | None = None
+    neighbours: bool = True
+
+    def run(
+        self,
+        weighted: Sequence[WeightedTask],
+        found: Sequence[Forms],
+        plan: TaskScheduler,
+        show: Progress,
+    ) -> None:
+        """Rounds of the tasks that the plan names, until the budget or the plan ends."""
+        session, everyone = self.session, [t for f in found for t in f.tuners]
+        # Every task first gets its valid answer, the plain schedule, so that any end has a network.
+        if self.manner.plain_first and session.searcher.plain:
+            for f in found:
+                if f.tuners[0].rounds == 0:
+                    f.tuners[0].round(1)
+        plan.start([w.weight * _plain_s(f) for w, f in zip(weighted, found, strict=True)])
+        while (k := _next_task(weighted, found, plan)) is not None:
+            tuner = found[k].next()
+            n = self._candidates(tuner, everyone, len(found))
+            if n == 0:
+                break
+            session.train([*self.counted, *self.known])
+            if session.searcher.neighbours and self.neighbours:
+                start_from_others(tuner, everyone, session.store.history, n)
+            used = tuner.round(n)
+            found[k].told(tuner, used)
+            if used or found[k].exhausted:  # no trials: nothing is left of any form
+                plan.tell(k, found[k].best_latency_s, used)
+            if not used and found[k].exhausted and self.budget.left_s() > 0:
+                show.note(f"{found[k].task.name}: no candidate is left to measure")
+            show.update(self._snapshot(weighted, found, tuner))
+            if self.on_round is not None:
+                self.on_round(found)
+            stuck = same_failures(tuner.records) if self.manner.ends_stuck else ""
+            if stuck:
+                show.note(f"{tuner.task.name}: {SAME_ERRORS} failures alike in a row: {stuck}")
+                break
+
+    def _candidates(self, tuner: TaskTuner, everyone: Sequence[TaskTuner], n_tasks: int) -> int:
+        """Candidates of the next round of a tuner; 0 to end."""
+        budget, done = self.budget, sum(t.trials for t in self.counted)
+        wanted = self.largest or budget.largest_round(n_tasks, len(everyone))
+        if self.manner.growing and not budget.round_size:
+            wanted = grown(wanted, tuner.trials - tuner.pending)
+        elif tuner.rounds <= 1 and n_tasks >= SMALL_ROUND_TASKS:
+            # Many tasks: a small first round of each brings the whole down soonest.
+            waiting = sum(t.rounds <= 1 for t in everyone)
+            wanted = min(wanted, budget.first_round(done - tuner.pending, len(everyone), waiting))
+        return budget.round_of(wanted, done, tuner.pending)
+
+    def _snapshot(
+        self, weighted: Sequence[WeightedTask], found: Sequence[Forms], current: TaskTuner
+    ) -> Snapshot:
+        """Where the run stands; the latency is the weighted sum over the tasks."""
+        times = [f.best_latency_s for f in found]
+        total = None
+        if all(t is not None for t in times):
+            total = sum(w.weight * (t or 0.0) for w, t in zip(weighted, times, strict=True))
+        return Snapshot(
+            trials=sum(t.trials for t in self.counted),
+            elapsed_s=self.budget.elapsed_s,
+            latency_s=total,
+            flop=sum(w.weight * w.task.flop for w in weighted),
+            task=current.task.name,
+            round=current.rounds,
+            failures={k: n for k, n in self.session.run.counts.items() if k != "OK"},
+            trials_before=self.budget.trials_before,
+        )
 
 
 def _next_task(
@@ -229,8 +274,8 @@ def _next_task(
 ) -> int | None:
     """The plan's task; but before any has a second round, all forms have their first.
 
-    One may be twice as fast as another, which nothing that was measured of the other tells. The
-    order depends on what the plan was told alone, so a resumed run has the same.
+    One form may be twice as fast as another, and no measurement of the other tells. The order
+    depends on what the plan was told alone, so a resumed run has the same.
     """
     live = [k for k in range(len(found)) if not plan.stop_reason(k)]
     untried = [k for k in live if found[k].untried]
@@ -240,28 +285,54 @@ def _next_task(
     return plan.next_task()
 
 
-def _fair(session: Session, done: int, everyone: Sequence[TaskTuner]) -> int:
-    """Candidates of a first round that leave as many for the first rounds of all others."""
-    left = session.round_of(done + FIRST_ROUND * len(everyone), done, 0)
-    return max(1, left // max(1, sum(t.rounds <= 1 for t in everyone)))
+def same_failures(records: Sequence[Record]) -> str:
+    """The error text if the last `SAME_ERRORS` trials all failed with one error; else empty."""
+    last = records[-SAME_ERRORS:]
+    if len(last) < SAME_ERRORS or any(r.ok for r in last):
+        return ""
+    first = last[0]
+    alike = all(r.status == first.status and r.error[:80] == first.error[:80] for r in last)
+    return f"{first.status} {first.error[:200]}" if alike else ""
 
 
-def _network_snapshot(
-    session: Session, weighted: Sequence[WeightedTask], found: Sequence[Forms], current: TaskTuner
-) -> Snapshot:
-    times = [f.best_latency_s for f in found]
-    total = None
-    if all(t is not None for t in times):
-        total = sum(w.weight * (t or 0.0) for w, t in zip(weighted, times, strict=True))
-    now = snapshot(session, [t for f in found for t in f.tuners], current)
-    flop = sum(w.weight * w.task.flop for w in weighted)
-    return Snapshot(
-        trials=now.trials,
-        elapsed_s=now.elapsed_s,
-        latency_s=total,
-        flop=flop,
-        task=now.task,
-        round=now.round,
-        failures=now.failures,
-        trials_before=now.trials_before,
-    )
+# ---- other tasks of a task alone ----------------------------------------------------------------
+
+
+def _known(
+    session: Session, weighted: Sequence[WeightedTask], other_tasks: Sequence[SearchTask]
+) -> list[TaskTuner]:
+    """Tuners of those other tasks that the log holds something of, which their policies know."""
+    if not session.searches:
+        return []
+    logged = {(r.task, r.target) for r in session.store.history}
+    own = {w.task.workload_key for w in weighted}
+    distinct = {t.workload_key: t for t in other_tasks if t.workload_key not in own}
+    return [session.tuner(t) for k, t in distinct.items() if (k, t.target.fingerprint) in logged]
+
+
+def _practice(session: Session, weighted: Sequence[WeightedTask]) -> Forms | None:
+    """The short version of a heavy task that is searched alone."""
+    short = shrunk(weighted[0].task) if session.searches else None
+    return None if short is None else Forms([session.tuner(short)])
+
+
+def _practised(rounds: Rounds, practice: Forms, tuner: TaskTuner, show: Progress) -> Rounds:
+    """Search the short version of a task; the best of that is measured first on the task itself.
+
+    Returns the round loop of the task.
+    """
+    largest = min(rounds.budget.largest_round(1, 1), 2 * MIN_ROUND)
+    part = rounds.budget.part(PRACTICE)
+    first = replace(rounds, budget=part, largest=largest, neighbours=False)
+    plan = RoundRobinScheduler(1, max_failed_rounds=NEVER)
+    first.run([WeightedTask(practice.task, 1.0)], [practice], plan, show)
+    tuner.suggest(practice.tuners[0].fastest(MIN_ROUND))
+    return replace(rounds, largest=MIN_ROUND, neighbours=False)
+
+
+def _with_practice(result: TuneResult, tuner: TaskTuner, practice: Forms) -> TuneResult:
+    """The result of a heavy task; its program is the practice's best one if none was measured."""
+    if result.best is None and result.predicted is None:
+        tuner.suggest(practice.tuners[0].fastest(1))
+        result = replace(result, predicted=tuner.suggested())
+    return replace(result, practised=practice.trials)

@@ -1,8 +1,10 @@
-"""Annotation as holes: parallel depth, vector length, unroll step of every stage of a sketch.
+"""Annotation as holes: parallel depth, vector length and unroll limit of every stage of a sketch.
 
-Where Ansor draws annotations at random after tile sizes, here they are holes of the same program:
-`<node>.parallel` (how many outer loops share their iterations among threads), `<node>.lanes`,
-`<node>.unroll`; untiled root stages also get a tile of their contiguous axis.
+Ansor draws annotations at random after the tile sizes; here annotations are holes of the same
+program: `<node>.parallel` (number of outer loops whose iterations are shared among threads),
+`<node>.lanes`, `<node>.unroll`, `<node>.prefetch` and `<node>.stream`. Stages at root without tiles
+also get a tile of their contiguous axis. In: a state without annotations. Out: the state with
+annotation holes.
 """
 
 import math
@@ -11,23 +13,25 @@ import numpy as np
 
 from ansorlite.ir.expr import Const
 from ansorlite.ir.traverse import branches_by_lane, loads
-from ansorlite.schedule.holes import SHORT, Hole, column, reduce_options, tile_options
+from ansorlite.schedule.holes import SHORT_REDUCE_EXTENT, Hole, column, reduce_options, tile_options
 from ansorlite.schedule.stage import Stage
 from ansorlite.schedule.state import State
 from ansorlite.schedule.steps import Annotate, Reorder, Split
 from ansorlite.space.rules import MAX_INNERMOST_FACTOR, node_of
 from ansorlite.target import Target
 from ansorlite.te.access import contiguous_axis, extent, transposed_axis
+from ansorlite.te.tensor import Axis, ComputeOp
 
 UNROLL_STEPS = ((0,), (16,), (64,))
-WINDOW, WINDOW_STEP = 32, (256,)  # reductions so short, as of windows, may be unrolled as a whole
-PREFETCH_AHEAD = ((0,), (8,), (32,))  # iterations of the innermost reduction
-ENOUGH_GRAINS = 1024  # that cores share; more of them are only smaller
-ALWAYS = 1 << 16  # an unroll limit that nothing exceeds
+# Reductions of at most WINDOW_SIZE steps, such as windows, may be unrolled entirely.
+WINDOW_SIZE, WINDOW_STEP = 32, (256,)
+PREFETCH_AHEAD = ((0,), (8,), (32,))  # iterations of the innermost reduction loop
+MAX_USEFUL_GRAINS = 1024  # with this many grains, more grains do not improve the balance
+UNROLL_ALL = 1 << 16  # an unroll limit above any loop: always unroll
 
 
 def annotate(state: State, target: Target) -> State:
-    """Add annotation holes to every stage; outputs first, as the rules visit them."""
+    """The state with annotation holes on every stage, outputs first like the sketch rules."""
     for name in [s.name for s in reversed(state.schedule.stages)]:
         s = state.schedule[name]
         if not s.has_loops:
@@ -39,7 +43,7 @@ def annotate(state: State, target: Target) -> State:
 
 
 def _inner(state: State, s: Stage, target: Target) -> State:
-    """Vector, register and unroll annotations of the innermost loops."""
+    """Vector, register and unroll annotations of the innermost loops of a stage."""
     if s.notes or branches_by_lane(s.compute.body):
         return state
     if s.leader is not None:
@@ -52,9 +56,9 @@ def _inner(state: State, s: Stage, target: Target) -> State:
 
 
 def lanes_hole(node: str, n: int, dtype: str, target: Target) -> Hole:
-    """Vector lengths for a loop of `n` iterations: the target's, its half, less if n is short.
+    """Vector lengths for a loop of `n` iterations: the target's full and half vector, or less.
 
-    One vector may have more lanes than there are iterations, but no more than needed.
+    For a short loop one vector may have more lanes than iterations, but less than twice as many.
     """
     full = target.lanes(dtype)
     options = [v for v in (full, full // 2) if 1 < v < 2 * n] or [1 << (max(1, n).bit_length() - 1)]
@@ -62,14 +66,15 @@ def lanes_hole(node: str, n: int, dtype: str, target: Target) -> Hole:
 
 
 def _vector_loop(state: State, s: Stage, node: str, target: Target) -> State:
-    """Lanes on the innermost loop of the last axis that has more than one element."""
+    """Annotation "lanes" on the innermost loop of the last axis with extent > 1."""
     wide = [it for it in s.iters if not it.reduce and _size(s, it.axis) > 1]
     if not wide:
         return state
     last = wide[-1]
     hole = next((h for h in state.holes if h.name == f"{node}.lanes"), None)
     if hole is None:
-        first = state.schedule[s.leader] if s.leader is not None else s  # whose hole it is
+        # The stage that owns the hole.
+        first = state.schedule[s.leader] if s.leader is not None else s
         hole = lanes_hole(node, _size(s, last.axis), first.compute.dtype, target)
         state = state.open(hole)
     state = state.apply(Annotate(s.name, last.name, "lanes", hole.columns[0]))
@@ -77,6 +82,7 @@ def _vector_loop(state: State, s: Stage, node: str, target: Target) -> State:
 
 
 def _size(s: Stage, axis: str) -> int:
+    """The extent of an axis of a stage."""
     for a in s.compute.axes + s.compute.reduce_axes:
         if a.name == axis:
             return extent(a)
@@ -84,7 +90,10 @@ def _size(s: Stage, axis: str) -> int:
 
 
 def _register_tile(state: State, s: Stage, target: Target) -> State:
-    """The innermost spatial level is a register tile; its last axis is the vector."""
+    """Annotations of a tiled stage: the innermost spatial level is the register tile.
+
+    The last tiled axis is the vector axis.
+    """
     op, node = s.compute, node_of(s.name)
     tiled = [a for a in op.axes if s.factors(a.name)]
     if not tiled:
@@ -102,8 +111,8 @@ def _register_tile(state: State, s: Stage, target: Target) -> State:
 
 
 def _prefetch(state: State, s: Stage, vector: str) -> State:
-    """What moves with the vectors and the innermost reduction may be asked for ahead of time."""
-    reduces = [it for it in s.iters if it.reduce and _size(s, it.axis) > SHORT]
+    """Prefetch distance, if an operand moves with the vectors and the innermost reduction loop."""
+    reduces = [it for it in s.iters if it.reduce and _size(s, it.axis) > SHORT_REDUCE_EXTENT]
     if not reduces or reduces[-1].axis != [it for it in s.iters if it.reduce][-1].axis:
         return state
     last = reduces[-1]
@@ -115,7 +124,7 @@ def _prefetch(state: State, s: Stage, vector: str) -> State:
 
 
 def _stream(state: State, s: Stage, at: str, target: Target) -> State:
-    """An output that the caches cannot hold may be stored past them."""
+    """Optional non-temporal stores for an output that exceeds the last-level cache."""
     op = s.compute
     size_bytes = math.prod(_size(s, a.name) for a in op.axes) * np.dtype(op.dtype).itemsize
     held = target.l3_bytes or target.l2_bytes * target.cores
@@ -127,16 +136,16 @@ def _stream(state: State, s: Stage, at: str, target: Target) -> State:
 
 
 def _unroll(state: State, s: Stage) -> State:
-    """The reduction loops may be unrolled, from the innermost on, as far as a limit goes."""
+    """Unroll limit for the reduction loops, which are unrolled from the innermost outwards."""
     reduces = [it for it in s.iters if it.reduce and _size(s, it.axis) > 1]
     always = s.compute.attr("always_unroll_inner", ())
     inner = {it.axis: it.name for it in s.iters if it.reduce and it.axis in always}
     if inner:
-        return state.apply(*(Annotate(s.name, at, "unroll", ALWAYS) for at in inner.values()))
+        return state.apply(*(Annotate(s.name, at, "unroll", UNROLL_ALL) for at in inner.values()))
     if not reduces:
         return state
     node = node_of(s.name)
-    window = math.prod(_size(s, a.name) for a in s.compute.reduce_axes) <= WINDOW
+    window = math.prod(_size(s, a.name) for a in s.compute.reduce_axes) <= WINDOW_SIZE
     hole = Hole(
         f"{node}.unroll", node, "unroll", (*UNROLL_STEPS, WINDOW_STEP) if window else UNROLL_STEPS
     )
@@ -145,46 +154,59 @@ def _unroll(state: State, s: Stage) -> State:
 
 
 def _untiled(state: State, s: Stage, target: Target) -> State:
-    """Untiled stages: vectors along the contiguous axis, spatial or reduced."""
-    op, node = s.compute, node_of(s.name)
-    along = contiguous_axis(op)
+    """Annotations of a stage without tiles: vectors along its contiguous axis."""
+    along = contiguous_axis(s.compute)
     if along is None or state.schedule.attached(s.name, along.name):
-        return state  # a loop that holds an attached stage is no vector
-    if along in op.reduce_axes:
-        if not isinstance(along.extent, Const):
-            return state
-        order = [it.name for it in s.iters if it.axis != along.name] + [along.name]
-        hole = lanes_hole(node, extent(along), op.dtype, target)
-        return state.open(hole).apply(
-            Reorder(s.name, tuple(order)), Annotate(s.name, along.name, "lanes", hole.columns[0])
-        )
-    across = transposed_axis(op, along)
-    if s.location != "root" or not isinstance(along.extent, Const):
-        if across is not None and not state.schedule.attached(s.name):
-            order = [it.name for it in s.iters if it.axis not in (across.name, along.name)]
-            state = state.apply(Reorder(s.name, (*order, across.name, along.name)))
-        n = extent(along) if isinstance(along.extent, Const) else target.lanes(op.dtype)
-        hole = lanes_hole(node, n, op.dtype, target)
-        state = state.open(hole).apply(Annotate(s.name, along.name, "lanes", hole.columns[0]))
-        if not isinstance(along.extent, Const) and op.combiner:
-            # The factored part of a reduction is short: all of it stays in registers.
-            state = state.apply(Annotate(s.name, along.name, "register", 1))
-        return state
-    options = tile_options(along.extent.value, 1, MAX_INNERMOST_FACTOR)
-    if not op.combiner:
-        parts = reduce_options(along.extent.value, 1, 1 << 20)
-        least = min(along.extent.value, target.lanes(op.dtype))
-        options = tuple(o for o in parts if o[-1] >= least)
-    tile = Hole(f"{node}.{along.name}", node, "tile", options)
-    row = math.prod(extent(a) for a in op.axes[-2:])  # of a copy, may be one loop: `ir.collapse`
-    n = along.extent.value if op.combiner or along is not op.axes[-1] else row
+        return state  # a loop with an attached stage cannot be a vector
+    constant = isinstance(along.extent, Const)
+    if along in s.compute.reduce_axes:
+        return _reduction_vector(state, s, along, target) if constant else state
+    if s.location == "root" and constant:
+        return _split_vector(state, s, along, target)
+    return _whole_vector(state, s, along, target)
+
+
+def _reduction_vector(state: State, s: Stage, along: Axis, target: Target) -> State:
+    """A horizontal reduction: the reduction axis innermost, in vectors."""
+    order = [it.name for it in s.iters if it.axis != along.name] + [along.name]
+    hole = lanes_hole(node_of(s.name), extent(along), s.compute.dtype, target)
+    return state.open(hole).apply(
+        Reorder(s.name, tuple(order)), Annotate(s.name, along.name, "lanes", hole.columns[0])
+    )
+
+
+def _whole_vector(state: State, s: Stage, along: Axis, target: Target) -> State:
+    """The unsplit axis in vectors: of an attached stage, or of an extent that depends on holes."""
+    op = s.compute
+    across = _transposed_loop(state, s, along)
+    if across is not None:
+        order = [it.name for it in s.iters if it.axis not in (across.name, along.name)]
+        state = state.apply(Reorder(s.name, (*order, across.name, along.name)))
+    n = extent(along) if isinstance(along.extent, Const) else target.lanes(op.dtype)
+    hole = lanes_hole(node_of(s.name), n, op.dtype, target)
+    state = state.open(hole).apply(Annotate(s.name, along.name, "lanes", hole.columns[0]))
+    if not isinstance(along.extent, Const) and op.combiner:
+        # The factored part of a reduction is short, so all of it stays in registers.
+        state = state.apply(Annotate(s.name, along.name, "register", 1))
+    return state
+
+
+def _split_vector(state: State, s: Stage, along: Axis, target: Target) -> State:
+    """A stage at root: the axis split by a tile hole, the inner loop innermost and in vectors."""
+    op, node = s.compute, node_of(s.name)
+    across = _transposed_loop(state, s, along)
+    tile = Hole(f"{node}.{along.name}", node, "tile", _vector_tiles(op, along, target))
+    # The last two loops of a copy may become one, see `ir.collapse`.
+    row = math.prod(extent(a) for a in op.axes[-2:])
+    n = extent(along) if op.combiner or along is not op.axes[-1] else row
     hole = lanes_hole(node, n, op.dtype, target)
     state = state.open(tile, hole).apply(Split(s.name, along.name, tile.columns))
     inner = f"{along.name}.1"
-    spatial = [it.name for it in state.schedule[s.name].iters if not it.reduce and it.name != inner]
-    if across is not None and not state.schedule.attached(s.name):
+    iters = state.schedule[s.name].iters
+    spatial = [it.name for it in iters if not it.reduce and it.name != inner]
+    if across is not None:
         spatial = [*(name for name in spatial if name != across.name), across.name]
-    reduce = [it.name for it in state.schedule[s.name].iters if it.reduce]
+    reduce = [it.name for it in iters if it.reduce]
     state = state.apply(
         Reorder(s.name, (*spatial, *reduce, inner)),
         Annotate(s.name, inner, "lanes", hole.columns[0]),
@@ -196,8 +218,25 @@ def _untiled(state: State, s: Stage, target: Target) -> State:
     return state
 
 
+def _vector_tiles(op: ComputeOp, along: Axis, target: Target) -> tuple[tuple[int, ...], ...]:
+    """Tile options of a vectorised axis; without reduction, tiles of at least one vector."""
+    if op.combiner:
+        return tile_options(extent(along), 1, MAX_INNERMOST_FACTOR)
+    at_least = min(extent(along), target.lanes(op.dtype))
+    options = reduce_options(extent(along), 1, 1 << 20)
+    return tuple(o for o in options if o[-1] >= at_least)
+
+
+def _transposed_loop(state: State, s: Stage, along: Axis) -> Axis | None:
+    """The axis to place next to the vector axis of a transposing copy; None otherwise."""
+    return None if state.schedule.attached(s.name) else transposed_axis(s.compute, along)
+
+
 def parallel_limit(state: State, s: Stage) -> int:
-    """Outer loops that may be parallel: up to the first reduction or attach point, not vectors."""
+    """Number of outer loops that may be parallel.
+
+    The count stops before the first reduction or vector loop and after the first attach point.
+    """
     inner = {it for it, key, _ in s.notes if key in ("lanes", "register")}
     n = 0
     for it in s.iters:
@@ -210,15 +249,16 @@ def parallel_limit(state: State, s: Stage) -> int:
 
 
 def _parallel(state: State, s: Stage) -> State:
+    """Parallel depth of a stage at root."""
     limit = parallel_limit(state, s)
     wide = [d for d in range(1, limit + 1) if _size(s, s.iters[d - 1].axis) > 1]
     if not wide:
         return state
     if len(s.tiling) < 2:
         grains = [math.prod(_size(s, it.axis) for it in s.iters[:d]) for d in wide]
-        wide = [d for d, n in zip(wide, [0, *grains], strict=False) if n < ENOUGH_GRAINS]
+        wide = [d for d, n in zip(wide, [0, *grains], strict=False) if n < MAX_USEFUL_GRAINS]
     node = node_of(s.name)
-    # A depth that only adds loops of one iteration is the same program as the depth before.
+    # Depths that add only loops of one iteration would repeat a program.
     hole = Hole(f"{node}.parallel", node, "parallel", tuple((d,) for d in (0, *wide)))
     state = state.open(hole)
     knob = column(hole.name, 1)

@@ -1,8 +1,8 @@
-"""Legality as a mask over a population, before anything is scored.
+"""Legality as a mask over a population, applied before scoring.
 
-In: a program with holes and the population's hole columns. Out: bool[P]. All conditions are closed
-forms over the program: register tiles fit the register file, local buffers the cache, code stays
-small, and there is work for every core.
+In: a program with holes and the hole columns of a population. Out: bool[P]. All conditions are
+closed forms over the program: register tiles fit the register file, local buffers fit the L2 cache,
+code size is bounded, and large nests have work for every core.
 """
 
 import math
@@ -16,12 +16,12 @@ from ansorlite.ir.program import NO_NOTE, Block, For, Program, all_buffers, stor
 from ansorlite.ir.ranges import Evaluator
 from ansorlite.target import Target
 
-SMALL_WORK = 200_000  # store executions below which one core may do everything
+SMALL_WORK = 200_000  # store executions up to which one core suffices
 Mask = npt.NDArray[np.bool_]
 
 
 def legal(program: Program, columns: Mapping[str, Any], n: int, target: Target) -> Mask:
-    """bool[n]: which rows are worth scoring; `columns` gives int64[n] per hole column."""
+    """bool[n]: the candidates worth scoring; `columns` gives int64[n] per hole column."""
     value = Evaluator(columns)
     ok = np.ones(n, dtype=bool)
     for store, loops in stores_under(program.body):
@@ -34,7 +34,7 @@ def legal(program: Program, columns: Mapping[str, Any], n: int, target: Target) 
 
 
 def tile_shape(loops: tuple[For, ...], value: Evaluator) -> tuple[Any, Any, Any]:
-    """(rows, vectors a row, lanes) of the register tile around a store; 1s without one."""
+    """(rows, vectors per row, lanes) of the register tile around a store; 1s without a tile."""
     rows: Any = 1
     vectors: Any = 1
     lanes: Any = 1
@@ -51,14 +51,14 @@ def tile_shape(loops: tuple[For, ...], value: Evaluator) -> tuple[Any, Any, Any]
 
 
 def _registers(loops: tuple[For, ...], value: Evaluator, target: Target) -> Any:
-    """MR*NV + min(MR, NV) + 1 <= registers for an outer product of MR rows and NV vectors."""
+    """MR*NV + min(MR, NV) + 1 <= registers, for an outer product of MR rows and NV vectors."""
     rows, vectors, _ = tile_shape(loops, value)
     live = rows * vectors + np.minimum(rows, vectors) + 1
     return live <= target.vector_registers
 
 
 def _two_bodies(program: Program, value: Evaluator) -> Any:
-    """A register loop is whole, or cut at one place: at most one clamp is no multiple of it."""
+    """A register loop has at most two bodies: at most one clamp is not a multiple of the loop."""
     ok: Any = True
     for nominal, rests in program.register_clamps:
         t = value(nominal)
@@ -73,6 +73,7 @@ def _two_bodies(program: Program, value: Evaluator) -> Any:
 
 
 def _local_bytes(program: Program, value: Evaluator) -> Any:
+    """Bytes of all local buffers."""
     total: Any = 0
     for b in all_buffers(program):
         if b.scope == "local":
@@ -85,7 +86,7 @@ def _itemsize(dtype: str) -> int:
 
 
 def _enough_grains(program: Program, value: Evaluator, target: Target) -> Any:
-    """Every nest with much work is shared by all cores (or is too small to be)."""
+    """Every nest with much work has at least one grain per core."""
     ok: Any = True
     for nest in _roots(program):
         work: Any = 0
@@ -100,4 +101,5 @@ def _enough_grains(program: Program, value: Evaluator, target: Target) -> Any:
 
 
 def _roots(program: Program) -> tuple[Any, ...]:
+    """The top-level nests of a program."""
     return program.body.stmts if isinstance(program.body, Block) else (program.body,)

@@ -1,8 +1,8 @@
-"""The plain schedule: a fixed, valid program for any DAG, and the reference for all others.
+"""The plain schedule: a fixed, valid program for any DAG, and the reference for all candidates.
 
-Every stage at root, outer loops parallel, the contiguous axis in vectors, sums in float64. It is
-the first trial of every task but heavy ones, so a valid answer exists; candidates are checked
-against its outputs (see `search.reference`).
+Every stage at root, outer loops parallel, vectors along the contiguous axis, sums in float64. The
+plain schedule is the first trial of every task, except of very expensive tasks, so that a valid
+result exists; outputs of candidates are checked against its outputs (see `search.reference`).
 """
 
 from dataclasses import replace
@@ -15,7 +15,7 @@ from ansorlite.target import Target
 from ansorlite.te.dag import ComputeDAG
 from ansorlite.te.tensor import ComputeOp, Operation
 
-PLAIN = "plain"  # the name of the plain schedule among sketches, in records
+PLAIN = "plain"  # name of the plain schedule in records, where sketch names stand
 _TILE_VECTORS = 2
 
 
@@ -34,13 +34,13 @@ def with_double_sums(dag: ComputeDAG) -> ComputeDAG:
 
 
 def plain_state(dag: ComputeDAG, target: Target) -> State:
-    """The complete state of the plain schedule; it schedules `with_double_sums(dag)`."""
+    """The complete state of the plain schedule of `with_double_sums(dag)`."""
     state = annotate(State(with_double_sums(dag)), target)
     return state.fill({h.name: fixed_choice(h, target) for h in state.holes})
 
 
 def fixed_choice(hole: Hole, target: Target) -> tuple[int, ...]:
-    """What is chosen without searching: full vectors, all loops parallel, nothing unrolled."""
+    """The choice made without search: full vectors, all loops parallel, no unrolling."""
     match hole.kind:
         case "parallel" | "lanes":
             return hole.options[-1]
@@ -48,6 +48,6 @@ def fixed_choice(hole: Hole, target: Target) -> tuple[int, ...]:
             return hole.options[0]
         case "tile":
             most = _TILE_VECTORS * target.lanes("float32")
-            # A vector of small elements may be longer than any tile that would fit.
+            # A vector of small elements may be longer than any tile that fits.
             fitting = [o for o in hole.options if o[-1] <= most] or [min(hole.options)]
             return max(fitting, key=lambda o: (o[-1] % target.lanes("float32") == 0, o[-1]))

@@ -1,9 +1,10 @@
-"""Row fusion: a whole chain of stages computed for a few rows of the output at a time.
+"""Row fusion: a chain of stages computed for a few rows of the output at a time.
 
 rewrite: `for i: m = max_j x; for i, j: e = exp(x - m); for i: s = sum_j e; for i, j: y = e / s` ->
-`for i.0: (m, e, s of the rows of i.1; for i.1, j: y)`, so that what is in between stays in the
-caches. Every stage goes to the innermost loop of the output's rows on which it depends; one that
-depends on none stays where it is. Tiled stages keep their tiles inside the block of rows.
+`for i.0: (m, e, s of the rows of i.1; for i.1, j: y)`. Intermediate results then stay in the
+caches. Every stage moves to the innermost row loop of the output on which its elements depend; a
+stage that depends on no row loop stays at root. Tiled stages keep their tiles inside the block of
+rows.
 """
 
 from ansorlite.errors import ScheduleError
@@ -21,7 +22,7 @@ MAX_ROWS = 64
 
 
 def fuse_rows(state: State, target: Target) -> State | None:
-    """The state with row fusion applied to its only output; None where that changes nothing."""
+    """The state with row fusion applied to the only output; None where no stage moves."""
     schedule = state.schedule
     if len(schedule.outputs) != 1:
         return None
@@ -54,7 +55,7 @@ def fuse_rows(state: State, target: Target) -> State | None:
         try:
             fused = fused.apply(ComputeAt(s.name, out.name, loops[inner[-1]]))
         except ScheduleError:
-            continue  # read from outside of that loop
+            continue  # read outside that loop
         moved += 1
     if not moved:
         return None
@@ -66,7 +67,7 @@ def fuse_rows(state: State, target: Target) -> State | None:
 
 
 def _dependencies(state: State, output: str) -> dict[str, set[str]]:
-    """The output's axes by stage on whose index the elements needed of that stage depend."""
+    """By stage, the output axes whose index determines which elements of the stage are needed."""
     schedule = state.schedule
     per_axis = {output: {a.name: {a.name} for a in schedule[output].compute.axes}}
     for s in reversed(schedule.stages):

@@ -1,8 +1,8 @@
-"""Sketch rules in Ansor's order and names (paper section 4.1, table 1).
+"""Sketch rules in Ansor's order and with Ansor's names (paper, section 4.1, table 1).
 
 A rule is a function (state, position of the stage, target) -> None if its condition does not hold,
-or an `Outcome`: successor states, each with the position of the stage to visit next, and whether
-the later rules are skipped. `SKETCH_RULES` is the visible list; users pass their own beside it.
+or an `Outcome`: successor states, each with the position of the next stage to visit, and whether
+later rules are skipped. `SKETCH_RULES` lists the rules; `SpaceOptions.rules` replaces the list.
 """
 
 from collections.abc import Callable
@@ -38,7 +38,7 @@ MAX_INNERMOST_FACTOR = 64
 
 @dataclass(frozen=True)
 class Outcome:
-    """Successors (state, next stage position); `skip_rest` stops the later rules."""
+    """Successors (state, next stage position) of a rule; `skip_rest` skips the later rules."""
 
     successors: tuple[tuple[State, int], ...]
     skip_rest: bool = False
@@ -48,12 +48,12 @@ SketchRule = Callable[[State, int, Target], Outcome | None]
 
 
 def node_of(stage: str) -> str:
-    """The DAG node to which a stage's holes belong."""
+    """The DAG operation that owns the holes of a stage."""
     return stage.removesuffix(".cache")
 
 
 def fusible_consumer(state: State, stage: Stage) -> Stage | None:
-    """The paper's HasFusibleConsumer: the one reader, if it matches element by element."""
+    """The only reader, if it matches element by element (paper: HasFusibleConsumer); else None."""
     readers = state.schedule.readers(stage.name)
     if len(readers) != 1 or stage.name in state.schedule.outputs:
         return None
@@ -70,7 +70,7 @@ def _stage(state: State, position: int) -> Stage:
 
 
 def always_inline(state: State, position: int, target: Target) -> Outcome | None:
-    """Strictly inlineable and no output: compute inline."""
+    """Rule AlwaysInline. Condition: strictly inlineable and not an output. Effect: inline."""
     s = _stage(state, position)
     if not s.has_loops or s.name in state.schedule.outputs:
         return None
@@ -78,15 +78,16 @@ def always_inline(state: State, position: int, target: Target) -> Outcome | None
         return None
     try:
         return Outcome(((state.apply(ComputeInline(s.name)), position - 1),), True)
-    except ScheduleError:  # too much of it
+    except ScheduleError:  # inlining would exceed the size limit
         return None
 
 
 def simplify_const_tensor(state: State, position: int, target: Target) -> Outcome | None:
-    """Attribute `simplify_const_indices`: the listed axes are unrolled, inside of all others.
+    """Rule for attribute `simplify_const_indices`. Effect: the listed axes are unrolled, innermost.
 
-    A stage without reduction is done a vector of its contiguous axis at a time, with the copies
-    that the listed axes make in registers; it may be attached to a stage of its kind.
+    A stage without reduction is computed one vector of its contiguous axis at a time, with the
+    copies for the listed axes in registers, and may be attached to a reader with the same
+    attribute.
     """
     s = _stage(state, position)
     if not s.has_loops or not s.compute.attr("simplify_const_indices"):
@@ -97,11 +98,11 @@ def simplify_const_tensor(state: State, position: int, target: Target) -> Outcom
         return _two_levels(state, position)
     lanes, options = _whole_vectors(extent(along), target.lanes(s.compute.dtype))
     hole = Hole(f"{node_of(s.name)}.{along.name}", node_of(s.name), "tile", options)
-    others = [a.name for a in s.compute.axes if a.name not in (*listed, along.name)]
+    unlisted = [a.name for a in s.compute.axes if a.name not in (*listed, along.name)]
     outer, inner = f"{along.name}.0", f"{along.name}.1"
     state = state.open(hole).apply(
         Split(s.name, along.name, hole.columns),
-        Reorder(s.name, (*others, outer, *listed, inner)),
+        Reorder(s.name, (*unlisted, outer, *listed, inner)),
         *(Annotate(s.name, name, "register", 1) for name in (*listed, inner)),
         Annotate(s.name, inner, "lanes", lanes),
     )
@@ -112,7 +113,7 @@ def simplify_const_tensor(state: State, position: int, target: Target) -> Outcom
 
 
 def _whole_vectors(n: int, most: int) -> tuple[int, tuple[tuple[int, ...], ...]]:
-    """The most lanes of which an axis is made, nearly, and its tiles of one vector."""
+    """Widest vector that tiles the axis with little waste, and its options."""
     lanes = most
     while lanes > 1:
         options = tuple(o for o in tile_options(n, 1, lanes) if o[-1] == lanes)
@@ -123,10 +124,10 @@ def _whole_vectors(n: int, most: int) -> tuple[int, tuple[tuple[int, ...], ...]]
 
 
 def _row_of_reader(state: State, s: Stage) -> tuple[str, str] | None:
-    """(stage, iterator) where a row of tiles of `s` is used up, next to where it is computed.
+    """(stage, iterator) that consumes one row of tiles of `s`, the attach point of `s`; or None.
 
-    A reader of the same kind shares columns between the tiles of a row; one that goes element by
-    element takes the rows as they come.
+    A reader with the same attribute shares columns between the tiles of a row; an element-wise
+    reader consumes row by row.
     """
     readers = state.schedule.readers(s.name)
     if len(readers) != 1:
@@ -148,13 +149,13 @@ def _row_of_reader(state: State, s: Stage) -> tuple[str, str] | None:
 
 
 def _two_levels(state: State, position: int) -> Outcome:
-    """The axes that are not listed are split in two; of the others, those listed are unrolled."""
+    """Two-level tiles of the axes that are not listed; the listed axes are unrolled."""
     s = _stage(state, position)
     op = s.compute
     listed = [n for n in op.attr("simplify_const_indices")]
-    others = [a for a in op.axes if a.name not in listed]
+    unlisted = [a for a in op.axes if a.name not in listed]
     outer, inner = [], []
-    for a in others:
+    for a in unlisted:
         if extent(a) > 1 and isinstance(a.extent, Const):
             options = tile_options(a.extent.value, 1, MAX_INNERMOST_FACTOR)
             hole = Hole(f"{node_of(s.name)}.{a.name}", node_of(s.name), "tile", options)
@@ -163,7 +164,7 @@ def _two_levels(state: State, position: int) -> Outcome:
             inner.append(f"{a.name}.1")
         else:
             outer.append(a.name)
-    rest = [a.name for a in op.axes + op.reduce_axes if a.name not in {o.name for o in others}]
+    rest = [a.name for a in op.axes + op.reduce_axes if a.name not in {o.name for o in unlisted}]
     state = state.apply(Reorder(s.name, (*outer, *inner, *rest)))
     for name in rest:
         if name in listed:
@@ -172,7 +173,11 @@ def _two_levels(state: State, position: int) -> Outcome:
 
 
 def add_rfactor(state: State, position: int, target: Target) -> Outcome | None:
-    """HasMoreReductionParallel: factor the outer or the inner part of the reduction out."""
+    """Rule AddRfactor. Condition: HasMoreReductionParallel. Effect: two successors.
+
+    One factors out the outer part of the first reduction axis, the other the inner part of the
+    last.
+    """
     s = _stage(state, position)
     if not s.has_loops or s.name.endswith((".cache", ".rf")):
         return None
@@ -195,7 +200,7 @@ def add_rfactor(state: State, position: int, target: Target) -> Outcome | None:
 
 
 def add_cache_write(state: State, position: int, target: Target) -> Outcome | None:
-    """HasDataReuse and no fusible consumer: compute into a cache that the output copies."""
+    """Rule AddCacheStage. Condition: HasDataReuse and no fusible consumer. Effect: CacheWrite."""
     s = _stage(state, position)
     if not s.has_loops or not has_data_reuse(s.compute):
         return None
@@ -225,12 +230,12 @@ def tile(state: State, name: str, target: Target) -> State:
 
 
 def target_structure(target: Target) -> str:
-    """The tile structure is data of the target; every CPU has the same today."""
+    """The tile structure of a target: "S" a spatial level, "R" a reduction level."""
     return "SSRSRS"
 
 
 def _tile_order(s: Stage, structure: str, whole: tuple[str, ...]) -> tuple[str, ...]:
-    """Iterators by level of the structure; unsplit ones first, those kept whole last."""
+    """Iterators by level of the structure: unsplit axes first, axes kept whole last."""
     order: list[str] = []
     seen = {"S": 0, "R": 0}
     for letter in structure:
@@ -246,7 +251,11 @@ def _tile_order(s: Stage, structure: str, whole: tuple[str, ...]) -> tuple[str, 
 
 
 def multi_level_tiling_with_fusion(state: State, position: int, target: Target) -> Outcome | None:
-    """HasDataReuse and HasFusibleConsumer: tile and attach to the consumer after 1 or 2 levels."""
+    """Rule MultiLevelTilingWithFusion. Condition: HasDataReuse and HasFusibleConsumer.
+
+    Effect: tile the stage and attach it to the consumer after one or two spatial levels (a
+    successor each).
+    """
     s = _stage(state, position)
     if not s.has_loops or not has_data_reuse(s.compute) or s.tiling:
         return None
@@ -276,7 +285,7 @@ def _last_of_level(s: Stage, level: int) -> str | None:
 
 
 def multi_level_tiling(state: State, position: int, target: Target) -> Outcome | None:
-    """HasDataReuse: tile."""
+    """Rule MultiLevelTiling. Condition: HasDataReuse. Effect: tile; later rules are skipped."""
     s = _stage(state, position)
     if not s.has_loops or not has_data_reuse(s.compute) or s.tiling:
         return None
@@ -284,7 +293,7 @@ def multi_level_tiling(state: State, position: int, target: Target) -> Outcome |
 
 
 def skip_stage(state: State, position: int, target: Target) -> Outcome | None:
-    """Always: go on with the stage before."""
+    """Rule SkipStage. Condition: always. Effect: continue with the previous stage."""
     return Outcome(((state, position - 1),))
 
 
@@ -302,9 +311,10 @@ SKETCH_RULES: tuple[SketchRule, ...] = (
 def derive(
     state: State, target: Target, rules: tuple[SketchRule, ...] = SKETCH_RULES
 ) -> list[tuple[State, tuple[str, ...]]]:
-    """All states that the rules reach, with the names of the rules that fired, without duplicates.
+    """All states that the rules reach, with the names of the applied rules, without duplicates.
 
-    Walks the stages from the output back, asking every rule at every stage (paper section 4.1).
+    The stages are visited from the output backwards, and every rule is tried at every stage (paper,
+    section 4.1).
     """
     done: list[tuple[State, tuple[str, ...]]] = []
     seen: set[tuple[object, ...]] = set()
@@ -321,8 +331,8 @@ def derive(
             if outcome is None:
                 continue
             name = getattr(rule, "__name__", str(rule))
-            told = fired if name == "skip_stage" else (*fired, name)
-            work.extend((s, p, told) for s, p in outcome.successors)
+            applied = fired if name == "skip_stage" else (*fired, name)
+            work.extend((s, p, applied) for s, p in outcome.successors)
             if outcome.skip_rest:
                 break
     return done

@@ -1,7 +1,7 @@
-"""Sketches (step `sketch` of the flow): ComputeDAG -> complete programs with holes.
+"""Sketches (step `sketch` of the flow): ComputeDAG -> programs with holes.
 
-The rules give the structures; packing and compute locations give variants of each; annotation opens
-the remaining holes. A `Sketch` is lowered once, on first use.
+The rules derive structures; packing and compute locations give variants of each structure;
+annotation opens the remaining holes. A `Sketch` is lowered once, on first use.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,22 +37,30 @@ from ansorlite.schedule.steps import (
 from ansorlite.space.annotate import annotate
 from ansorlite.space.rows import fuse_rows
 from ansorlite.space.rules import SKETCH_RULES, SketchRule, derive
-from ansorlite.space.transpose_narrow import turned
+from ansorlite.space.transpose_narrow import transpose_narrow
 from ansorlite.target import Target
 from ansorlite.te.access import is_strictly_inlineable
 from ansorlite.te.dag import ComputeDAG
 from ansorlite.te.tensor import ComputeOp
 
-MAX_SKETCHES = 48  # of one task, about, shared by its structures
-FEW = 2  # variants of a structure with factored reductions, where there are others
+MAX_SKETCHES = 48  # target number of sketches per task, divided among its structures
+FACTORED_VARIANTS = 2  # variants of a structure with rfactor, if there are other structures
 
 
 @dataclass(frozen=True)
 class SpaceOptions:
-    """What belongs to the space. All but `rules` goes beyond the sketches of the paper.
+    """The search space of a task; `tune` and `auto_schedule` take it as `space`.
 
-    `folding`: stages of constants are evaluated at bind, copies and pads inlined, narrow stages
-    turned, before the rules.
+    All fields but `rules` go beyond the sketches of the paper:
+    - `rules`: the sketch rules, asked at every stage in their order; a rule of one's own stands in
+      the same tuple, see `scripts/examples/04_custom_sketch_rule.py`
+    - `folding`: before the rules, evaluate constant stages at bind, inline copies and pads,
+      transpose narrow stages
+    - `packing`: pack operands in the loop order of their reader
+    - `locations`: variants of compute locations
+    - `max_sketches`: target number of sketches
+
+    Example: `SpaceOptions(packing=False, rules=(my_rule, *SKETCH_RULES))`.
     """
 
     folding: bool = True
@@ -64,30 +72,36 @@ class SpaceOptions:
 
 @dataclass(frozen=True)
 class Sketch:
-    """A program with holes: `name` is unique in its task, `fired` the rules that made it."""
+    """A program with holes. `name` is unique in its task; `fired` lists the rules applied.
+
+    Example: `s = sketches(dag, target)[0]; program = s.fill(s.sample(1, rng)[0]); print(program)`.
+    """
 
     name: str
     state: State
     fired: tuple[str, ...] = ()
-    beyond: bool = field(default=False)  # not among the sketches of the paper
+    beyond_paper: bool = field(default=False)  # not a sketch of the paper
 
     @property
     def holes(self) -> tuple[Hole, ...]:
+        """The open holes; a row has one option index per hole."""
         return self.state.holes
 
     @cached_property
     def program(self) -> Program:
-        """Lowered once, with its holes open."""
+        """The program with open holes, lowered on first use."""
         return lower(self.state)
 
     def fill(self, row: npt.ArrayLike) -> Program:
-        """The concrete program of one row of option indices."""
+        """The concrete program for one row of option indices, int[holes]."""
         return fill(self.program, self.values(row))
 
     def values(self, row: npt.ArrayLike) -> dict[str, tuple[int, ...]]:
+        """Hole values by name for one row of option indices; ScheduleError for a wrong length."""
         return row_values(self.holes, row)
 
     def row(self, values: Mapping[str, tuple[int, ...]]) -> npt.NDArray[np.int32]:
+        """int32[holes]: the row with these hole values; ScheduleError if a value is no option."""
         return values_row(self.holes, values)
 
     def sample(self, n: int, rng: np.random.Generator) -> npt.NDArray[np.int32]:
@@ -101,32 +115,36 @@ class Sketch:
 
 
 def sketches(dag: ComputeDAG, target: Target, options: SpaceOptions | None = None) -> list[Sketch]:
-    """All sketches of a DAG: each derived structure, then its variants."""
+    """All sketches of a DAG: each derived structure, followed by its variants.
+
+    Example: `for s in sketches(task.dag, task.target): print(s)`.
+    """
     opts = options or SpaceOptions()
     out: list[Sketch] = []
     derived = [
-        (state, fired, more)
-        for start, more in _starts(dag, target, opts)
+        (state, fired, beyond_start)
+        for start, beyond_start in _starts(dag, target, opts)
         for state, fired in derive(start, target, opts.rules)
     ]
-    # Factored reductions multiply the structures and gain little from variants.
+    # Structures with rfactor are numerous and gain little from variants.
     factored = [n for n, (s, _, _) in enumerate(derived) if _is_factored(s)]
-    others = len(derived) - len(factored)
-    share = max(4, (opts.max_sketches - FEW * len(factored)) // max(1, others))
-    for n, (state, fired, more) in enumerate(derived):
-        count = FEW if n in factored and others else share
-        for label, variant, beyond in islice(_variants(state, opts, target), count):
+    unfactored = len(derived) - len(factored)
+    share = max(4, (opts.max_sketches - FACTORED_VARIANTS * len(factored)) // max(1, unfactored))
+    for n, (state, fired, beyond_start) in enumerate(derived):
+        count = FACTORED_VARIANTS if n in factored and unfactored else share
+        for label, variant, beyond_paper in islice(_variants(state, opts, target), count):
             ready = annotate(variant, target)
-            out.append(Sketch(f"s{n}{label}", ready, fired, beyond or more))
+            out.append(Sketch(f"s{n}{label}", ready, fired, beyond_paper or beyond_start))
     return out
 
 
 def _is_factored(state: State) -> bool:
+    """True if the state contains an rfactor."""
     return any(isinstance(step, Rfactor) for step in state.steps)
 
 
 def constants_evaluated(state: State) -> State:
-    """The state whose stages of constants are computed when the kernel is bound."""
+    """The state whose constant stages are computed when the kernel is bound."""
     for s in state.schedule.stages:
         inner = not s.is_placeholder and s.name not in state.dag.output_names
         if inner and loads(s.compute.body) and state.schedule.is_constant(s.name):
@@ -135,16 +153,16 @@ def constants_evaluated(state: State) -> State:
 
 
 def _starts(dag: ComputeDAG, target: Target, opts: SpaceOptions) -> Iterator[tuple[State, bool]]:
-    """States that the rules start from, and whether the paper does not have them."""
+    """(initial state for the rules, goes beyond the paper), in order."""
     state = State(dag)
     if not opts.folding:
         yield state, False
         return
     state = constants_evaluated(state)
     yield state, False
-    across = turned(state, target)
-    if across is not None:
-        yield across, True
+    transposed = transpose_narrow(state, target)
+    if transposed is not None:
+        yield transposed, True
     copies = [
         s.name
         for s in state.schedule.stages
@@ -169,18 +187,19 @@ def _starts(dag: ComputeDAG, target: Target, opts: SpaceOptions) -> Iterator[tup
 
 
 def _reading(state: State, name: str) -> list[ComputeOp]:
+    """The operations that read a stage."""
     return [r.compute for r in state.schedule.readers(name)]
 
 
 def _is_copy(op: ComputeOp) -> bool:
-    """A tensor's elements in another order: the rules inline it only if the order is the same."""
+    """True for a copy that reorders elements, which the rule AlwaysInline does not inline."""
     return isinstance(op.body, Load) and not op.combiner and not is_strictly_inlineable(op)
 
 
 def _is_pad_in_place(state: State, s: Stage) -> bool:
-    """Is it `select(inside, x, fill)` with the test the same for all lanes of whoever reads it?
+    """True for `select(inside, x, fill)` with the same condition for all lanes of every reader.
 
-    Then its readers can have the elements, or the fill, from where they lie.
+    Such a pad can be inlined: the readers load the elements of x, or use the fill value.
     """
     body = s.compute.body
     if s.compute.combiner or not (isinstance(body, Op) and body.name == "select"):
@@ -202,7 +221,7 @@ def _is_pad_in_place(state: State, s: Stage) -> bool:
 def _variants(
     state: State, opts: SpaceOptions, target: Target
 ) -> Iterator[tuple[str, State, bool]]:
-    """Packing and compute-location variants of a derived state, the plain one first."""
+    """(label, state, beyond the paper) of packing and location variants, the plain one first."""
     base = _pack_constants(state) if opts.packing else state
     yield "", base, False
     packed = [*_pack_operands(base)] if opts.packing else []
@@ -219,7 +238,7 @@ def _variants(
 
 
 def _read_in_vectors(state: State, name: str) -> bool:
-    """Does a reader's last axis, which becomes its vectors, move the tensor?"""
+    """True if a reader's last axis, which becomes its vector axis, moves the tensor."""
     return any(
         x.tensor == name and r.compute.axes[-1].name in x.free
         for r in state.schedule.readers(name)
@@ -228,16 +247,18 @@ def _read_in_vectors(state: State, name: str) -> bool:
 
 
 def _tiled(state: State) -> list[Stage]:
+    """The tiled stages that do not follow another stage."""
     return [s for s in state.schedule.stages if s.has_loops and s.tiling and s.leader is None]
 
 
 def _read_by(state: State, s: Stage) -> list[str]:
-    """The tensors that a stage reads, in the DAG's order, which no name has a part in."""
+    """The tensors that a stage reads, in the order of the DAG, independent of names."""
     read = {x.tensor for x in loads(s.compute.body)}
-    return [other.name for other in state.schedule.stages if other.name in read]
+    return [stage.name for stage in state.schedule.stages if stage.name in read]
 
 
 def _packable(state: State, tensor: str, reader: Stage) -> bool:
+    """True if the tensor has one reader, and a split axis of the reader indexes the tensor."""
     if [r.name for r in state.schedule.readers(tensor)] != [reader.name]:
         return False
     try:
@@ -248,7 +269,7 @@ def _packable(state: State, tensor: str, reader: Stage) -> bool:
 
 
 def _pack_constants(state: State) -> State:
-    """Constants read by a tiled stage are stored in the order in which it reads them."""
+    """The state whose constants are stored in the loop order of their tiled reader."""
     for s in _tiled(state):
         for tensor in _read_by(state, s):
             known = not state.schedule[tensor].has_loops and state.schedule.is_constant(tensor)
@@ -258,7 +279,7 @@ def _pack_constants(state: State) -> State:
 
 
 def _pack_operands(state: State) -> Iterator[tuple[str, State]]:
-    """Inputs of a tiled stage are packed beforehand: what moves with its vectors, others, both."""
+    """Variants with packed inputs of a tiled stage: operands of the vector axis, others, both."""
     for s in _tiled(state):
         tiled = [a.name for a in s.compute.axes if s.factors(a.name)]
         found: list[tuple[bool, str]] = []
@@ -282,11 +303,16 @@ def _pack_operands(state: State) -> Iterator[tuple[str, State]]:
 
 
 def _packing_places(state: State, s: Stage) -> list[tuple[str, str]]:
-    """(stage, iterator) where the largest and the smallest part read more than once is packed."""
+    """(stage, iterator) of the outermost and innermost useful attach points of a packing stage.
+
+    Useful attach points: the loop moves the packed tensor, and some inner loop outside the register
+    tile reads the packed part again.
+    """
     schedule = state.schedule
     reader = schedule[s.packed_for or ""]
     axes = packed_axes(reader, s)
-    nest: list[tuple[str, str, bool, bool]] = []  # stage, iterator, moves it, is register tile
+    # (stage, iterator, moves the tensor, is register tile)
+    nest: list[tuple[str, str, bool, bool]] = []
     covered: dict[str, int] = {}
     if isinstance(reader.location, tuple):
         around = schedule[reader.location[0]]
@@ -312,7 +338,7 @@ def _packing_places(state: State, s: Stage) -> list[tuple[str, str]]:
 
 
 def location_candidates(state: State, name: str) -> list[tuple[str, str]]:
-    """(stage, iterator) where an untiled root stage may be computed (reference: Ansor's list)."""
+    """(stage, iterator) where an untiled stage at root may be computed (Ansor's list)."""
     schedule = state.schedule
     s = schedule[name]
     if s.is_placeholder or s.location != "root" or name in schedule.outputs:
@@ -342,13 +368,14 @@ def location_candidates(state: State, name: str) -> list[tuple[str, str]]:
 
 
 def _root_of(state: State, s: Stage) -> str:
+    """The name of the stage at root that contains the stage."""
     while isinstance(s.location, tuple):
         s = state.schedule[s.location[0]]
     return s.name
 
 
 def _locations(starts: list[tuple[str, State]]) -> Iterator[tuple[str, State]]:
-    """Breadth first: one stage moved, then two, ...; each legal state once."""
+    """Breadth-first enumeration of compute locations: one stage moved, then two, ..."""
     seen: set[tuple[Any, ...]] = set()
     work = list(starts)
     while work:
@@ -378,29 +405,30 @@ def sketch_of(
     steps: Sequence[Mapping[str, Any]],
     options: SpaceOptions | None = None,
 ) -> Sketch | None:
-    """The sketch that has these canonical steps (see `schedule.naming`); None if none has.
+    """The sketch with these canonical steps (see `schedule.naming`); None if no sketch has them.
 
-    Steps are data of any kind: they are compared with those that rules, packing, locations and
-    annotation make, and never run. The sketch need not be among the first of its structure, as
-    those of `sketches` are: only what the steps agree with so far is followed, which takes a tenth
-    of the time that making all sketches does.
+    Steps are untrusted data: they are compared with the steps that the space generates, and never
+    executed. The sketch may lie beyond the first `max_sketches`. Only states that agree with the
+    steps so far are followed, which takes a tenth of the time of generating all sketches.
     """
-    wanted = _Wanted(dag, steps)
+    wanted = _RecordedSteps(dag, steps)
     given = options or SpaceOptions()
     n = 0
     for opts in (given, replace(given, folding=not given.folding)):
-        for start, more in _starts(dag, target, opts):
+        for start, beyond_start in _starts(dag, target, opts):
             for state, fired in derive(start, target, opts.rules):
                 for label, base in _bases(state, target) if wanted.begins(state) else ():
                     found = _located(wanted, label, base, target)
                     if found is not None:
-                        return Sketch(f"s{n}{found[0]}", found[1], fired, more or bool(found[0]))
+                        return Sketch(
+                            f"s{n}{found[0]}", found[1], fired, beyond_start or bool(found[0])
+                        )
                 n += 1
     return None
 
 
-class _Wanted:
-    """Canonical steps of a record, with which steps of states are compared."""
+class _RecordedSteps:
+    """The canonical steps of a record, compared with the steps of states."""
 
     def __init__(self, dag: ComputeDAG, steps: Sequence[Mapping[str, Any]]) -> None:
         self._names = canonical_names(dag)
@@ -408,22 +436,23 @@ class _Wanted:
         self._own: dict[Step, Any] = {}
 
     def begins(self, state: State) -> bool:
-        """Are the steps of the state the first ones?"""
+        """True if the steps of the state are a prefix of the wanted steps."""
         own = state.steps
         return len(own) <= len(self._steps) and all(self.has(s, k) for k, s in enumerate(own))
 
     def ends(self, state: State) -> bool:
-        """Are the steps of the state all of them?"""
+        """True if the steps of the state are the wanted steps."""
         return len(state.steps) == len(self._steps) and self.begins(state)
 
     def has(self, step: Step, place: int) -> bool:
+        """True if the wanted step at position `place` is `step`."""
         if step not in self._own:
             self._own[step] = self._names.frozen((step_to_json(step),))[0]
         return place < len(self._steps) and bool(self._own[step] == self._steps[place])
 
 
 def _bases(state: State, target: Target) -> Iterator[tuple[str, State]]:
-    """A derived state and what `_variants` may move stages in, with its label."""
+    """(label, state): a derived state and the states in which `_variants` moves stages."""
     packed = _pack_constants(state)
     yield "", state
     yield "", packed
@@ -434,8 +463,10 @@ def _bases(state: State, target: Target) -> Iterator[tuple[str, State]]:
             yield "-rows", rows
 
 
-def _located(wanted: _Wanted, label: str, state: State, target: Target) -> tuple[str, State] | None:
-    """(label, annotated state) after the moves of stages that are wanted; None if there is none."""
+def _located(
+    wanted: _RecordedSteps, label: str, state: State, target: Target
+) -> tuple[str, State] | None:
+    """(label, annotated state) after the wanted compute locations; None if there is none."""
     if not wanted.begins(state):
         return None
     ready = annotate(state, target)

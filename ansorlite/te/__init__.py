@@ -1,27 +1,35 @@
 """Tensor expressions (step `expression` of the flow): user code -> `ComputeDAG`.
 
-`placeholder`, `reduce_axis` and `compute` write the computation; `sum`, `max` and `min` reduce;
-the rest are functions of expressions. Element access is `A[i, j]`; every index is proven to stay
-inside of its tensor, by the extents of the axes and the tests of the selects around it, or refused:
-clamp it by `minimum` and `maximum`, or guard it by `select`, also where it is read from a tensor.
+`placeholder`, `reduce_axis` and `compute` write the computation; `sum`, `max` and `min` reduce; the
+other functions map expressions to expressions. Example, a matrix product:
 
-Numbers follow numpy: integers wrap at the width of their type in every intermediate, NaN passes
-through `maximum` and `minimum` and through reductions, a division of integers by zero gives zero,
-and a float that is cast to an integer type without that number (NaN, infinities) becomes the least
-one. Expressions of indices alone are exact. Sums are added in any order, products fused with them
-(FMA), and left out where a `select` makes a factor 0: what overflows on the way may be another
-infinity or NaN.
+    A, B = te.placeholder((64, 32), name="A"), te.placeholder((32, 48), name="B")
+    k = te.reduce_axis(32, "k")
+    C = te.compute((64, 48), lambda i, j: te.sum(A[i, k] * B[k, j], axis=k), "C")
+    dag = te.ComputeDAG([C])
+
+An element access is written `A[i, j]`. `compute` proves that every index stays inside its tensor,
+from the extents of the axes and the conditions of the selects around the access; otherwise
+`compute` raises a ModelError. Clamp such an index with `minimum` and `maximum`, or guard the access
+with `select`; this holds also for indices that are read from a tensor.
+
+Numerics follow numpy. Integers wrap at the width of their type in every intermediate result. NaN
+propagates through `maximum`, `minimum` and reductions. An integer division by zero gives zero. A
+float that an integer type cannot represent (NaN, infinity, too large) is cast to the smallest
+integer of the type. Expressions of indices alone are exact. The order of a sum is free, products
+may be fused with sums (FMA), and terms are left out where a `select` makes a factor 0; therefore an
+overflow on the way may yield another infinity or NaN.
 """
 
 from typing import Any
 
-from ansorlite.ir.expr import Const, Expr, cast, compare, int_divide, settled, wrap
+from ansorlite.ir.expr import Const, Expr, cast, compare, int_divide, wrap, wrapped_int
 from ansorlite.ir.extremum import extremum
 from ansorlite.ir.logic import all_of as all
 from ansorlite.ir.logic import any_of as any
 from ansorlite.ir.logic import call, negate, select
 from ansorlite.te.dag import ComputeDAG
-from ansorlite.te.evaluate import evaluate_points
+from ansorlite.te.points import evaluate_points
 from ansorlite.te.tensor import (
     ComputeOp,
     Placeholder,
@@ -74,88 +82,110 @@ __all__ = [
 
 
 def sum(value: Any, axis: Any) -> Expr:
-    """Sum of `value` over one reduce axis or a sequence of them."""
+    """Sum of `value` over one or several reduce axes; the body of a `compute`.
+
+    Example: `te.sum(A[i, k] * B[k, j], axis=k)`. Raises ModelError if `axis` is not made by
+    `reduce_axis`, if `value` is a reduction, or if `value` is boolean.
+    """
     return reduction("sum", value, axis)
 
 
 def max(value: Any, axis: Any) -> Expr:
-    """Maximum of `value` over one reduce axis or a sequence of them."""
+    """Maximum of `value` over one or several reduce axes; the body of a `compute`.
+
+    Example: `te.max(A[i, k], axis=k)`. Raises ModelError as `sum` does; NaN propagates.
+    """
     return reduction("max", value, axis)
 
 
 def min(value: Any, axis: Any) -> Expr:
-    """Minimum of `value` over one reduce axis or a sequence of them."""
+    """Minimum of `value` over one or several reduce axes; the body of a `compute`.
+
+    Example: `te.min(A[i, k], axis=k)`. Raises ModelError as `sum` does; NaN propagates.
+    """
     return reduction("min", value, axis)
 
 
 def const(value: float, dtype: str = "float32") -> Const:
+    """A literal. Example: `te.const(0.5)`, `te.const(True, "bool")`."""
     return Const(value, dtype)
 
 
 def equal(a: Any, b: Any) -> Expr:
-    return compare("eq", settled(a), settled(b))
+    """Element-wise `a == b`, dtype bool. (Python's `==` compares the structure of expressions.)"""
+    return compare("eq", wrapped_int(a), wrapped_int(b))
 
 
 def not_equal(a: Any, b: Any) -> Expr:
-    return compare("ne", settled(a), settled(b))
+    """Element-wise `a != b`, dtype bool. (Python's `!=` compares the structure of expressions.)"""
+    return compare("ne", wrapped_int(a), wrapped_int(b))
 
 
 def maximum(*args: Any) -> Expr:
-    """The largest of the arguments; a NaN among them is the result."""
-    return extremum("max", [settled(a) for a in args])
+    """The largest argument, NaN if an argument is NaN. Example: `te.maximum(x, 0)`."""
+    return extremum("max", [wrapped_int(a) for a in args])
 
 
 def minimum(*args: Any) -> Expr:
-    """The smallest of the arguments; a NaN among them is the result."""
-    return extremum("min", [settled(a) for a in args])
+    """The smallest argument, NaN if an argument is NaN. Example: `te.minimum(i + 1, n - 1)`."""
+    return extremum("min", [wrapped_int(a) for a in args])
 
 
 def floordiv(a: Any, b: Any) -> Expr:
-    """The quotient of integers rounded down; 0 where the divisor is zero."""
-    return int_divide("floordiv", settled(a), settled(b))
+    """Integer quotient rounded down, 0 for a zero divisor. AnsorliteError for floats."""
+    return int_divide("floordiv", wrapped_int(a), wrapped_int(b))
 
 
 def ceildiv(a: Any, b: Any) -> Expr:
-    """The quotient of integers rounded up; 0 where the divisor is zero."""
-    return int_divide("ceildiv", settled(a), settled(b))
+    """Integer quotient rounded up, 0 for a zero divisor. AnsorliteError for floats."""
+    return int_divide("ceildiv", wrapped_int(a), wrapped_int(b))
 
 
 def logical_not(a: Any) -> Expr:
+    """Negation of a boolean expression. AnsorliteError for other dtypes."""
     return negate(wrap(a))
 
 
 def exp(x: Any) -> Expr:
+    """e to the power x, for float32 and float64."""
     return call("exp", x)
 
 
 def log(x: Any) -> Expr:
+    """Natural logarithm, for float32 and float64."""
     return call("log", x)
 
 
 def sqrt(x: Any) -> Expr:
+    """Square root, for float32 and float64."""
     return call("sqrt", x)
 
 
 def tanh(x: Any) -> Expr:
+    """Hyperbolic tangent, for float32 and float64."""
     return call("tanh", x)
 
 
 def erf(x: Any) -> Expr:
+    """Gauss error function, for float32 and float64."""
     return call("erf", x)
 
 
 def sigmoid(x: Any) -> Expr:
+    """1 / (1 + exp(-x)), for float32 and float64."""
     return call("sigmoid", x)
 
 
 def floor(x: Any) -> Expr:
+    """Largest integral float that is not above x, for float32 and float64."""
     return call("floor", x)
 
 
 def abs(x: Any) -> Expr:
+    """Absolute value of floats and integers."""
     return call("abs", x)
 
 
 def pow(x: Any, y: Any) -> Expr:
-    """x to the power y, as C's pow."""
+    """x to the power y with the special cases of C's `pow`, for float32 and float64."""
     return call("pow", x, y)

@@ -1,7 +1,8 @@
-"""Access analysis: the predicates that sketch rules ask of operations.
+"""Access analysis: predicates on operations that the sketch rules test.
 
-In: `ComputeOp`s of a ComputeDAG or of a schedule (where inlined stages are gone already). Out: the
-predicates of Ansor's paper, section 4.1, with the conditions of its implementation.
+In: `ComputeOp`s of a ComputeDAG or of a schedule (in a schedule, inlined stages have been
+substituted into their readers). Out: the predicates of the Ansor paper (OSDI'20), section 4.1, with
+the exact conditions of Ansor's implementation, and the axes suited to vectors.
 """
 
 import math
@@ -18,15 +19,20 @@ SHORT_REDUCTION = 8  # elements: one vector of floats
 
 @dataclass(frozen=True)
 class Access:
-    """One read: `simple` if every index is a constant or an axis plus a constant."""
+    """Properties of one read. `simple`: every index is a constant or one axis plus a constant.
+
+    `missing`: some axis of the reader appears in no index. `duplicated`: an axis appears in two
+    indices. `same_order`: the axes appear in the order of the reader's axes.
+    """
 
     simple: bool
-    missing: bool  # some axis of the reader is not used
+    missing: bool
     duplicated: bool
     same_order: bool
 
 
 def access_of(op: ComputeOp, load: Load) -> Access:
+    """The `Access` of `load`, a read in the body of `op`."""
     names = [a.name for a in op.axes]
     positions: list[int] = []
     simple = True
@@ -50,13 +56,15 @@ def access_of(op: ComputeOp, load: Load) -> Access:
 
 
 def distinct_loads(op: ComputeOp) -> list[Load]:
+    """The reads of an operation without duplicates, in order of appearance."""
     return list(dict.fromkeys(loads(op.body)))
 
 
 def is_strictly_inlineable(op: ComputeOp) -> bool:
-    """Simple, ordered, unduplicated reads; no exp and no branch; not a reduction.
+    """Condition of the rule AlwaysInline (paper, section 4.1: IsStrictInlinable).
 
-    An operation that reads nothing is always inlineable.
+    True for an operation without reduction, `exp` and `select` whose reads are all simple, in axis
+    order and without a duplicated axis. An operation that reads no tensor is always inlineable.
     """
     if op.combiner:
         return False
@@ -70,10 +78,10 @@ def is_strictly_inlineable(op: ComputeOp) -> bool:
 
 
 def has_data_reuse(op: ComputeOp) -> bool:
-    """The paper's HasDataReuse: multi-level tiling pays.
+    """Condition of multi-level tiling (paper, section 4.1: HasDataReuse).
 
-    Counts tensors read that do not move with some spatial axis (extent > 1); true for two of them,
-    or for one if there is a reduction.
+    Counts the tensors that `op` reads and whose indices leave out some spatial axis of extent > 1.
+    True for two such tensors, or for one if `op` has a reduction.
     """
     if op.attr("simplify_const_indices"):
         return False
@@ -86,12 +94,17 @@ def has_data_reuse(op: ComputeOp) -> bool:
 
 
 def extent(axis: Axis) -> int:
-    """The extent as a number; 2 stands for one that depends on holes."""
+    """The extent as a number; 2 stands for an extent that depends on holes."""
     return int(axis.extent.value) if isinstance(axis.extent, Const) else 2
 
 
 def has_more_reduction_parallel(op: ComputeOp, cores: int) -> bool:
-    """The paper's HasMoreReductionParallel: too little parallelism without rfactor."""
+    """Condition of rfactor (paper, section 4.1: HasMoreReductionParallel).
+
+    True where the spatial loops alone offer too little parallelism for `cores` cores: with data
+    reuse, if the spatial size is at most the reduction size and at most 16 iterations a core;
+    otherwise if the reduction has more iterations than there are cores.
+    """
     if not op.combiner:
         return False
     spatial = math.prod(extent(a) for a in op.axes)
@@ -102,7 +115,7 @@ def has_more_reduction_parallel(op: ComputeOp, cores: int) -> bool:
 
 
 def elementwise_match(consumer: ComputeOp, producer: ComputeOp) -> bool:
-    """The consumer has the producer's shape and reads each element of it at its own index."""
+    """True if the shapes are equal and the consumer reads the producer once, at its own indices."""
     if consumer.extents != producer.extents:
         return False
     reads = [x for x in distinct_loads(consumer) if x.tensor == producer.name]
@@ -112,7 +125,7 @@ def elementwise_match(consumer: ComputeOp, producer: ComputeOp) -> bool:
 
 
 def common_outer_axes(consumer: ComputeOp, producer: ComputeOp) -> int:
-    """Leading dimensions of equal extent that every read indexes with the consumer's own axis."""
+    """Number of leading dimensions of equal extent that all reads index by the consumer's axis."""
     reads = [x for x in distinct_loads(consumer) if x.tensor == producer.name]
     n = 0
     for d, (a, b) in enumerate(zip(consumer.axes, producer.axes, strict=False)):
@@ -128,12 +141,12 @@ def _shifted(index: Expr, axis: str) -> bool:
 
 
 def contiguous_axis(op: ComputeOp) -> Axis | None:
-    """The axis along which vectors serve the memory accesses best; None if no access is contiguous.
+    """The axis best vectorised for the memory accesses; None if no access is contiguous.
 
-    Along an axis an access is contiguous (its last index alone moves, by one), invariant, or it
-    scatters. The axis with the fewest scattered accesses wins, then the one with the most
-    contiguous ones, then the spatial one: it needs no horizontal reduction, for which a reduction
-    shorter than a vector does not pay at all; then the one along which results are neighbours.
+    Along an axis an access is contiguous (the axis moves only the last index, with stride 1),
+    invariant, or scattered. The axes are ranked by: fewest scattered accesses; most contiguous
+    accesses; spatial before reduction (a spatial axis needs no horizontal reduction); contiguous
+    store. Reductions shorter than `SHORT_REDUCTION` are used only if no other axis qualifies.
     """
     indices = [x.indices for x in distinct_loads(op)] + [tuple(a.var for a in op.axes)]
     ranked: list[tuple[tuple[int, int, bool, bool], Axis]] = []
@@ -149,7 +162,10 @@ def contiguous_axis(op: ComputeOp) -> Axis | None:
 
 
 def transposed_axis(op: ComputeOp, along: Axis) -> Axis | None:
-    """The axis along which a copy reads neighbours, where it stores them along another one."""
+    """The axis along which a copy reads contiguously, if it stores contiguously along `along`.
+
+    None if `op` is not a plain copy or has no such axis of extent > 1.
+    """
     if op.combiner or not isinstance(op.body, Load):
         return None
     for a in op.axes:
@@ -159,7 +175,7 @@ def transposed_axis(op: ComputeOp, along: Axis) -> Axis | None:
 
 
 def _along(indices: tuple[Expr, ...], axis: str) -> Literal["invariant", "contiguous", "scattered"]:
-    """How an access with these indices moves with an axis."""
+    """Movement of an access with these indices along an axis."""
     if all(axis not in i.free for i in indices):
         return "invariant"
     step = coefficient(indices[-1], axis)
@@ -168,9 +184,10 @@ def _along(indices: tuple[Expr, ...], axis: str) -> Literal["invariant", "contig
 
 
 def operation_counts(op: ComputeOp) -> tuple[tuple[str, int], ...]:
-    """Operations of one evaluation of the body by class; a product that a sum takes up is a mad.
+    """Operations of one evaluation of the body, as sorted (class, count) pairs.
 
-    Classes: mad, addsub, mul, div, minmax, math, compare, select; index arithmetic is not counted.
+    Classes: mad, addsub, mul, div, minmax, math, compare, select. A product that is summed counts
+    as one mad. Index arithmetic is not counted.
     """
     counts: dict[str, int] = {}
 

@@ -1,11 +1,13 @@
-"""The computation of a task: operations in topological order on a networkx DiGraph.
+"""The computation of a task: operations in topological order, and their graph.
 
-In: output tensors. Out: `ComputeDAG` with unique names, FLOP count, a structural workload key that
-does not depend on names, and its meaning in numpy. Frozen; schedules never change it.
+In: output tensors. Out: `ComputeDAG` with unique operation names, a FLOP count, a workload key that
+depends on the structure but not on names, and an evaluation in numpy. A ComputeDAG is immutable;
+schedules refer to it and never change it.
 """
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -15,12 +17,18 @@ import numpy.typing as npt
 from ansorlite.errors import ModelError
 from ansorlite.ir.expr import Var
 from ansorlite.ir.traverse import loads, rename_loads, substitute
+from ansorlite.te.evaluate import check_inputs, evaluate_op
 from ansorlite.te.tensor import Axis, ComputeOp, Operation, Placeholder, Tensor
 from ansorlite.te.work import least_flop, op_flop
 
 
 class ComputeDAG:
-    """Operations of one task. `ops` is topological, `outputs` are names, all frozen."""
+    """The operations of one task: `ops` in topological order, `output_names` of the outputs.
+
+    Example: `dag = ComputeDAG([C]); dag.evaluate({"A": a, "B": b})["C"]`. `str(dag)` prints one
+    operation a line. Raises ModelError if there is no output, if an output is listed twice, or if
+    an output is a placeholder.
+    """
 
     def __init__(self, outputs: Sequence[Tensor]) -> None:
         if not outputs:
@@ -33,35 +41,42 @@ class ComputeDAG:
             raise ModelError(f"an output is listed twice: {', '.join(self.output_names)}")
         for t in outputs:
             if isinstance(t.op, Placeholder):
-                raise ModelError(f"output {t.name} is a placeholder: nothing is to be computed")
+                raise ModelError(f"output {t.name} is a placeholder: an output must be computed")
 
     @classmethod
     def from_ops(cls, ops: Sequence[Operation], output_names: Sequence[str]) -> "ComputeDAG":
-        """Make a DAG of operations whose loads go by name already."""
+        """A DAG of operations whose loads already refer to operations by name."""
         dag = cls.__new__(cls)
         dag.ops, dag.output_names = tuple(ops), tuple(output_names)
         return dag
 
     @cached_property
     def by_name(self) -> dict[str, Operation]:
+        """Operation by name."""
         return {op.name: op for op in self.ops}
 
     @property
     def inputs(self) -> tuple[Placeholder, ...]:
+        """The placeholders, in topological order."""
         return tuple(op for op in self.ops if isinstance(op, Placeholder))
 
     @property
     def outputs(self) -> tuple[ComputeOp, ...]:
+        """The operations that compute the outputs, in the order of `output_names`."""
         ops = [self.by_name[n] for n in self.output_names]
         return tuple(op for op in ops if isinstance(op, ComputeOp))
 
     @property
     def computes(self) -> tuple[ComputeOp, ...]:
+        """The operations that are not placeholders, in topological order."""
         return tuple(op for op in self.ops if isinstance(op, ComputeOp))
 
     @cached_property
     def graph(self) -> nx.DiGraph:
-        """Edges go from a producer to its readers; nodes are names with their `op`."""
+        """Directed graph of operation names, with edges from producers to readers.
+
+        Each node has the operation as its attribute `op`.
+        """
         g = nx.DiGraph()
         for op in self.ops:
             g.add_node(op.name, op=op)
@@ -71,15 +86,15 @@ class ComputeDAG:
 
     @cached_property
     def flop(self) -> float:
-        """Floating-point operations: arithmetic of each element, and one a reduction step."""
+        """Floating-point operations of one run as written (see `te.work.op_flop`)."""
         return float(sum(map(op_flop, self.computes)))
 
     @cached_property
     def run_flop(self) -> float:
-        """What of `flop` no program can leave out of a run (see `te.work`).
+        """Floating-point operations that every program must execute (see `te.work.least_flop`).
 
-        Intermediate results that depend on constants alone, such as transformed weights, are
-        computed once, when a kernel is bound.
+        Intermediate tensors that depend only on constants, such as transformed weights, do not
+        count: such tensors are computed once, when the kernel is bound to its constants.
         """
         known = {p.name for p in self.inputs if p.constant}
         for op in self.computes:
@@ -91,20 +106,26 @@ class ComputeDAG:
 
     @cached_property
     def workload_key(self) -> str:
-        """Hash of the structure: equal up to the names of tensors and axes."""
+        """Hash (20 hexadecimal digits) of `canonical_text`; does not depend on names."""
         return hashlib.sha256(self.canonical_text.encode()).hexdigest()[:20]
 
     @cached_property
     def canonical_text(self) -> str:
+        """The DAG printed with tensors named T0, T1, ... and axes named a0, a1, ..."""
         rename = {op.name: f"T{k}" for k, op in enumerate(self.ops)}
         lines = [f"{_canonical(op, rename)} {op.dtype}" for op in self.ops]
         return "\n".join([*lines, "out " + " ".join(rename[n] for n in self.output_names)])
 
     def evaluate(self, inputs: Mapping[str, npt.ArrayLike]) -> dict[str, npt.NDArray[Any]]:
-        """The outputs by name for arrays by placeholder name; float64 inside, slow and plain."""
-        from ansorlite.te.evaluate import evaluate_dag
+        """Outputs by name for input arrays by placeholder name.
 
-        return evaluate_dag(self, inputs)
+        The reference result: evaluated in numpy with float64 accumulators, slow. Raises ModelError
+        if an input is missing or has the wrong shape or dtype.
+        """
+        values = check_inputs(self.inputs, inputs)
+        for op in self.computes:
+            values[op.name] = evaluate_op(op, values)
+        return {n: values[n] for n in self.output_names}
 
     def __str__(self) -> str:
         return "\n".join(map(str, self.ops)) + f"\nreturn {', '.join(self.output_names)}\n"
@@ -121,6 +142,7 @@ class ComputeDAG:
 
 
 def _topological(outputs: Sequence[Tensor]) -> list[Tensor]:
+    """The tensors that the outputs depend on, producers before readers (depth-first search)."""
     order: list[Tensor] = []
     seen: set[int] = set()
     stack = [(t, False) for t in reversed(outputs)]
@@ -136,9 +158,10 @@ def _topological(outputs: Sequence[Tensor]) -> list[Tensor]:
 
 
 def _unique_names(order: Sequence[Tensor]) -> dict[int, str]:
+    """A unique name by id of a tensor: a repeated name gets the suffix _1, _2, ..."""
     names: dict[int, str] = {}
     taken: set[str] = set()
-    following: dict[str, int] = {}  # the number to try next after each name
+    following: dict[str, int] = {}  # next suffix to try, by name
     for t in order:
         name, k = t.name, following.get(t.name, 1)
         while name in taken:
@@ -149,8 +172,7 @@ def _unique_names(order: Sequence[Tensor]) -> dict[int, str]:
 
 
 def _renamed(t: Tensor, names: dict[int, str]) -> Operation:
-    from dataclasses import replace
-
+    """The operation of `t` with its unique name; loads `#d` become loads of named tensors."""
     op = replace(t.op, name=names[id(t)])
     if isinstance(op, Placeholder):
         return op
@@ -159,6 +181,7 @@ def _renamed(t: Tensor, names: dict[int, str]) -> Operation:
 
 
 def _canonical(op: Operation, rename: Mapping[str, str]) -> Operation:
+    """The operation with canonical names of tensors and axes."""
     if isinstance(op, Placeholder):
         return Placeholder(rename[op.name], op.extents, op.dtype, op.constant)
     axes = {a.name: f"a{k}" for k, a in enumerate(op.axes + op.reduce_axes)}

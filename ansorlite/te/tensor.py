@@ -1,7 +1,8 @@
-"""Tensor expressions: what is to be computed, without saying how.
+"""Tensor expressions: the definition of a computation, without a schedule.
 
-In: Python lambdas over index variables. Out: `Tensor`s whose `op` is a frozen `Placeholder` or
-`ComputeOp`; `te.dag.ComputeDAG` orders them. Reductions stand at the top of a compute only.
+In: Python functions of index variables. Out: `Tensor`s whose `op` is a frozen `Placeholder` or
+`ComputeOp`; `te.dag.ComputeDAG` sorts the operations of several tensors. A reduction must be the
+whole body of a compute.
 """
 
 import inspect
@@ -21,28 +22,29 @@ from ansorlite.ir.ranges import Interval
 from ansorlite.ir.traverse import loads, rename_loads, transform, walk
 
 Combiner = Literal["sum", "max", "min"]
-# Schedules call a stage's decisions `C.i` for axis i, and `C.unroll` and so on for the others.
+# Schedules name the holes of stage C: `C.i` for axis i, and `C.` with one of these names.
 ANNOTATIONS = ("parallel", "lanes", "unroll", "prefetch", "stream")
-DERIVED_ENDINGS = (".cache", ".rf", ".packed", ".turned", ".f64")  # of stages that schedules derive
-MAX_ELEMENTS = 1 << 44  # of a tensor, so that offsets in bytes fit into addresses
+DERIVED_ENDINGS = (".cache", ".rf", ".packed", ".turned", ".f64")  # suffixes of derived stages
+MAX_ELEMENTS = 1 << 44  # elements of a tensor; byte offsets then fit an int64
 DTYPES = ("float32", "float64", "int32", "int64", "bool")
 
 
 @dataclass(frozen=True)
 class Axis:
-    """A named range [0, extent); the extent is an int, or an expression over holes (rfactor)."""
+    """A named range [0, extent); the extent is a `Const`, or depends on holes in a schedule."""
 
     name: str
     extent: Expr
 
     @property
     def var(self) -> Var:
+        """The index variable of the axis."""
         return Var(self.name, "axis")
 
 
 @dataclass(frozen=True)
 class Placeholder:
-    """An input; `constant` promises that its values are known when the kernel is bound."""
+    """An input tensor. `constant`: the values are known before the first run (weights)."""
 
     name: str
     extents: tuple[Expr, ...]
@@ -62,7 +64,10 @@ class Placeholder:
 
 @dataclass(frozen=True)
 class ComputeOp:
-    """name[axes] = combiner over reduce_axes of body (without combiner: just body)."""
+    """`name[axes] = combiner(body over reduce_axes)`; without combiner `name[axes] = body`.
+
+    `attrs` are sorted (name, value) pairs, see `compute`.
+    """
 
     name: str
     axes: tuple[Axis, ...]
@@ -73,6 +78,7 @@ class ComputeOp:
 
     @property
     def dtype(self) -> str:
+        """dtype of the elements."""
         return self.body.dtype
 
     @property
@@ -86,6 +92,7 @@ class ComputeOp:
         return _ints(self.name, self.extents)
 
     def attr(self, name: str, default: Any = None) -> Any:
+        """The value of an attribute, or `default`."""
         return dict(self.attrs).get(name, default)
 
     def __str__(self) -> str:
@@ -110,22 +117,30 @@ def _ints(name: str, extents: tuple[Expr, ...]) -> tuple[int, ...]:
 
 @dataclass(frozen=True, eq=False)
 class Tensor:
-    """A value of the DAG; index it with as many expressions as it has dimensions."""
+    """A tensor of a computation; `t[i, j]` with one index per dimension is an element access.
+
+    `inputs` are the tensors that `op` reads: a load `#d` in the body reads `inputs[d]`. `shape` is
+    a tuple of ints. Indexing with a wrong number of indices, or with an index that is not an
+    integer, raises ModelError.
+    """
 
     op: Operation
     inputs: tuple["Tensor", ...] = ()
     shape: tuple[int, ...] = field(init=False)
-    values: Interval | None = field(init=False, default=None)  # of integers, once asked for
+    # Interval of integer elements, computed on demand.
+    values: Interval | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "shape", self.op.shape)
 
     @property
     def name(self) -> str:
+        """Name of the operation; a ComputeDAG makes names unique."""
         return self.op.name
 
     @property
     def dtype(self) -> str:
+        """dtype of the elements."""
         return self.op.dtype
 
     def __getitem__(self, indices: Any) -> Expr:
@@ -144,7 +159,7 @@ _SERIAL = itertools.count()
 
 
 class TensorLoad(Load):
-    """A load while a compute is being written; remembers the tensor itself."""
+    """A load in a compute under construction; keeps a reference to the tensor."""
 
     __slots__ = ("serial", "source")
 
@@ -154,7 +169,8 @@ class TensorLoad(Load):
                 raise ModelError(f"index {i} of {source.name} is {i.dtype}, not an integer")
         super().__init__(source.name, indices, source.dtype)
         self.source, self.serial = source, next(_SERIAL)
-        # Tensors of one name stay apart until the DAG gives them names of their own.
+        # Two tensors may have the same name until the DAG makes names unique, so `id` tells them
+        # apart.
         self._seal((self.tensor, indices, id(source)), self.dtype, indices)
 
     def pieces(self) -> list[Piece]:
@@ -165,7 +181,7 @@ class TensorLoad(Load):
 
 
 class Reduction(Expr):
-    """A reduction at the top of a compute, as `te.sum` returns it."""
+    """The value of `te.sum`, `te.max` and `te.min`; legal only as the whole body of a compute."""
 
     __slots__ = ("axes", "combiner", "value")
 
@@ -181,6 +197,7 @@ class Reduction(Expr):
 
 
 def _check_shape(shape: Sequence[int], name: str) -> tuple[Expr, ...]:
+    """The extents as constants; ModelError unless the shape has positive ints and fits memory."""
     if isinstance(shape, str | Expr) or not hasattr(shape, "__iter__"):
         raise ModelError(f"the shape of {name} is {shape!r}: write a tuple of extents")
     for d, n in enumerate(shape):
@@ -195,12 +212,13 @@ def _check_shape(shape: Sequence[int], name: str) -> tuple[Expr, ...]:
 
 
 def _check_name(name: str) -> str:
+    """The name itself; ModelError if it is empty, has a reserved character or a reserved suffix."""
     if not name or any(c in name for c in " []()@:,#>"):
-        raise ModelError(f"{name!r} is no name for a tensor: use letters, digits, '_', '.'")
+        raise ModelError(f"{name!r} is no valid tensor name: use letters, digits, '_', '.'")
     if name.endswith(DERIVED_ENDINGS):
         raise ModelError(
-            f"{name!r} is no name for a tensor: {', '.join(DERIVED_ENDINGS)} end the names of "
-            "stages that schedules make"
+            f"{name!r} is no valid tensor name: {', '.join(DERIVED_ENDINGS)} are reserved "
+            "endings of stages that schedules make"
         )
     return name
 
@@ -208,7 +226,12 @@ def _check_name(name: str) -> str:
 def placeholder(
     shape: Sequence[int], dtype: str = "float32", name: str = "X", constant: bool = False
 ) -> Tensor:
-    """An input tensor; with `constant=True` its layout may be changed ahead of time."""
+    """An input tensor. Example: `te.placeholder((64, 32), name="A")`.
+
+    `constant=True` promises that the values are known before the first run (weights), so that their
+    layout may be changed in advance. Dtypes: float32, float64, int32, int64, bool. Raises
+    ModelError for any other dtype and for a bad shape or name.
+    """
     if dtype not in DTYPES:
         raise ModelError(f"dtype {dtype!r} of {name} is none of {', '.join(DTYPES)}")
     return Tensor(Placeholder(_check_name(name), _check_shape(shape, name), dtype, constant))
@@ -228,14 +251,17 @@ class ReduceAxis(Var):
 
 
 def reduce_axis(extent: int, name: str = "k") -> ReduceAxis:
-    """An axis to reduce over; in a compute it stands for its index."""
+    """An axis to reduce over; in a compute the axis stands for its index variable.
+
+    Example: `k = te.reduce_axis(32, "k")`. Raises ModelError for a bad extent or a reserved name.
+    """
     if name in ANNOTATIONS:
-        raise ModelError(f"{name!r} is no name for an axis: annotations of loops have it")
+        raise ModelError(f"{name!r} is a reserved name of loop annotations: rename the axis")
     return ReduceAxis(_check_name(name), _check_shape((extent,), f"reduce axis {name}")[0])
 
 
 def reduction(combiner: Combiner, value: Any, axis: Any) -> Expr:
-    """The reduction of `value` over one reduce axis or a sequence of them."""
+    """The reduction of `value` over one reduce axis or a sequence of reduce axes."""
     given = (axis,) if isinstance(axis, Expr) else tuple(axis)
     if not given or not all(isinstance(a, ReduceAxis) for a in given):
         raise ModelError(f"te.{combiner} needs reduce axes made by te.reduce_axis, got {axis!r}")
@@ -249,6 +275,7 @@ def reduction(combiner: Combiner, value: Any, axis: Any) -> Expr:
 
 
 def _axis_names(fn: Callable[..., Any], n: int, taken: set[str]) -> list[str]:
+    """`n` unique axis names from the parameters of `fn`; `*i` gives i0, i1, ..."""
     if not callable(fn):
         raise ModelError(f"te.compute takes a function of the indices, got {fn!r}")
     params = list(inspect.signature(fn).parameters.values())
@@ -272,12 +299,17 @@ def compute(
     name: str = "compute",
     attrs: Mapping[str, Any] | None = None,
 ) -> Tensor:
-    """The tensor of `shape` with fn(indices...) as elements.
+    """The tensor of `shape` whose element at (i, j, ...) is `fn(i, j, ...)`.
 
-    Attributes: `simplify_const_indices` (axes to unroll because tensors are constant in some index,
-    as in Winograd's transforms), `no_split_at_inner` (axes kept whole at the innermost level),
-    `always_unroll_inner` (axes whose innermost loop is unrolled, so that tests on them are decided
-    and terms that are zero by them left out); values are tuples of axis names.
+    Example: `te.compute((64,), lambda i: A[i] + 1.0, "B")`. The parameter names of `fn` become the
+    axis names. Raises ModelError for a bad shape, name or function, for an expression that is too
+    deep or too large, and for an index that may lie outside its tensor.
+
+    `attrs` are hints for the sketch rules, each a tuple of axis names: `simplify_const_indices`
+    (axes to unroll because a constant tensor is indexed by these axes, as in Winograd transforms),
+    `no_split_at_inner` (axes not split at the innermost level), `always_unroll_inner` (axes whose
+    innermost loop is unrolled, so that conditions on the axis become constants and zero terms
+    vanish).
     """
     extents = _check_shape(shape, _check_name(name))
     names = _axis_names(fn, len(extents), set(ANNOTATIONS))
@@ -292,13 +324,11 @@ def compute(
     used = {a.name for a in axes}
     for a in reduce_axes:
         if a.name in used:
-            raise ModelError(f"{name}: axis name {a.name} is used twice; name the reduce axis anew")
+            raise ModelError(f"{name}: axis name {a.name} is used twice: rename the reduce axis")
         used.add(a.name)
     plain, sources = _collect(body, name)
     if body.free - used:
-        raise ModelError(
-            f"{name} uses {', '.join(sorted(body.free - used))}, which it does not own"
-        )
+        raise ModelError(f"{name} uses {', '.join(sorted(body.free - used))}, not among its axes")
     wrong = _outside(name, plain, axes + reduce_axes, sources)
     if wrong and _outside(name, plain := _in_turn(plain), axes + reduce_axes, sources):
         raise ModelError(wrong)
@@ -307,20 +337,21 @@ def compute(
 
 
 def _check_size(body: Expr, name: str) -> None:
+    """ModelError if an expression is too deep or too large to compile."""
     if body.depth > MAX_DEPTH:
         raise ModelError(
             f"{name} is an expression {body.depth} operations deep, more than {MAX_DEPTH}: compute "
-            "a part of it as a tensor of its own"
+            "a part of the expression as a separate tensor"
         )
     if body.size > MAX_SIZE:
         raise ModelError(
             f"{name} has {body.size} operations when written out, more than {MAX_SIZE}: compute "
-            "what it uses several times as a tensor of its own"
+            "the repeated part as a separate tensor"
         )
 
 
 def _outside(name: str, body: Expr, axes: Sequence[Axis], sources: Sequence[Tensor]) -> str | None:
-    """Why a kernel might read foreign memory; None where each index is proven to stay inside."""
+    """The reason why an index may lie outside its tensor; None if all indices are proven inside."""
     tensors = {f"#{d}": t for d, t in enumerate(sources)}
     known = Known(_ends(axes), lambda x: _values(tensors[x.tensor]))
     texts = {key: t.name for key, t in tensors.items()}
@@ -346,11 +377,12 @@ def _outside(name: str, body: Expr, axes: Sequence[Axis], sources: Sequence[Tens
 
 
 def _ends(axes: Sequence[Axis]) -> dict[str, Interval]:
+    """Interval of each axis variable."""
     return {a.name: (0, int(a.extent.value) - 1) for a in axes if isinstance(a.extent, Const)}
 
 
 def _values(t: Tensor) -> Interval:
-    """Which integers a tensor may hold: where it is computed, those that its expression gives."""
+    """Interval of the integers that a tensor may hold; for a compute, the interval of its body."""
     if t.values is None:
         op, sources = t.op, {f"#{d}": s for d, s in enumerate(t.inputs)}
         found = DTYPE_RANGES.get(t.dtype, ANYTHING)
@@ -363,9 +395,9 @@ def _values(t: Tensor) -> Interval:
 
 
 def _in_turn(e: Expr) -> Expr:
-    """Tests one after the other where one of them reads a tensor: all(a, t[i]) as a, then t[i].
+    """Short-circuit evaluation of conditions that read a tensor: `all(a, t[i])` tests a, then t[i].
 
-    All parts of `and` and `or` are evaluated, but only one branch of a select.
+    All operands of `and` and `or` are evaluated, but only one branch of a select is.
     """
     memo: dict[Expr, Expr] = {}
 
@@ -384,10 +416,10 @@ def _in_turn(e: Expr) -> Expr:
 
 
 def _collect(body: Expr, name: str) -> tuple[Expr, tuple[Tensor, ...]]:
-    """Replace tensor loads by loads `#d` of the d-th distinct tensor read.
+    """The body with tensor loads replaced by loads `#d`, and the distinct tensors read, in order d.
 
-    Tensors count in the order in which they were first indexed: integer sums forget how they were
-    written, and names must not matter.
+    Tensors are numbered in the order of their first indexing (`serial`), because the normal form of
+    integer sums does not keep the written order and the workload key must not depend on names.
     """
     read = sorted((e for e in walk(body) if isinstance(e, TensorLoad)), key=lambda e: e.serial)
     sources = list({id(e.source): e.source for e in read}.values())
@@ -406,10 +438,10 @@ def _collect(body: Expr, name: str) -> tuple[Expr, tuple[Tensor, ...]]:
 
 
 def elementwise(x: Tensor, fn: Callable[[Expr], Expr], name: str) -> Tensor:
-    """fn applied to every element of x."""
+    """`fn` applied to every element of `x`. Example: `te.elementwise(x, te.exp, "y")`."""
     return compute(x.shape, lambda *i: fn(x[i]), name)
 
 
 def relu(x: Tensor, name: str | None = None) -> Tensor:
-    """max(x, 0), element by element."""
+    """Element-wise max(x, 0)."""
     return elementwise(x, lambda v: maximum(v, Const(0, v.dtype)), name or f"{x.name}.relu")

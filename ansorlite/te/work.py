@@ -1,10 +1,11 @@
-"""How much arithmetic an operation takes, and how much of it no program can leave out.
+"""Floating-point work of an operation: as written, and the part that every program must execute.
 
-In: a `ComputeOp`, with the operations of its DAG by name where it matters what it reads. Out:
-floating-point operations: as written (what GFLOP/s are quoted of), and at least. The least leaves
-out terms of sums that are zero wherever a pad put zeros, and computes once what is common to the
-values of axes that are always unrolled. A pad, or a tensor spread out with zeros between
-(transposed convolution), is `p[i, j] = select(test(i) and test(j) and .., x[i - a, ..], 0)`.
+In: a `ComputeOp`; for the second figure also the operations of the DAG by name. Out: numbers of
+floating-point operations. `op_flop`, the work as written, is the base of reported GFLOP/s.
+`least_flop` leaves out summands that are zero because of padding, and counts once the
+subexpressions that several values of an always-unrolled axis share. A pad, and a tensor with zeros
+inserted between its elements (transposed convolution), has the form `p[i, j] = select(test(i) and
+test(j) and .., x[i - a, ..], 0)`.
 """
 
 import itertools
@@ -27,17 +28,17 @@ _FLOP_OPS |= {"erf", "sigmoid", "abs", "floor"}
 
 
 def body_flop(op: ComputeOp) -> int:
-    """Floating-point operations of one evaluation of the body, the combiner's included."""
+    """Floating-point operations of one evaluation of the body, including the combiner."""
     return sum(map(_counts, walk(op.body))) + _combines(op)
 
 
 def op_flop(op: ComputeOp) -> float:
-    """Floating-point operations as written: of every element and reduction step."""
+    """Floating-point operations as written: elements times reduction steps times the body."""
     return _points(op) * body_flop(op)
 
 
 def least_flop(op: ComputeOp, by_name: Mapping[str, Operation]) -> float:
-    """What of them no program can leave out."""
+    """The part of `op_flop` that every program must execute."""
     unrolled = set(op.attr("simplify_const_indices", ()))
     if not unrolled:
         return op_flop(op) * kept_share(op, by_name)
@@ -54,19 +55,22 @@ def least_flop(op: ComputeOp, by_name: Mapping[str, Operation]) -> float:
 
 
 def _counts(e: Expr) -> bool:
+    """True for a node that counts as one floating-point operation."""
     return isinstance(e, Op) and e.name in _FLOP_OPS and is_float(e)
 
 
 def _combines(op: ComputeOp) -> int:
+    """Floating-point operations of the combiner per reduction step."""
     return 1 if op.combiner and is_float(op.body) else 0
 
 
 def _points(op: ComputeOp) -> float:
+    """Number of evaluations of the body."""
     return float(math.prod(_extent(a.extent) for a in op.axes + op.reduce_axes))
 
 
 def pad_tests(op: ComputeOp) -> tuple[Expr, ...] | None:
-    """The tests of a pad, without which it has its value; None for any other operation."""
+    """The conditions under which a pad reads its source; None for any other operation."""
     body = op.body
     if op.combiner or not (isinstance(body, Op) and body.name == "select"):
         return None
@@ -77,10 +81,10 @@ def pad_tests(op: ComputeOp) -> tuple[Expr, ...] | None:
 
 
 def kept_share(op: ComputeOp, by_name: Mapping[str, Operation]) -> float:
-    """This share of the terms of a sum may be other than 0; 1 for anything but sums.
+    """Share (0 to 1) of the summands that may be nonzero; 1 for operations that are not sums.
 
-    A product with a zero of a pad is zero. Exact for one padded factor whose dimensions are
-    indexed by axes of their own, as in every convolution, else rather too little.
+    A product with a padding zero is zero. Exact for one padded factor whose dimensions are indexed
+    by disjoint axes, as in every convolution; otherwise a lower bound.
     """
     if op.combiner != "sum":
         return 1.0
@@ -92,6 +96,7 @@ def kept_share(op: ComputeOp, by_name: Mapping[str, Operation]) -> float:
 
 
 def _factors(e: Expr) -> list[Expr]:
+    """The factors of a product, left to right."""
     out: list[Expr] = []
     stack = [e]
     while stack:
@@ -104,10 +109,11 @@ def _factors(e: Expr) -> list[Expr]:
 
 
 def _masks(op: Operation, by_name: Mapping[str, Operation]) -> list[Mask]:
-    """Where a tensor may be other than 0, by dimension: bool[extent] each; all but pads: anywhere.
+    """Per dimension, a mask bool[extent] of positions that may be nonzero.
 
-    What a pad reads may be one itself, whose zeros are the pad's. Tests of several axes at once,
-    such as that of a triangle, are taken to hold: what they leave out counts as work.
+    All True except for pads. The source of a pad may be a pad too, whose zeros appear in the
+    result. Conditions over several axes, such as the condition of a triangle, are assumed to hold,
+    so that the skipped part counts as work.
     """
     masks = [np.ones(n, np.bool_) for n in op.shape]
     tests = pad_tests(op) if isinstance(op, ComputeOp) else None
@@ -124,13 +130,13 @@ def _masks(op: Operation, by_name: Mapping[str, Operation]) -> list[Mask]:
             if test.free == {a.name}:
                 mask &= value(test)
         for index, zeros in zip(x.indices, source, strict=True):
-            if index.free == {a.name}:  # what the tests leave out may lie outside of the source
+            if index.free == {a.name}:  # where the tests fail, the index may be outside the source
                 mask &= zeros[np.clip(value(index), 0, len(zeros) - 1)]
     return masks
 
 
 def _inside(x: Load, reader: ComputeOp, masks: Sequence[Mask]) -> float:
-    """At least this share of the points of a reader reads what may be other than 0."""
+    """Lower bound of the share of a reader's iterations that read a possibly nonzero element."""
     axes = {a.name: a for a in reader.axes + reader.reduce_axes}
     shares: dict[frozenset[str], float] = {}
     lost = 0.0
@@ -139,7 +145,7 @@ def _inside(x: Load, reader: ComputeOp, masks: Sequence[Mask]) -> float:
             continue
         names = frozenset(index.free)
         share = _share(index, mask, [axes[n] for n in sorted(names)])
-        if any(names & others for others in shares):  # not independent of what was counted
+        if any(names & counted for counted in shares):  # dimensions share an axis: add the losses
             lost += 1.0 - share
         else:
             shares[names] = share
@@ -147,7 +153,7 @@ def _inside(x: Load, reader: ComputeOp, masks: Sequence[Mask]) -> float:
 
 
 def _share(index: Expr, mask: Mask, axes: Sequence[Axis]) -> float:
-    """The share of the values of an index, over all points of its axes, that lie in a mask."""
+    """Share of the iterations over `axes` for which `index` hits a True position of `mask`."""
     *few, longest = sorted(axes, key=lambda a: _extent(a.extent)) or [Axis("", Const(1))]
     along = np.arange(_extent(longest.extent))
     hits = points = 0

@@ -8,13 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ansorlite.bench import ablations
-from ansorlite.bench.ablations import POLICIES, gain, missing, table
-from ansorlite.bench.programs import corrected, race_all
-from ansorlite.bench.runs import Run, append_run, area, draw, efficiency, read_runs
+from ansorlite.baselines.runs import efficiency
+from bench import ablations
+from bench.ablations import POLICIES, gain, table
+from bench.programs import corrected, race_all
+from bench.runs import RacedRun, area, draw, experiment_of_runs
 
-FULL = Run("full", "C2D:2", 0, [8.0, None, 4.0, 2.0], 1.0)
-OTHER = Run("random", "C2D:2", 0, [8.0, 8.0, None, 4.0], 1.0)
+FULL = RacedRun("full", "C2D:2", 0, [8.0, None, 4.0, 2.0], 1.0)
+OTHER = RacedRun("random", "C2D:2", 0, [8.0, 8.0, None, 4.0], 1.0)
 
 
 def test_curves_are_relative_to_the_best_of_all_runs() -> None:
@@ -32,17 +33,11 @@ def test_gains_pair_cases_and_seeds() -> None:
     assert "+0.250 (+0.250 to +0.250, 1 pairs)" in table(runs)
 
 
-def test_what_is_still_to_be_run(tmp_path: Path) -> None:
-    path = tmp_path / "runs.jsonl"
-    for r in (FULL, OTHER):
-        append_run(path, r)
-    runs = read_runs(path)
-    assert runs == [FULL, OTHER]
-    assert missing(runs, ["full", "random"], ["C2D:2", "GMM:1"], 1, 4) == [
-        ("full", "GMM:1", 0),
-        ("random", "GMM:1", 0),
-    ]
-    assert len(missing(runs, ["full"], ["C2D:2"], 2, 5)) == 2  # not long enough, and another seed
+def test_recorded_policies_that_are_left_out_by_now_are_shown() -> None:
+    former = [replace(FULL, policy=p) for p in ("former", "former-random")]
+    lines = table([*former, replace(OTHER, policy="former-no-draft-no-hops")]).splitlines()
+    assert lines[2].startswith("former-random ") and "1 pairs) [former]  legal rows" in lines[2]
+    assert "nan" in lines[3] and "[former-no-draft]" in lines[3]  # which nothing was run of
 
 
 @pytest.mark.slow
@@ -91,7 +86,8 @@ def test_what_was_found_is_raced() -> None:
 
 def test_plots_are_written(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    draw([FULL, replace(OTHER, at_s=[1.0, 2.0, 3.0, 4.0])], tmp_path / "runs.jsonl")
+    experiment = experiment_of_runs(tmp_path / "runs.jsonl")
+    draw(experiment, [FULL, replace(OTHER, at_s=[1.0, 2.0, 3.0, 4.0])])
     for name in ("runs.svg", "runs_seconds.svg"):
         assert (tmp_path / name).read_text().startswith("<?xml")
 
@@ -100,6 +96,6 @@ def test_no_plot_without_matplotlib(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    draw([FULL, OTHER], tmp_path / "runs.jsonl")
+    draw(experiment_of_runs(tmp_path / "runs.jsonl"), [FULL, OTHER])
     assert "ansorlite[report]" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())

@@ -6,11 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ansorlite.bench import networks
-from ansorlite.bench.networks import NetworkOptions, NetworkRow, bench_network, merge_rows
 from ansorlite.errors import AnsorliteError
-from ansorlite.graph.contest import random_inputs
+from ansorlite.graph.inputs import random_inputs
 from ansorlite.workloads.networks import NETWORKS, dcgan
+from bench import networks
+from bench.networks import NetworkRow, bench_network
+from bench.options import BenchOptions
 
 ROW = NetworkRow(
     "resnet50",
@@ -26,12 +27,13 @@ ROW = NetworkRow(
 )
 
 
+@pytest.mark.slow
 def test_a_small_network_against_onnxruntime(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     pytest.importorskip("onnxruntime")
     monkeypatch.setitem(NETWORKS, "dcgan", lambda name, batch, seed: dcgan(name, batch, seed, 8))
-    options = NetworkOptions(
+    options = BenchOptions(
         timeout=None, trials=6, peers=("onnxruntime",), turns=2, log=tmp_path / "log.jsonl"
     )
     row = bench_network("dcgan", options)
@@ -42,18 +44,19 @@ def test_a_small_network_against_onnxruntime(
 
 
 def test_rows_replace_older_ones_and_end_in_means(tmp_path: Path) -> None:
-    path = tmp_path / "networks.jsonl"
-    merge_rows(path, ROW)
-    merge_rows(path, replace(ROW, network="dcgan", ratio=2.0))
-    rows = merge_rows(path, replace(ROW, ratio=1.5))
-    assert [(r.network, r.ratio) for r in rows] == [("resnet50", 1.5), ("dcgan", 2.0)]
-    text = path.with_suffix(".txt").read_text()
+    experiment = networks.experiment(tmp_path / "networks.jsonl", ["onnxruntime", "openvino"])
+    for row in (ROW, replace(ROW, network="dcgan", ratio=2.0), replace(ROW, ratio=1.5)):
+        experiment.add(row)
+    assert [(r.network, r.ratio) for r in experiment.rows()] == [("resnet50", 1.5), ("dcgan", 2.0)]
+    experiment.finish()
+    head, line, *_ = text = (tmp_path / "networks.txt").read_text().splitlines()
     assert "batch 1: geometric mean of 2 ratios 1.732" in text
+    assert head.index("ratio") == line.index("1.50") - 1  # there is a blank for OpenVINO
 
 
 def test_wrong_outputs_are_no_result(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
-    from ansorlite.graph.onnx_export import export_onnx
+    from bench.onnx_export import export_onnx
 
     graph = dcgan("dcgan", 1, 0, 8)
     model = tmp_path / "net.onnx"
@@ -62,4 +65,4 @@ def test_wrong_outputs_are_no_result(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     for value in (0.0, np.nan):
         got = np.full((1, 3, 8, 8), value, np.float32)
         with pytest.raises(AnsorliteError, match="outputs differ from onnxruntime's by"):
-            networks._error(got, model, inputs, 1)
+            networks.output_error(got, model, inputs, 1)

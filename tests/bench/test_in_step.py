@@ -1,10 +1,10 @@
-"""Jobs in step: one runs at a time, the one that is behind."""
+"""Jobs in step: one job runs at a time, the one that has run least."""
 
 import threading
 
 import pytest
 
-from ansorlite.bench.in_step import Turn, in_step
+from bench.in_step import Turn, in_step
 
 
 def test_whoever_is_behind_goes_on_and_none_beside_it() -> None:
@@ -68,7 +68,7 @@ def test_ctrl_c_ends_every_job_at_its_turn(monkeypatch: pytest.MonkeyPatch) -> N
         begun.wait()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("ansorlite.bench.in_step.wait", interrupted)
+    monkeypatch.setattr("bench.in_step.wait", interrupted)
     with pytest.raises(KeyboardInterrupt):
         in_step([lambda turn, k=k: job(k, turn) for k in range(3)])
     assert sorted(kept) == [0, 1, 2]

@@ -1,14 +1,14 @@
-"""Synthetic machines: their latencies, and that a search finds its way on them."""
+"""Synthetic machines: their latencies, and searches that improve on them."""
 
 import numpy as np
 import pytest
 
 import ansorlite
-from ansorlite.bench.synthetic import HERTZ, SyntheticTask, run, synthetic_rates
 from ansorlite.cost.analytic import AVX512
 from ansorlite.search.history import Candidate, History
 from ansorlite.space.sketch import sketches
 from ansorlite.task import SearchTask
+from bench.synthetic import HERTZ, SyntheticTask, run, synthetic_rates
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Fingerprints of arrays: each bit, each place and each size counts."""
+"""Fingerprints of arrays: they depend on each bit, on its place and on the size."""
 
 import numpy as np
 import pytest

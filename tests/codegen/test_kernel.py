@@ -1,4 +1,4 @@
-"""Calls of a kernel: what they take, where they read and write, what prepared ones check once."""
+"""Calls of a kernel: arguments, in-place reads and writes, bound constants, prepared calls."""
 
 import copy
 import os
@@ -9,14 +9,14 @@ import pytest
 
 import ansorlite as al
 from ansorlite import te
-from ansorlite.codegen.kernel import Kernel
-from ansorlite.codegen.loader import (
+from ansorlite.calls import (
     HUGE_PAGES_FROM,
     aligned_copy,
     aligned_empty,
     resident_copy,
     resident_empty,
 )
+from ansorlite.codegen.kernel import Kernel
 from ansorlite.errors import ModelError
 from ansorlite.schedule.lower import lower
 from ansorlite.schedule.state import State
@@ -46,7 +46,7 @@ def test_a_prepared_call_owns_its_results_if_none_are_given(kernel: Kernel) -> N
     np.testing.assert_array_equal(kernel.prepare(x, w)(), np.full((5, 4), 2.0, np.float32))
 
 
-def test_what_lies_elsewhere_cannot_be_prepared(kernel: Kernel) -> None:
+def test_arrays_that_need_a_copy_cannot_be_prepared(kernel: Kernel) -> None:
     x, w = (aligned_copy(np.ones(s, np.float32)) for s in ((5, 4), (4,)))
     odd = aligned_empty((5, 8), "float32")[:, ::2]
     with pytest.raises(ModelError, match="cannot prepare a call: x is no contiguous array"):
@@ -100,7 +100,7 @@ def test_results_that_overlap_an_input(kernel: Kernel) -> None:
         np.testing.assert_array_equal(out, expected)
 
 
-def test_what_a_call_cannot_take(kernel: Kernel) -> None:
+def test_wrong_arguments_of_a_call(kernel: Kernel) -> None:
     x, w = np.ones((5, 4), np.float32), np.ones(4, np.float32)
     fixed = np.ones((5, 4), np.float32)
     fixed.flags.writeable = False
@@ -132,7 +132,7 @@ def test_two_results_in_one_place_are_refused() -> None:
     assert y_ is out and (y_ == 2).all() and (z_ == 4).all()
 
 
-def test_memory_of_results_is_used_again_when_nobody_has_it(kernel: Kernel) -> None:
+def test_memory_of_results_is_reused_without_references(kernel: Kernel) -> None:
     x, w = np.ones((5, 4), np.float32), np.ones(4, np.float32)
     first = kernel(x, w)
     row, place = first[2], first.ctypes.data
@@ -173,7 +173,7 @@ def test_resident_memory(n: int) -> None:
     np.testing.assert_array_equal(resident_copy(values), values)
 
 
-def test_constants_that_a_call_gives_are_read_as_they_are_now() -> None:
+def test_constants_of_a_call_are_read_again_in_each_call() -> None:
     """They are packed once for the same values, and anew for others, also in the same array."""
     task = al.workload("GMM", 0, batch=1, constant_weights=True)
     made = al.tune(task, n_trials=6, progress=False)

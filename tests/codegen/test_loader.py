@@ -1,4 +1,4 @@
-"""Loading objects: calls, parallel regions, repeats, checks of pointers, memory given back."""
+"""Loading of objects: calls, parallel regions, repeats, checks of pointers, release of memory."""
 
 import gc
 import sys
@@ -8,10 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ansorlite.calls import aligned_copy, aligned_empty
 from ansorlite.codegen import openmp
 from ansorlite.codegen.compile import compile_module
 from ansorlite.codegen.image import KernelImage, Param
-from ansorlite.codegen.loader import NativeFunction, aligned_copy, aligned_empty, load_image
+from ansorlite.codegen.loader import NativeFunction, load_image
 from ansorlite.errors import BuildError
 from ansorlite.ir.layout import Layout
 from ansorlite.target import Target
@@ -199,7 +200,7 @@ def test_arrays_are_checked_against_the_packed_shape() -> None:
         kernel.run([aligned_empty((8, 8), "float32"), y])
 
 
-def test_what_cannot_be_loaded_is_a_build_error() -> None:
+def test_objects_that_cannot_be_loaded_are_build_errors() -> None:
     target = Target.detect()
     with pytest.raises(BuildError, match="damaged object"):
         load_image(KernelImage(b"junk" * 20, "axpy", (), target.triple, target.cpu))

@@ -1,7 +1,7 @@
-"""No generated code reads or writes outside of a buffer: every buffer ends at a page nobody has.
+"""Generated code reads and writes inside its buffers: every buffer ends at a guard page.
 
-Batches of 16 make the sizes of most buffers whole numbers of 64 bytes, so that they end exactly at
-their page; the other extents are odd, and what is left over after whole vectors is read with masks.
+Batches of 16 make the sizes of most buffers multiples of 64 bytes, so they end exactly at the guard
+page. The other extents are odd, so remainders after whole vectors are read with masks.
 """
 
 import multiprocessing

@@ -1,7 +1,7 @@
-"""The right values at the ends of the types, one computation a row: as numpy and ONNX have them.
+"""Extreme values of each dtype give the results of numpy and ONNX, one computation per table row.
 
-Every row goes through the numpy meaning, the interpreter and native code with vectors of several
-widths, with more elements than a whole number of them.
+Each row is computed by the numpy meaning, the interpreter and native code, with vectors of several
+widths and a remainder after the whole vectors.
 """
 
 from collections.abc import Callable
@@ -148,7 +148,7 @@ def test_values(row: str) -> None:
 
 @pytest.mark.parametrize("columns", [1, 2, 5, 16, 37, 64, 100])
 @pytest.mark.parametrize("combiner", [te.max, te.min])
-def test_a_nan_survives_a_reduction_wherever_it_stands(combiner: Any, columns: int) -> None:
+def test_a_nan_at_any_place_survives_a_reduction(combiner: Any, columns: int) -> None:
     """Along and across the vectors, in whole vectors, partial ones and remainders."""
     x = te.placeholder((columns, columns), name="x")
     k = te.reduce_axis(columns, "k")

@@ -1,4 +1,4 @@
-"""The pool of threads: regions, its environment variables, forks, and that idle threads sleep."""
+"""The thread pool: regions, environment variables, forks, sleep of idle threads."""
 
 import ctypes
 import gc
@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -78,7 +79,7 @@ def test_regions_inside_of_regions_and_beside_them_run_on_their_own_thread(
     assert results == [True] * 6
 
 
-def test_a_child_of_a_fork_has_threads_of_its_own(four: openmp.Runtime) -> None:
+def test_a_child_of_a_fork_starts_new_threads(four: openmp.Runtime) -> None:
     assert region(four, 4) == whole(4)
     child = os.fork()
     if child == 0:
@@ -98,7 +99,7 @@ def test_a_pool_that_forks_still_call_is_not_freed() -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-def test_threads_end_when_they_are_told_to_and_start_again(four: openmp.Runtime) -> None:
+def test_threads_stop_on_request_and_start_again(four: openmp.Runtime) -> None:
     region(four, 4)
     before = len(os.listdir("/proc/self/task"))
     ctypes.CFUNCTYPE(None)(four.addresses["ansorlite_stop_threads"])()
@@ -107,10 +108,24 @@ def test_threads_end_when_they_are_told_to_and_start_again(four: openmp.Runtime)
 
 
 def test_idle_threads_sleep(four: openmp.Runtime) -> None:
+    """A thread that looks for work is running; one that waits to be woken is not."""
     region(four, 4)
-    spent = time.process_time()
-    time.sleep(0.2)
-    assert time.process_time() - spent < 0.1  # three threads that look for work would need 0.4
+    own = str(threading.get_native_id())
+    others = [t for t in os.listdir("/proc/self/task") if t != own]
+    assert len(others) >= 3
+    end, quiet = time.monotonic() + 60, 0
+    while quiet < 10:  # looks in a row
+        quiet = quiet + 1 if all(sleeps(t) for t in others) else 0
+        assert time.monotonic() < end
+        time.sleep(0.001)
+
+
+def sleeps(thread: str) -> bool:
+    try:
+        stat = Path(f"/proc/self/task/{thread}/stat").read_text()
+    except FileNotFoundError:
+        return True
+    return stat.rpartition(")")[2].split()[0] == "S"
 
 
 def test_numbers_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:

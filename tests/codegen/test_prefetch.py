@@ -86,7 +86,7 @@ def test_stores_past_the_caches_are_aligned_vectors() -> None:
         assert "movntps" in text and ("mfence" in text or "lock" in text)
 
 
-def test_unaligned_rows_are_stored_as_ever() -> None:
+def test_unaligned_rows_use_ordinary_stores() -> None:
     a = te.placeholder((6, 13), name="A")
     dag = te.ComputeDAG([te.compute((6, 13), lambda i, j: a[i, j] * 2.0, name="C")])
     state = State(dag).apply(Annotate("C", "j", "lanes", 8), Annotate("C", "j", "stream", 1))

@@ -1,4 +1,4 @@
-"""Values are emitted once, where they are first known, and LLVM is left little to do."""
+"""Each value is emitted once, in the outermost block that knows its operands."""
 
 import re
 
@@ -65,7 +65,7 @@ def test_few_passes_do_for_sums_in_registers() -> None:
     assert passes_for(specialize(lower(State(state.dag)))) == "all"
 
 
-def test_loads_of_what_nobody_writes_are_shared() -> None:
+def test_loads_from_constant_buffers_are_shared() -> None:
     """Four rows and two vectors: two loads of w and four of x for each k."""
     text = llvm_ir(lower(tiled()), Target(), optimized=False)
     (inner,) = [b for b in re.split(r"^\S+:$", text, flags=re.MULTILINE) if b.count("fmul") == 8]

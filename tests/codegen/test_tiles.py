@@ -1,4 +1,4 @@
-"""Register tiles in the assembly of every target: what the inner loop consists of."""
+"""Register tiles in the assembly of every target: the instructions of the inner loop."""
 
 import re
 

@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 from llvmlite import ir
 
+from ansorlite.calls import aligned_copy, aligned_empty
 from ansorlite.codegen.compile import assembly, compile_module
 from ansorlite.codegen.image import KernelImage, Param
-from ansorlite.codegen.loader import aligned_copy, aligned_empty, load_image
+from ansorlite.codegen.loader import load_image
 from ansorlite.codegen.vector_math import FUNCTIONS, emit_math
 from ansorlite.errors import BuildError
 from ansorlite.target import PRESETS, Target
@@ -212,7 +213,7 @@ def test_no_calls_and_no_pointer_casts_in_float_code(preset: str) -> None:
         assert calls == [], (name, calls)
 
 
-def test_what_cannot_be_emitted_is_named() -> None:
+def test_unsupported_functions_are_named() -> None:
     module = ir.Module()
     b = ir.IRBuilder(
         ir.Function(module, ir.FunctionType(ir.VoidType(), []), name="f").append_basic_block()

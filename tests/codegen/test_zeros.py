@@ -39,7 +39,7 @@ def test_products_with_a_zero_are_zero() -> None:
     assert not is_zero(x[0] * 0.0, {}) and not is_zero(0.0 * guarded, {})
 
 
-def test_a_sum_skips_zeros_where_it_is_unrolled() -> None:
+def test_an_unrolled_sum_skips_zeros() -> None:
     """Every other term is a zero: half of the products are left."""
     x, w = te.placeholder((8,), name="x"), te.placeholder((8, 16), name="w")
     k = te.reduce_axis(8, "k")

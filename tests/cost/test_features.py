@@ -1,4 +1,4 @@
-"""What single features say of programs whose figures are known."""
+"""Single features of programs whose values are known."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from ansorlite import te
 from ansorlite.cost.analytic import rates_of
 from ansorlite.cost.features import features
 from ansorlite.cost.names import CYCLES, FEATURE_NAMES
-from ansorlite.graph import te_ops
+from ansorlite.graph.ops.conv import conv2d_nhwc
 from ansorlite.schedule.lower import lower
 from ansorlite.schedule.state import State
 from ansorlite.schedule.steps import Annotate, ComputeInline, Reorder, Split, Step
@@ -25,7 +25,7 @@ def linear(dag: te.ComputeDAG, *steps: Step) -> dict[str, float]:
 def conv() -> te.ComputeDAG:
     x = te.placeholder((1, 8, 8, 32), name="x")
     w = te.placeholder((3, 3, 32, 16), name="w", constant=True)
-    return te.ComputeDAG([te_ops.conv2d_nhwc(x, w, padding=1)])
+    return te.ComputeDAG([conv2d_nhwc(x, w, padding=1)])
 
 
 ORDER = ("n", "h", "w.0", "co.0", "kh", "kw", "ci", "w.1", "co.1")

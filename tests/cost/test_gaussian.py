@@ -4,7 +4,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from ansorlite.cost.gaussian import LEAST, MIN_PROGRAMS, MOST, GaussianProcess
+from ansorlite.cost.gaussian import MAX_PROGRAMS, MIN_LABEL, MIN_PROGRAMS, GaussianProcess
 from ansorlite.cost.metrics import recall_at_k
 
 Rows = npt.NDArray[np.float32]
@@ -32,20 +32,20 @@ def test_it_finds_the_fastest_from_two_hundred_programs() -> None:
 def test_what_is_left_out_is_what_others_say() -> None:
     x, label = programs(80, 1)
     process = GaussianProcess(x, label)
-    assert np.array_equal(np.sort(process.at), np.flatnonzero(label >= LEAST))
-    wanted = np.log2(label[process.at])
+    assert np.array_equal(np.sort(process.at), np.flatnonzero(label >= MIN_LABEL))
+    target = np.log2(label[process.at])
     for k in (0, 7, len(process.at) - 1):
         others = np.setdiff1d(process.at, process.at[k])
         # Ranks, scale and mean are those of the others, so the figures are close, not equal.
         said = GaussianProcess(x[others], label[others]).predict(x[process.at[k]][None])[0]
-        assert process.left_out[k] == pytest.approx(said, abs=0.1)
-    known = np.abs(process.predict(x[process.at]) - wanted)
-    assert known[:5].mean() < np.abs(process.left_out - wanted)[:5].mean()  # it has seen these
+        assert process.leave_one_out[k] == pytest.approx(said, abs=0.1)
+    known = np.abs(process.predict(x[process.at]) - target)
+    assert known[:5].mean() < np.abs(process.leave_one_out - target)[:5].mean()  # it has seen these
 
 
 def test_slow_programs_have_no_say() -> None:
     x, label = programs(120, 2)
-    fast = label >= LEAST
+    fast = label >= MIN_LABEL
     assert not fast.all()
     a, b = GaussianProcess(x, label), GaussianProcess(x[fast], label[fast])
     asked, _ = programs(50, 3)
@@ -61,10 +61,10 @@ def test_far_from_what_is_known_it_says_no_more_than_the_best() -> None:
 
 
 def test_of_many_programs_the_fastest_are_kept() -> None:
-    x, label = programs(4 * MOST, 5)
+    x, label = programs(4 * MAX_PROGRAMS, 5)
     process = GaussianProcess(x, label)
-    assert len(process.at) == len(process.left_out) == MOST
-    assert label[process.at].min() >= np.sort(label)[-MOST]
+    assert len(process.at) == len(process.leave_one_out) == MAX_PROGRAMS
+    assert label[process.at].min() >= np.sort(label)[-MAX_PROGRAMS]
 
 
 def test_equal_programs_and_single_columns() -> None:
@@ -80,9 +80,11 @@ def test_few_fast_programs_are_not_enough() -> None:
     x, _ = programs(50, 6)
     label = np.full(50, 0.1)
     label[: MIN_PROGRAMS - 1] = 1.0
-    assert not GaussianProcess.enough(label)
-    assert not GaussianProcess.enough(np.zeros(50)) and not GaussianProcess.enough(np.empty(0))
+    assert not GaussianProcess.has_enough(label)
+    assert not GaussianProcess.has_enough(np.zeros(50)) and not GaussianProcess.has_enough(
+        np.empty(0)
+    )
     with pytest.raises(ValueError, match="fast programs"):
         GaussianProcess(x, label)
     label[MIN_PROGRAMS - 1] = 1.0
-    assert GaussianProcess.enough(label)
+    assert GaussianProcess.has_enough(label)

@@ -1,4 +1,4 @@
-"""What a task's own programs say is learned per task, and asked of fast programs alone."""
+"""Residuals per task: learned from the task's own programs, applied to fast programs only."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -11,8 +11,8 @@ from ansorlite.cost.correction import CorrectionModel
 from ansorlite.cost.losses import Packs, TrainingGroup, pack_groups
 from ansorlite.cost.metrics import recall_at_k
 from ansorlite.cost.names import AT, N_FEATURES
-from ansorlite.cost.task_residual import FAST, OwnPrograms
-from ansorlite.cost.training_cutoff import settled
+from ansorlite.cost.task_residual import FAST_RANGE, TaskResidual
+from ansorlite.cost.training_cutoff import before_cutoff
 
 Rows = npt.NDArray[np.float32]
 Floats = npt.NDArray[np.float64]
@@ -45,8 +45,8 @@ def packs(*groups: TrainingGroup) -> Packs:
 
 
 def test_each_task_has_its_own() -> None:
-    own = OwnPrograms(0, 1)
-    own.learn(packs(group(250, 1, "a"), group(250, 2, "b")))
+    own = TaskResidual(0, 1)
+    own.train(packs(group(250, 1, "a"), group(250, 2, "b")))
     for key in BEST:
         x, latency_s = programs(600, 3, key)
         shares = np.full(600, 0.95)
@@ -55,13 +55,13 @@ def test_each_task_has_its_own() -> None:
 
 
 def test_others_keep_what_was_expected_of_them() -> None:
-    own = OwnPrograms(0, 1)
-    own.learn(packs(group(150, 1, "a")))
+    own = TaskResidual(0, 1)
+    own.train(packs(group(150, 1, "a")))
     x, _ = programs(40, 4, "a")
     shares = np.linspace(0.1, 1.0, 40)
     assert np.array_equal(own.refined("c", x[:, 0], shares), shares)
     found = own.refined("a", x[:, 0], shares)
-    slow = shares <= FAST[0]
+    slow = shares <= FAST_RANGE[0]
     assert np.array_equal(found[slow], shares[slow])
     assert (found[~slow] != shares[~slow]).all()
 
@@ -69,8 +69,8 @@ def test_others_keep_what_was_expected_of_them() -> None:
 def test_failures_and_few_programs() -> None:
     g = group(60, 1, "a")
     g.latency_s[5:] = np.inf
-    own = OwnPrograms(0, 1)
-    own.learn(packs(g))
+    own = TaskResidual(0, 1)
+    own.train(packs(g))
     x, _ = programs(10, 4, "a")
     assert np.array_equal(own.refined("a", x[:, 0], np.ones(10)), np.ones(10))
 
@@ -79,16 +79,16 @@ def test_it_learns_anew_what_has_changed() -> None:
     """The same, whether other programs were known before or not."""
     first, second = group(100, 1, "a"), group(160, 1, "a")
     other = group(90, 2, "b")
-    long, short = OwnPrograms(0, 1), OwnPrograms(0, 1)
-    long.learn(packs(first, other))
-    long.learn(packs(second, other))
-    short.learn(packs(second, other))
+    long, short = TaskResidual(0, 1), TaskResidual(0, 1)
+    long.train(packs(first, other))
+    long.train(packs(second, other))
+    short.train(packs(second, other))
     for key in BEST:
         x, _ = programs(50, 5, key)
         shares = np.full(50, 0.9)
         said = long.refined(key, x[:, 0], shares)
         assert np.array_equal(said, short.refined(key, x[:, 0], shares))
-    long.know([other], lambda g: g)  # nothing is said of a task that is not among them any more
+    long.update_processes([other], lambda g: g)  # drops tasks that are not among the groups
     x, _ = programs(50, 5, "a")
     assert np.array_equal(long.refined("a", x[:, 0], shares), shares)
 
@@ -104,10 +104,10 @@ def test_the_model_asks_them_where_it_is_told_the_task() -> None:
 
 def test_the_last_programs_are_known_before_trees_learn_from_them() -> None:
     """The same whether they came one round after the other or all at once."""
-    whole = replace(group(1032, 1, "a"), told=np.arange(1032) // 8)
-    assert sum(len(g.latency_s) for g in settled([whole])) < 1032
+    whole = replace(group(1032, 1, "a"), round_index=np.arange(1032) // 8)
+    assert sum(len(g.latency_s) for g in before_cutoff([whole])) < 1032
     once, twice, before = CorrectionModel(), CorrectionModel(), CorrectionModel()
-    first = settled([whole])
+    first = before_cutoff([whole])
     for model in (twice, before):
         model.update(first)
     for model in (once, twice):

@@ -1,4 +1,4 @@
-"""Trees are trained anew when enough is new, which a resumed run finds out from what it knows."""
+"""Trees are retrained after enough new records; a resumed run derives the same cut-off."""
 
 from dataclasses import replace
 
@@ -8,7 +8,7 @@ import pytest
 from ansorlite.cost import model as model_module
 from ansorlite.cost.losses import TrainingGroup
 from ansorlite.cost.model import GBDTModel, ValidityModel
-from ansorlite.cost.training_cutoff import NEW, settled
+from ansorlite.cost.training_cutoff import RETRAIN_GROWTH, before_cutoff
 
 
 def group(key: str, told: list[int], seed: int = 0) -> TrainingGroup:
@@ -30,15 +30,15 @@ def test_few_programs_are_all_learned_from() -> None:
     """Rounds of 64 of one task: each is more than is asked for, until there are 2,048."""
     for n in range(1, 33):
         g = group("a", rounds([64] * n))
-        assert settled([g])[0] is g
+        assert before_cutoff([g])[0] is g
 
 
 def test_of_many_programs_the_last_rounds_wait() -> None:
     sizes = [8] * 400
     trained = []
     for n in range(1, 401):
-        found = count(settled([group("a", rounds(sizes[:n]))]))
-        assert found <= 8 * n < (1.0 + NEW) * found + 8
+        found = count(before_cutoff([group("a", rounds(sizes[:n]))]))
+        assert found <= 8 * n < (1.0 + RETRAIN_GROWTH) * found + 8
         trained.append(found)
     assert trained == sorted(trained)
     assert len(set(trained)) < 150  # trainings of 400 rounds
@@ -48,19 +48,20 @@ def test_rounds_are_those_of_all_tasks() -> None:
     """Tasks take turns; what is left out is what was told last, whichever task it is of."""
     told = np.arange(600)
     a, b = group("a", list(told[::2])), group("b", list(told[1::2]))
-    found = settled([a, b])
-    last = max(int(g.told.max()) for g in found if g.told is not None)
-    assert 600 / (1.0 + NEW) - 1 < count(found) < 600
+    found = before_cutoff([a, b])
+    last = max(int(g.round_index.max()) for g in found if g.round_index is not None)
+    assert 600 / (1.0 + RETRAIN_GROWTH) - 1 < count(found) < 600
     assert count(found) == last + 1
     new = group("c", [600])
-    assert [g.task_key for g in settled([a, b, new])] == ["a", "b"]  # nothing of it is settled
+    keys = [g.task_key for g in before_cutoff([a, b, new])]
+    assert keys == ["a", "b"]  # all programs of the new task are after the cutoff
 
 
 def test_without_numbers_everything_counts() -> None:
-    numbered, plain = group("a", rounds([8] * 300)), replace(group("b", [0] * 5), told=None)
-    assert count(settled([numbered])) < 2400
-    assert count(settled([numbered, plain])) == 2405
-    assert settled([]) == []
+    numbered, plain = group("a", rounds([8] * 300)), replace(group("b", [0] * 5), round_index=None)
+    assert count(before_cutoff([numbered])) < 2400
+    assert count(before_cutoff([numbered, plain])) == 2405
+    assert before_cutoff([]) == []
 
 
 @pytest.mark.parametrize("kind", [GBDTModel, ValidityModel])
@@ -77,11 +78,11 @@ def test_models_wait_and_end_up_the_same(
     long, short = kind(), kind()
     for n in range(8, 961, 8):
         keep = slice(0, n)
-        assert whole.told is not None
+        assert whole.round_index is not None
         long.update(
             [
                 TrainingGroup(
-                    "a", whole.features[keep], whole.latency_s[keep].copy(), whole.told[keep]
+                    "a", whole.features[keep], whole.latency_s[keep].copy(), whole.round_index[keep]
                 )
             ]
         )

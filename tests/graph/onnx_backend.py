@@ -1,8 +1,8 @@
-"""Backend adapter: onnx's own conformance tests run on ansorlite through it.
+"""Backend adapter that runs onnx's own conformance tests on ansorlite.
 
-`prepare` imports a model, `run` compiles what its inputs leave open and runs it. Operands that must
-be constant (shapes, axes, ...) are inputs in those tests: where the model cannot be imported
-without knowing them, `run` makes constants of all inputs that are not float32 data.
+`prepare` imports a model, `run` compiles and runs it. In these tests, operands that must be
+constant (shapes, axes, ...) are inputs. Where a model cannot be imported without their values,
+`run` turns all inputs that are not float32 data into constants.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from ansorlite.codegen.build import build_program
 from ansorlite.errors import ModelError
 from ansorlite.graph.ir import Graph
 from ansorlite.graph.module import CompiledModule
-from ansorlite.graph.onnx_import import load_onnx
+from ansorlite.graph.onnx.load import load_onnx
 from ansorlite.graph.partition import Partition, evaluate_partition, partition, tasks
 from ansorlite.graph.passes import optimize
 from ansorlite.schedule.lower import lower

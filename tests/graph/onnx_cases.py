@@ -8,7 +8,7 @@ import onnx
 from onnx.reference import ReferenceEvaluator
 
 from ansorlite.graph.ir import evaluate
-from ansorlite.graph.onnx_import import load_onnx
+from ansorlite.graph.onnx.load import load_onnx
 from ansorlite.graph.partition import evaluate_partition, partition
 from ansorlite.graph.passes import optimize
 

@@ -1,4 +1,4 @@
-"""Random small networks, channels first, from operators that a real one could chain."""
+"""Random small networks, channels first, from operators that follow each other in real networks."""
 
 from collections.abc import Callable
 from typing import Any

@@ -202,7 +202,7 @@ def test_without_a_compiler_the_parts_are_there(
     folder = module.save(tmp_path / "net")
     names = {p.name for p in folder.iterdir()}
     assert {"network.h", "network.c", "network.json", "weights.bin", "kernel0.o"} <= names
-    with pytest.raises(ModelError, match=r"has no libnetwork.so: link it there, by: cc"):
+    with pytest.raises(ModelError, match=r"has no libnetwork.so: link it there with: cc"):
         load_module(folder)
     monkeypatch.undo()
     subprocess.run(

@@ -1,4 +1,4 @@
-"""`exact=True`: a network is computed as it is written, in its plain form."""
+"""`exact=True`: no rewrite or form that changes values beyond rounding."""
 
 from typing import Any
 

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from ansorlite.errors import ModelError
-from ansorlite.graph import meaning
 from ansorlite.graph.build import GraphBuilder
 from ansorlite.graph.ir import Graph, Node, evaluate
-from ansorlite.graph.shapes import window_extent
+from ansorlite.graph.ops.pool import window_counts
+from ansorlite.graph.ops.table import OPERATORS
+from ansorlite.graph.ops.windows import window_extent
 from ansorlite.graph.types import TensorType
 
 
@@ -155,7 +156,7 @@ def test_window_counts_with_and_without_padding() -> None:
     }
     # Data 0..3 with one element of padding on both sides; the third window overhangs by one.
     counts = [
-        meaning.window_counts({**attrs, "count_include_pad": flag}, [4], [3]).tolist()
+        window_counts({**attrs, "count_include_pad": flag}, [4], [3]).tolist()
         for flag in (False, True)
     ]
     assert counts == [[2, 3, 1], [3, 3, 2]]
@@ -179,7 +180,7 @@ def test_a_window_in_the_padding_averages_to_zero() -> None:
 
 def test_sums_accumulate_in_float64() -> None:
     x = np.full((1, 1, 1, 1 << 20), 0.1, np.float32)
-    total = meaning.reduce_sum({"axes": (3,), "keepdims": False}, (x,))
+    total = OPERATORS["reduce_sum"].meaning({"axes": (3,), "keepdims": False}, (x,))
     assert total.dtype == np.float32
     np.testing.assert_allclose(total, np.float64(np.float32(0.1)) * (1 << 20), rtol=1e-7)
 

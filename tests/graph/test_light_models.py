@@ -1,6 +1,6 @@
-"""Networks that the onnx wheel ships with expected outputs: import, passes and numpy agree.
+"""Networks of the onnx wheel with expected outputs: import, passes and numpy meaning agree.
 
-Most of the light models have weights that make all classes equal; densenet121 has not.
+The weights of most light models make all classes equal; those of densenet121 do not.
 """
 
 from pathlib import Path
@@ -10,7 +10,7 @@ import onnx
 import pytest
 
 from ansorlite.graph.ir import evaluate
-from ansorlite.graph.onnx_import import load_onnx
+from ansorlite.graph.onnx.load import load_onnx
 from ansorlite.graph.partition import partition, tasks
 from ansorlite.graph.passes import optimize
 

@@ -1,7 +1,7 @@
-"""The conformance tests that onnx ships: right answers, or a clear error; never a wrong answer.
+"""The conformance tests of the onnx wheel: right results or a clear error, never wrong results.
 
-Their node tests cover every operator of every domain, most with other dtypes than networks have.
-Counts are printed with the reasons of what was not run.
+The node tests cover every operator of every domain, most with other dtypes than networks have. The
+tests print counts, with reasons for node tests that were not run.
 """
 
 import warnings

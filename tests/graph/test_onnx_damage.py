@@ -1,4 +1,4 @@
-"""Damaged ONNX files, and data in files of its own: one line that names node or tensor each."""
+"""Damaged ONNX files and external data files: one line of error that names the node or tensor."""
 
 import os
 import sys
@@ -14,7 +14,7 @@ from test_onnx_errors import FLOAT, RELU, model, node, refused
 
 from ansorlite.errors import ModelError
 from ansorlite.graph.ir import check_inputs, evaluate
-from ansorlite.graph.onnx_import import load_onnx
+from ansorlite.graph.onnx.load import load_onnx
 from ansorlite.names import brief
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"

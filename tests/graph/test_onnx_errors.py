@@ -1,4 +1,4 @@
-"""What users see when a model cannot be imported: one clear line each."""
+"""Errors for models that cannot be imported: one clear line each."""
 
 import sys
 from pathlib import Path
@@ -10,7 +10,7 @@ import pytest
 
 from ansorlite.errors import MissingExtra, ModelError
 from ansorlite.graph.ir import evaluate
-from ansorlite.graph.onnx_import import load_onnx
+from ansorlite.graph.onnx.load import load_onnx
 
 FLOAT = onnx.TensorProto.FLOAT
 Nodes = list[onnx.NodeProto]

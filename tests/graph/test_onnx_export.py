@@ -12,10 +12,10 @@ from random_nets import nets
 from ansorlite.errors import MissingExtra, ModelError
 from ansorlite.graph.build import GraphBuilder
 from ansorlite.graph.ir import Graph, evaluate
-from ansorlite.graph.onnx_export import export_onnx
-from ansorlite.graph.onnx_import import load_onnx
+from ansorlite.graph.onnx.load import load_onnx
 from ansorlite.graph.passes import optimize
 from ansorlite.graph.types import ints, pairs
+from bench.onnx_export import export_onnx
 
 
 def exportable(graph: Graph) -> bool:

@@ -1,4 +1,4 @@
-"""Small ONNX files that ask for much memory or time are refused at once, with size and limit."""
+"""Small ONNX files that need much memory or time are refused at once, with size and limit."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,8 +14,8 @@ from ansorlite.errors import ModelError
 from ansorlite.graph import limits
 from ansorlite.graph.build import GraphBuilder
 from ansorlite.graph.limits import Room, most_bytes, peak_bytes
-from ansorlite.graph.onnx_import import load_onnx
-from ansorlite.graph.onnx_read import MOST_NODES
+from ansorlite.graph.onnx.load import load_onnx
+from ansorlite.graph.onnx.read import MOST_NODES
 from ansorlite.graph.passes import optimize
 from ansorlite.graph.types import TensorType
 from ansorlite.settings import settings

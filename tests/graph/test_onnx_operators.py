@@ -9,8 +9,8 @@ import pytest
 from onnx_cases import Case, check_stages, model_of, random_inputs
 
 from ansorlite.graph.ir import evaluate
-from ansorlite.graph.onnx_import import load_onnx
-from ansorlite.graph.onnx_table import IMPORTERS
+from ansorlite.graph.onnx.load import load_onnx
+from ansorlite.graph.onnx.table import READERS
 
 RNG = np.random.default_rng(7)
 
@@ -283,7 +283,7 @@ def test_negative_padding_cuts() -> None:
 
 def test_every_importer_has_a_case() -> None:
     of_constants = {"Constant", "ConstantOfShape", "Mod", "Range", "Shape", "Size"}
-    assert set(IMPORTERS) - {c.op for c in CASES} == of_constants
+    assert set(READERS) - {c.op for c in CASES} == of_constants
 
 
 def test_transposed_convolution_by_groups() -> None:

@@ -1,4 +1,4 @@
-"""Partition: every kernel's DAG, composed, is the graph; what fuses; equal kernels are one task."""
+"""Partition: the kernels' DAGs together compute the graph; fusion; equal kernels are one task."""
 
 import math
 

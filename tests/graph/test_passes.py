@@ -1,4 +1,4 @@
-"""Passes: each one alone and all in order keep the meaning, and do what their docstrings say."""
+"""Passes: each pass alone and all in order preserve values and do what their docstrings say."""
 
 from collections import Counter
 from typing import Any
@@ -12,7 +12,7 @@ from ansorlite.graph import rewrites as rw
 from ansorlite.graph.build import GraphBuilder
 from ansorlite.graph.ir import Graph, evaluate
 from ansorlite.graph.layout import blocks, channels_last
-from ansorlite.graph.operators import OPERATORS
+from ansorlite.graph.ops.table import OPERATORS
 from ansorlite.graph.passes import PASSES, Pass, optimize
 
 FIRST: dict[str, Any] = {

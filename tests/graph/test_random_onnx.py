@@ -1,4 +1,4 @@
-"""Random ONNX graphs with NaN, infinities and extremes, natively, against onnxruntime's values.
+"""Random ONNX graphs with NaN, infinities and extreme values, run natively, against onnxruntime.
 
 The generator is that of scripts/random_graphs.py, which runs thousands in every way.
 """

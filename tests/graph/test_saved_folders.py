@@ -1,4 +1,4 @@
-"""Saved folders: damage of any kind is told before a byte is used, and saving is all or nothing."""
+"""Saved folders: any damage is reported before a file is used; saving is atomic."""
 
 import json
 import os

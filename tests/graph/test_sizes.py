@@ -1,4 +1,4 @@
-"""Networks of extreme sizes: hundreds of operands, values of no element, of one, of no axis."""
+"""Networks of extreme sizes: hundreds of operands, values with no element, one element, no axis."""
 
 from pathlib import Path
 from typing import Any
@@ -9,8 +9,8 @@ import pytest
 
 import ansorlite
 from ansorlite.graph.build import GraphBuilder
-from ansorlite.graph.contest import random_inputs
 from ansorlite.graph.fuse import MOST_NODES, fuse
+from ansorlite.graph.inputs import random_inputs
 from ansorlite.graph.ir import Graph, evaluate
 from ansorlite.graph.partition import partition, tasks
 from ansorlite.graph.passes import optimize

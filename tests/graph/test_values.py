@@ -1,4 +1,4 @@
-"""Values at the ends of the dtypes, natively: what ONNX and numpy say, kind by kind."""
+"""Extreme values of the dtypes in native networks give the results of ONNX and numpy."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from onnx import helper, numpy_helper
 
 from ansorlite.errors import ModelError
 from ansorlite.graph.build import GraphBuilder
-from ansorlite.graph.onnx_import import load_onnx
+from ansorlite.graph.onnx.load import load_onnx
 from ansorlite.pipeline import auto_schedule, compile_plain
 
 INF, NAN = np.inf, np.nan

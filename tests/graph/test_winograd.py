@@ -1,4 +1,4 @@
-"""Winograd's convolution: its matrices, its meaning, and networks in which it competes."""
+"""Winograd convolution: matrices, values, and its choice in networks."""
 
 import itertools
 
@@ -8,13 +8,14 @@ import pytest
 from ansorlite import te
 from ansorlite.codegen.build import build_program
 from ansorlite.errors import ModelError
-from ansorlite.graph import meaning
 from ansorlite.graph.build import GraphBuilder
 from ansorlite.graph.ir import Graph, evaluate
 from ansorlite.graph.module import CompiledModule
+from ansorlite.graph.ops.table import OPERATORS
+from ansorlite.graph.ops.winograd import matrices, winograd_conv_nhwc
 from ansorlite.graph.partition import partition, tasks
 from ansorlite.graph.passes import optimize
-from ansorlite.graph.winograd import matrices, relative_error, winograd_conv_nhwc
+from ansorlite.measure.compare import relative_error
 from ansorlite.space.sketch import SpaceOptions, sketches
 from ansorlite.target import Target
 from ansorlite.task import SearchTask
@@ -62,7 +63,7 @@ def test_it_means_a_convolution(
 ) -> None:
     x, w = normal(*data), normal(*weight)
     attrs = {"strides": (1,) * len(pads), "dilations": (1,) * len(pads), "pads": pads}
-    want = meaning.conv({**attrs, "groups": 1, "layout": "channels_last"}, (x, w))
+    want = OPERATORS["conv"].meaning({**attrs, "groups": 1, "layout": "channels_last"}, (x, w))
     divides = not any(e % m for e in want.shape[-3:-1])
     for joined in (True, False) if divides else (True,):
         tensors = te.placeholder(data, name="x"), te.placeholder(weight, name="w")

@@ -1,8 +1,9 @@
-"""Random integer trees for the tests of `ir`: drawn, built as expressions, valued by plain Python.
+"""Random integer trees for the tests of `ir`: drawing, conversion to `Expr`, evaluation in Python.
 
-A tree is nested tuples: ("var", name), ("const", c) or (operation, tree, ...). It stays as drawn,
-so what `build` simplifies can be compared with what the tree says. Divisors are positive by
-construction: constants, holes, products and sums of them. `select` takes a condition first.
+A tree is nested tuples: ("var", name), ("const", c) or (operation, tree, ...). Trees are never
+simplified, so the simplified expression of `build` can be compared with the value of its tree.
+Divisors are positive by construction: constants, holes, products and sums of these. The first
+operand of `select` is a condition.
 """
 
 from collections.abc import Mapping
@@ -65,7 +66,7 @@ COMPARING = ("lt", "le", "eq", "ne")
 
 
 def build(tree: Tree, leaves: Mapping[str, Expr]) -> Expr:
-    """The expression of a tree, through the constructors; `leaves` are the variables' values."""
+    """The expression of a tree, by the constructors; `leaves` maps variables to expressions."""
     if tree[0] == "const":
         return wrap(tree[1])
     if tree[0] == "var":
@@ -74,7 +75,7 @@ def build(tree: Tree, leaves: Mapping[str, Expr]) -> Expr:
 
 
 def value(tree: Tree, env: Mapping[str, int]) -> int:
-    """What the tree says, in Python's unbounded integers."""
+    """The value of a tree, in Python's unbounded integers."""
     if tree[0] == "const":
         return int(tree[1])
     if tree[0] == "var":
@@ -83,7 +84,7 @@ def value(tree: Tree, env: Mapping[str, int]) -> int:
 
 
 def mirror(tree: Tree, rng: np.random.Generator) -> Tree:
-    """The same tree with operands of commutative operations swapped and regrouped at random."""
+    """The tree with operands of commutative operations swapped and regrouped at random."""
     if tree[0] in ("const", "var"):
         return tree
     name, *args = tree[0], *(mirror(t, rng) for t in tree[1:])
@@ -112,7 +113,7 @@ def draw_tree(rng: np.random.Generator, depth: int = 4) -> Tree:
 
 
 def draw_condition(rng: np.random.Generator, depth: int) -> Tree:
-    """A condition: a comparison, or some joined."""
+    """A condition: a comparison, or several joined by and, or, not."""
     kind = rng.random()
     if depth < 1 or kind < 0.7:
         return (str(rng.choice(COMPARING)), draw_tree(rng, depth), draw_tree(rng, depth))
@@ -132,13 +133,13 @@ def draw_divisor(rng: np.random.Generator) -> Tree:
 
 
 def draw_positive(rng: np.random.Generator) -> Expr:
-    """A polynomial over the holes that is at least 1 by its coefficients."""
+    """A polynomial over the holes; its coefficients make it at least 1."""
     h = VARIABLES[str(rng.choice(HOLES))]
     return h * int(rng.integers(1, 4)) * VARIABLES[str(rng.choice(HOLES))] + int(rng.integers(0, 5))
 
 
 def draw_env(rng: np.random.Generator) -> dict[str, int]:
-    """Values of all variables: holes from 1, loops from 0, small ones being frequent."""
+    """Values of all variables: holes from 1, loops from 0; small values are frequent."""
     top = int(rng.choice([2, 4, 16, 100]))
     return {
         **{name: int(rng.integers(1, top + 1)) for name in HOLES},

@@ -1,4 +1,4 @@
-"""Rows of several positions at once: copies and pads whose last axis is shorter than a vector."""
+"""Collapsed axes: vectors over several positions, where the last axis is shorter than a vector."""
 
 from collections.abc import Callable
 

@@ -140,13 +140,13 @@ def test_dtype(expr: Expr, dtype: str) -> None:
         (lambda: select(i == 0, x, y), "te.equal"),
         (lambda: all_of(i < 1, i != 0), "te.not_equal"),
         (lambda: call("exp", i), "exp needs floating-point arguments, got int32"),
-        (lambda: wrap("i"), "no expression and no number"),
-        (lambda: wrap(np.array([1, 2])), "no expression and no number"),
+        (lambda: wrap("i"), "neither an expression nor a number"),
+        (lambda: wrap(np.array([1, 2])), "neither an expression nor a number"),
         (lambda: bool(i < 1), "no truth value"),
         (lambda: max(i, j), "te.select"),
     ],
 )
-def test_errors_say_what_is_wrong(make: Any, message: str) -> None:
+def test_errors_of_expressions(make: Any, message: str) -> None:
     with pytest.raises(AnsorliteError, match=message):
         make()
 
@@ -188,7 +188,7 @@ def test_literals_fold_after_substitution_as_before() -> None:
     )
 
 
-def test_min_of_what_a_substitution_makes_equal() -> None:
+def test_min_of_operands_that_become_equal() -> None:
     e = minimum(ceildiv(10 - i, h), g, h)
     assert str(e) == "min(ceildiv(-i + 10, h), g, h)"
     assert str(substitute(e, {"h": Const(1), "i": Const(2)})) == "1"

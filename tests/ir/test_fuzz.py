@@ -1,8 +1,8 @@
-"""Random integer expressions: the normal form does not depend on when values are put in.
+"""Random integer expressions: substituting before or after simplifying gives the same normal form.
 
-On this stands that a sketch is lowered once: filling holes in the result must print what lowering
-with the values would have printed. Every check is stated for one tree and run on trees that
-hypothesis shrinks, and on a seeded stream of them (many thousands with `-m slow`).
+Lowering a sketch once depends on this property: a filled program must print like a program that was
+lowered with the values. Each check takes one tree and runs on trees from hypothesis, which shrinks
+them, and on a seeded stream (many thousands with `-m slow`).
 """
 
 from collections.abc import Callable

@@ -76,7 +76,7 @@ def test_printing() -> None:
     )
 
 
-def test_packed_buffers_say_how() -> None:
+def test_packed_buffers_print_their_layout() -> None:
     layout = BufferLayout(((Const(2), Const(3)),), ((0, 1), (0, 0)))
     packed = Buffer("W", layout.shape, "float32", "global", "constant", (N,), layout)
     assert str(packed) == "W: float32[3, 2] global constant  # packed from [6] as d0.1 d0.0"
@@ -100,7 +100,7 @@ ILLEGAL: dict[str, Program] = {
     "loop i is parallel but is a reduction": program(
         loop(R, 6, put("Y", Const(0), x(R)), notes=(("parallel", Const(1)),), reduce=True)
     ),
-    "kernel has two buffers of one name": program(COPY, X),
+    "kernel has two buffers of the same name": program(COPY, X),
     "buffer tmp is allocated twice": program(Alloc(TMP, Alloc(TMP, COPY))),
     "store to tmp: buffer tmp is not allocated here": program(
         block([Alloc(TMP, COPY), put("tmp", Const(0), x(Const(0)))])
@@ -152,7 +152,7 @@ def test_branches_that_never_run_vanish() -> None:
     assert str(tidy(program(loop(R, 6, If(never, put("Y", R, x(R))))))).count("Y[") == 0
 
 
-def test_annotations_that_say_no_are_dropped() -> None:
+def test_annotations_without_effect_are_dropped() -> None:
     no = (("parallel", Const(0)), ("lanes", Const(1)), ("register", Const(0)), ("unroll", Const(0)))
     yes = (("parallel", Const(1)), ("lanes", Const(4)), ("unroll", Const(16)))
     assert "#" not in str(tidy(program(loop(R, 6, put("Y", R, x(R)), notes=no))))
@@ -171,7 +171,7 @@ def test_interpreting_and_counting() -> None:
     assert out["Y"].tolist() == [5, 4, 3, 2, 1, 0] and counts == {"Y": 6}
 
 
-def test_what_is_never_written_is_poison() -> None:
+def test_unwritten_elements_hold_poison() -> None:
     out = interpret(program(loop(R, 5, put("Y", R, x(R)))), DATA)["Y"]
     assert np.isnan(out[5]) and not np.isnan(out[:5]).any()
 

@@ -181,7 +181,7 @@ def test_evaluator_leaves_the_branch_that_is_not_taken() -> None:
         (Op("exp", (a,), "float32"), "exp has no integer meaning"),
     ],
 )
-def test_evaluator_names_what_it_cannot_value(expr: Any, message: str) -> None:
+def test_errors_of_the_evaluator(expr: Any, message: str) -> None:
     with pytest.raises(AnsorliteError, match=message):
         Evaluator({"a": 1})(expr)
 

@@ -1,4 +1,4 @@
-"""What specialising makes of annotated programs: one golden file a rewrite."""
+"""Specialised programs as golden files, one per rewrite."""
 
 from collections.abc import Callable
 from typing import Any
@@ -194,7 +194,7 @@ def test_the_shorter_side_of_a_tile_stays_in_registers(height: int, vectors: int
 
 
 @pytest.mark.parametrize(("trip", "past"), [(6, True), (3, False)])
-def test_only_what_is_not_read_again_passes_the_caches(trip: int, past: bool) -> None:
+def test_only_buffers_not_read_again_bypass_the_caches(trip: int, past: bool) -> None:
     """Sums that are complete in registers; not those that memory keeps, nor their start values."""
     steps = (
         *TILED,

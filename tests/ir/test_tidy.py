@@ -1,4 +1,4 @@
-"""Clamps that tidying decides: whole register tiles inside loops that are clamped themselves."""
+"""Clamps that the tidy pass decides: whole register tiles inside clamped loops."""
 
 import pytest
 

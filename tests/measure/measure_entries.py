@@ -1,4 +1,4 @@
-"""Entry functions for worker processes of the tests: one for each way to misbehave."""
+"""Entry functions for worker processes in tests: one for each kind of failure."""
 
 import ctypes
 import os
@@ -11,7 +11,7 @@ from typing import Any
 
 
 def obey() -> Callable[[tuple[str, Any]], Any]:
-    """A handler that does what the request says: (what, argument)."""
+    """A handler of requests (action, argument): it performs the action."""
     served = [0]
 
     def handle(request: tuple[str, Any]) -> Any:
@@ -54,7 +54,7 @@ def obey() -> Callable[[tuple[str, Any]], Any]:
                 time.sleep(argument)
                 return os.getpid()
             case "hang in C":
-                ctypes.PyDLL(None).sleep(1000)  # PyDLL keeps the interpreter's lock
+                ctypes.PyDLL(None).sleep(1000)  # PyDLL holds the interpreter's lock meanwhile
             case "start a child and hang":
                 child = subprocess.Popen(["sleep", "1000"])
                 with open(argument, "w") as file:
@@ -78,7 +78,7 @@ def die_at_start() -> Callable[[Any], Any]:
 
 
 def signalled_at_start(notes: str, times: int, number: int) -> Callable[[tuple[str, Any]], Any]:
-    """Obeys, but the first so many children signal themselves while they start."""
+    """Like `obey`, but the first `times` children send themselves a signal while they start."""
     with open(notes, "a") as file:
         file.write(f"{os.getpid()}\n")
     with open(notes) as file:
@@ -94,7 +94,7 @@ def never_ready() -> Callable[[Any], Any]:
 
 
 class Unpackable:
-    """Unpickles only in the process that made it."""
+    """An object that can be pickled but not unpickled."""
 
     def __init__(self) -> None:
         self.pid = os.getpid()
@@ -104,7 +104,7 @@ class Unpackable:
 
 
 class Counted:
-    """Counts how often this process unpickled it."""
+    """An object that counts how often this process unpickled one of its kind."""
 
     unpickled = 0
 
@@ -117,7 +117,7 @@ class Counted:
 
 
 def build(request: Any, shared: Any) -> Any:
-    """A build entry: `obey`'s requests, and questions about the shared objects."""
+    """A build entry function: the requests of `obey`, and requests about shared objects."""
     match request:
         case ("shared", key):
             return shared[key]

@@ -8,7 +8,8 @@ from dataclasses import replace
 
 from ansorlite import te
 from ansorlite.codegen.compile import compile_module
-from ansorlite.codegen.image import KernelImage, Layout, Param
+from ansorlite.codegen.image import KernelImage, Param
+from ansorlite.ir.layout import Layout
 from ansorlite.measure.runner import CheckSpec
 from ansorlite.target import Target
 
@@ -95,9 +96,9 @@ def kernel(
     place: str = "%kw = add i64 %k, 0",
     params: tuple[Param, ...] = PARAMS,
 ) -> KernelImage:
-    """The kernel, with the instructions `before` each store, and `narrow` in place of the sum.
+    """The kernel with instructions `before` each store; `narrow` replaces the sum's conversion.
 
-    `place` computes where element %k of the constant lies.
+    `place` computes the offset of element %k of the constant.
     """
     text = IR.replace("PLACE", place)
     text = text.replace("WIDEN", WIDEN[real]).replace("NARROW", narrow or NARROW[real])
@@ -118,7 +119,7 @@ def dag() -> te.ComputeDAG:
 
 
 def dag_of_a_prepared_constant() -> te.ComputeDAG:
-    """The same with W * 2 + 1, a stage of its own, in place of W."""
+    """The same computation with the stage V = W * 2 + 1 in place of W."""
     return te.ComputeDAG([_product(lambda w: te.compute((K,), lambda k: w[k] * 2 + 1, name="V"))])
 
 
@@ -140,7 +141,7 @@ def check_spec(seed: int = 0) -> CheckSpec:
 
 
 def threads_kernel() -> KernelImage:
-    """One that writes how many threads kernels may use."""
+    """A kernel that writes the number of threads that kernels may use."""
     text = """
 declare i64 @ansorlite_threads()
 define void @threads(ptr %args) {
@@ -155,7 +156,7 @@ define void @threads(ptr %args) {
     return KernelImage(compile_module(text, target), "threads", params, target.triple, target.cpu)
 
 
-# each: instructions that make the kernel misbehave at its row %i
+# Instructions that make the kernel wrong at its row %i.
 WRITE_INPUT = "store float %c, ptr %pa"
 READ_BEFORE = """%far = getelementptr float, ptr %pc, i64 -1100
   %stray = load volatile float, ptr %far"""

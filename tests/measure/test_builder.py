@@ -1,4 +1,4 @@
-"""PoolBuilder: outcomes in request order, whatever single requests do to their worker."""
+"""PoolBuilder: outcomes in the order of requests, also when requests kill their workers."""
 
 import os
 import pickle
@@ -12,6 +12,7 @@ from measure_entries import Counted, Unpackable
 from ansorlite.errors import AnsorliteError, UsageError
 from ansorlite.measure.builder import BuildOutcome, PoolBuilder
 from ansorlite.measure.result import Status
+from ansorlite.measure.worker import Worker
 
 ENTRY = "measure_entries:build"
 
@@ -39,7 +40,15 @@ def test_every_worker_takes_part(pool: PoolBuilder) -> None:
     assert len(set(values(pool.build([("pid after", 0.4)] * 6)))) == 2
 
 
-def test_failures_are_outcomes_and_spare_their_neighbours() -> None:
+def test_failures_are_outcomes_and_spare_their_neighbours(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    submit = Worker.submit
+
+    def submit_for(w: Worker, request: tuple[bytes, object], timeout_s: float) -> None:
+        submit(w, request, 0.3 if b"hang in C" in request[0] else timeout_s)
+
+    monkeypatch.setattr(Worker, "submit", submit_for)
     requests: list[object] = [
         ("echo", "first"),
         ("raise", "no such axis"),
@@ -50,7 +59,7 @@ def test_failures_are_outcomes_and_spare_their_neighbours() -> None:
         ("crash", None),
         ("echo", "last"),
     ]
-    with PoolBuilder(2, timeout_s=1.0, entry=ENTRY) as pool:
+    with PoolBuilder(2, timeout_s=60.0, entry=ENTRY) as pool:
         out = pool.build(requests)
     assert [o.status for o in out] == [
         Status.OK,
@@ -65,12 +74,12 @@ def test_failures_are_outcomes_and_spare_their_neighbours() -> None:
     assert values([out[0], out[-1]]) == ["first", "last"]
     assert "ValueError: no such axis" in out[1].error
     assert out[2].error == "killed by SIGABRT; it printed: LLVM ERROR: cannot select"
-    assert out[3].error == "no answer within 1 s"
+    assert out[3].error == "no answer within 0.3 s"
     assert "cannot be unpacked" in out[4].error
     assert out[6].error == "killed by SIGSEGV"
     result = out[3].as_result()
     assert (result.status, result.error) == (Status.BUILD_TIMEOUT, out[3].error)
-    assert result.build_s >= 1.0 and result.latency_s is None and not result.ok
+    assert result.build_s >= 0.3 and result.latency_s is None and not result.ok
 
 
 def test_shared_objects_reach_every_worker_once() -> None:
@@ -118,7 +127,7 @@ def test_an_unknown_key_is_a_build_error(pool: PoolBuilder) -> None:
     assert outcome.status is Status.BUILD_ERROR and "KeyError: 'nothing'" in outcome.error
 
 
-def test_an_entry_that_does_not_exist_is_an_error_of_its_own() -> None:
+def test_an_unknown_entry_function_is_an_error() -> None:
     with (
         PoolBuilder(1, entry="measure_entries:missing") as pool,
         pytest.raises(AnsorliteError, match="builder 0 cannot start: 'measure_entries:missing'"),
@@ -127,14 +136,15 @@ def test_an_entry_that_does_not_exist_is_an_error_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGSTOP])
-def test_what_somebody_else_killed_or_stopped_is_built_again(tmp_path: Path, number: int) -> None:
-    with PoolBuilder(2, timeout_s=2.0, entry=ENTRY) as pool:
+def test_a_build_whose_worker_was_killed_is_repeated(tmp_path: Path, number: int) -> None:
+    timeout_s = 2.0 if number == signal.SIGSTOP else 60.0  # what is stopped is noticed at its end
+    with PoolBuilder(2, timeout_s=timeout_s, entry=ENTRY) as pool:
         requests = [("echo", 1), ("signal me once", (str(tmp_path / "note"), number)), ("echo", 2)]
         outcomes = pool.build(requests)
         assert [o.status for o in outcomes] == [Status.OK] * 3 and outcomes[1].image
 
 
-def test_workers_that_are_killed_while_they_start_cost_no_request() -> None:
+def test_workers_killed_at_their_start_fail_no_request() -> None:
     with PoolBuilder(2, entry=ENTRY) as pool:
         for worker in pool._workers:
             assert worker.starting and worker._child is not None
@@ -142,9 +152,9 @@ def test_workers_that_are_killed_while_they_start_cost_no_request() -> None:
         assert values(pool.build([("echo", k) for k in range(5)])) == [0, 1, 2, 3, 4]
 
 
-def test_numbers_of_processes_and_seconds_that_make_no_sense() -> None:
+def test_wrong_numbers_of_processes_and_seconds() -> None:
     for n, timeout_s in ((0, 1.0), (-1, 1.0), (1, 0.0), (1, float("nan"))):
-        with pytest.raises(UsageError, match=r"at least 1|give it some seconds"):
+        with pytest.raises(UsageError, match=r"at least 1|give a positive number"):
             PoolBuilder(n, timeout_s=timeout_s, entry=ENTRY)
 
 

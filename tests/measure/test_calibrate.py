@@ -1,4 +1,4 @@
-"""Calibration: the tiles are right programs, and what was measured is kept."""
+"""Calibration: the register tiles compute right values, and figures are cached."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from ansorlite.measure.calibrate import (
     level_bytes,
     tile_run,
 )
-from ansorlite.measure.machine_cache import kept_file
+from ansorlite.measure.machine_cache import cache_file
 from ansorlite.measure.peak import Peak
 from ansorlite.schedule.lower import lower
 from ansorlite.schedule.state import State
@@ -59,13 +59,13 @@ def test_legal_tiles_fit_the_registers() -> None:
     assert (12, 2) in legal_bodies(Target.cross("x86-avx512"))
 
 
-def test_it_is_measured_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_figures_are_measured_and_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(module, "measure_peak", lambda target: PEAK)
     monkeypatch.setattr(module, "legal_bodies", lambda target: [(2, 1)])
     monkeypatch.setattr(module, "BODY_S", 1e-5)
     monkeypatch.setattr(module, "COPY_S", 1e-5)
-    monkeypatch.setattr(module, "MIB", 1024)
+    monkeypatch.setattr(module, "uncached_bytes", lambda target: 512 * 1024)
     target = Target(l3_bytes=256 * 1024)
     assert calibration(target) is None
     measured = calibrate(target)
@@ -79,12 +79,12 @@ def test_it_is_measured_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         ("l2", False),
     }
     assert all(b.flops > 0 for b in measured.bodies)
-    text = kept_file("calibration").read_text()
-    kept_file("calibration").write_text(text.replace('"levels"', '"kevels"'))
+    text = cache_file("calibration").read_text()
+    cache_file("calibration").write_text(text.replace('"levels"', '"kevels"'))
     assert calibration(target) is None
 
 
-def test_what_fits_a_level_is_moved_at_its_speed() -> None:
+def test_data_that_fits_a_level_moves_at_its_speed() -> None:
     target = Target.cross("x86-avx2", cores=2)
     speeds = tuple(LevelSpeed(level, 1.0, 2.0, 2.0, 4.0) for level in ("l1", "l2", "l3", "memory"))
     c = Calibration(PEAK, speeds, (BodySpeed(6, 2, "l1", True, 1e11),), "2026-01-01")

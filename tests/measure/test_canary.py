@@ -1,4 +1,4 @@
-"""The canary, with a clock that the test winds: when it trusts the machine, how long it waits."""
+"""The canary with a simulated clock: when it trusts the machine and how long it waits."""
 
 from collections.abc import Iterable, Iterator
 from itertools import chain, repeat
@@ -44,7 +44,7 @@ def test_an_interrupt_is_no_disturbance() -> None:
     assert canary.waited_s == 0.0
 
 
-def test_a_slow_phase_is_waited_out_and_told() -> None:
+def test_a_slow_phase_is_waited_for_and_reported() -> None:
     machine = Machine(chain(repeat(1.0, 20), repeat(1.95, 30)))
     canary = machine.canary()
     assert canary.disturbed()
@@ -52,7 +52,7 @@ def test_a_slow_phase_is_waited_out_and_told() -> None:
     assert not canary.disturbed()
 
 
-def test_patience_ends_and_figures_are_taken_as_they_come() -> None:
+def test_without_patience_disturbed_figures_count() -> None:
     machine = Machine(chain(repeat(1.0, 20), repeat(1.95)))
     canary = machine.canary()
     assert not canary.disturbed()  # it never became fast again: better a figure than none
@@ -73,7 +73,7 @@ def test_patience_does_not_pile_up() -> None:
     assert canary.waited_s < PATIENCE_S + ONCE_S
 
 
-def test_a_process_that_starts_in_a_slow_phase_knows_what_to_expect() -> None:
+def test_a_process_that_starts_in_a_slow_phase_uses_the_expected_time() -> None:
     machine = Machine(repeat(1.95, 40))
     canary = machine.canary(expected_s=USUAL_S)
     assert canary.disturbed()
@@ -86,7 +86,7 @@ def test_a_disturbed_repeat_does_not_count() -> None:
     assert timing.times_s == (0.01, 0.01, 0.01)
 
 
-def test_who_has_lost_even_so_is_not_waited_for() -> None:
+def test_a_clear_loser_does_not_wait_for_the_machine() -> None:
     def never() -> bool:
         raise AssertionError("the canary was asked")
 

@@ -1,4 +1,4 @@
-"""Comparing outputs: what is tolerated, what is not, and how it is told."""
+"""Comparison of outputs: tolerated deviations, wrong elements, and their text."""
 
 import numpy as np
 import pytest
@@ -28,7 +28,7 @@ def test_the_error_is_relative_to_the_element_or_the_rms() -> None:
     assert deviation.max_error == pytest.approx(0.04 / 50.01, rel=1e-3)
 
 
-def test_the_first_wrong_element_is_told() -> None:
+def test_the_first_wrong_element_is_reported() -> None:
     reference = np.ones((3, 4), dtype=np.float32)
     actual = reference.copy()
     actual[1, 2], actual[2, 0] = 1.5, 4.0

@@ -1,4 +1,4 @@
-"""Random inputs: the same everywhere, of a sensible size, and valid where they are indices."""
+"""Random inputs: equal in every process, of moderate size, and valid as indices."""
 
 import subprocess
 import sys
@@ -92,7 +92,7 @@ def test_integers_are_small_of_both_signs() -> None:
         (lambda x, j: clamped(te.select(x < 0, x + N_TABLE, x), N_TABLE), N_TABLE),
     ],
 )
-def test_indices_stay_inside_and_use_what_there_is(
+def test_indices_stay_inside_and_use_the_whole_range(
     index: Callable[[Expr, Expr], Expr], limit: int
 ) -> None:
     dag = gather(index)

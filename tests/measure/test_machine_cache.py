@@ -1,4 +1,4 @@
-"""Figures kept of a machine: where they lie, what damages them, and folders that refuse them."""
+"""The cache of machine figures: its folder, damaged files, folders without write access."""
 
 import json
 import os
@@ -10,29 +10,29 @@ from pathlib import Path
 import pytest
 
 from ansorlite.measure import machine_cache
-from ansorlite.measure.machine_cache import keep, kept_file, read_kept
+from ansorlite.measure.machine_cache import cache_file, read_cache, write_cache
 
 ENTRIES = {"here": {"speed": 1.0}}
 
 
 @pytest.fixture(autouse=True)
 def once() -> None:
-    machine_cache._cannot_keep.cache_clear()
+    machine_cache._warn_unwritable.cache_clear()
 
 
 def test_the_folder_follows_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ANSORLITE_CACHE_DIR", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", "/x")
-    assert kept_file("peak") == Path("/x/ansorlite/peak.json")
+    assert cache_file("peak") == Path("/x/ansorlite/peak.json")
     monkeypatch.setenv("ANSORLITE_CACHE_DIR", "/c")
-    assert kept_file("peak") == Path("/c/peak.json")
+    assert cache_file("peak") == Path("/c/peak.json")
 
 
-def test_what_is_kept_comes_back(tmp_path: Path) -> None:
+def test_cached_figures_are_read_back(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "peak.json"
-    assert read_kept(path) == {}
-    keep(path, ENTRIES)
-    assert read_kept(path) == ENTRIES
+    assert read_cache(path) == {}
+    write_cache(path, ENTRIES)
+    assert read_cache(path) == ENTRIES
     assert os.listdir(path.parent) == ["peak.json"]
 
 
@@ -42,35 +42,35 @@ def test_what_is_kept_comes_back(tmp_path: Path) -> None:
 def test_damage_counts_as_not_measured(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "peak.json"
     path.write_bytes(data)
-    assert read_kept(path) == {}
-    keep(path, ENTRIES)
-    assert read_kept(path) == ENTRIES
+    assert read_cache(path) == {}
+    write_cache(path, ENTRIES)
+    assert read_cache(path) == ENTRIES
 
 
 def test_a_folder_or_a_pipe_in_place_of_the_file(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    assert read_kept(tmp_path / "pipe") == read_kept(tmp_path) == {}
+    assert read_cache(tmp_path / "pipe") == read_cache(tmp_path) == {}
 
 
 @pytest.mark.parametrize("place", ["file/peak.json", None])
-def test_a_place_that_refuses_is_told_once(tmp_path: Path, place: str | None) -> None:
+def test_a_folder_without_write_access_warns_once(tmp_path: Path, place: str | None) -> None:
     (tmp_path / "file").write_text("no folder")
     path = None if place is None else tmp_path / place
     with pytest.warns(UserWarning, match="set ANSORLITE_CACHE_DIR to a directory"):
-        keep(path, ENTRIES)
+        write_cache(path, ENTRIES)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        keep(path, ENTRIES)
-    assert read_kept(path) == {}
+        write_cache(path, ENTRIES)
+    assert read_cache(path) == {}
 
 
-def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
+def test_temporary_files_of_killed_processes_are_removed(tmp_path: Path) -> None:
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
     for pid in (gone.pid, os.getppid(), 10**30):
         (tmp_path / f"peak.json.{pid}").write_text("half")
     (tmp_path / "peak.json.txt").write_text("a user's")
-    keep(tmp_path / "peak.json", ENTRIES)
+    write_cache(tmp_path / "peak.json", ENTRIES)
     left = {f"peak.json.{os.getppid()}", "peak.json.txt", "peak.json"}
     assert set(os.listdir(tmp_path)) == left
     assert json.loads((tmp_path / "peak.json").read_text()) == ENTRIES

@@ -1,4 +1,4 @@
-"""Guarded buffers: alignment, contents, and the death of whoever leaves them."""
+"""Guarded buffers: alignment, contents, and the signal at an access outside."""
 
 import ctypes
 import faulthandler
@@ -9,7 +9,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from ansorlite.measure.memory import ALIGNMENT, guarded_copy, guarded_empty
+from ansorlite.calls import ALIGNMENT
+from ansorlite.measure.memory import guarded_copy, guarded_empty
 
 
 def signal_of(action: Callable[[], object]) -> int:

@@ -1,4 +1,4 @@
-"""The machine's measured limits: what the kernels compute, and how the figures are kept."""
+"""The machine's measured limits: results of the kernels, and the cache of figures."""
 
 import json
 import math
@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ansorlite.calls import aligned_copy
 from ansorlite.codegen import openmp
-from ansorlite.codegen.loader import aligned_copy, load_image
+from ansorlite.codegen.loader import load_image
 from ansorlite.codegen.microbenchmarks import (
     READS,
     copy_kernel,
@@ -30,11 +31,11 @@ SOME = Peak(2e11, 1e11, 2e10)
 def cache_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     peak.measure_peak.cache_clear()
-    yield peak.cache_file()
+    yield peak.peak_file()
     peak.measure_peak.cache_clear()
 
 
-def test_fma_kernel_does_the_operations_it_is_credited_with() -> None:
+def test_fma_kernel_does_the_counted_operations() -> None:
     target = Target(cores=3)
     lanes = target.lanes("float32")
     work = aligned_copy(np.array([5, 3], np.int64))
@@ -64,7 +65,7 @@ def test_copy_kernel_covers_every_vector_once(threads: int) -> None:
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
-def test_read_kernel_reads_every_vector_as_often_as_told(threads: int) -> None:
+def test_read_kernel_reads_every_vector_the_given_number_of_times(threads: int) -> None:
     target = Target(cores=threads)
     lanes = target.lanes("float32")
     n = 11 * READS * lanes

@@ -1,4 +1,4 @@
-"""race: contenders run in turn, losers and failures drop out, ratios within turns decide."""
+"""Races: contenders run in turn, losers and failures drop out, ratios within turns decide."""
 
 from ansorlite.codegen.image import KernelImage
 from ansorlite.measure.race import MAX_TURNS, pooled, race, run_turns
@@ -54,13 +54,13 @@ def test_a_clear_loser_drops_out_after_two_turns() -> None:
     assert a.latency_s == 1.0 and c.latency_s is not None and c.latency_s > 1.0
 
 
-def test_a_disturbance_does_not_put_anybody_out() -> None:
+def test_one_disturbed_turn_drops_no_contender() -> None:
     runner = ScriptedRunner(A=[1.0] * 6, B=[0.9, 2.0, 2.0, 0.9, 0.9, 0.9])
     _, b = run(runner, 11.5)
     assert len(b.times_s) == 5 and b.latency_s == 0.9
 
 
-def test_who_dropped_out_in_better_times_does_not_win() -> None:
+def test_a_dropped_contender_with_low_times_does_not_win() -> None:
     runner = ScriptedRunner(A=[1.0, 1.0, 3.0, 3.0, 3.0], B=[1.5, 1.5], C=[1.1, 1.1, 3.1, 3.1, 3.1])
     a, b, _ = run(runner, 20.0)
     assert a.latency_s == 3.0 and b.latency_s == 4.5
@@ -94,7 +94,7 @@ def test_heats_are_pooled_relative_to_the_middle_of_each() -> None:
     assert b.times_s == (0.98, 3.0, 0.98)
 
 
-def test_who_fails_in_one_heat_has_failed() -> None:
+def test_a_failure_in_one_heat_is_the_result() -> None:
     ok, crash = MeasureResult(Status.OK, 1.0, (1.0,)), MeasureResult(Status.RUN_ERROR, error="x")
     a, b = pooled([[ok, ok], [ok, crash], [ok, ok]])
     assert a.ok and a.latency_s == 1.0 and b is crash

@@ -1,4 +1,4 @@
-"""Constants from memory: each call has copies of its own, and results stay what they are."""
+"""Cold constants: each call reads another copy, and results do not change."""
 
 import ctypes
 from dataclasses import replace
@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from ansorlite import te
+from ansorlite.calls import aligned_copy, aligned_empty
 from ansorlite.codegen.build import build_program
 from ansorlite.codegen.image import KernelImage
-from ansorlite.codegen.loader import NativeFunction, aligned_copy, aligned_empty, load_image
+from ansorlite.codegen.loader import NativeFunction, load_image
 from ansorlite.measure import rotation
 from ansorlite.measure.rotation import MOST_BYTES, MOST_COPIES, POOL_BYTES, _pool, rotated
 from ansorlite.schedule.lower import lower

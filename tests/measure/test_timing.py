@@ -1,4 +1,4 @@
-"""time_kernel, with a clock that the test winds: how much is run, when it stops, what it says."""
+"""time_kernel with a simulated clock: number of calls, end of the measurement, result."""
 
 import math
 from collections.abc import Callable, Iterator

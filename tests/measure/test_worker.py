@@ -1,4 +1,4 @@
-"""Worker: whatever the child does, the owner gets a reply, and no process is left behind."""
+"""Worker: the owner gets a reply for every failure of the child, and no process is left behind."""
 
 import gc
 import os
@@ -71,25 +71,33 @@ def test_a_crash_is_a_reply_with_its_cause(
 @pytest.mark.parametrize("how", [("sleep", 1000), ("hang in C", None)])
 def test_a_hang_is_killed_in_time_and_replaced(worker: Worker, how: tuple[str, object]) -> None:
     before = pid_of(worker)
-    start = time.monotonic()
     reply = worker.call(how, 0.3)
     assert reply.kind == "timeout" and reply.error == "no answer within 0.3 s"
-    assert 0.3 <= time.monotonic() - start < 30
+    assert reply.seconds >= 0.3
     assert not alive(before) and pid_of(worker) != before
 
 
 def test_the_start_does_not_count_against_the_first_request() -> None:
     with Worker("measure_entries:obey") as w:
-        assert w.call(("echo", 1), 0.02).value == 1
+        w.await_idle()
+        assert w.deadline is None
+        ready = time.monotonic()
+        w.submit(("echo", 1), LONG_S)
+        assert w.deadline is not None and w.deadline >= ready + LONG_S
 
 
 def test_a_hang_takes_its_own_children_with_it(worker: Worker, tmp_path: Path) -> None:
     note = tmp_path / "pid"
-    assert worker.call(("start a child and hang", str(note)), 2.0).kind == "timeout"
+    worker.await_idle()
+    worker.submit(("start a child and hang", str(note)), LONG_S)
+    assert eventually(lambda: note.exists() and note.read_text() != "")
+    worker.deadline = time.monotonic()
+    reply = worker.poll()
+    assert reply is not None and reply.kind == "timeout"
     assert eventually(lambda: not alive(int(note.read_text())))
 
 
-def test_what_is_printed_is_neither_lost_nor_ours(
+def test_printed_text_goes_to_the_log_of_the_child(
     worker: Worker, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert worker.call(("print", "hello"), LONG_S).kind == "value"
@@ -177,7 +185,7 @@ def test_a_start_that_succeeds_ends_the_row(worker: Worker) -> None:
         (signal.SIGSTOP, True),
     ],
 )
-def test_a_reply_tells_who_ended_the_child(
+def test_a_reply_distinguishes_crashes_from_kills(
     worker: Worker, tmp_path: Path, number: int, outside: bool
 ) -> None:
     request = ("signal me once", (str(tmp_path / "note"), number))
@@ -242,7 +250,7 @@ def test_an_interrupted_call_leaves_no_stale_answer(worker: Worker) -> None:
     assert worker.call(("echo", "fresh"), LONG_S).value == "fresh"
 
 
-def test_ctrl_c_is_the_owners_business(worker: Worker) -> None:
+def test_ctrl_c_does_not_end_the_child(worker: Worker) -> None:
     before = pid_of(worker)
     os.kill(before, signal.SIGINT)
     os.killpg(before, signal.SIGINT)

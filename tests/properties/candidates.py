@@ -1,8 +1,8 @@
 """Random candidates for the property tests: rows of random sketches of random DAGs.
 
-`drawn(seed)` gives the candidates of one DAG of a seeded stream, made once however many properties
-ask for them; `draw_candidates` makes them of any case. In: a seed. Out: `Candidate`s with their
-inputs and the outputs that numpy expects.
+`drawn(seed)` returns the candidates of one DAG of a seeded stream; all properties share them.
+`draw_candidates` makes the candidates of any case. In: a seed. Out: `Candidate`s with their inputs
+and numpy's outputs.
 """
 
 import math

@@ -1,7 +1,7 @@
-"""Prints a digest of all that the compiler makes of some DAGs; run as a script by the test.
+"""Prints a digest of the compiler's results for some DAGs; the test runs this file as a script.
 
-One line a DAG: its workload key, its sketches, rows drawn with a seed, filled and specialised
-programs and their LLVM IR.
+One line per DAG: its workload key, its sketches, rows drawn with a seed, filled and
+specialised programs and their LLVM IR.
 """
 
 import hashlib

@@ -1,4 +1,4 @@
-"""Random small ComputeDAGs for the property tests, with what is known of the size of their values.
+"""Random small ComputeDAGs for the property tests, with bounds on the size of their values.
 
 One to five stages: plain ones (random index expressions into any sources: transposed, shifted,
 strided, dilated, reversed, guarded, wrapped, gathered reads; reductions over any axes) and chains

@@ -1,4 +1,4 @@
-"""What holds for every candidate: random rows of random sketches of random DAGs.
+"""Properties of every candidate: random rows of random sketches of random DAGs.
 
 Each property runs on the same seeded stream of candidates, a few dozen DAGs by default and
 thousands with `-m slow`; hypothesis looks for small counterexamples to all of them at once.

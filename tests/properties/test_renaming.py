@@ -1,4 +1,4 @@
-"""What is recorded of random rows serves the same DAG under any other names."""
+"""Records of random rows fit the same DAG under other names."""
 
 from dataclasses import replace
 

@@ -1,7 +1,7 @@
-"""Which part of an attached stage is computed: its local buffer, its counts, and that it suffices.
+"""The region of an attached stage: its local buffer, its loop counts, and that it is sufficient.
 
-Every case is a consumer that reads a stage P (the input plus one) in its own way; P is attached to
-one of its loops and the whole is interpreted.
+In each case a consumer reads a stage P (the input plus one) with other indices; P is attached to a
+loop of the consumer, and the interpreter runs the program.
 """
 
 import math

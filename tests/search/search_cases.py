@@ -1,8 +1,8 @@
-"""Tiny tasks, builders and runners for the tests of the search, some of which misbehave.
+"""Tiny tasks, builders and runners for the tests of the search; some of them fail on purpose.
 
-`Pretender` builds nothing and its latency is a function of the program alone, so that runs can be
-compared; `Saboteur` builds for real and then breaks what it was told to. `build` is the entry of
-its workers.
+`Pretender` builds nothing, and its latency is a function of the program alone, so runs can be
+compared. `Saboteur` builds real kernels and makes chosen requests fail; `build` is the entry
+function of its workers.
 """
 
 import hashlib
@@ -12,6 +12,7 @@ import signal
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 from ansorlite import te
@@ -21,7 +22,7 @@ from ansorlite.codegen.image import KernelImage
 from ansorlite.measure.builder import BuildOutcome, PoolBuilder
 from ansorlite.measure.peak import Peak
 from ansorlite.measure.result import MeasureResult, Status
-from ansorlite.measure.runner import CheckSpec, PrepareResult
+from ansorlite.measure.runner import CheckSpec, LocalRunner, PrepareResult
 from ansorlite.target import Target
 from ansorlite.task import SearchTask
 
@@ -88,7 +89,7 @@ class Pretender:
 
 
 def pretended(request: BuildRequest) -> KernelImage:
-    # By position, so that names do not matter.
+    # By position, so that the result does not depend on names.
     code = pickle.dumps([request.program.partition("/")[2][:2], list(request.values.values())])
     return KernelImage(code, "kernel", (), request.target.triple, request.target.cpu)
 
@@ -116,18 +117,19 @@ define void @kernel(ptr %args) {
 }
 """
 KERNELS = {"segfault": SEGFAULT, "endless": ENDLESS, "wrong": IDLE}
+SOON_S, LATE_S = 0.3, 60.0
 BUILDS = ("worker killed", "worker hangs", "worker raises")
 
 
 @dataclass(frozen=True)
 class Sabotaged:
-    """A request whose worker is to fail as `fault` says."""
+    """A request whose worker fails in the way of `fault`, one of BUILDS."""
 
     fault: str
 
 
 def build(request: Any, shared: Mapping[str, Any]) -> KernelImage:
-    """Entry of the saboteur's workers."""
+    """Entry function of the workers of `Saboteur`."""
     if not isinstance(request, Sabotaged):
         return build_request(request, shared)
     match request.fault:
@@ -139,23 +141,43 @@ def build(request: Any, shared: Mapping[str, Any]) -> KernelImage:
 
 
 class Saboteur(PoolBuilder):
-    """Builds, but the k-th request after the plain schedule suffers `faults[k]` ("" for none)."""
+    """A builder; the k-th request after the plain schedule has the fault `faults[k]` ("": none)."""
 
-    def __init__(self, faults: Sequence[str], timeout_s: float = 1.5) -> None:
-        super().__init__(1, timeout_s=timeout_s, entry="search_cases:build")
+    def __init__(self, faults: Sequence[str]) -> None:
+        super().__init__(1, entry="search_cases:build")
         self.faults = ["", *faults]
 
     def build(self, requests: Sequence[Any]) -> list[BuildOutcome]:
         faults = [self.faults.pop(0) if self.faults else "" for _ in requests]
-        outcomes = super().build(
-            [Sabotaged(f) if f in BUILDS else r for f, r in zip(faults, requests, strict=True)]
-        )
-        return [
-            replace(o, image=_spoiled(o.image, f)) if f in KERNELS and o.image else o
-            for f, o in zip(faults, outcomes, strict=True)
-        ]
+        return [self._one(r, f) for r, f in zip(requests, faults, strict=True)]
+
+    def _one(self, request: Any, fault: str) -> BuildOutcome:
+        # What hangs is given up soon; a build that is to succeed is not, on a busy machine either.
+        self._timeout_s = SOON_S if fault == "worker hangs" else LATE_S
+        (outcome,) = super().build([Sabotaged(fault) if fault in BUILDS else request])
+        if fault in KERNELS and outcome.image:
+            return replace(outcome, image=_spoiled(outcome.image, fault))
+        return outcome
+
+
+class Impatient(LocalRunner):
+    """Gives up `SOON_S` after the start of an endless kernel, and much later with others."""
+
+    def __init__(self) -> None:
+        super().__init__(LATE_S, n_threads=1)
+
+    def run(
+        self, task_key: str, image: KernelImage, best_latency_s: float | None = None
+    ) -> MeasureResult:
+        endless = image.object_bytes == _spoiled(image, "endless").object_bytes
+        self._timeout_s = SOON_S if endless else LATE_S
+        return super().run(task_key, image, best_latency_s)
 
 
 def _spoiled(image: KernelImage, fault: str) -> KernelImage:
-    code = compile_module(KERNELS[fault], Target.detect())
-    return replace(image, object_bytes=code, symbol="kernel")
+    return replace(image, object_bytes=_code(fault), symbol="kernel")
+
+
+@cache
+def _code(fault: str) -> bytes:
+    return compile_module(KERNELS[fault], Target.detect())

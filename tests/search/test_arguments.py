@@ -1,4 +1,4 @@
-"""What callers may not ask of a tuning run: one kind of error, before anything is started."""
+"""Wrong arguments of a tuning run: a UsageError, before anything is started."""
 
 from pathlib import Path
 from typing import Any
@@ -7,7 +7,7 @@ import pytest
 from search_cases import matmul
 
 import ansorlite
-import ansorlite.search.tune as tuning
+import ansorlite.search.session as session_module
 from ansorlite.errors import AnsorliteError, UsageError
 from ansorlite.search.tune import tune
 
@@ -17,8 +17,8 @@ def nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     def start(*_: object) -> None:
         raise AssertionError("processes were started")
 
-    monkeypatch.setattr(tuning, "PoolBuilder", start)
-    monkeypatch.setattr(tuning, "LocalRunner", start)
+    monkeypatch.setattr(session_module, "PoolBuilder", start)
+    monkeypatch.setattr(session_module, "LocalRunner", start)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The phase clock, driven by a clock of our own."""
+"""The phase clock, with a simulated clock."""
 
 import pytest
 

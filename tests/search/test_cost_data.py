@@ -1,4 +1,4 @@
-"""Accuracy on what a model has not seen: what is measured, what is left out, what comes out."""
+"""Accuracy of cost models on programs outside their training data."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -7,7 +7,12 @@ import numpy as np
 import pytest
 from search_cases import Pretender, vector
 
-from ansorlite.bench.cost_data import (
+from ansorlite.codegen.image import KernelImage
+from ansorlite.cost.losses import TrainingGroup, labels
+from ansorlite.cost.model import GBDTModel
+from ansorlite.measure.result import MeasureResult
+from ansorlite.records import read_log
+from bench.cost_data import (
     AMONG,
     ENOUGH,
     MOST,
@@ -20,11 +25,6 @@ from ansorlite.bench.cost_data import (
     scores_by_program,
     scores_by_task,
 )
-from ansorlite.codegen.image import KernelImage
-from ansorlite.cost.losses import TrainingGroup, labels
-from ansorlite.cost.model import GBDTModel
-from ansorlite.measure.result import MeasureResult
-from ansorlite.records import read_log
 
 
 class Memory(GBDTModel):
@@ -132,7 +132,7 @@ class Slowing(Pretender):
 def test_what_is_near_the_fastest_is_measured_again_and_the_lowest_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ansorlite.bench.cost_data.TOP", 2)
+    monkeypatch.setattr("bench.cost_data.TOP", 2)
     slow, tasks = Slowing(), [vector(8), vector(12)]
     found = collect(tmp_path, tasks, 60.0, slow, slow, again_s=60.0)
     again = read_log(tmp_path / "again.jsonl").records

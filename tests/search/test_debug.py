@@ -1,11 +1,11 @@
-"""What each level of ANSORLITE_DEBUG adds, and the files of ANSORLITE_DUMP."""
+"""The output of each level of ANSORLITE_DEBUG, and the files of ANSORLITE_DUMP."""
 
 from pathlib import Path
 
 import pytest
 from search_cases import PEAK, Pretender, matmul
 
-import ansorlite.search.tune as tuning
+import ansorlite.search.session as session_module
 from ansorlite.errors import AnsorliteError
 from ansorlite.measure.result import Status
 from ansorlite.schedule.lower import lower
@@ -33,8 +33,10 @@ def run(
     dump: Path | None = None,
     fails: tuple[Status, ...] = (),
 ) -> TuneResult:
-    monkeypatch.setattr(tuning, "measure_peak", lambda target: PEAK)
-    monkeypatch.setattr(tuning, "settings", lambda: Settings(Path(), debug=level, dump=dump))
+    monkeypatch.setattr(session_module, "measure_peak", lambda target: PEAK)
+    monkeypatch.setattr(
+        session_module, "settings", lambda: Settings(Path(), debug=level, dump=dump)
+    )
     both = Pretender(fails)
     return tune(
         matmul(16),

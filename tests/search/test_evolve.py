@@ -1,4 +1,4 @@
-"""Moves between options: what evolution can reach from a row in one step."""
+"""Mutation: the rows that evolution can reach from a row in one step."""
 
 import numpy as np
 import pytest

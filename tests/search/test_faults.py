@@ -1,4 +1,4 @@
-"""Candidates that crash, hang, lie or take their builder along: each costs one trial, no more."""
+"""Candidates that crash, hang, give wrong outputs or kill their builder: each costs one trial."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -6,35 +6,36 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from search_cases import PEAK, Pretender, Saboteur, matmul, pretended
+from search_cases import PEAK, Impatient, Pretender, Saboteur, matmul, pretended
 
-import ansorlite.search.tune as tuning
+import ansorlite.search.session as session_module
 from ansorlite.codegen.image import KernelImage
 from ansorlite.errors import AnsorliteError
 from ansorlite.measure.builder import BuildOutcome
 from ansorlite.measure.result import MeasureResult, Status
 from ansorlite.measure.runner import CheckSpec, LocalRunner, PrepareResult
 from ansorlite.records import read_log
-from ansorlite.search.tune import SAME_ERRORS, tune
+from ansorlite.search.tune import tune
+from ansorlite.search.tune_tasks import SAME_ERRORS
 
 FAULTS = {
     "segfault": ("RUN_ERROR", "killed by SIGSEGV"),
-    "endless": ("RUN_TIMEOUT", "no answer within 1.5 s"),
+    "endless": ("RUN_TIMEOUT", "no answer within 0.3 s"),
     "wrong": ("WRONG_OUTPUT", "relu"),
     "worker killed": ("BUILD_ERROR", "killed by SIGKILL"),
-    "worker hangs": ("BUILD_TIMEOUT", "no answer within 1.5 s"),
+    "worker hangs": ("BUILD_TIMEOUT", "no answer within 0.3 s"),
     "worker raises": ("BUILD_ERROR", "it was to fail"),
 }
 
 
 @pytest.fixture(autouse=True)
 def known_peak(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tuning, "measure_peak", lambda target: PEAK)
+    monkeypatch.setattr(session_module, "measure_peak", lambda target: PEAK)
 
 
 @pytest.fixture(scope="module")
 def runner() -> Iterator[LocalRunner]:
-    with LocalRunner(1.5, n_threads=1) as made:
+    with Impatient() as made:
         yield made
 
 

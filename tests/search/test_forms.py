@@ -1,4 +1,4 @@
-"""Which form of a computation measures next."""
+"""The choice of the form (direct, Winograd, ...) that is measured next."""
 
 from typing import Any, cast
 

@@ -1,4 +1,4 @@
-"""A tuning process that is killed or interrupted: what it leaves behind, and how it goes on."""
+"""A tuning process that is killed or interrupted: no processes left behind, and resuming."""
 
 import os
 import signal
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from search_cases import PEAK, Pretender, matmul
 
-import ansorlite.search.tune as tuning
+import ansorlite.search.session as session_module
 from ansorlite.records import Record, read_log
 from ansorlite.search.tune import tune
 
@@ -95,7 +95,7 @@ def test_a_killed_tuner_loses_nothing_and_leaves_nothing(
     assert records[: len(left.records)] == left.records
     assert [r.trial for r in records] == list(range(TRIALS))
     # Random candidates do not depend on latencies: they are those of a run without interruption.
-    monkeypatch.setattr(tuning, "measure_peak", lambda target: PEAK)
+    monkeypatch.setattr(session_module, "measure_peak", lambda target: PEAK)
     both = Pretender()
     whole = tune(
         matmul(),

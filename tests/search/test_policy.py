@@ -1,4 +1,4 @@
-"""What every search policy keeps to: a new one is a line in POLICIES."""
+"""The contract of every search policy: a new policy is a line in POLICIES."""
 
 import os
 import subprocess
@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 from search_cases import matmul, vector
 
+from ansorlite.baselines.annealing import AnnealingParams
+from ansorlite.baselines.annealing import make as annealing
+from ansorlite.baselines.genetic import GeneticParams, GeneticPolicy, GridPolicy
 from ansorlite.cost.correction import CorrectionModel
 from ansorlite.cost.losses import Features
 from ansorlite.cost.model import GBDTModel
 from ansorlite.schedule.holes import population_columns
-from ansorlite.search.annealing import AnnealingParams
-from ansorlite.search.classic import GeneticParams, GeneticPolicy, GridPolicy
 from ansorlite.search.evolve import Rows
 from ansorlite.search.history import Candidate, History
 from ansorlite.search.policy import (
@@ -25,7 +26,7 @@ from ansorlite.search.policy import (
     RandomPolicy,
     SearchPolicy,
 )
-from ansorlite.search.searchers import SEARCHERS, Context, annealing
+from ansorlite.search.searchers import SEARCHERS, Context
 from ansorlite.space.legality import legal
 from ansorlite.space.sketch import Sketch, sketches
 from ansorlite.task import SearchTask
@@ -58,14 +59,14 @@ def visiting_policy(task: SearchTask, space: Sequence[Sketch], seed: int) -> Evo
 
 def annealing_policy(task: SearchTask, space: Sequence[Sketch], seed: int) -> SearchPolicy:
     params = AnnealingParams(chains=32, steps=20)
-    make = annealing("loops", "rank", params)
-    return make(space, Context(task, seed, GBDTModel()))
+    return annealing(space, Context(task, seed, GBDTModel()), params=params)
 
 
 def exploring_policy(task: SearchTask, space: Sequence[Sketch], seed: int) -> SearchPolicy:
-    params = AnnealingParams(chains=32, steps=20, acquisition="ei")
-    make = annealing("knobs", "regression", params)
-    return make(space, Context(task, seed, GBDTModel()))
+    params = AnnealingParams(chains=32, steps=20)
+    return annealing(
+        space, Context(task, seed, GBDTModel()), "knobs", "regression", "ei", params=params
+    )
 
 
 def genetic_policy(task: SearchTask, space: Sequence[Sketch], seed: int) -> SearchPolicy:

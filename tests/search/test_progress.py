@@ -1,4 +1,4 @@
-"""Progress of a tuning run: the words of a line, and where it goes."""
+"""Progress of a tuning run: the text of a line, and its stream."""
 
 import fcntl
 import io

@@ -1,4 +1,4 @@
-"""What candidates are checked against: the plain schedule, for heavy tasks a tiled one."""
+"""The reference that candidates are compared with: the plain schedule, tiled for heavy tasks."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Choosing rows of a population: compared with the obvious slow way, and by frequency."""
+"""Selection of rows of a population, compared with a plain slow version and by frequency."""
 
 import numpy as np
 import numpy.typing as npt

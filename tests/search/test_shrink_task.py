@@ -1,4 +1,4 @@
-"""Short versions of heavy tasks: which axes may be cut, and what carries over."""
+"""Shrunken versions of heavy tasks: which axes may be cut, and which records carry over."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -8,12 +8,13 @@ import pytest
 from search_cases import PEAK, Pretender
 
 import ansorlite as al
-import ansorlite.search.tune as tuning
+import ansorlite.search.session as session_module
 from ansorlite import te
 from ansorlite.measure.runner import CheckSpec, PrepareResult
 from ansorlite.records import read_log
 from ansorlite.search import reference, shrink_task
 from ansorlite.search.shrink_task import adapted, passed_on, shrunk
+from ansorlite.search.tune import tune
 from ansorlite.space.sketch import sketches
 from ansorlite.target import Target
 from ansorlite.te.tensor import Tensor
@@ -43,7 +44,7 @@ def heavy(monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything is heavy, and little is enough to practise on."""
     monkeypatch.setattr(reference, "HEAVY_FLOP", 1.0)
     monkeypatch.setattr(shrink_task, "PROXY_FLOP", 1.0)
-    monkeypatch.setattr(tuning, "measure_peak", lambda target: PEAK)
+    monkeypatch.setattr(session_module, "measure_peak", lambda target: PEAK)
 
 
 def test_a_short_batch_computes_the_first_images(heavy: None) -> None:
@@ -114,9 +115,7 @@ def test_practice_comes_first_and_counts(heavy: None, tmp_path: Path) -> None:
     pretender = Pretender()
 
     def run(n: int) -> al.TuneResult:
-        return tuning.tune(
-            conv(), n, log=log, builder=pretender, runner=pretender, progress=False, seed=1
-        )
+        return tune(conv(), n, log=log, builder=pretender, runner=pretender, progress=False, seed=1)
 
     found = run(40)
     assert found.trials == 40 and 16 <= found.practised < 40
@@ -129,7 +128,7 @@ def test_practice_comes_first_and_counts(heavy: None, tmp_path: Path) -> None:
 @pytest.mark.parametrize("n", [1, 2, 8])
 def test_small_budgets_are_not_spent_on_practice_alone(heavy: None, n: int) -> None:
     pretender = Pretender()
-    found = tuning.tune(conv(), n, builder=pretender, runner=pretender, progress=False)
+    found = tune(conv(), n, builder=pretender, runner=pretender, progress=False)
     assert found.best is not None and found.trials == n and found.practised <= n // 2
 
 
@@ -145,6 +144,6 @@ def test_what_was_practised_is_not_lost(heavy: None, monkeypatch: pytest.MonkeyP
         return told(task_key, spec)
 
     monkeypatch.setattr(pretender, "prepare", prepare)
-    found = tuning.tune(conv(), 40, builder=pretender, runner=pretender, progress=False)
+    found = tune(conv(), 40, builder=pretender, runner=pretender, progress=False)
     assert found.interrupted and found.best is None and found.practised > 0
     assert "X: float32[6, 8, 8, 4]" in str(found.program)

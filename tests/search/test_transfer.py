@@ -10,22 +10,23 @@ import pytest
 from log_cases import record
 from search_cases import PEAK, Pretender, matmul, vector
 
-import ansorlite.search.tune as tuning
+import ansorlite.search.session as session_module
 from ansorlite.cost.losses import TrainingGroup
 from ansorlite.cost.model import GBDTModel
 from ansorlite.errors import AnsorliteError
 from ansorlite.records import Record
-from ansorlite.search.searchers import SEARCHERS, annealing
+from ansorlite.search.searchers import SEARCHERS
+from ansorlite.search.session import Session
 from ansorlite.search.shrink_task import adapted
 from ansorlite.search.transfer import LATER, start_from_others, transferred
-from ansorlite.search.tune import Session, tune
+from ansorlite.search.tune import tune
 from ansorlite.space.sketch import sketches
 from ansorlite.task import SearchTask
 
 
 @pytest.fixture(autouse=True)
 def known_peak(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tuning, "measure_peak", lambda target: PEAK)
+    monkeypatch.setattr(session_module, "measure_peak", lambda target: PEAK)
 
 
 def other() -> SearchTask:
@@ -117,9 +118,8 @@ def test_models_learn_what_a_log_has_of_other_tasks(
         update(self, groups)
 
     monkeypatch.setattr(GBDTModel, "update", noted)
-    chosen = {
-        "annealing": replace(SEARCHERS["annealing"], make=annealing("relation", transfer=True))
-    }
+    options = {"features": "relation", "transfer": True}
+    chosen = {"annealing": replace(SEARCHERS["annealing"], options=options)}
     monkeypatch.setattr("ansorlite.search.searchers.SEARCHERS", SEARCHERS | chosen)
     source, task = matmul(32), other()
     for k, others in enumerate([[], [source, task]]):

@@ -1,4 +1,4 @@
-"""Computations of Ansor's paper and tests, in the sizes that decide which sketch rules apply."""
+"""Computations of Ansor's paper and tests, in sizes that decide which sketch rules apply."""
 
 import numpy as np
 
@@ -19,7 +19,7 @@ RNG = np.random.default_rng(5)
 
 
 def check(dag: te.ComputeDAG, sketch: Sketch, n: int) -> None:
-    """Some legal rows: one lowering, interpreter and native code against numpy."""
+    """Check `n` legal rows: filling equals lowering; interpreter and native code equal numpy."""
     arrays = {
         p.name: RNG.standard_normal([int(str(e)) for e in p.shape]).astype(np.float32)
         for p in dag.inputs
@@ -47,7 +47,7 @@ def matmul(n: int, m: int, k: int, a: te.Tensor | None = None, name: str = "C") 
 
 
 def conv_bn_relu(size: int, channels: int) -> te.Tensor:
-    """A padded 3x3 convolution, channels last, scaled, shifted and cut at zero."""
+    """A padded 3x3 convolution, channels last, with scale, shift and ReLU."""
     x = te.placeholder((1, size, size, channels), name="X")
     w = te.placeholder((3, 3, channels, channels), name="W", constant=True)
     scale = te.placeholder((channels,), name="scale", constant=True)
@@ -75,7 +75,7 @@ def conv_bn_relu(size: int, channels: int) -> te.Tensor:
 
 
 def max_pool(size: int, channels: int) -> te.Tensor:
-    """3x3 maxima at every second place."""
+    """Max pooling with a 3x3 window and stride 2."""
     x = te.placeholder((1, size, size, channels), name="X")
     kh, kw = te.reduce_axis(3, "kh"), te.reduce_axis(3, "kw")
     out = size // 2 - 1

@@ -1,4 +1,4 @@
-"""Annotation holes: what may be parallel, a vector or unrolled, and with which options."""
+"""Annotation holes: loops that may be parallel, vectorised or unrolled, and their options."""
 
 from collections.abc import Callable
 from dataclasses import replace

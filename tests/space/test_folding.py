@@ -1,4 +1,4 @@
-"""What happens to a DAG before the rules: constant stages, copies, and row fusion after them."""
+"""Folding of a DAG before the sketch rules: constant stages and copies; then row fusion."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,10 @@ from space_cases import check
 from ansorlite import te
 from ansorlite.codegen.kernel import Kernel
 from ansorlite.errors import ScheduleError
-from ansorlite.graph import te_ops
+from ansorlite.graph.ops.conv import depthwise_conv2d_nhwc
+from ansorlite.graph.ops.matmul import batch_matmul
+from ansorlite.graph.ops.movement import pad
+from ansorlite.graph.ops.normalization import softmax
 from ansorlite.schedule.holes import population_columns
 from ansorlite.schedule.lower import lower
 from ansorlite.schedule.state import State
@@ -34,7 +37,7 @@ def attention(n: int, d: int) -> te.ComputeDAG:
     q, v = (te.placeholder((1, n, 2, d), name=name) for name in "qv")
     qt = te.compute((1, 2, n, d), lambda b, h, i, k: q[b, i, h, k], name="qt")
     vt = te.compute((1, 2, d, n), lambda b, h, k, j: v[b, j, h, k], name="vt")
-    return te.ComputeDAG([te_ops.softmax(te_ops.batch_matmul(qt, vt), (3,))])
+    return te.ComputeDAG([softmax(batch_matmul(qt, vt), (3,))])
 
 
 def test_a_stage_of_constants_is_evaluated_at_bind() -> None:
@@ -80,7 +83,7 @@ def test_copies_are_inlined_in_some_sketches_and_kept_in_others() -> None:
     assert any(not {"qt", "vt"} & names for names in loops)
     plain = sketches(dag, HOST, SpaceOptions(folding=False, packing=False, locations=False))
     assert all({"qt", "vt"} <= {s.name for s in x.state.schedule.stages} for x in plain)
-    assert len(plain) < len(space) and not any(x.beyond for x in plain)
+    assert len(plain) < len(space) and not any(x.beyond_paper for x in plain)
 
 
 @pytest.mark.parametrize(("n", "d"), [(16, 8), (13, 9)])
@@ -95,7 +98,7 @@ def test_row_fusion_of_attention(n: int, d: int) -> None:
 
 
 def test_row_fusion_of_softmax() -> None:
-    dag = te.ComputeDAG([te_ops.softmax(te.placeholder((11, 19), name="x"), (1,))])
+    dag = te.ComputeDAG([softmax(te.placeholder((11, 19), name="x"), (1,))])
     (sketch,) = (s for s in sketches(dag, HOST) if s.name.endswith("-rows"))
     check(dag, sketch, 8)
 
@@ -118,15 +121,15 @@ def test_pads_are_read_in_place_where_lanes_agree() -> None:
     """With channels last all lanes are inside or outside; along a row they are not."""
     x = te.placeholder((1, 6, 6, 8), name="x")
     w = te.placeholder((3, 3, 8), name="w", constant=True)
-    space = sketches(te.ComputeDAG([te_ops.depthwise_conv2d_nhwc(x, w, padding=1)]), HOST)
+    space = sketches(te.ComputeDAG([depthwise_conv2d_nhwc(x, w, padding=1)]), HOST)
     in_place = [s for s in space if not s.state.schedule["pad"].has_loops]
-    assert in_place and all(s.beyond for s in in_place)
+    assert in_place and all(s.beyond_paper for s in in_place)
     for sketch in in_place[:3]:
         check(sketch.state.dag, sketch, 3)
     rows = te.placeholder((4, 20), name="rows")
     k = te.reduce_axis(3, "k")
-    pad = te_ops.pad(rows, [(0, 0), (1, 1)])
-    y = te.compute((4, 20), lambda i, j: te.sum(pad[i, j + k], axis=k), name="y")
+    padded = pad(rows, [(0, 0), (1, 1)])
+    y = te.compute((4, 20), lambda i, j: te.sum(padded[i, j + k], axis=k), name="y")
     for s in sketches(te.ComputeDAG([y]), HOST):
         assert s.state.schedule["pad"].has_loops
 

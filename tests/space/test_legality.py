@@ -1,4 +1,4 @@
-"""The legality mask: registers, local memory, work for every core; rows by hand."""
+"""The legality mask: registers, local memory, work for every core; on hand-written rows."""
 
 from dataclasses import replace
 from typing import Any

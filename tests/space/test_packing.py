@@ -1,4 +1,4 @@
-"""Packed operands: where copies are made, how large they are, and that they change no value."""
+"""Packed operands: places and sizes of the copies, and equal results."""
 
 import numpy as np
 import pytest

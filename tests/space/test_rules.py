@@ -1,4 +1,4 @@
-"""Conditions and effects of the sketch rules, one by one (paper, table 1)."""
+"""Conditions and effects of the sketch rules, one by one (Ansor, table 1)."""
 
 from collections.abc import Callable
 
@@ -77,7 +77,7 @@ INLINED: dict[str, tuple[Body, bool]] = {
 
 
 @pytest.mark.parametrize("name", INLINED)
-def test_what_is_always_inlined(name: str) -> None:
+def test_stages_that_are_always_inlined(name: str) -> None:
     body, inlined = INLINED[name]
     x = te.placeholder((16, 16), name="X")
     y = te.compute((8, 8), lambda i, j: body(x, i, j), name="Y")

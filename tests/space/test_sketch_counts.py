@@ -42,7 +42,7 @@ def test_as_many_as_ansor_derives(name: str) -> None:
     found = sketches(te.ComputeDAG([make()]), TARGET, PAPER)
     assert len(found) == count
     assert len({s.name for s in found}) == len({s.state.steps for s in found}) == count
-    assert not any(s.beyond for s in found)
+    assert not any(s.beyond_paper for s in found)
 
 
 def test_the_rules_that_fired() -> None:
@@ -65,7 +65,7 @@ def test_the_space_with_everything_contains_that_of_the_paper() -> None:
     for make, count in COUNTS.values():
         dag = te.ComputeDAG([make()])
         found = sketches(dag, TARGET)
-        plain = [s for s in found if not s.beyond]
+        plain = [s for s in found if not s.beyond_paper]
         assert [s.fired for s in plain] == [s.fired for s in sketches(dag, TARGET, PAPER)]
         assert len(plain) == count and len({s.name for s in found}) == len(found)
 

@@ -5,12 +5,14 @@ import pytest
 from space_cases import check
 
 from ansorlite import te
-from ansorlite.graph.te_ops import conv2d_nhwc, conv_nhwc, conv_transpose_nhwc, dense
+from ansorlite.graph.ops.conv import conv2d_nhwc, conv_nhwc
+from ansorlite.graph.ops.conv_transpose import conv_transpose_nhwc
+from ansorlite.graph.ops.matmul import dense
 from ansorlite.schedule.naming import canonical_names
 from ansorlite.schedule.state import State, state_from_json
 from ansorlite.schedule.steps import CacheRead, Step, Transpose
 from ansorlite.space.sketch import SpaceOptions, sketches
-from ansorlite.space.transpose_narrow import turned
+from ansorlite.space.transpose_narrow import transpose_narrow
 from ansorlite.target import Target
 from ansorlite.te.dag import ComputeDAG
 from ansorlite.workloads import workload
@@ -35,23 +37,23 @@ def turns(state: State | None) -> list[Step]:
 
 
 def test_which_stages_are_narrow() -> None:
-    assert turned(State(conv(16)), WIDE) is None
-    assert turned(State(conv(3, w=8)), WIDE) is None  # no axis fills a vector
-    assert turned(State(conv(3, w=8)), Target.cross("x86-avx2")) is not None
-    assert turned(State(conv(7)), Target.cross("x86-avx2")) is None
-    assert turned(State(conv(7)), WIDE) is not None
-    assert turned(State(product(1)), WIDE) is not None
+    assert transpose_narrow(State(conv(16)), WIDE) is None
+    assert transpose_narrow(State(conv(3, w=8)), WIDE) is None  # no axis fills a vector
+    assert transpose_narrow(State(conv(3, w=8)), Target.cross("x86-avx2")) is not None
+    assert transpose_narrow(State(conv(7)), Target.cross("x86-avx2")) is None
+    assert transpose_narrow(State(conv(7)), WIDE) is not None
+    assert transpose_narrow(State(product(1)), WIDE) is not None
     x = te.placeholder((64, 3), name="X")
-    assert turned(State(ComputeDAG([te.relu(x)])), WIDE) is None  # nothing is reduced
+    assert transpose_narrow(State(ComputeDAG([te.relu(x)])), WIDE) is None  # nothing is reduced
 
 
 def test_pads_are_turned_in_place_and_inputs_copied() -> None:
-    pad, out = turns(turned(State(conv(3, bias=True)), WIDE))
+    pad, out = turns(transpose_narrow(State(conv(3, bias=True)), WIDE))
     assert (pad, out) == (
         Transpose("pad", ("n", "h", "c", "w")),
         Transpose("conv", ("n", "h", "co", "w")),
     )
-    copy, a, c = turns(turned(State(product(3)), WIDE))
+    copy, a, c = turns(transpose_narrow(State(product(3)), WIDE))
     assert copy == CacheRead("A", "dense") and a == Transpose("A.packed", ("d1", "d0"))
     assert isinstance(c, Transpose) and c.stage == "dense"
 
@@ -63,13 +65,13 @@ def test_two_narrow_stages() -> None:
     y = conv_nhwc(x, first, (1, 1), ((1, 1), (1, 1)), (1, 1), name="a")
     y = conv_nhwc(y, second, (1, 1), ((1, 1), (1, 1)), (1, 1), name="b")
     dag = ComputeDAG([y])
-    state = turned(State(dag), WIDE)
+    state = transpose_narrow(State(dag), WIDE)
     assert len(turns(state)) == 4
     a, b, c = (
         te.placeholder((40 if k == 0 else 12, n), name="ABC"[k]) for k, n in enumerate((12, 3, 2))
     )
     both = ComputeDAG([dense(a, b, name="x"), dense(a, c, name="y")])
-    assert [type(s) for s in turns(turned(State(both), WIDE))].count(CacheRead) == 1
+    assert [type(s) for s in turns(transpose_narrow(State(both), WIDE))].count(CacheRead) == 1
 
 
 @pytest.mark.parametrize("name", ["conv", "conv+relu", "dense", "T2D"])
@@ -102,7 +104,7 @@ def test_they_survive_records() -> None:
     task = workload("T2D:3")
     names = canonical_names(task.dag)
     space = [s for s in sketches(task.dag, WIDE) if turns(s.state)]
-    assert space and all(s.beyond for s in space)
+    assert space and all(s.beyond_paper for s in space)
     assert not any(turns(s.state) for s in sketches(task.dag, WIDE, SpaceOptions(folding=False)))
     for sketch in space[:2]:
         steps = names.inverse.steps(names.steps(sketch.state.to_json()))

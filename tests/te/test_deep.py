@@ -12,7 +12,7 @@ from ansorlite import te
 from ansorlite.cost.features import FeaturePlan
 from ansorlite.errors import ModelError
 from ansorlite.ir import deep
-from ansorlite.ir.deep import MAX_DEPTH, SHALLOW, landings
+from ansorlite.ir.deep import MAX_DEPTH, SHALLOW, recursion_starts
 from ansorlite.ir.expr import Const, Expr, Op
 from ansorlite.ir.inside import verify_inside
 from ansorlite.ir.interpret import interpret
@@ -113,7 +113,7 @@ def test_deep_expressions_are_equal_by_structure() -> None:
 
 def test_a_recursion_lands_within_a_few_levels(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also down the shorter of two operands."""
-    monkeypatch.setattr(deep, "LARGEST", float("inf"))
+    monkeypatch.setattr(deep, "MAX_NODES", float("inf"))
     x, y = Const(1.0, "float32"), Op("exp", (Const(2.0, "float32"),), "float32")
     for _ in range(300):
         x, y = y, Op("add", (x, y), "float32")  # type: ignore[assignment]
@@ -124,7 +124,7 @@ def test_a_recursion_lands_within_a_few_levels(monkeypatch: pytest.MonkeyPatch) 
         done.add(id(e))
         return found + 1
 
-    for e in [*landings(y, children), y]:
+    for e in [*recursion_starts(y, children), y]:
         assert levels(e) <= SHALLOW + 1
 
 

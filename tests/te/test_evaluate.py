@@ -10,7 +10,8 @@ import pytest
 
 from ansorlite import te
 from ansorlite.errors import ModelError
-from ansorlite.te import evaluate as evaluate_module
+from ansorlite.te import evaluate
+from ansorlite.te import points as points_module
 
 Array = npt.NDArray[Any]
 Arrays = dict[str, Array]
@@ -223,7 +224,8 @@ def test_chunks_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = dag.evaluate(arrays)["conv"]
     where = _every_index(whole.shape)[::3]
     points = te.evaluate_points(dag, arrays, "conv", where[:10])
-    monkeypatch.setattr(evaluate_module, "_CHUNK", 50)
+    monkeypatch.setattr(evaluate, "CHUNK", 50)
+    monkeypatch.setattr(points_module, "CHUNK", 50)
     np.testing.assert_array_equal(dag.evaluate(arrays)["conv"], whole)
     np.testing.assert_array_equal(te.evaluate_points(dag, arrays, "conv", where[:10]), points)
 

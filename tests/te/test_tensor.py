@@ -105,12 +105,12 @@ ERRORS: list[tuple[Callable[[], Any], str]] = [
     (lambda: te.placeholder((4, 0), name="A"), "dimension 1 of A is 0: it must be a positive"),
     (lambda: te.placeholder((4, 2.0), name="A"), "dimension 1 of A is 2.0"),  # type: ignore[arg-type]
     (lambda: te.placeholder((True,), name="A"), "dimension 0 of A is True"),
-    (lambda: te.placeholder((4,), name=""), "'' is no name for a tensor"),
-    (lambda: te.placeholder((4,), name="a b"), "'a b' is no name for a tensor"),
-    (lambda: te.compute((4,), lambda i: i, name="A[0]"), "no name for a tensor"),
+    (lambda: te.placeholder((4,), name=""), "'' is no valid tensor name"),
+    (lambda: te.placeholder((4,), name="a b"), "'a b' is no valid tensor name"),
+    (lambda: te.compute((4,), lambda i: i, name="A[0]"), "no valid tensor name"),
     (lambda: te.compute((4, -1), lambda i, j: i, name="C"), "dimension 1 of C is -1"),
     (lambda: te.reduce_axis(0), "dimension 0 of reduce axis k is 0"),
-    (lambda: te.reduce_axis(4, name="a:b"), "no name"),
+    (lambda: te.reduce_axis(4, name="a:b"), "no valid tensor name"),
     (lambda: A[1], "A has 2 dimensions, indexed with 1 indices"),
     (lambda: A[1, 2, 3], "A has 2 dimensions, indexed with 3 indices"),
     (lambda: A[1, 2.0], "index 2.0 of A is float32, not an integer"),
@@ -124,10 +124,10 @@ ERRORS: list[tuple[Callable[[], Any], str]] = [
     (lambda: te.compute((), lambda i: V[i]), "takes 1 indices, the shape has 0 dimensions"),
     (
         lambda: te.compute((6,), lambda k: te.sum(V[K], axis=K), name="C"),
-        "C: axis name k is used twice; name the reduce axis anew",
+        "C: axis name k is used twice: rename the reduce axis",
     ),
     (lambda: te.compute((2,), lambda i: te.sum(V[K], axis=[K, K])), "axis name k is used twice"),
-    (lambda: te.compute((8,), lambda i: A[i, K], name="C"), "C uses k, which it does not own"),
+    (lambda: te.compute((8,), lambda i: A[i, K], name="C"), "C uses k, not among its axes"),
     (
         lambda: te.compute((8,), lambda i: te.sum(A[i, K], axis=K) + 1.0, name="C"),
         "C: a reduction must be the whole right-hand side",
@@ -142,7 +142,7 @@ ERRORS: list[tuple[Callable[[], Any], str]] = [
 
 
 @pytest.mark.parametrize("case", range(len(ERRORS)), ids=[text[:40] for _, text in ERRORS])
-def test_errors_say_what_is_wrong(case: int) -> None:
+def test_errors_of_tensor_expressions(case: int) -> None:
     make, text = ERRORS[case]
     with pytest.raises(ModelError) as caught:
         make()

@@ -1,4 +1,4 @@
-"""Built-in networks: sizes, sane activations, the passes' effect, small ones through all stages."""
+"""Built-in networks: sizes, moderate activations, effects of passes, small ones in all stages."""
 
 from collections import Counter
 

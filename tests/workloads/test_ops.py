@@ -1,4 +1,4 @@
-"""The operator suite: every case builds, FLOP formulas are the DAGs', values are plain loops'."""
+"""The operator suite: every case builds; FLOP formulas agree with the DAGs, values with loops."""
 
 import itertools
 import math
@@ -145,8 +145,8 @@ def test_names_in_any_case() -> None:
         (lambda: workload("C2D", -1), "no case -1"),
         (lambda: workload("C2D:x"), "'C2D:x' is no case: write C2D:0 to C2D:3"),
         (lambda: workload("C2D:-1"), "is no case"),
-        (lambda: workload("C2D", batch=0), "batch of C2D is 0: it must be positive"),
-        (lambda: workload("SFM", batch=16), "batch of SFM is 16: SFM has none"),
+        (lambda: workload("C2D", batch=0), "batch of C2D is 0: give at least 1"),
+        (lambda: workload("SFM", batch=16), "batch of SFM is 16: SFM has no batch"),
         (lambda: define("GMM", {"B": 1}), "GMM takes the parameters B, N, M, K"),
         (lambda: define("GRP", _grp(CI=6, g=4)), "4 groups do not divide 6"),
         (lambda: define("T2D", _conv(k=2, p=4)), "its padding is too much"),

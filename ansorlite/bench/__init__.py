@@ -1,1 +1,0 @@
-"""Benchmarks against peers: every contender in a process of its own, timed in turn."""

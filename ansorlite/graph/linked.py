@@ -1,0 +1,71 @@
+"""A network's kernels and the memory that they point to; `module` runs it, `deploy` saves it.
+
+In: made by `CompiledModule`. Out: `Linked`, read by `deploy.save`. Addresses are bytes of this
+process; a kernel's arguments are pointers in the order of its parameters.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+from ansorlite.calls import Array
+from ansorlite.codegen.image import KernelImage
+from ansorlite.graph.indices import IndexCheck
+from ansorlite.graph.ir import Graph
+
+
+@dataclass(frozen=True)
+class Link:
+    """Slot `slot` of call `call` points to a graph input or, with `written`, a graph output."""
+
+    call: int
+    slot: int
+    index: int
+    written: bool
+
+
+@dataclass(frozen=True)
+class Result:
+    """Where a graph output comes from: kernels ("written"), a constant, an input, another output.
+
+    `index` is the position of the input, or of the earlier output, with the same values.
+    """
+
+    kind: Literal["written", "constant", "input", "output"]
+    index: int = 0
+
+
+class PlacedCheck(NamedTuple):
+    """An index check, and where its indices lie: number `place` of the inputs or outputs, or the
+    address `place` in the arena.
+    """
+
+    check: IndexCheck
+    kind: Literal["input", "output", "arena"]
+    place: int
+
+
+@dataclass(frozen=True)
+class ModuleMemory:
+    """The memory of a compiled network, and the pointers of each call.
+
+    `calls` are (kernel, arguments) in running order. `returned` has the addresses of constants that
+    are outputs of the network, by the output's name.
+    """
+
+    arena: Array
+    workspace: Array
+    constants: tuple[Array, ...]
+    calls: tuple[tuple[int, Any], ...]
+    links: tuple[Link, ...]
+    results: tuple[Result, ...]
+    checks: tuple[PlacedCheck, ...]
+    returned: Mapping[str, int]
+
+
+class Linked(NamedTuple):
+    """A compiled network: `graph` has its name and types, `images` are its kernels."""
+
+    graph: Graph
+    images: tuple[KernelImage, ...]
+    memory: ModuleMemory

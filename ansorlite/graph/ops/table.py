@@ -1,0 +1,33 @@
+"""`OPERATORS`: the operator set of graphs, by name. A new operator's file is a line here."""
+
+from ansorlite.graph.ops import (
+    arithmetic,
+    conditions,
+    conv,
+    conv_transpose,
+    elementwise,
+    indexing,
+    matmul,
+    movement,
+    normalization,
+    pool,
+    reduce,
+)
+from ansorlite.graph.ops.op import Op
+
+OPERATORS: dict[str, Op] = {
+    op.name: op
+    for op in (
+        *elementwise.OPS,
+        *arithmetic.OPS,
+        *conditions.OPS,
+        *conv.OPS,
+        *conv_transpose.OPS,
+        *matmul.OPS,
+        *pool.OPS,
+        *reduce.OPS,
+        *normalization.OPS,
+        *movement.OPS,
+        *indexing.OPS,
+    )
+}

@@ -1,0 +1,219 @@
+"""Building, checking, timing and racing candidates of a task.
+
+In: a builder and a runner, then candidates of one task. Out: `MeasureResult`s and object code. The
+first use of a task makes its inputs and its reference, the output of the plain schedule, which
+every other output is compared with. Equal object code runs once.
+"""
+
+import time
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from typing import Protocol
+
+import numpy as np
+
+from ansorlite.codegen.build import BuildRequest, build_program
+from ansorlite.codegen.image import KernelImage
+from ansorlite.errors import BuildError, MeasureError
+from ansorlite.ir.program import Program
+from ansorlite.measure.builder import Builder, BuildOutcome
+from ansorlite.measure.race import LONE_TURNS, MIN_TURNS, race
+from ansorlite.measure.result import MeasureResult, Status
+from ansorlite.measure.runner import CheckSpec, Runner
+from ansorlite.records import Record
+from ansorlite.schedule.lower import lower
+from ansorlite.search.clock import PhaseClock
+from ansorlite.search.history import Candidate
+from ansorlite.search.reference import reduction_length, reference_state
+from ansorlite.space.plain import PLAIN
+from ansorlite.task import SearchTask
+
+CHECK_SEED = 20180
+RACE_S = 5.0  # the longest race; slower contenders are told apart well enough by one run
+RUN_S = 0.03  # time of measuring a short kernel
+SLOW_PLAIN_S = 1.0  # a plain schedule that takes longer is not run again to be timed
+KEPT_IMAGES = 8  # of the fastest programs of a task
+
+
+@dataclass(frozen=True)
+class Measuring:
+    """The processes that build and run programs for all tasks of a run, and the run's clock."""
+
+    builder: Builder
+    runner: Runner
+    clock: PhaseClock
+
+
+class ProgramSource(Protocol):
+    """Makes the program of a record (see `search.recorded.RecordedSpace`)."""
+
+    def program(self, record: Record) -> Program: ...
+
+
+class TaskMeasuring:
+    """Measuring for one task."""
+
+    def __init__(self, task: SearchTask, measuring: Measuring) -> None:
+        self.task = task
+        self._builder, self._runner = measuring.builder, measuring.runner
+        self._clock = measuring.clock
+        self._reference: KernelImage | None = None
+        self._reference_s: float | None = None
+        self._by_code: dict[Hashable, MeasureResult] = {}
+        self._images: dict[int, tuple[Record, KernelImage]] = {}  # by identity of the record
+
+    # ---- the reference --------------------------------------------------------------------------
+
+    def prepare(self) -> KernelImage:
+        """Make inputs and the checked reference, once; MeasureError, BuildError where that fails.
+
+        Returns the object code of the reference.
+        """
+        if self._reference is not None:
+            return self._reference
+        with self._clock.phase("building"):
+            image = self._build_reference()
+        task = self.task
+        length = reduction_length(task.plain.dag)
+        spec = CheckSpec(task.dag, CHECK_SEED, image, length, task.rtol, task.meaning)
+        with self._clock.phase("checking"):
+            ready = self._runner.prepare(task.workload_key, spec)
+        if not ready.ok:
+            raise MeasureError(f"the reference of task {task.name} cannot serve: {ready.error}")
+        self._reference, self._reference_s = image, ready.latency_s
+        return image
+
+    def _build_reference(self) -> KernelImage:
+        outcome = self._built(PLAIN, lower(reference_state(self.task.plain)))
+        if outcome.image is None:
+            raise BuildError(
+                f"the reference of task {self.task.name} does not build: {outcome.error}"
+            )
+        return outcome.image
+
+    def reference(self, best_latency_s: float | None) -> tuple[MeasureResult, KernelImage]:
+        """The result of the reference, the plain schedule; a slow one is not run for it."""
+        image = self.prepare()
+        once_s = self._reference_s
+        if once_s is not None and once_s > SLOW_PLAIN_S:
+            return MeasureResult(Status.OK, once_s, (once_s,)), image
+        return self._run(image, best_latency_s), image
+
+    # ---- candidates -----------------------------------------------------------------------------
+
+    def build(self, candidates: Sequence[Candidate]) -> list[BuildOutcome]:
+        """Object code of candidates, in order, or why there is none."""
+        self.prepare()
+        requests = []
+        with self._clock.phase("building"):
+            for c in candidates:
+                key = f"{self.task.workload_key}/{c.sketch.name}"
+                self._builder.share(key, c.sketch.program)
+                requests.append(BuildRequest(key, c.values, self.task.target))
+            return self._builder.build(requests)
+
+    def measure(self, built: BuildOutcome, best_latency_s: float | None) -> MeasureResult:
+        """Check and time what was built; equal code was checked and timed before.
+
+        `best_latency_s` is that of the task, seconds: a clearly slower program is stopped early.
+        """
+        if built.image is None:
+            return built.as_result()
+        image = built.image
+        # Hashes, as kernels of thousands of trials would take more memory than all else.
+        code = sha256(image.object_bytes).digest(), hash((image.params, image.bound))
+        known = self._by_code.get(code)
+        if known is not None:
+            return replace(known, run_s=0.0, check_s=0.0, build_s=built.build_s)
+        result = self._run(image, best_latency_s)
+        if result.ok:
+            self._by_code[code] = result
+        return replace(result, build_s=built.build_s)
+
+    def again(
+        self, candidates: Sequence[Candidate], times: int, best_latency_s: float | None
+    ) -> list[list[MeasureResult]]:
+        """Build candidates and time all of them in turn, so many times.
+
+        Results of each candidate; one result of a candidate that does not build.
+        """
+        outcomes = self.build(candidates)
+        found: list[list[MeasureResult]] = [[] for _ in outcomes]
+        for _ in range(times):
+            for o, results in zip(outcomes, found, strict=True):
+                if o.image is not None:
+                    results.append(self._run(o.image, best_latency_s))
+        return [r or [o.as_result()] for o, r in zip(outcomes, found, strict=True)]
+
+    def run_program(self, program: Program) -> MeasureResult:
+        """Build, check and time any program of the task."""
+        self.prepare()
+        built = self._built("replayed", program)
+        if built.image is None:
+            return built.as_result()
+        return self._runner.run(self.task.workload_key, built.image)
+
+    def _built(self, name: str, program: Program) -> BuildOutcome:
+        key = f"{self.task.workload_key}/{name}"
+        self._builder.share(key, program)
+        outcome = self._builder.build([BuildRequest(key, {}, self.task.target)])[0]
+        self._builder.unshare(key)
+        return outcome
+
+    def _run(self, image: KernelImage, best_latency_s: float | None) -> MeasureResult:
+        began = time.perf_counter()
+        result = self._runner.run(self.task.workload_key, image, best_latency_s)
+        spent = time.perf_counter() - began
+        self._clock.add("checking", result.check_s)
+        self._clock.add("measuring", max(0.0, spent - result.check_s))
+        return result
+
+    # ---- object code of records -----------------------------------------------------------------
+
+    def keep(self, record: Record, image: KernelImage) -> None:
+        """Keep the object code of a record while it is one of the fastest."""
+        self._images[id(record)] = record, image
+        if len(self._images) > 4 * KEPT_IMAGES:
+            ranked = sorted(self._images.values(), key=lambda kept: kept[0].lowest_s)
+            self._images = {id(r): (r, image) for r, image in ranked[:KEPT_IMAGES]}
+
+    def kept_image(self, record: Record) -> KernelImage | None:
+        """Object code of a record that was measured in this run, if it was kept."""
+        known, image = self._images.get(id(record), (None, None))
+        return image if known is record else None
+
+    def image(self, record: Record, source: ProgramSource) -> KernelImage:
+        """Object code of a record, built again if it was not kept."""
+        kept = self.kept_image(record)
+        return kept or build_program(source.program(record), self.task.target)
+
+    # ---- the race -------------------------------------------------------------------------------
+
+    def race(
+        self, contenders: Sequence[Record], source: ProgramSource, most_s: float, left_s: float
+    ) -> tuple[Record, float] | None:
+        """The winner of records, the fastest one first, that run in turn: (record, seconds).
+
+        The race takes about `most_s`, or as long as few turns of slow programs take; contenders
+        are dropped, and then the race itself, where `left_s` is too short. None without contenders.
+        """
+        found = list(contenders)
+        if not found:
+            return None
+        # Each runs a few times for the checks before the first turn.
+        costs = [max(RUN_S, 3 * (r.latency_s or 0.0)) for r in found]
+        while len(found) > 2 and MIN_TURNS * sum(costs[: len(found)]) > min(RACE_S, left_s):
+            found.pop()
+        turn_s = sum(r.latency_s or 0.0 for r in found)
+        budget_s = min(max(most_s, LONE_TURNS * turn_s), RACE_S, left_s - sum(costs[: len(found)]))
+        first = found[0], float(found[0].latency_s or 0.0)
+        if len(found) == 1 or budget_s < MIN_TURNS * turn_s:
+            return first
+        self.prepare()
+        images = [self.image(r, source) for r in found]
+        with self._clock.phase("measuring"):
+            results = race(self._runner, self.task.workload_key, images, budget_s)
+        times = [r.latency_s if r.ok and r.latency_s else float("inf") for r in results]
+        k = int(np.argmin(times))
+        return (found[k], times[k]) if np.isfinite(times[k]) else first

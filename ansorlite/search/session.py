@@ -1,0 +1,228 @@
+"""A session: one run of the tuner, with what it is asked for and what it works with.
+
+In: `TuneOptions`. Out: `TaskTuner`s of tasks, on one budget, one store, one set of processes and
+one cost model, which are opened and closed together.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Self
+from zipfile import is_zipfile
+
+import numpy as np
+
+from ansorlite.cost.correction import CorrectionModel
+from ansorlite.cost.losses import TrainingGroup
+from ansorlite.cost.model import CostModel, ValidityModel, expanded
+from ansorlite.errors import UsageError
+from ansorlite.measure.builder import Builder, PoolBuilder
+from ansorlite.measure.peak import Peak, measure_peak
+from ansorlite.measure.runner import LocalRunner, Runner
+from ansorlite.search.arguments import check_able, check_budget, check_path
+from ansorlite.search.budget import Budget
+from ansorlite.search.debug import trace_of
+from ansorlite.search.measuring import Measuring
+from ansorlite.search.policy import EvolutionParams, SearchPolicy
+from ansorlite.search.progress import Progress
+from ansorlite.search.run import Run
+from ansorlite.search.searchers import Context, loaded, searcher
+from ansorlite.search.store import Store
+from ansorlite.search.tuner import TaskTuner
+from ansorlite.settings import settings
+from ansorlite.space.sketch import Sketch, SpaceOptions
+from ansorlite.target import Target
+from ansorlite.task import SearchTask
+
+SKETCHES_OF_FORMS = 8  # of each other form of a task
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuneOptions:
+    """What a caller may ask of a run.
+
+    `n_trials` counts measured programs, those of the log included; `timeout` is wall-clock seconds
+    for everything. `policy` is a row of `search.searchers`, `pretrained` a file of
+    `baselines.pretrain`. The session makes its own `model`, `builder` or `runner` where None.
+    `round_size` fixes the candidates of a round; `space` and `params` replace the searcher's.
+    """
+
+    n_trials: int | None = None
+    timeout: float | None = None
+    seed: int = 0
+    log: str | Path | None = None
+    policy: str = "evolutionary"
+    model: CostModel | None = None
+    builder: Builder | None = None
+    runner: Runner | None = None
+    space: SpaceOptions | None = None
+    progress: bool = True
+    round_size: int | None = None
+    params: EvolutionParams | None = None
+    pretrained: str | Path | None = None
+
+    def check(self) -> None:
+        """UsageError that names the first option without a meaning."""
+        check_budget(self.n_trials, self.timeout, self.seed, self.round_size)
+        check_path("log", self.log)
+        check_path("pretrained", self.pretrained)
+        check_able("model", self.model, "predict")
+        check_able("builder", self.builder, "build")
+        check_able("runner", self.runner, "run")
+
+
+class Session:
+    """A run of the tuner, to be used in a `with` statement.
+
+    >>> with Session(64, log="run.jsonl") as session:
+    ...     session.tuner(task).round(8)
+    """
+
+    def __init__(
+        self, n_trials: int | None = None, timeout: float | None = None, **options: Any
+    ) -> None:
+        """The fields of `TuneOptions`."""
+        self.options = TuneOptions(n_trials=n_trials, timeout=timeout, **options)
+        self.interrupted = False
+        self._policies: list[SearchPolicy] = []
+        self._trained_on = -1
+
+    def __enter__(self) -> Self:
+        """Open log and processes; UsageError, LogError or MachineError where that fails."""
+        o = self.options
+        o.check()
+        self.searcher = searcher(o.policy)
+        self.budget = Budget(o.n_trials, o.timeout, round_size=o.round_size)
+        with ExitStack() as stack:
+            self.store = Store(o.log, read_only=not self.searches)
+            stack.callback(self.store.close)
+            builder = o.builder or _closed_by(stack, PoolBuilder())
+            runner = o.runner or _closed_by(stack, LocalRunner())
+            self.cost_model = self._cost_model()
+            self._stack = stack.pop_all()
+        self.validity = ValidityModel(seed=o.seed)
+        measuring = Measuring(builder, runner, self.budget.clock)
+        self.run = Run(self.budget, self.store, measuring, o.seed, trace_of(settings()))
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._stack.close()
+
+    @property
+    def searches(self) -> bool:
+        """Is anything to be measured?"""
+        return self.options.n_trials != 0
+
+    def _cost_model(self) -> CostModel:
+        """The model given, or a pretrained one, or one that knows nothing yet."""
+        o = self.options
+        if o.model is not None:
+            return o.model
+        if self.searcher.loader:
+            if o.pretrained is None:
+                raise UsageError(
+                    f"{o.policy} search needs a pretrained model: make one with `ansorlite "
+                    "pretrain` and name it (pretrained=, --pretrained)"
+                )
+            found: CostModel = loaded(self.searcher.loader)(o.pretrained, o.seed)
+            return found
+        model = CorrectionModel(seed=o.seed)
+        if o.pretrained is not None:
+            if is_zipfile(expanded(o.pretrained)):
+                raise UsageError(
+                    f"{o.pretrained} is a neural model, which only one-shot search can use: "
+                    "choose policy one-shot, or a model of trees"
+                )
+            model.load(o.pretrained)
+        return model
+
+    def peak(self, target: Target) -> Peak | None:
+        """The machine's limits, for reports; None where nothing is to be measured."""
+        return measure_peak(target) if self.searches else None
+
+    @contextmanager
+    def show(self, peak: Peak | None) -> Iterator[Progress]:
+        """Progress of this run, and what is left out of its log; tells if Ctrl-C ended it."""
+        o, limit = self.options, None if peak is None else peak.flops_all
+        with Progress(o.n_trials, o.timeout, limit, quiet=not o.progress) as show:
+            told = self.store.problems
+            for problem in told:
+                show.note(f"log: {problem}")
+            try:
+                yield show
+            except KeyboardInterrupt:
+                show.note("interrupted: the best so far is kept")
+                raise
+            for problem in self.store.problems:  # records are looked at when they are needed
+                if problem not in told:
+                    show.note(f"log: {problem}")
+
+    # ---- tasks ----------------------------------------------------------------------------------
+
+    def answered(self, task: SearchTask) -> bool:
+        """Nothing is to be searched: the log alone answers, if one of its records fits."""
+        return not self.searches and self.store.has_answer(task)
+
+    def tuner(self, task: SearchTask) -> TaskTuner:
+        """The tuner of a task, which makes its sketches when it first needs them."""
+        o = self.options
+
+        def space() -> Sequence[Sketch]:
+            return self.searcher.space(task, self._space(task))
+
+        def policy(found: Sequence[Sketch]) -> SearchPolicy:
+            model, validity = self.cost_model, self.validity
+            context = Context(task, o.seed, model, o.params, validity, other_tasks)
+            made = self.searcher.make(found, context)
+            self._policies.append(made)
+            return made
+
+        def other_tasks() -> list[TrainingGroup]:
+            own = task.workload_key
+            groups = [g for p in self._policies if (g := p.transfer_group()) is not None]
+            return [g for g in groups if g.task_key != own and len(g.latency_s)]
+
+        return TaskTuner(
+            task,
+            space,
+            policy,
+            self.run,
+            plain=self.searcher.plain,
+            options=o.space,
+            answered=self.answered(task),
+        )
+
+    def _space(self, task: SearchTask) -> SpaceOptions | None:
+        """Other forms of a computation have few sketches: their stages have their places."""
+        if self.options.space is not None or task.meaning is None:
+            return self.options.space
+        return SpaceOptions(max_sketches=SKETCHES_OF_FORMS)
+
+    def train(self, tuners: Sequence[TaskTuner]) -> None:
+        """Train the models on all results of these tasks, if some are new."""
+        groups = [g for t in tuners if (g := _training_group(t)) is not None and len(g.latency_s)]
+        known = sum(len(g.latency_s) for g in groups)
+        if known == self._trained_on:
+            return
+        if groups:
+            with self.budget.clock.phase("training"):
+                if self.searcher.learns:
+                    self.cost_model.update(groups)
+                self.validity.update(groups)
+        self._trained_on = known
+
+
+def _closed_by(stack: ExitStack, thing: Any) -> Any:
+    """The thing, which the stack closes."""
+    stack.callback(thing.close)
+    return thing
+
+
+def _training_group(tuner: TaskTuner) -> TrainingGroup | None:
+    """What a cost model learns of a task, if its policy has such a model."""
+    group = tuner.policy.training_group() if tuner.has_begun else None
+    if group is None:
+        return None
+    numbers, counts = np.array(tuner.told, np.int64).reshape(-1, 2).T
+    return replace(group, round_index=np.repeat(numbers, counts))

@@ -1,0 +1,149 @@
+"""The end of a search: the last contenders of every task race, and the winner is the result.
+
+In: the `TaskTuner`s of a run. Out: a winner a task, noted in the log; rivals, for a second race
+inside the network; `TuneResult`s. A run that was cut off before the race has it when it goes on.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from ansorlite.measure.peak import Peak
+from ansorlite.records import Record
+from ansorlite.search.forms import Forms
+from ansorlite.search.result import BestProgram, Rival, TuneResult
+from ansorlite.search.session import Session
+from ansorlite.search.tuner import TaskTuner
+
+RIVALS = 2  # programs of a task that go with the best one into the race inside the network
+CLOSE = 1.15  # another form takes part if its best is within this factor of the fastest form's
+
+
+class Winner(NamedTuple):
+    """The program that a task is settled with: its tuner, its record, seconds in the race."""
+
+    tuner: TaskTuner
+    record: Record
+    latency_s: float
+
+
+@dataclass(frozen=True)
+class Race:
+    """The race of the last contenders of a task.
+
+    It takes `seconds` at most, and `trial_s` for every trial of the task; none begins when
+    `reserve_s` or less is left of the run.
+    """
+
+    contenders: int
+    seconds: float
+    trial_s: float = float("inf")
+    reserve_s: float = 0.0
+
+
+def settle_all(
+    session: Session,
+    found: Sequence[Forms],
+    weights: Sequence[float],
+    rules: Race,
+    winners: dict[int, Winner],
+) -> None:
+    """Race the contenders of every task while there is time, where most is at stake first.
+
+    Puts winners by number of the task into `winners`. Where nothing was measured since the log was
+    begun, only tasks without an earlier winner race.
+    """
+    measured = any(f.measured for f in found)
+    stake = [-w * (f.best_latency_s or 0.0) for w, f in zip(weights, found, strict=True)]
+    for k in map(int, np.argsort(stake)):
+        if not measured and earlier_winner(session, found[k]) is not None:
+            continue
+        best = found[k].best_latency_s
+        for tuner in found[k].tuners:
+            close = best and (tuner.best_latency_s or float("inf")) < CLOSE * best
+            if session.budget.left_s() <= rules.reserve_s or tuner.trials <= 1 or not close:
+                continue
+            won = tuner.settle(rules.contenders, min(rules.seconds, rules.trial_s * tuner.trials))
+            if won is not None and (k not in winners or won[1] < winners[k].latency_s):
+                winners[k] = Winner(tuner, *won)
+
+
+def earlier_winner(session: Session, found: Forms) -> Winner | None:
+    """The winner of an earlier run by its log, if nothing was measured since."""
+    if found.measured:
+        return None
+    by_key = {t.task.workload_key: t for t in found.tuners}
+    target = found.task.target.fingerprint
+    known = session.store.earlier_winner(by_key, target, lambda r: by_key[r.task].fits(r))
+    if known is None:
+        return None
+    return Winner(by_key[known.task], known, float(known.latency_s or 0.0))
+
+
+def settled_results(
+    session: Session,
+    found: Sequence[Forms],
+    winners: dict[int, Winner],
+    peak: Peak | None,
+    race_follows: bool,
+) -> list[TuneResult]:
+    """The results of all tasks, with the winners noted in the log.
+
+    Where `race_follows`, results with rivals are not noted yet: the caller races the rivals.
+    """
+    out = []
+    for k, f in enumerate(found):
+        winner = winners.get(k) or earlier_winner(session, f)
+        out.append(_result(session, f, winner, peak))
+    try:
+        for k, w in sorted(winners.items()) if not session.interrupted else ():
+            if race_follows:
+                out[k] = replace(out[k], rivals=_rivals(found[k], w))
+            if not out[k].rivals:
+                session.store.append_winner(w.record, w.latency_s)
+    except KeyboardInterrupt:
+        session.interrupted = True
+    return out
+
+
+def _rivals(found: Forms, winner: Winner) -> tuple[Rival, ...]:
+    """The fastest programs of all forms but the winner, as far as they are close to it."""
+    near = [
+        (record.latency_s or 0.0, n, record)
+        for n, tuner in enumerate(found.tuners)
+        for record in tuner.contenders(RIVALS + 1)
+        if (tuner, record.trial) != (winner.tuner, winner.record.trial)
+    ]
+    most_s = CLOSE * (found.best_latency_s or 0.0)
+    nearest = sorted((x for x in near if x[0] < most_s), key=lambda x: x[:2])[:RIVALS]
+    return tuple(
+        Rival(t.task, record, t.measuring.image(record, t.space), t.space)
+        for t, record in ((found.tuners[n], record) for _, n, record in nearest)
+    )
+
+
+def _result(session: Session, found: Forms, winner: Winner | None, peak: Peak | None) -> TuneResult:
+    """The result of a task: of its winner, else its best record, else the model's prediction."""
+    tuner = found.fastest if winner is None else winner.tuner
+    if winner is None and (best := tuner.contenders(1)):
+        winner = Winner(tuner, best[0], float(best[0].latency_s or 0.0))
+    program = None
+    if winner is not None:
+        session.run.trace.best(tuner.task, tuner.space.state(winner.record))
+        program = BestProgram(tuner.task, winner.record, winner.latency_s, peak, tuner.space)
+    # Without a measured answer the model's; not that of a model that was to learn first.
+    guessed = not session.searches or (not session.searcher.plain and session.budget.left_s() > 0)
+    return TuneResult(
+        tuner.task,
+        program,
+        tuple(tuner.records),
+        session.budget.clock.seconds,
+        session.budget.elapsed_s,
+        session.interrupted,
+        tuner.predicted() if program is None and guessed else None,
+        image=None if winner is None else tuner.measuring.kept_image(winner.record),
+        of_all_forms=found.trials,
+        problems=session.store.problems,
+    )
