@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from search_cases import Pretender
+
 import ansorlite as al
 from ansorlite import te
 from ansorlite.bench.settled import settled
@@ -16,12 +18,18 @@ def _matmul(n: int) -> al.SearchTask:
     )
 
 
+def pretended(task: al.SearchTask, trials: int, log: Path) -> None:
+    """A log of programs that were never run: `settled` runs them."""
+    both = Pretender()
+    al.tune(task, trials, log=log, builder=both, runner=both, policy="random", progress=False)
+
+
 def test_checkpoints_of_two_logs(tmp_path: Path) -> None:
     first, second = _matmul(16), _matmul(24)
     logs = [tmp_path / "long", tmp_path / "short"]
     for log, trials in zip(logs, (10, 5), strict=True):
         for task in (first, second):
-            al.tune(task, trials, log=log, progress=False)
+            pretended(task, trials, log)
     weighted = [WeightedTask(first, 2.0), WeightedTask(second, 1.0)]
     long, short = settled(logs, weighted, [1, 10, 11, 20, 21], 0.05)
     # with one task alone there is no sum, and nothing beyond the end
@@ -32,7 +40,7 @@ def test_checkpoints_of_two_logs(tmp_path: Path) -> None:
 def test_what_was_the_best_already_is_raced_once(tmp_path: Path) -> None:
     """The same programs at two checkpoints, or in two logs, have one latency."""
     task, log = _matmul(16), tmp_path / "log"
-    al.tune(task, 4, log=log, progress=False)
+    pretended(task, 4, log)
     copy = tmp_path / "copy"
     copy.write_bytes(log.read_bytes())
     (one, other) = settled([log, copy], [WeightedTask(task, 3.0)], [3, 4], 0.05)
