@@ -15,6 +15,7 @@ from ansorlite.cost.losses import TrainingGroup
 from ansorlite.cost.model import GBDTModel
 from ansorlite.errors import AnsorliteError
 from ansorlite.records import Record
+from ansorlite.search.annealing import AnnealingParams
 from ansorlite.search.searchers import SEARCHERS, annealing
 from ansorlite.search.shrink_task import adapted
 from ansorlite.search.transfer import LATER, start_from_others, transferred
@@ -117,9 +118,8 @@ def test_models_learn_what_a_log_has_of_other_tasks(
         update(self, groups)
 
     monkeypatch.setattr(GBDTModel, "update", noted)
-    chosen = {
-        "annealing": replace(SEARCHERS["annealing"], make=annealing("relation", transfer=True))
-    }
+    make = annealing("relation", params=AnnealingParams(chains=32, steps=20), transfer=True)
+    chosen = {"annealing": replace(SEARCHERS["annealing"], make=make)}
     monkeypatch.setattr("ansorlite.search.searchers.SEARCHERS", SEARCHERS | chosen)
     source, task = matmul(32), other()
     for k, others in enumerate([[], [source, task]]):
