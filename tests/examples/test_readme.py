@@ -128,6 +128,28 @@ def test_scripts_and_extras_exist() -> None:
             assert set(extras.split(",")) <= set(project["optional-dependencies"])
 
 
+SCRIPTS = sorted(f.name for f in (ROOT / "scripts").glob("*.py"))
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_scripts_find_what_they_import(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = ROOT / "scripts" / name
+    if "import onnx" in script.read_text(encoding="utf-8"):
+        pytest.importorskip("onnx")
+    monkeypatch.syspath_prepend(str(script.parent))
+    runpy.run_path(str(script), run_name="script")
+
+
+def test_scripts_have_the_options_that_pages_name() -> None:
+    shared = "".join(f.read_text("utf-8") for f in (ROOT / "scripts" / "bench").rglob("*.py"))
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8").replace("\n", " ")
+        for name, options in re.findall(r"python\s+scripts/(\w+\.py)([^`#]*)", text):
+            known = (ROOT / "scripts" / name).read_text(encoding="utf-8") + shared
+            for option in re.findall(r"(?<= )--[\w-]+", options):
+                assert f'"{option}"' in known, f"{page.name}: {name} has no {option}"
+
+
 def anchors(page: Path) -> set[str]:
     """What `#...` may follow a link to the page, as GitHub makes it of headings."""
     heads = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
