@@ -1,12 +1,7 @@
 """Samples of long tests: the default tier runs a part of the cases, the slow tier all of them.
 
-<<<<<<< HEAD
 `@some_or_all(8)` gives the test an argument `every`: 8 in the default tier, 1 in the slow tier; the
 test goes through `cases[::every]`. `sampled(cases, 8)` marks seven of eight parameters as slow.
-=======
-`@some_or_all(8)` gives the test an argument `every`, 8 in the default tier and 1 in the slow tier;
-the test goes through `cases[::every]`. Of `sampled(cases, 8)`, seven of eight parameters are slow.
->>>>>>> tests
 """
 
 from collections.abc import Iterable

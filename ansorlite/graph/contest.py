@@ -1,8 +1,8 @@
-"""The last contenders of a network's tasks, raced where they will run: inside the network.
+"""The last contenders of a network's tasks, raced inside the network.
 
-In: a `Partition` and for every task some kernels, the favourite first. Out: which of them each task
-runs fastest with. Alone, a kernel finds its inputs in the caches, or not, in another way than when
-it follows its predecessor; and of many programs the one that seemed best was often just lucky.
+In: a `Partition` and some kernels for every task, the favourite first. Out: the fastest kernel of
+each task. A kernel that is timed alone finds other data in the caches than behind its predecessor;
+and the fastest of many measured programs is often one with lucky measurements.
 """
 
 import time
@@ -19,7 +19,7 @@ from ansorlite.graph.module import CompiledModule
 from ansorlite.graph.partition import Partition, tasks
 
 MIN_TURNS, MAX_TURNS = 5, 25
-MARGIN = 0.99  # of the favourite's time, that another must stay below
+MARGIN = 0.99  # of the favourite's time: a contender that needs more does not replace it
 
 
 class Contender(NamedTuple):
@@ -35,7 +35,7 @@ def fastest_in_place(
     left_s: Callable[[], float],
     inputs: Sequence[npt.NDArray[Any]] = (),
 ) -> list[int]:
-    """For every task of `tasks(parts)` which of its contenders is fastest; 0, if time is short.
+    """The index of the fastest contender for every task of `tasks(parts)`; 0 if time is short.
 
     Networks of the first, the second, ... contenders of all tasks run in turn, and every kernel is
     timed in its place, on `inputs` (by default random ones).

@@ -1,4 +1,4 @@
-"""Indices that are known at run time only: a kernel clamps them, the caller is told of wrong ones.
+"""Indices that are known at run time only: kernels clamp them, a wrong one is an error.
 
 In: a `Partition`. Out: an `IndexCheck` for each node whose operator has an operand of `indices`
 that is not constant: the value that owns the elements, the extent of the axis, the node. A module
@@ -32,7 +32,7 @@ class IndexCheck:
                 raise ModelError(self.told(str(low if low < -self.extent else high)))
 
     def told(self, index: str = "that is not there") -> str:
-        """What is said of a wrong index."""
+        """The message for a wrong index."""
         return (
             f"node {brief(self.node)} takes element {index} along axis {self.axis}, which has "
             f"{self.extent}: indices are from {-self.extent} to {self.extent - 1}"

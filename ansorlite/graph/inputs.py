@@ -15,7 +15,7 @@ from ansorlite.graph.types import integer
 def random_inputs(graph: Graph, seed: int = 0) -> list[npt.NDArray[Any]]:
     """Arrays in input order: normal numbers, or small numbers for integers.
 
-    Integers that indices are computed from are less than what is indexed has elements.
+    Integers from which indices are computed are below the extent of the axis that they index.
     """
     rng, least = np.random.default_rng(seed), _least_extents(graph)
     out = []
@@ -32,7 +32,7 @@ def random_inputs(graph: Graph, seed: int = 0) -> list[npt.NDArray[Any]]:
 
 
 def _least_extents(graph: Graph) -> dict[str, int]:
-    """For each graph input that indices are computed from the least extent that they index."""
+    """The least extent that is indexed, by the graph input from which the indices are computed."""
     producers, least = graph.producers, dict[str, int]()
     for n in graph.nodes:
         k = n.operator.indices

@@ -9,16 +9,10 @@ import numpy as np
 import pytest
 
 import ansorlite as al
-<<<<<<< HEAD:tests/baselines/test_pretrain.py
 from ansorlite.baselines import pretrain as module
 from ansorlite.baselines.pretrain import Layer, LayerPrior, layer_tasks, layers_of, pretrain
 from ansorlite.baselines.saved import load_model
-from ansorlite.errors import AnsorliteError, MeasureError, MissingExtra
-=======
-from ansorlite import pretrain as module
-from ansorlite.cost.saved import load_model
 from ansorlite.errors import AnsorliteError, MissingExtra
->>>>>>> tests:tests/test_pretrain.py
 from ansorlite.graph.build import GraphBuilder
 from ansorlite.graph.ir import Graph
 from ansorlite.records import read_log

@@ -17,7 +17,6 @@ from ansorlite.errors import AnsorliteError, ScheduleError
 from ansorlite.schedule.holes import population_columns
 from ansorlite.space.legality import legal
 from ansorlite.task import SearchTask
-from ansorlite.te.dag import shape_of
 from ansorlite.workloads import workload
 from ansorlite.workloads.ops import define
 
@@ -70,7 +69,7 @@ def test_programs_of_templates_are_right(name: str, every: int) -> None:
     """Of random sketches one legal row each: 40 of them in the slow tier."""
     task = SearchTask([define(name, SMALL[name])], name=name)
     rng = np.random.default_rng(1)
-    shapes = {p.name: shape_of(p) for p in task.dag.inputs}
+    shapes = {p.name: p.shape for p in task.dag.inputs}
     inputs = {n: rng.standard_normal(s).astype(np.float32) for n, s in shapes.items()}
     want = task.dag.evaluate(inputs)
     space, checked = template_sketches(task.dag, task.target), 0

@@ -1,4 +1,4 @@
-"""The operators of graphs, one entry each: `table.OPERATORS` by name; `op.Op` says what is in one.
+"""The operators of graphs, one entry each: `table.OPERATORS` by name; `op.Op` lists the fields.
 
 An operator's type, numpy meaning, tensor expression and layout stand together in the file of its
 topic. Passes, fusion, lowering and limits know operators by their entries alone.
@@ -19,7 +19,7 @@ normalisation were such an operator (a test runs this):
     from ansorlite.graph.ops.reduce import reduce
     from ansorlite.graph.types import integer
 
-    def _type(attrs, types):  # the result's type, or an error that says what to do
+    def _type(attrs, types):  # the result's type, or an error with advice
         (x,), groups = types, integer(attrs, "groups")
         if x.rank < 3 or groups < 1 or x.shape[1] % groups:
             raise ModelError(f"the channels of {x} make no {groups} groups: give a divisor")

@@ -1,7 +1,7 @@
 """Transposed convolutions: data [n, c, *s] and weight [c, co, *k]; extents (s - 1) * stride + k.
 
 Channels last: data [n, *s, c] and weight [*k, c, co]. The padding is taken off the result; after
-the data it may be negative. Groups and dilations are another operator's: see the ONNX reader.
+the data it may be negative. The ONNX reader writes groups and dilations as a convolution.
 """
 
 import itertools
@@ -58,7 +58,7 @@ def _type(attrs: Attrs, types: Types) -> TensorType:
 
 
 def _meaning(attrs: Attrs, xs: Arrays) -> Array:
-    """Every element of the data adds its multiple of the kernel to the result."""
+    """For each element of the data, that element times the kernel is added to the result."""
     x, w = xs
     result = np.empty(_type(attrs, tuple(map(type_of, xs))).shape, "b")
     spatial = channels_last(attrs, result).shape[1:-1]
@@ -137,8 +137,8 @@ def conv_transpose_nhwc(
     Element h of the result sums data[(h + pad - k) / stride] * weight[k] where that is a whole
     number. Elements of one remainder h mod stride ("phase") use the same taps of the kernel, so
     the weights are regrouped by phase and no product with a zero between elements is left. Phases
-    that have fewer taps than others leave the last ones out; with `guarded`, weights over the
-    border meet nothing instead of zeros.
+    with fewer taps leave out the last ones. With `guarded`, products with elements outside of the
+    data are left out; otherwise they are weights times 0.
     """
     *kernel, _, co = w.shape
     rows = list(zip(x.shape[1:-1], kernel, strides, pads, strict=True))
@@ -208,9 +208,9 @@ def _tensor(attrs: Attrs, xs: Sequence[Tensor]) -> Tensor:
 
 
 def _guard(attrs: Attrs, known: Sequence[Array | None]) -> Attrs:
-    """Weights over the border meet nothing, as in ONNX's reference: 0 * inf would be NaN.
+    """Products outside of the data are left out, as in ONNX's reference: 0 * inf is NaN.
 
-    Zeros there are as good for weights that are known to be finite, and faster.
+    For weights that are known and finite, zeros give the same result and are faster.
     """
     w = known[1]
     if w is not None and bool(np.isfinite(w).all()):

@@ -68,7 +68,7 @@ def matrices(m: int, r: int) -> tuple[Matrix, Matrix, Matrix]:
 def _combined(row: Sequence[float], terms: Sequence[Expr]) -> Expr:
     """The sum of terms times their factors; zeros are left out, ones not multiplied by."""
     total: Expr | None = None
-    # A positive term first: the others are added or subtracted.
+    # A positive term first; the remaining terms are added or subtracted.
     order = sorted(range(len(row)), key=lambda k: row[k] < 0)
     for k in order:
         factor, term = row[k], terms[k]
@@ -96,7 +96,7 @@ def _chosen(at: Any, values: Sequence[Expr]) -> Expr:
 
 
 def is_winograd(kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int]) -> bool:
-    """Whether a convolution of these has a Winograd form: square windows without gaps."""
+    """Whether the convolution has a Winograd form: square window, stride 1, dilation 1."""
     square = len(kernel) in (2, 3) and kernel[-1] == kernel[-2] and 2 <= kernel[-1] <= 5
     return square and {*strides} == {1} and {*dilations} == {1}
 
