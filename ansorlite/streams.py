@@ -1,9 +1,9 @@
-"""What is printed, and the three standard streams, which may be closed, full or narrow.
+"""Printing on the three standard streams, which may be closed, full or of a narrow encoding.
 
 In: text with names that come from files (networks, nodes, logs). Out: the same text with control
-characters escaped, so that no name moves a terminal's cursor or hides a line. `tell` is for
-progress and diagnoses, which end no run: where nobody can read them, they are dropped. `put` is for
-results: where they cannot be written, that is an error.
+characters escaped, so that no name moves a terminal's cursor or hides a line. `tell` prints
+progress and diagnoses: a line that cannot be written is dropped, and the run goes on. `put` prints
+results: a result that cannot be written is an error.
 """
 
 import contextlib
@@ -62,9 +62,10 @@ def _encoded_as(text: str, stream: TextIO) -> str:
 
 
 def occupy_standard_descriptors() -> None:
-    """Open /dev/null where a standard stream was closed before we were started.
+    """Open /dev/null for each standard stream that is closed when the process starts.
 
-    Otherwise the next file that is opened, a tuning log say, would be what C libraries print to.
+    Otherwise the next file that is opened, such as a tuning log, would get the descriptor of the
+    stream, and C libraries would print into the file.
     """
     for fd in range(FIRST_FREE):
         try:
@@ -78,7 +79,7 @@ def occupy_standard_descriptors() -> None:
 
 
 def above_standard(fd: int) -> int:
-    """The descriptor, moved where it is one of the standard streams' because these are closed."""
+    """The descriptor, moved above those of the standard streams where it is one of them."""
     if fd >= FIRST_FREE:
         return fd
     moved = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, FIRST_FREE)
@@ -87,9 +88,9 @@ def above_standard(fd: int) -> int:
 
 
 def drop_unwritten() -> OSError | ValueError | None:
-    """Flush the standard streams; what cannot be written is dropped, so that leaving is quiet.
+    """Flush the standard streams; text that cannot be written is dropped, so that exit is quiet.
 
-    Returns why standard output did not take everything.
+    Returns the error of standard output, None if all was written.
     """
     reason = None
     for stream in (sys.stdout, sys.stderr):
@@ -106,7 +107,7 @@ def drop_unwritten() -> OSError | ValueError | None:
 
 
 class Tolerant:
-    """A stream for progress: what it cannot write is dropped, whatever the reason."""
+    """A stream for progress: text that cannot be written is dropped, whatever the reason."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream

@@ -1,7 +1,6 @@
-"""The two tables that close a tuning run: what every task reached, and where the time went.
+"""Tables for the terminal: the tasks of a run with their speeds, and the wall time by phase.
 
-Flow: the tuning loop hands over plain figures when it ends; the text goes to the terminal. In:
-`TaskRow`s (FLOP, seconds) and seconds per phase. Out: lines of text without colour, columns
+In: `TaskRow`s (FLOP, seconds) and seconds a phase. Out: lines of text without colour, columns
 aligned, the last line without a newline.
 """
 
@@ -90,10 +89,10 @@ def _above_100(rows: Sequence[TaskRow], peak: float | None) -> list[str]:
 
 
 def time_table(seconds: Mapping[str, float], wall_s: float) -> str:
-    """Where the wall time went: the phases in `PHASES`, any further ones, and the rest.
+    """The wall time by phase: those in `PHASES`, further ones, and the rest.
 
-    Shares are of `wall_s`. Phases that ran at the same time may add up to more than it; the rest
-    is then 0.
+    Shares are of `wall_s` seconds. Phases that ran at the same time may add up to more than
+    `wall_s`; the rest is then 0.
     """
     named = [*PHASES, *(name for name in seconds if name not in PHASES)]
     spent = {name: seconds.get(name, 0.0) for name in named if name != OTHER}
@@ -125,7 +124,7 @@ def _figures(
 
 
 def shortened(name: str) -> str:
-    """A name that fits its column."""
+    """A name of at most 32 characters; a longer one loses its middle."""
     if not name:
         return UNKNOWN
     return shown(name, NAME_WIDTH)

@@ -6,7 +6,6 @@ In: parsed arguments. Out: the exit status; tables on standard output.
 import argparse
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ansorlite.cli.inputs import network
 from ansorlite.cli.options import Command, positive
@@ -17,15 +16,14 @@ from ansorlite.record_fields import CHOSEN
 from ansorlite.records import LogContents, Record, RecordLog, distill, read_log
 from ansorlite.streams import put
 
-if TYPE_CHECKING:
-    pass
-
 ACTIONS = ("stats", "merge", "distill")
 POLICIES = ("evolutionary", "random")
 
 
 def log_options(p: argparse.ArgumentParser) -> None:
-    p.add_argument("what", choices=ACTIONS, help="what is in it; many in one; the best in one")
+    p.add_argument(
+        "what", choices=ACTIONS, help="a summary; all records in one log; the best in one log"
+    )
     p.add_argument("logs", type=Path, nargs="+", metavar="LOG")
     p.add_argument("--output", type=Path, metavar="F", help="the new log (merge, distill)")
     p.add_argument(
@@ -34,7 +32,7 @@ def log_options(p: argparse.ArgumentParser) -> None:
 
 
 def _log(args: argparse.Namespace) -> str:
-    """Say what logs hold, or write what they hold together, or the best of it, to a new one."""
+    """A summary of logs, or a new log: all records of them (merge), or the best (distill)."""
     from ansorlite.report.logs import log_stats
 
     if args.what == "stats":
@@ -56,12 +54,12 @@ def _log(args: argparse.Namespace) -> str:
 
 
 def merged(records: Iterable[Record]) -> tuple[Record, ...]:
-    """All records in order, those that occur again left out."""
+    """The records in order, each of them once."""
     return tuple({r.to_json(): r for r in records}.values())
 
 
 def _in_order(contents: Sequence[LogContents], kept: Iterable[Record]) -> tuple[Record, ...]:
-    """What is kept and all choices, log by log as they stand there: a later line counts more."""
+    """The records to keep and all choices, in the order of the logs: a later line counts more."""
     wanted = {id(r) for r in kept}
     return merged(
         r

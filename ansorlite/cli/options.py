@@ -39,7 +39,7 @@ class Command:
 
 
 class Parser(argparse.ArgumentParser):
-    """Tells what is wrong on one line."""
+    """Prints a usage error on one line."""
 
     def error(self, message: str) -> NoReturn:
         tell(one_line(f"usage: {self.prog} [options], see {self.prog} --help; error: {message}"))
@@ -56,10 +56,12 @@ class Parser(argparse.ArgumentParser):
 
 
 def count(text: str) -> int:
+    """A whole number >= 0."""
     return _whole(text, 0)
 
 
 def positive(text: str) -> int:
+    """A whole number >= 1."""
     return _whole(text, 1)
 
 
@@ -72,6 +74,7 @@ def _whole(text: str, least: int) -> int:
 
 
 def seconds(text: str) -> float:
+    """A number of seconds > 0."""
     try:
         value = float(text)
     except ValueError:
@@ -84,6 +87,7 @@ def seconds(text: str) -> float:
 
 
 def dim(text: str) -> tuple[str, int]:
+    """`NAME=N` as ("NAME", N)."""
     name, _, number = text.rpartition("=")
     if not name:
         raise argparse.ArgumentTypeError(f"{text!r} is not NAME=N, for example N=1 or data.2=224")

@@ -12,10 +12,10 @@ from ansorlite.errors import UsageError
 
 
 def writable(path: Path, *others: str | Path | None) -> Path:
-    """The path, found out before hours of work to be one of a file that can be written to.
+    """The path with ~ expanded, if a file can be written there; checked before the work begins.
 
-    Nothing is left where the file is not there yet. Raises UsageError, also for a file that is one
-    of `others`: what is read or written besides.
+    A file that does not exist yet is not left behind. Raises UsageError, also where the file is one
+    of `others`, the files that the command reads or writes besides.
     """
     path = _expanded(path)
     for other in others:
@@ -36,7 +36,7 @@ def writable(path: Path, *others: str | Path | None) -> Path:
 
 
 def folder(path: Path) -> Path:
-    """The path, found out to be that of a folder that files can be made in, or can be made itself.
+    """The path with ~ expanded, if it is a folder for new files, or one can be made there.
 
     Raises UsageError.
     """
@@ -52,7 +52,7 @@ def folder(path: Path) -> Path:
 
 
 def readable(path: Path) -> Path:
-    """The path, found out to be one of a file that can be read. Raises UsageError."""
+    """The path with ~ expanded, if the file can be read. Raises UsageError."""
     path = _expanded(path)
     if path.is_dir():
         raise UsageError(f"cannot read {path}: it is a directory, name a file")

@@ -1,9 +1,9 @@
-"""What the machine can do and how close a program comes: tables of limits, and the roofline.
+"""Limits of the machine as a table, and the roofline of a program.
 
 In: a `Calibration` or a `Peak`, a task, a concrete program, a latency in seconds. Out: text that
-ends in a newline. A kernel can be no faster than its arithmetic at the limit of the multiply-adds,
-nor than its data at the speed of the memory it has to come from; the roofline says which of both
-binds, and at what speed.
+ends in a newline. A kernel is no faster than its arithmetic at the speed of multiply-adds, and no
+faster than its data at the speed of the memory level that holds the data; the roofline tells which
+of the two limits binds.
 """
 
 import numpy as np

@@ -1,7 +1,7 @@
-"""What a tuning log holds, and what came of its programs when they were run again, as text.
+"""Tables of tuning logs: their contents, programs that were run again, simulated searches.
 
-In: `LogContents`, or `Replayed` programs. Out: lines of text, columns aligned, the last line
-without a newline.
+In: `LogContents`, `Replayed` programs, or curves. Out: lines of text, columns aligned, the last
+line without a newline.
 """
 
 import math
@@ -13,25 +13,11 @@ from typing import Protocol
 
 from ansorlite.names import shown
 from ansorlite.records import LogContents, Record
+from ansorlite.search.replay import Replayed
 from ansorlite.tables import aligned, shortened
 from ansorlite.units import UNKNOWN, format_latency, format_seconds
 
 SHOWN = 3  # damaged lines of a log
-
-
-class Again(Protocol):
-    """A program that was run again (`search.replay.Replayed`)."""
-
-    @property
-    def record(self) -> Record: ...
-    @property
-    def status(self) -> str: ...
-    @property
-    def latency_s(self) -> float | None: ...
-    @property
-    def error(self) -> str: ...
-    @property
-    def ratio(self) -> float | None: ...
 
 
 class Curve(Protocol):
@@ -86,8 +72,8 @@ def _day(timestamp: float) -> str:
         return UNKNOWN
 
 
-def replayed_table(found: Iterable[Again]) -> str:
-    """A line a program: what it took then and now, and a summary."""
+def replayed_table(found: Iterable[Replayed]) -> str:
+    """A line a program with its latency when recorded and now, and a summary."""
     rows = list(found)
     head = ["Task", "Trial", "Sketch", "Status", "Then", "Now", "Ratio"]
     lines = [

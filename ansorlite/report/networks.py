@@ -1,7 +1,8 @@
-"""What `ansorlite show` prints of a network: every pass's graph, the partition, a picture of it.
+"""The stages of a network as `ansorlite show` prints them: passes, partition, and a picture.
 
-In: a `Graph` as imported. Out: text that ends in a newline; the picture is SVG, made of the
-partition's kernels in layers from inputs to outputs. Uses the names of the flow's steps.
+In: a `Graph` as imported. Out: text that ends in a newline. The picture is SVG, so that a browser
+and the page of `ansorlite report` show it without Graphviz: kernels in layers from inputs to
+outputs, arrows for the values between them.
 """
 
 from collections.abc import Callable
@@ -49,7 +50,7 @@ def partition_text(graph: Graph) -> str:
 
 
 def partition_svg(graph: Graph) -> str:
-    """The partition as a picture: boxes are kernels, arrows the values they hand on."""
+    """The partition as SVG: boxes are kernels, arrows are the values between kernels."""
     parts = partition(optimize(graph))
     edges = _edges(parts)
     layers = list(nx.topological_generations(edges))
@@ -105,7 +106,7 @@ def _colour(s: Subgraph) -> str:
 
 
 def _columns(g: nx.DiGraph, layers: list[list[str]]) -> list[list[str]]:
-    """Boxes of every layer, those that read the same neighbours next to each other."""
+    """The boxes of each layer, ordered by the mean place of the boxes that they read."""
     at: dict[str, float] = {}
     out = []
     for layer in layers:

@@ -1,8 +1,8 @@
 """What tuning logs say, gathered for a page: figures, curves and programs of each task.
 
-In: `LogContents`, and the tasks that its records may belong to. Out: `Results`, plain values. No
-program is run: programs are rebuilt from their records, checked against the search space as
-`search.recorded` does, and compiled to assembly. A record that cannot be rebuilt says why.
+In: `LogContents`, and the tasks that its records may belong to. Out: `MachineResult`s, plain
+values. No program is run: programs are rebuilt from their records, checked against the search
+space as `search.recorded` does, and compiled to assembly. A record that cannot be rebuilt says why.
 """
 
 from collections import Counter

@@ -1,8 +1,8 @@
 """What a tuning run says while it runs: one live line on a terminal, a line a round elsewhere.
 
-Flow: the tuning loop makes one `Progress` and updates it with a `Snapshot` after every round (on a
-terminal, more often if it likes). In: latencies in seconds, FLOP, trials, failures by kind. Out:
-text on `stream`, standard error by default, so that results on standard output stay clean.
+The tuning loop makes one `Progress` and updates it with a `Snapshot` after every round. In:
+latencies in seconds, FLOP, trials, failures by kind. Out: text on `stream`, standard error by
+default, so that results on standard output stay clean.
 """
 
 import os
@@ -29,10 +29,10 @@ BAR_WIDTH = 15  # characters of the percentage, the bar and the last column, whi
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Where a run stands.
+    """The state of a run.
 
-    `trials` counts the whole log, `trials_before` those that were in it when this run began, so
-    that the pace is that of this run. `flop` belongs to `latency_s`: one task's, or the weighted
+    `trials` counts all records of the log, `trials_before` those from before this run: the pace is
+    that of this run. `flop` belongs to `latency_s`: one task's, or the weighted
     sums of a network. `failures` maps a kind (BUILD_ERROR, RUN_TIMEOUT ...) to its number;
     kinds with 0 are not shown.
     """
@@ -175,7 +175,7 @@ class Progress:
             )
 
     def update(self, now: Snapshot) -> None:
-        """Show where the run stands; off a terminal a line that says nothing new is left out."""
+        """Show the state of the run; off a terminal a repeated line is left out."""
         width = None if self._bar is None else self._room()
         line = format_snapshot(now, self._n_trials, self._eta(now), self._peak, width)
         if self._quiet or line == self._last:

@@ -62,12 +62,12 @@ class BestProgram:
 
     @property
     def share_of_limit(self) -> float | None:
-        """That time as a share of the latency."""
+        """`least_s` as a share of the latency: 1 is a program at the limit."""
         return None if self.least_s is None else self.least_s / self.latency_s
 
     @property
     def program(self) -> Program:
-        """What the record describes, verified; ScheduleError if it does not fit the task."""
+        """The verified program of the record; ScheduleError if the record does not fit the task."""
         return self._space.program(self.record)
 
     @property

@@ -74,7 +74,7 @@ def task() -> SearchTask:
 def kept_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     """No limits of the machine that runs the tests."""
     monkeypatch.setattr(results, "calibration", lambda target: None)
-    monkeypatch.setattr(results, "kept_peak", lambda target: Peak(2e11, 1e11, 2e10))
+    monkeypatch.setattr(results, "cached_peak", lambda target: Peak(2e11, 1e11, 2e10))
 
 
 def log(path: Path, task: SearchTask, name: str = "") -> Path:
