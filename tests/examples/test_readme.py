@@ -178,6 +178,16 @@ def test_files_that_are_named_exist(page: Path) -> None:
     assert [n for n in missing if "/" in n] == []
 
 
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_rows_of_a_table_have_the_same_cells(page: Path) -> None:
+    lines = ["", *page.read_text(encoding="utf-8").splitlines()]
+    for before, line in pairwise(lines):
+        if before.startswith("|") and line.startswith("|"):
+            assert len(re.findall(r"(?<!\\)\|", line)) == len(re.findall(r"(?<!\\)\|", before)), (
+                line
+            )
+
+
 def places(page: Path) -> tuple[Path, ...]:
     return (ROOT, page.parent, ROOT / "ansorlite", ROOT / "scripts")
 
