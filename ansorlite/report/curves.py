@@ -28,7 +28,7 @@ def _pyplot() -> Any:
     return pyplot
 
 
-def curve_svg(curve: Curve, over: str, wide: bool = False) -> str:
+def curve_svg(curve: Curve, over: str) -> str:
     """Best latency over "trials" or "seconds" as steps; a logarithmic axis where it fell far.
 
     Raises MissingExtra without matplotlib.
@@ -36,7 +36,7 @@ def curve_svg(curve: Curve, over: str, wide: bool = False) -> str:
     x: Float = curve.trials if over == "trials" else curve.seconds
     scale, unit = _unit(float(curve.latency_s.min()))
     pyplot = _pyplot()
-    from matplotlib.ticker import FuncFormatter, NullFormatter
+    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
     style = {
         "svg.fonttype": "none",
@@ -49,7 +49,7 @@ def curve_svg(curve: Curve, over: str, wide: bool = False) -> str:
         "ytick.color": INK,
     }
     with pyplot.rc_context(style):
-        figure, axes = pyplot.subplots(figsize=(5.2, 2.7) if wide else (4.2, 2.2))
+        figure, axes = pyplot.subplots(figsize=(5.2, 2.6))
         axes.plot(x, curve.latency_s / scale, drawstyle="steps-post", color=LINE, linewidth=1.8)
         axes.plot(x[-1:], curve.latency_s[-1:] / scale, "o", color=LINE, markersize=4)
         axes.set_xlabel(over)
@@ -57,12 +57,13 @@ def curve_svg(curve: Curve, over: str, wide: bool = False) -> str:
         highest, least = float(curve.latency_s.max()), float(curve.latency_s.min())
         if highest > FAR * least:
             axes.set_yscale("log")
-            ticks = FuncFormatter(lambda value, place: f"{value:g}")
-            axes.yaxis.set_major_formatter(ticks)
-            axes.yaxis.set_minor_formatter(ticks if highest < 10 * least else NullFormatter())
+            axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+            axes.yaxis.set_major_formatter(FuncFormatter(lambda value, place: f"{value:g}"))
+            axes.yaxis.set_minor_formatter(NullFormatter())
         else:
             axes.set_ylim(bottom=0.0)
         axes.set_xlim(left=0.0)
+        axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
         axes.grid(alpha=0.2, color=INK)
         axes.spines[["top", "right"]].set_visible(False)
         figure.tight_layout()

@@ -15,7 +15,7 @@ from ansorlite.errors import MissingExtra
 from ansorlite.names import shown
 from ansorlite.report.curves import curve_svg
 from ansorlite.report.results import Curve, MachineResult, TaskResult
-from ansorlite.tables import ABOVE
+from ansorlite.tables import ABOVE, ABOVE_LIMIT
 from ansorlite.units import (
     UNKNOWN,
     format_flop,
@@ -74,7 +74,7 @@ def html(page: Page) -> str:
         more=max(0, len(page.problems) - SHOWN_PROBLEMS),
         picture=Markup(page.picture),
         machines=[_machine(m, page.network) for m in page.machines],
-        svg=lambda curve, over, wide=False: Markup(curve_svg(curve, over, wide)),
+        svg=lambda curve, over: Markup(curve_svg(curve, over)),
     )
 
 
@@ -83,19 +83,19 @@ def _machine(m: MachineResult, network: str) -> dict[str, Any]:
     failures = Counter(r.status for r in m.records if not r.ok)
     trials = len(m.records)
     heaviest = sorted(
-        (t for t in m.tasks),
-        key=lambda t: -(t.weight or 1.0) * (t.latency_s or 0.0),
+        enumerate(m.tasks), key=lambda x: -(x[1].weight or 1.0) * (x[1].latency_s or 0.0)
     )
     figures = [
-        ("latency", "of the network", format_latency(m.latency_s)) if m.latency_s else None,
-        ("tasks", "tuned", str(len(m.tasks))),
-        ("trials", "programs measured", str(trials)),
-        ("failed", "of them", f"{sum(failures.values())}"),
-        ("time", "of tuning", format_seconds(m.wall_s)),
+        ("tasks", str(len(m.tasks))),
+        ("trials", str(trials)),
+        ("failed trials", str(sum(failures.values()))),
+        ("time of tuning", format_seconds(m.wall_s)),
     ]
+    if m.latency_s is not None:
+        figures.insert(0, ("latency of the network", format_latency(m.latency_s)))
     return {
         "fingerprint": m.fingerprint,
-        "figures": [f for f in figures if f],
+        "figures": figures,
         "network": m.network,
         "network_text": _curve_text(network or "the network", m.network),
         "times": _times(m),
@@ -106,7 +106,7 @@ def _machine(m: MachineResult, network: str) -> dict[str, Any]:
             (kind.lower().replace("_", " "), n, format_share(n / trials))
             for kind, n in failures.most_common()
         ],
-        "tasks": [_task(t, m, m.tasks.index(t)) for t in heaviest],
+        "tasks": [_task(t, m, k) for k, t in heaviest],
         "facts": _facts(m),
     }
 
@@ -144,7 +144,7 @@ def _row(t: TaskResult, m: MachineResult, number: int) -> dict[str, Any]:
         "weight": f"{t.weight:g}" if t.weight else UNKNOWN,
         "trials": len(t.records),
         "failed": sum(t.failures.values()),
-        "bound": t.limit or UNKNOWN,
+        "bound": t.limit.replace("operands once, ", "data in ") or UNKNOWN,
         **_figures(t.flop, t.latency_s, t.least_s, m),
     }
 
@@ -161,13 +161,15 @@ def _total(m: MachineResult) -> dict[str, Any] | None:
 
 
 def _above(m: MachineResult) -> list[str]:
-    """Why tasks are above 100 % of the peak, a line a reason."""
+    """Why tasks are above 100 % of the peak or of the limit, a line a reason."""
     found: dict[str, list[str]] = {}
     for k, t in enumerate(m.tasks):
         speed = rate(t.flop, t.latency_s)
         if m.peak is not None and (share(speed, m.peak.flops_all) or 0.0) > ABOVE:
-            found.setdefault(t.above, []).append(str(k))
-    return [f"Above 100 % of the peak: {why} (task {', '.join(ks)})." for why, ks in found.items()]
+            found.setdefault(f"Peak above 100 %: {t.above}", []).append(str(k))
+        if (share(t.least_s, t.latency_s) or 0.0) > ABOVE:
+            found.setdefault(f"Limit above 100 %: {ABOVE_LIMIT}", []).append(str(k))
+    return [f"{why} (task {', '.join(ks)})." for why, ks in found.items()]
 
 
 def _task(t: TaskResult, m: MachineResult, number: int) -> dict[str, Any]:
