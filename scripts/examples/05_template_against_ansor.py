@@ -10,7 +10,7 @@ from ansorlite import te
 from ansorlite.baselines.config_space import ConfigSpace
 from ansorlite.baselines.templates import register
 
-TRIALS = 8
+TRIALS = 6
 
 
 # The condition says which computations the template is for: here, one reduction axis.

@@ -178,6 +178,14 @@ def test_files_that_are_named_exist(page: Path) -> None:
     assert [n for n in missing if "/" in n] == []
 
 
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_rows_of_a_table_have_the_same_cells(page: Path) -> None:
+    lines = ["", *page.read_text(encoding="utf-8").splitlines()]
+    bars = [len(re.findall(r"(?<!\\)\|", x)) if x.startswith("|") else 0 for x in lines]
+    different = [k for k, (m, n) in enumerate(pairwise(bars), 1) if m and n and m != n]
+    assert different == [], "lines of tables"
+
+
 def places(page: Path) -> tuple[Path, ...]:
     return (ROOT, page.parent, ROOT / "ansorlite", ROOT / "scripts")
 
