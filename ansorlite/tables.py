@@ -24,6 +24,7 @@ PHASES = ("search", "training", "building", "measuring", "checking")
 OTHER = "other"
 NAME_WIDTH = 32
 ABOVE = 1.005  # share of a limit from which it is explained
+ABOVE_LIMIT = "operands lay in a nearer cache, or the limit was measured on a slower machine"
 SHOWN_IDS = 8
 
 
@@ -49,7 +50,7 @@ def task_table(rows: Sequence[TaskRow], peak_flop_per_s: float | None = None) ->
 
     The total latency is unknown while a task has none. `peak_flop_per_s` is what the machine
     can do; without it the share of it is unknown. "Limit" is the share of what arithmetic and data
-    allow at best. A line below the table explains shares of the peak above 100 %.
+    allow at best. Lines below the table explain shares above 100 %.
     """
     head = ["ID", "Task", "FLOP", "Weight", "Latency", "GFLOP/s", "Peak", "Limit", "Trials"]
     lines = [
@@ -69,17 +70,20 @@ def task_table(rows: Sequence[TaskRow], peak_flop_per_s: float | None = None) ->
     total = _figures(flop, None, latency, peak_flop_per_s, least)
     total_line = ["", "total", *total, str(sum(row.trials for row in rows))]
     table = aligned(head, lines, total_line, left=("Task",))
-    return "\n".join([table, *_above_peak(rows, peak_flop_per_s)])
+    return "\n".join([table, *_above_100(rows, peak_flop_per_s)])
 
 
-def _above_peak(rows: Sequence[TaskRow], peak: float | None) -> list[str]:
-    """A line a reason, with the tasks that have it."""
+def _above_100(rows: Sequence[TaskRow], peak: float | None) -> list[str]:
+    """A line a reason for shares above 100 %, with the tasks that have it."""
     found: dict[str, list[str]] = {}
     for i, row in enumerate(rows):
         if (share(rate(row.flop, row.latency_s), peak) or 0.0) > ABOVE:
-            found.setdefault(row.above or "the limit is measured too low", []).append(str(i))
+            why = row.above or "the limit is measured too low"
+            found.setdefault(f"Peak above 100 %: {why}", []).append(str(i))
+        if (share(row.least_s, row.latency_s) or 0.0) > ABOVE:
+            found.setdefault(f"Limit above 100 %: {ABOVE_LIMIT}", []).append(str(i))
     return [
-        f"Peak above 100 %: {why} (ID {', '.join(ids[:SHOWN_IDS])}"
+        f"{why} (ID {', '.join(ids[:SHOWN_IDS])}"
         f"{f' and {len(ids) - SHOWN_IDS} more' if len(ids) > SHOWN_IDS else ''})"
         for why, ids in found.items()
     ]

@@ -26,7 +26,6 @@ from ansorlite.cost.model import CostModel, GBDTModel
 from ansorlite.graph.partition import partition
 from ansorlite.graph.passes import optimize
 from ansorlite.measure.builder import PoolBuilder
-from ansorlite.measure.machine_cache import kept_file
 from ansorlite.measure.runner import LocalRunner
 from ansorlite.pipeline import network_tasks
 from ansorlite.target import Target
@@ -39,7 +38,7 @@ from bench.cost_data import (
     scores_by_program,
     scores_by_task,
 )
-from bench.experiment import RESULTS, Experiment, Row, exit_status
+from bench.experiment import RESULTS, Experiment, Row, exit_status, kept_folder
 
 CORES = Target.detect().cores
 LARGE = replace(CorrectionModel.PARAMS, n_trees=600, n_leaves=63)
@@ -79,7 +78,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--minutes", type=float, default=30.0, help="of new programs; 0: none")
     parser.add_argument("--again-minutes", type=float, default=30.0, help="of the fastest")
-    parser.add_argument("--logs", type=Path, default=kept_file("cost_model").with_suffix(""))
+    parser.add_argument("--logs", type=Path, default=kept_folder("cost_model"))
     parser.add_argument("--network", default="resnet50")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--kind", choices=("visited", "picked"), default="visited")

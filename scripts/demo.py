@@ -37,7 +37,7 @@ def picture(size: int = 224) -> npt.NDArray[np.float32]:
     image = np.where(y > hills, grass, sky).clip(0, 1)
     mean, deviation = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
     normal = (image - mean[:, None, None]) / deviation[:, None, None]
-    return normal[None].astype(np.float32)
+    return np.asarray(normal[None], np.float32)
 
 
 def main() -> int:

@@ -13,9 +13,9 @@ Usage: python scripts/latency_over_time.py [--network resnet50] [--batch 1] [--t
 import argparse
 import json
 import re
+import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ INK = "#010203"  # replaced by the page's own colour of text
 OURS = "#2f7de1"
 PEERS = ("#d9730d", "#2a9d4a", "#b04fc4", "#c23b50")  # told apart on white and on black
 STYLE = "<style>svg{color:#1f2328}@media(prefers-color-scheme:dark){svg{color:#d1d7e0}}</style>"
-NAMES = {"onnxruntime": "onnxruntime", "openvino": "OpenVINO", "torch": "PyTorch"}
+NAMES = {"openvino": "OpenVINO float32", "openvino-default": "OpenVINO", "torch": "PyTorch"}
 
 
 def main() -> int:
@@ -35,7 +35,7 @@ def main() -> int:
     parser.add_argument("--network", default="resnet50")
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--timeout", type=float, default=300.0, help="seconds of tuning")
-    parser.add_argument("--peers", nargs="+", default=["onnxruntime"])
+    parser.add_argument("--peers", nargs="+", default=["onnxruntime", "openvino"])
     parser.add_argument("--draw", type=Path, metavar="FILE", help="rows recorded before")
     args = parser.parse_args()
     if args.draw is None:
@@ -51,12 +51,10 @@ def main() -> int:
 
 def record(network: str, batch: int, timeout: float, peers: tuple[str, ...]) -> None:
     """Tune and race one network; its row replaces an older one of the same network and batch."""
-    from bench.networks import NetworkOptions, bench_network
-
-    row = asdict(bench_network(network, NetworkOptions(batch, timeout, peers=peers)))
-    others = read(RESULTS) if RESULTS.exists() else []
-    kept = [r for r in others if (r["network"], r["batch"]) != (network, batch)]
-    write_whole(RESULTS, "".join(json.dumps(r) + "\n" for r in [*kept, row]))
+    script = Path(__file__).with_name("bench_networks.py")
+    budget = ["--timeout", str(timeout), "--batch", str(batch)]
+    chosen = ["--only", network, "--peers", *peers, "--output", str(RESULTS)]
+    subprocess.run([sys.executable, str(script), *budget, *chosen], check=True)
 
 
 def read(path: Path) -> list[dict[str, Any]]:

@@ -17,7 +17,7 @@ from typing import Any
 
 import ansorlite as al
 from ansorlite.baselines.pretrain import pretrain
-from ansorlite.graph.contest import random_inputs
+from ansorlite.graph.inputs import random_inputs
 from ansorlite.target import Target
 from bench.contest import in_turn
 from bench.experiment import RESULTS, Experiment, Row, exit_status, stamp

@@ -41,7 +41,8 @@ def wrong_calls(net: al.CompiledModule, calls: int, seed: int) -> int:
 
 
 def forked(net: al.CompiledModule, calls: int) -> list[int]:
-    context, answers = multiprocessing.get_context("fork"), multiprocessing.SimpleQueue()
+    context = multiprocessing.get_context("fork")
+    answers: multiprocessing.SimpleQueue[int] = multiprocessing.SimpleQueue()
     children = [
         context.Process(target=lambda k=k: answers.put(wrong_calls(net, calls, k)))
         for k in range(4)

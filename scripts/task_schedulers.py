@@ -27,13 +27,12 @@ from ansorlite.baselines.runs import geometric_mean
 from ansorlite.graph.ir import Graph
 from ansorlite.graph.partition import partition
 from ansorlite.graph.passes import optimize
-from ansorlite.measure.machine_cache import kept_file
 from ansorlite.pipeline import network_tasks
 from ansorlite.search.task_scheduler import SCHEDULERS
 from ansorlite.target import Target
 from ansorlite.workloads import network
 from bench.checkpoint_race import settled
-from bench.experiment import RESULTS, exit_status
+from bench.experiment import RESULTS, exit_status, kept_folder
 from bench.in_step import networks_in_step
 from bench.runs import RacedRun, draw, experiment_of_runs
 
@@ -52,7 +51,7 @@ def main() -> int:
     parser.add_argument("--table", action="store_true", help="run nothing: only show what is there")
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder (results)")
     parser.add_argument("--race-seconds", type=float, default=4.0, help="of every task (4)")
-    parser.add_argument("--logs", type=Path, default=kept_file("task_schedulers").with_suffix(""))
+    parser.add_argument("--logs", type=Path, default=kept_folder("task_schedulers"))
     args = parser.parse_args()
     graph, machine = network(args.network), Target.detect().fingerprint
     kind = "" if args.trials == TRIALS else f"_{args.trials}"

@@ -13,6 +13,7 @@ import shutil
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from ansorlite.baselines.runs import geometric_mean
 from ansorlite.graph.partition import partition
@@ -54,11 +55,10 @@ def main() -> int:
             for task in wanted:
                 log = Path(folder) / "with.jsonl"
                 shutil.copy(known, log)
-                shared = {"seed": seed, "trials": args.trials, "round_size": ROUND}
-                names = task, task.name
-                experiment.add(search_once(*names, WITHOUT, policy=WITHOUT, **shared))
-                more = {"policy": WITH, "log": log, "others": others}
-                experiment.add(search_once(*names, WITH, **more, **shared))
+                for policy, more in ((WITHOUT, {}), (WITH, {"log": log, "others": others})):
+                    options: dict[str, Any] = {"policy": policy, "round_size": ROUND, **more}
+                    run = search_once(task, task.name, policy, seed, args.trials, **options)
+                    experiment.add(run)
     runs = experiment.rows()
     experiment.finish(table(runs))
     draw(experiment, runs)
@@ -78,8 +78,16 @@ def chosen(name: str, n_held_out: int, n_others: int) -> tuple[list[SearchTask],
 def measure(tasks: list[SearchTask], trials: int, seed: int, log: Path) -> None:
     """Measure so many programs of every task, task by task; each learns from those before."""
     for k, task in enumerate(tasks):
-        options = {"round_size": ROUND, "progress": False, "others": tasks[:k]}
-        tune(task, trials, seed=seed, log=log, policy=WITH, **options)
+        tune(
+            task,
+            trials,
+            seed=seed,
+            log=log,
+            policy=WITH,
+            round_size=ROUND,
+            progress=False,
+            others=tasks[:k],
+        )
 
 
 def table(found: list[RacedRun]) -> str:

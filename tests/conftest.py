@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from golden_files import compare_golden
 from hypothesis import HealthCheck, settings
 
 from ansorlite.search.settle import Race
@@ -59,15 +60,3 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
         compare_golden(GOLDEN / f"{name}.txt", text, update)
 
     return check
-
-
-def compare_golden(path: Path, text: str, update: bool) -> None:
-    """Fail unless the file holds `text` (apart from the final newline); with `update`, write it."""
-    text = text.rstrip("\n") + "\n"
-    if update:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    elif not path.exists():
-        pytest.fail(f"{path} does not exist: read the text, then run with --update-golden\n{text}")
-    else:
-        assert text == path.read_text(encoding="utf-8"), f"{path.name}: see --update-golden"

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from conftest import compare_golden
+from golden_files import compare_golden
 
 
 def test_golden(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TextIO
 
 import ansorlite
-from ansorlite.cli import compare, logs, show, tune
+from ansorlite.cli import compare, logs, report, show, tune
 from ansorlite.cli.options import Parser
 from ansorlite.errors import AnsorliteError
 from ansorlite.settings import settings
@@ -139,7 +139,7 @@ def _warnings_on_one_line() -> Iterator[None]:
 
 # ---- the table of commands -----------------------------------------------------------------------
 
-COMMANDS = (*tune.COMMANDS, *show.COMMANDS, *compare.COMMANDS, *logs.COMMANDS)
+COMMANDS = (*tune.COMMANDS, *show.COMMANDS, *compare.COMMANDS, *logs.COMMANDS, *report.COMMANDS)
 
 
 def _parser() -> argparse.ArgumentParser:

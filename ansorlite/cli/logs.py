@@ -8,22 +8,20 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import ansorlite
 from ansorlite.cli.inputs import network
 from ansorlite.cli.options import Command, positive
 from ansorlite.cli.paths import writable
-from ansorlite.errors import LogError, ModelError, UsageError
+from ansorlite.cli.tasks import tasks_of
+from ansorlite.errors import LogError, UsageError
 from ansorlite.record_fields import CHOSEN
 from ansorlite.records import LogContents, Record, RecordLog, distill, read_log
 from ansorlite.streams import put
 
 if TYPE_CHECKING:
-    from ansorlite.graph.ir import Graph
-    from ansorlite.task import SearchTask
+    pass
 
 ACTIONS = ("stats", "merge", "distill")
 POLICIES = ("evolutionary", "random")
-MOST_NAME, MOST_DIGITS = 64, 6  # characters of a case that a record names, digits of its batch
 
 
 def log_options(p: argparse.ArgumentParser) -> None:
@@ -100,7 +98,7 @@ def _replay(args: argparse.Namespace) -> tuple[str, bool]:
     valid = [r for r in contents.records if r.ok]
     if not valid:
         raise LogError(f"{args.log} has no valid record: there is nothing to run again")
-    tasks = _tasks_of(valid, map(network, args.networks))
+    tasks = tasks_of(valid, map(network, args.networks))
     chosen = valid if args.all else distill(valid, args.keep)
     # Kernels of networks were timed with constants from memory (see `pipeline.auto_schedule`).
     with LocalRunner(policy=TimingPolicy(fresh_constants=bool(args.networks))) as runner:
@@ -131,7 +129,7 @@ def _simulate(args: argparse.Namespace) -> str:
 
     contents = read_log(args.log)
     records, left_out = contents.records, 0
-    tasks = _tasks_of(records, map(network, args.networks))
+    tasks = tasks_of(records, map(network, args.networks))
     found = []
     for key, task in tasks.items():
         own = [r for r in records if (r.task, r.target) == (key, task.target.fingerprint)]
@@ -147,40 +145,6 @@ def _simulate(args: argparse.Namespace) -> str:
     if not found:
         raise LogError(f"{args.log} has no record for this machine of a task that is known")
     return _told(simulated_table(found, args.trials), contents, left_out)
-
-
-def _tasks_of(records: Iterable[Record], networks: Iterable["Graph"]) -> dict[str, "SearchTask"]:
-    """Tasks by workload key: those of networks, then what the records name in the suite."""
-    tasks = _network_tasks(networks)
-    for name in dict.fromkeys(r.task_name for r in records if r.task not in tasks):
-        tasks |= _suite_tasks(name)
-    return tasks
-
-
-def _network_tasks(graphs: Iterable["Graph"]) -> dict[str, "SearchTask"]:
-    from ansorlite.graph.partition import partition
-    from ansorlite.graph.passes import optimize
-    from ansorlite.pipeline import network_tasks
-    from ansorlite.target import Target
-
-    machine = Target.detect()
-    weighted = [w for g in graphs for w in network_tasks(partition(optimize(g)), machine)]
-    return {form.workload_key: form for w in weighted for form in w.forms}
-
-
-def _suite_tasks(name: str) -> dict[str, "SearchTask"]:
-    """The cases of the suite that records call `name` ("C2D:2 batch 1"), by workload key."""
-    case, _, batch = name[:MOST_NAME].partition(" batch ")
-    if batch and not (batch.isascii() and batch.isdecimal() and len(batch) <= MOST_DIGITS):
-        return {}
-    tasks: dict[str, SearchTask] = {}
-    for constant in (None, True, False):
-        try:
-            task = ansorlite.workload(case, batch=int(batch or 1), constant_weights=constant)
-        except ModelError:
-            return {}
-        tasks[task.workload_key] = task
-    return tasks
 
 
 def log(args: argparse.Namespace) -> int:

@@ -1,18 +1,24 @@
-"""One task of a network by its number or name: `--task` of the commands `tune` and `compare`.
+"""The tasks that commands name: one of a network by its number or name, those of a log's records.
 
-In: a graph and the text of the option. Out: the `WeightedTask`: `task` is the computation,
-`other_forms` are Winograd's, `weight` says how often the network has it. Tasks have the numbers
-of the table that `ansorlite tune` prints at its end.
+In: a graph and the text of `--task`, or records. Out: the `WeightedTask`: `task` is the
+computation, `other_forms` are Winograd's, `weight` says how often the network has it.
+Tasks have the numbers of the table that `ansorlite tune` prints at its end.
 """
 
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
-from ansorlite.errors import UsageError
+import ansorlite
+from ansorlite.errors import ModelError, UsageError
+from ansorlite.records import Record
 
 if TYPE_CHECKING:
     from ansorlite.graph.ir import Graph
     from ansorlite.search.tune_tasks import WeightedTask
     from ansorlite.target import Target
+    from ansorlite.task import SearchTask
+
+MOST_NAME, MOST_DIGITS = 64, 6  # characters of a case that a record names, digits of its batch
 
 
 def task_of(
@@ -41,3 +47,60 @@ def task_of(
             return own
     known = ", ".join(f"{k} {w.task.name}" for k, w in enumerate(weighted)) or "it has none"
     raise UsageError(f"{graph.name} has no task {text!r}: give a number or a name of: {known}")
+
+
+def tasks_of(records: Iterable[Record], networks: Iterable["Graph"]) -> dict[str, "SearchTask"]:
+    """Tasks by workload key: those of networks, then what the records name in the suite."""
+    tasks = _network_tasks(networks)
+    for name in dict.fromkeys(r.task_name for r in records if r.task not in tasks):
+        tasks |= _suite_tasks(name)
+    return tasks
+
+
+def _network_tasks(graphs: Iterable["Graph"]) -> dict[str, "SearchTask"]:
+    from ansorlite.graph.partition import partition
+    from ansorlite.graph.passes import optimize
+    from ansorlite.pipeline import network_tasks
+    from ansorlite.target import Target
+
+    machine = Target.detect()
+    weighted = [w for g in graphs for w in network_tasks(partition(optimize(g)), machine)]
+    return {form.workload_key: form for w in weighted for form in w.forms}
+
+
+def _suite_tasks(name: str) -> dict[str, "SearchTask"]:
+    """The cases of the suite that records call `name` ("C2D:2 batch 1"), by workload key."""
+    case, _, batch = name[:MOST_NAME].partition(" batch ")
+    if batch and not (batch.isascii() and batch.isdecimal() and len(batch) <= MOST_DIGITS):
+        return {}
+    tasks: dict[str, SearchTask] = {}
+    for constant in (None, True, False):
+        try:
+            task = ansorlite.workload(case, batch=int(batch or 1), constant_weights=constant)
+        except ModelError:
+            return {}
+        tasks[task.workload_key] = task
+    return tasks
+
+
+def network_tasks_of(graph: "Graph", keys: Collection[str]) -> "list[WeightedTask]":
+    """The tasks of a network, as it was tuned: with or without `--exact`, as more of `keys` say.
+
+    `keys` are workload keys of records.
+    """
+    from ansorlite.graph.partition import partition
+    from ansorlite.graph.passes import optimize
+    from ansorlite.pipeline import FORM_RTOL, network_tasks
+    from ansorlite.target import Target
+
+    machine = Target.detect()
+    found = []
+    for exact in (False, True):
+        tasks = network_tasks(
+            partition(optimize(graph, exact)), machine, 0.0 if exact else FORM_RTOL
+        )
+        own = {form.workload_key for w in tasks for form in w.forms}
+        found.append((len(own & set(keys)), tasks))
+        if own >= set(keys):
+            break
+    return max(found, key=lambda x: x[0])[1]

@@ -177,7 +177,7 @@ def _nothing_found(result: "TuneResult") -> str:
 
 def _compare_with_plain(graph: "Graph", module: Any) -> str:
     """Latency of the network with plain schedules and tuned, and how far their outputs differ."""
-    from ansorlite.graph.contest import random_inputs
+    from ansorlite.graph.inputs import random_inputs
     from ansorlite.pipeline import compile_plain
     from ansorlite.units import format_latency
 

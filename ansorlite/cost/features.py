@@ -298,11 +298,11 @@ def _line_crossings(m: _Traffic, t: Footprint, ev: Batch, target: Target) -> Val
     at = _vector_loop(m.st)
     if at is None:
         return 0.0
-    others = [t.steps[k] for k in range(m.levels.depth) if k != at and t.moves[k].any()]
-    if not others or not (t.steps[at] == 1).any():
+    other_strides = [t.steps[k] for k in range(m.levels.depth) if k != at and t.moves[k].any()]
+    if not other_strides or not (t.steps[at] == 1).any():
         return 0.0
     lanes = np.maximum(ev(m.st.loops[at].note("lanes")), 1.0).astype(np.int64)
-    bits = np.bitwise_or.reduce([steps.astype(np.int64) for steps in others])
+    bits = np.bitwise_or.reduce([steps.astype(np.int64) for steps in other_strides])
     odd = (t.steps[at] == 1) & ((bits & (lanes - 1)) != 0)
     return np.where(odd, np.minimum(1.0, lanes * t.itemsize / target.cache_line), 0.0)
 
@@ -382,9 +382,9 @@ def _access_features(m: _Traffic, serial: Mapping[str, int], target: Target) -> 
     again = levels.runs[None] & ~np.stack([t.moves for t in touched])
     by_loop = again.any(axis=1)
     level = levels.depth - 1 - again[:, ::-1].argmax(axis=1) if levels.depth else None
-    others = np.array([[serial.get(t.buffer.name, 1) - 1] for t in touched], dtype=np.float64)
-    by_serial = ~by_loop & (others > 0)
-    count = np.where(by_serial, others, 0.0)
+    other_uses = np.array([[serial.get(t.buffer.name, 1) - 1] for t in touched], dtype=np.float64)
+    by_serial = ~by_loop & (other_uses > 0)
+    count = np.where(by_serial, other_uses, 0.0)
     iterations = np.where(by_serial, levels.inside[0], 0.0)
     distance = np.where(by_serial, bytes_at[0], 0.0)
     if level is not None:

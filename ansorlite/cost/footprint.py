@@ -273,10 +273,10 @@ def _around(moving: list[int], moves: npt.NDArray[np.bool_]) -> npt.NDArray[np.i
 
 def _size(coefficients: tuple[Expr, ...], ev: Batch) -> Values | float:
     """The largest absolute value of the coefficients; a number if all are constants."""
-    first, *others = (
+    first, *remaining = (
         abs(float(c.value)) if isinstance(c, Const) else np.abs(ev(c)) for c in coefficients
     )
-    for size in others:
+    for size in remaining:
         first = np.maximum(first, size)
     return first
 

@@ -200,9 +200,9 @@ def _pairs(packs: Packs, rng: np.random.Generator) -> tuple[Ints, Ints]:
     order = np.argsort(packs.group, kind="stable")
     size = np.bincount(packs.group)[packs.group]
     first = np.searchsorted(packs.group[order], packs.group)
-    other = first[:, None] + rng.integers(0, size[:, None], (len(packs), PAIRS_PER_PROGRAM))
+    partner = first[:, None] + rng.integers(0, size[:, None], (len(packs), PAIRS_PER_PROGRAM))
     a = np.repeat(np.arange(len(packs)), PAIRS_PER_PROGRAM)
-    b = order[other.ravel()]
+    b = order[partner.ravel()]
     differ = packs.label[a] != packs.label[b]
     a, b = a[differ], b[differ]
     a_better = packs.label[a] > packs.label[b]

@@ -93,6 +93,7 @@ class RandomModel:
         """Do nothing."""
 
     def predict(self, features: Features, task_key: str = "") -> Floats:
+        """float64[P], uniform in [0, 1)."""
         return self._rng.random(len(features))
 
     def save(self, path: PathLike) -> None:
@@ -396,11 +397,11 @@ def _load(path: PathLike, kind: str) -> dict[str, Any]:
     if content["ansorlite_model"] != FORMAT:
         raise UsageError(
             f"the model {path} has format {content['ansorlite_model']}, this version reads "
-            f"{FORMAT}: train it anew from its tuning log"
+            f"{FORMAT}: retrain the model from its tuning log"
         )
     # Files of older versions have no SHA-256.
     if "sha256" in content and content["sha256"] != _digest(content):
-        raise _broken(path, "its SHA-256 is another: the file is damaged or was edited")
+        raise _broken(path, "its SHA-256 differs: the file is damaged or was edited")
     if content.get("kind") != kind:
         raise UsageError(f"the model {path} is of kind {content.get('kind')!r}, not {kind!r}")
     return content
@@ -413,4 +414,6 @@ def _digest(content: dict[str, Any]) -> str:
 
 
 def _broken(path: PathLike, why: object) -> UsageError:
-    return UsageError(f"{path} is no usable cost model ({why}): train it anew from its log")
+    return UsageError(
+        f"{path} is no usable cost model ({why}): retrain the model from its tuning log"
+    )

@@ -23,17 +23,17 @@ _KNOWN = {*_LEAVES, *_NODES, *_COUNTS, "Tree", "num_leaves", "num_cat", "is_line
 def check_trees(text: str) -> None:
     """Raise ValueError unless the text holds well-formed trees."""
     if not text.isascii() or "\0" in text or not text.startswith("tree\n"):
-        raise ValueError("it does not begin as trees do")
+        raise ValueError("the text does not begin with trees")
     head, mark, _ = text.partition("\n\n")
     fields = _fields(head.partition("\n")[2], "the head")
     if not mark or (fields.get("num_class"), fields.get("num_tree_per_iteration")) != ("1", "1"):
-        raise ValueError("the head of the trees says another number than 1 of classes")
+        raise ValueError("the head of the trees has a number of classes other than 1")
     features = 1 + _integers(fields.get("max_feature_idx", ""), "max_feature_idx", 1)[0]
     if not 0 < features <= MAX_FEATURES:
         raise ValueError(f"trees of {features} features")
     for name in ("feature_names", "feature_infos"):
         if len(fields.get(name, "").split()) != features:
-            raise ValueError(f"{name} are not {features}")
+            raise ValueError(f"{name} does not have {features} entries")
     sizes = _integers(fields.get("tree_sizes", ""), "tree_sizes")
     body = text[len(head) + 1 :]
     starts = [m.start() for m in re.finditer(r"^Tree=", body, re.MULTILINE)]
@@ -50,7 +50,7 @@ def _check_tree(k: int, fields: dict[str, str], features: int) -> None:
     """ValueError unless the fields of tree k describe a binary tree over `features` features."""
     where = f"tree {k}"
     if fields.get("Tree") != str(k) or not set(fields) <= _KNOWN:
-        raise ValueError(f"{where} is not called so, or has odd lines")
+        raise ValueError(f"{where} has another number or unknown lines")
     if any(name not in fields for name in (*_NEEDED, "right_child", "leaf_value")):
         raise ValueError(f"{where} lacks a line")
     (leaves,) = _integers(fields["num_leaves"], where, 1)
@@ -70,9 +70,9 @@ def _check_tree(k: int, fields: dict[str, str], features: int) -> None:
         _integers(fields[name], f"{name} of {where}", nodes) for name in _COUNTS
     )
     if any(not 0 <= f < features for f in split):
-        raise ValueError(f"{where} asks for a feature beyond {features}")
+        raise ValueError(f"{where} uses a feature beyond {features}")
     if any(not 0 <= d < 16 or d % 2 for d in decision):
-        raise ValueError(f"{where} decides in an unknown way")
+        raise ValueError(f"{where} has an unknown decision type")
     # Every node and leaf is the child of exactly one node and has a larger index than that node.
     pairs = zip(left, right, strict=True)
     children = [(child, node) for node, both in enumerate(pairs) for child in both]
@@ -86,7 +86,7 @@ def _fields(text: str, where: str) -> dict[str, str]:
     lines = [line.partition("=") for line in text.splitlines() if line]
     fields = {name: value for name, _, value in lines}
     if len(fields) < len(lines):
-        raise ValueError(f"a line stands twice in {where}")
+        raise ValueError(f"a line occurs twice in {where}")
     return fields
 
 
@@ -94,7 +94,7 @@ def _integers(text: str, where: str, count: int | None = None) -> list[int]:
     """The integers of a line; ValueError for other text or another count."""
     words = text.split()
     if not all(re.fullmatch(r"-?[0-9]{1,9}", w) for w in words):
-        raise ValueError(f"{where} is not of integers")
+        raise ValueError(f"{where} does not consist of integers")
     return [int(w) for w in _counted(words, where, count)]
 
 

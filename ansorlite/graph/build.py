@@ -20,7 +20,10 @@ from ansorlite.names import brief, first_line
 class GraphBuilder:
     """Collects nodes; `fold=True` evaluates nodes of constants instead of emitting them.
 
-    What is larger than `limits` allows raises a ModelError before it is made.
+    A value larger than `graph.limits` allows raises a ModelError before memory is used.
+
+    Example: `b = GraphBuilder("net")`, `x = b.input("x", (1, 8))`, `y = b.emit("relu", [x])`,
+    `graph = b.finish([y])`.
     """
 
     def __init__(self, name: str, fold: bool = False) -> None:
@@ -120,7 +123,7 @@ class GraphBuilder:
         return self.types[value].shape
 
     def finish(self, outputs: Sequence[str]) -> Graph:
-        """The verified graph of what the outputs depend on; all inputs stay."""
+        """The verified graph of the nodes that the outputs depend on, and all inputs."""
         used, nodes = set(outputs), list[Node]()
         for node in reversed(self.producers.values()):
             if node.output in used:
@@ -197,7 +200,7 @@ def renamed(values: Iterable[str], names: dict[str, str]) -> list[str]:
 
 
 class Rewriter:
-    """What a rewrite rule sees: the new graph so far, and how often its values are used."""
+    """The argument of a rewrite rule: the new graph so far, and how often its values are used."""
 
     def __init__(self, graph: Graph) -> None:
         self.builder = start(graph, fold=True)

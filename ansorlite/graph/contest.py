@@ -1,8 +1,8 @@
-"""The last contenders of a network's tasks, raced where they will run: inside the network.
+"""The last contenders of a network's tasks, raced inside the network.
 
-In: a `Partition` and for every task some kernels, the favourite first. Out: which of them each task
-runs fastest with. Alone, a kernel finds its inputs in the caches, or not, in another way than when
-it follows its predecessor; and of many programs the one that seemed best was often just lucky.
+In: a `Partition` and some kernels for every task, the favourite first. Out: the fastest kernel of
+each task. A kernel that is timed alone finds other data in the caches than behind its predecessor;
+and the fastest of many measured programs is often one with lucky measurements.
 """
 
 import time
@@ -14,13 +14,12 @@ import numpy as np
 import numpy.typing as npt
 
 from ansorlite.codegen.image import KernelImage
-from ansorlite.graph.indices import least_extents
-from ansorlite.graph.ir import Graph
+from ansorlite.graph.inputs import random_inputs
 from ansorlite.graph.module import CompiledModule
 from ansorlite.graph.partition import Partition, tasks
 
 MIN_TURNS, MAX_TURNS = 5, 25
-MARGIN = 0.99  # of the favourite's time, that another must stay below
+MARGIN = 0.99  # of the favourite's time: a contender that needs more does not replace it
 
 
 class Contender(NamedTuple):
@@ -30,32 +29,13 @@ class Contender(NamedTuple):
     form: int
 
 
-def random_inputs(graph: Graph, seed: int = 0) -> list[npt.NDArray[Any]]:
-    """Arrays in input order: normal numbers, or small numbers for integers.
-
-    Integers that indices are computed from are less than what is indexed has elements.
-    """
-    rng, least = np.random.default_rng(seed), least_extents(graph)
-    out = []
-    for v in graph.inputs:
-        kind = graph.types[v]
-        if kind.dtype.startswith("float"):
-            out.append(rng.standard_normal(kind.shape).astype(kind.dtype))
-        elif kind.dtype == "bool":
-            out.append(rng.random(kind.shape) < 0.5)
-        else:
-            below = min(1000, least.get(v, 1000))
-            out.append(rng.integers(0, below, kind.shape).astype(kind.dtype))
-    return out
-
-
 def fastest_in_place(
     parts: Partition,
     contenders: Sequence[Sequence[Contender]],
     left_s: Callable[[], float],
     inputs: Sequence[npt.NDArray[Any]] = (),
 ) -> list[int]:
-    """For every task of `tasks(parts)` which of its contenders is fastest; 0, if time is short.
+    """The index of the fastest contender for every task of `tasks(parts)`; 0 if time is short.
 
     Networks of the first, the second, ... contenders of all tasks run in turn, and every kernel is
     timed in its place, on `inputs` (by default random ones).

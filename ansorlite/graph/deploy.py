@@ -1,4 +1,4 @@
-"""Step after `compile`: a compiled network -> a folder that runs without this package's tools.
+"""Step after `compile`: a compiled network -> a folder that needs numpy alone, or a C compiler.
 
 In: a `Linked` network and a folder. Out, in it: `libnetwork.so` where a C compiler links one,
 else what it is linked from; `network.h`, `network.c` (all kernels in order, memory), `kernel*.o`,
@@ -162,7 +162,7 @@ def _padded(block: Any) -> Any:
 
 
 def _write_objects(network: Linked, path: Path) -> dict[str, Any]:
-    """The objects of all kernels, each with its entry point under a name of its own."""
+    """The object files of all kernels; each entry point gets a distinct name."""
     files = {}
     for k, image in enumerate(network.images):
         if image.symbol != SYMBOL or SYMBOL.encode() not in image.object_bytes:
@@ -181,7 +181,7 @@ def _write_objects(network: Linked, path: Path) -> dict[str, Any]:
 
 
 def _write_weights(layout: "_Layout", path: Path) -> dict[str, Any]:
-    """The file of all weights, without another copy of them in memory; sets `layout.checksum`."""
+    """Write the weights block by block, with no copy of all; sets `layout.checksum`."""
     known, size, sums = hashlib.sha256(), 0, 0
     with (path / WEIGHTS).open("wb") as file:
         for block in layout.blocks():
@@ -194,7 +194,7 @@ def _write_weights(layout: "_Layout", path: Path) -> dict[str, Any]:
 
 
 def checksum(block: Any, at: int) -> int:
-    """What a block of bytes, a multiple of 8, adds to the sum that network.c checks.
+    """The part of a block of bytes, a multiple of 8, in the sum that network.c checks.
 
     Every 64-bit word is mixed with its position (Steele et al., SplittableRandom, OOPSLA'14, the
     generator's output function); the mixed words are added modulo 2^64. `at` is the position of
@@ -212,7 +212,7 @@ MIX = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
 
 
 def entry(k: int) -> str:
-    """The name of kernel k, of the length of the name that it was built with."""
+    """The entry point of kernel k; as long as SYMBOL, which it replaces in the object's bytes."""
     return f"ansorlite_{k:06x}"[: len(SYMBOL)].ljust(len(SYMBOL), "_")
 
 
@@ -270,7 +270,7 @@ def _rows(rows: Iterable[Sequence[Any]]) -> str:
 def _origins(
     network: Linked, layout: _Layout, outputs: Sequence[Mapping[str, Any]]
 ) -> Iterator[tuple[str, str, str]]:
-    """Of each output where its values come from, as network.c writes it."""
+    """The origin of each output, as a row of network.c's table OUTPUTS."""
     for v, origin in zip(outputs, layout.results, strict=True):
         kind = {"written": "K", "constant": "W", "input": "I", "output": "O"}[origin.kind]
         at = origin.index
@@ -280,7 +280,7 @@ def _origins(
 
 
 def _checks(network: Linked, layout: _Layout) -> Iterator[tuple[str, ...]]:
-    """Where indices lie that are checked at run time, and what is said of wrong ones."""
+    """Indices that are checked at run time: place, number, extent, message."""
     for check, kind, k in layout.checks:
         known = network.graph.types[check.value]
         letter, at = layout.place(k) if kind == "arena" else (kind[0].upper(), k)
@@ -290,7 +290,7 @@ def _checks(network: Linked, layout: _Layout) -> Iterator[tuple[str, ...]]:
 
 
 def _told(kind: str, values: Sequence[Mapping[str, Any]]) -> str:
-    """What the library says of its inputs or outputs: names and dtypes as literals, shapes."""
+    """The library's table of its inputs or outputs: names and dtypes as literals, shapes."""
     shapes = [
         f"static const long long {kind}_{k}_shape[] = {{{', '.join(map(str, v['shape'])) or 0}}};"
         for k, v in enumerate(values)
@@ -309,7 +309,7 @@ C_FLAGS = ("avx", "avx2", "fma", "avx512f", "avx512bw", "avx512dq", "avx512vl")
 
 
 def _required() -> list[str]:
-    """Features of the target that /proc/cpuinfo of this machine tells, in its own words."""
+    """Features of the target, spelled as in /proc/cpuinfo, as far as that file lists them."""
     target = Target.detect()
     on = {f[1:].replace(".", "_") for f in target.features.split(",") if f.startswith("+")}
     return sorted(on & cpu_flags())

@@ -1,9 +1,9 @@
 """Step `partition`, first half: which nodes form one kernel.
 
 In: an optimised `Graph`. Out: `Group`s, each with one result that leaves it. An anchor takes the
-element-wise nodes that follow it as long as all paths from it meet again inside the group (so there
-are no cycles) and the shape stays. Reductions of the same rows and what is element by element
-between them are one group, so a normalisation is a single task. Remaining element-wise chains are
+element-wise nodes that follow as long as all paths from the anchor meet again inside the group (so
+there are no cycles) and the shape stays. Reductions of the same rows and the element-wise nodes
+between are one group, so a normalisation is a single task. Remaining element-wise chains are
 groups of their own, or join the group that reads them where no element would be computed twice.
 """
 
@@ -15,17 +15,17 @@ from ansorlite.errors import ModelError
 from ansorlite.graph.ir import Graph, Node
 from ansorlite.graph.types import ints
 
-# A kernel is one expression a stage: without an end to a chain its depth and its code have none.
+# A stage of a kernel is one expression: its depth and code grow with the length of the chain.
 MOST_NODES = 64
-MOST_FACTORS = 64  # of a product of integers, which is written out as a polynomial
+MOST_FACTORS = 64  # terms of an expression of integers, which is written out as a polynomial
 
 
 @dataclass(frozen=True)
 class Group:
     """Nodes in topological order; the last one computes the result. `anchor` is the main node.
 
-    A group over rows, whose nodes reduce rows or go element by element, has `columns`: of how many
-    of the last axes a row consists.
+    In a group over rows each node is element-wise or reduces rows; `columns` is the number of last
+    axes that form a row (0 for other groups).
     """
 
     nodes: tuple[Node, ...]
@@ -38,7 +38,7 @@ class Group:
 
 
 class _Growing:
-    """Groups while they form: `owner[k]` is the group of node k, named by one of its nodes."""
+    """Groups in the making: `owner[k]` is the group of node k, named by the index of its root."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph, self.nodes = graph, graph.nodes
@@ -87,7 +87,7 @@ class _Growing:
         return sorted(found)
 
     def bounded(self, members: Iterable[int]) -> bool:
-        """Whether one kernel may compute all of these nodes."""
+        """Whether one kernel may compute all the nodes `members`."""
         own = sorted(members)
         if len(own) > MOST_NODES:
             return False
@@ -124,7 +124,7 @@ class _Growing:
             at = meet
 
     def places(self, root: int, reader: int) -> bool:
-        """Whether the reader only tells a matrix product where to put its rows."""
+        """Whether the reader is a transpose that decides only the order of a product's rows."""
         node = self.nodes[reader]
         joins = self.nodes[root].operator.transposed is not None and node.op == "transpose"
         if not joins or reader in self.owner:
@@ -165,7 +165,7 @@ class _Growing:
     def over_rows(
         self, k: int, full: tuple[int, ...], reduced: tuple[int, ...], columns: int
     ) -> bool:
-        """Whether the free node k reduces rows of `full`, or is element-wise on them or on 1s."""
+        """Whether node k, in no group, reduces rows or is element-wise on whole or reduced rows."""
         if k in self.owner:
             return False
         if self.kind(k) == "elementwise":
@@ -174,7 +174,7 @@ class _Growing:
         return source == full and self.row_columns(k, full) == columns
 
     def join(self, root: int) -> None:
-        """Let the group of `root` join the one group that reads its result, where that is free."""
+        """Let the group of `root` join its only reading group, if no work is repeated."""
         members = self.members(root)
         last = max(members)
         readers = self.readers[last]
@@ -208,7 +208,7 @@ def fuse(graph: Graph) -> tuple[Group, ...]:
     for k in range(count):
         if growing.kind(k) == "anchor":
             growing.grow_rows(k)
-    # Of two anchors that meet in one addition the later takes it: the other result is there then.
+    # Where two anchors meet in one addition, the addition joins the later: the first is computed.
     for kind in ("anchor", "injective"):
         for k in reversed(range(count)):
             if growing.kind(k) == kind and k not in growing.owner:

@@ -1,4 +1,4 @@
-"""Indices that are known at run time only: a kernel clamps them, the caller is told of wrong ones.
+"""Indices that are known at run time only: kernels clamp them, a wrong one is an error.
 
 In: a `Partition`. Out: an `IndexCheck` for each node whose operator has an operand of `indices`
 that is not constant: the value that owns the elements, the extent of the axis, the node. A module
@@ -32,7 +32,7 @@ class IndexCheck:
                 raise ModelError(self.told(str(low if low < -self.extent else high)))
 
     def told(self, index: str = "that is not there") -> str:
-        """What is said of a wrong index."""
+        """The message for a wrong index."""
         return (
             f"node {brief(self.node)} takes element {index} along axis {self.axis}, which has "
             f"{self.extent}: indices are from {-self.extent} to {self.extent - 1}"
@@ -55,23 +55,3 @@ def index_checks(graph: Graph, aliases: Mapping[str, str]) -> tuple[IndexCheck, 
         else:
             found.setdefault((value, extent), one)
     return tuple(found.values())
-
-
-def least_extents(graph: Graph) -> dict[str, int]:
-    """For each graph input that indices are computed from the least extent that they index."""
-    producers, least = graph.producers, dict[str, int]()
-    for n in graph.nodes:
-        k = n.operator.indices
-        if k is None:
-            continue
-        extent = graph.types[n.inputs[0]].shape[integer(n.attrs, "axis")]
-        seen, stack = set[str](), [n.inputs[k]]
-        while stack:
-            v = stack.pop()
-            if v in seen:
-                continue
-            seen.add(v)
-            stack.extend(producers[v].inputs if v in producers else ())
-            if v in graph.inputs:
-                least[v] = min(extent, least.get(v, extent))
-    return least

@@ -104,7 +104,7 @@ def channels_last(graph: Graph) -> Graph:
 
 
 def placed(lay: Layouts, node: Node) -> None:
-    """The operator's own rule: operands in the orders that its entry asks for."""
+    """The operator by the rule of its entry: operands in the orders that the rule returns."""
     types, rank = lay.graph.types, lay.graph.types[node.output].rank
     orders = Orders(tuple(lay.first[v] for v in node.inputs), lay.cheapest(node.inputs, rank))
     operands = tuple(types[v] for v in node.inputs)
@@ -136,7 +136,7 @@ def elementwise(lay: Layouts, node: Node) -> None:
 
 
 def transpose(lay: Layouts, node: Node) -> None:
-    """Nothing moves: the stored value is the same, seen through another perm."""
+    """No element moves: the stored value stays, with another perm beside it."""
     perm, order = lay.first[node.inputs[0]], ints(node.attrs, "perm")
     stored = lay.get(node.inputs[0], perm)
     lay.put(node.output, tuple(order.index(p) for p in perm), stored)
@@ -168,7 +168,7 @@ def blocks(old: Sequence[int], new: Sequence[int]) -> list[tuple[list[int], list
 
 
 def reshape(lay: Layouts, node: Node) -> None:
-    """Axes split and merge where they lie; runs that do not lie together are moved first."""
+    """Axes split and merge in place; axes of one run that lie apart are moved together first."""
     (source,), target = node.inputs, ints(node.attrs, "shape")
     shape, perm = lay.graph.types[source].shape, lay.first[source]
     runs = blocks(shape, target)

@@ -1,9 +1,10 @@
-"""How much a network may take: bytes of its values, operations of what is computed at import.
+"""Limits of a network: bytes of its values, operations of constants computed at import.
 
 In: types of values as they are made. Out: nothing, or a ModelError that names the value, the size
 and the limit, before memory or time is spent. The limit is ANSORLITE_MAX_BYTES; by default half of
-the memory that this process may have. What is computed at import takes at most 1 GiB, or a
-multiple of the network's own data, and as many operations on elements; or what the setting says.
+the memory that this process may have. Constants computed at import take at most 1 GiB, or a
+multiple of the network's own data, and as many operations on elements; or as much as the variable
+allows.
 """
 
 import os
@@ -22,7 +23,7 @@ from ansorlite.settings import settings
 VARIABLE = "ANSORLITE_MAX_BYTES"
 MOST_AXES = 32
 FREE_BYTES, FREE_WORK = 1 << 30, 1 << 32  # of computed constants, however small the network is
-MULTIPLE = 16  # of the data that a network has, for what is computed from that
+MULTIPLE = 16  # of the network's own data, for constants that are computed
 FALLBACK_BYTES = 16 << 30  # of memory, where the system does not say
 
 
@@ -79,10 +80,10 @@ def megabytes(n: int) -> str:
 
 @dataclass
 class Room:
-    """What a network in the making may still take; `what` names the value in errors.
+    """Bytes and operations that an import has used, and the limits; `what` names values in errors.
 
     Constants that are computed may take FREE_BYTES and MULTIPLE times the data that was given,
-    within the limit; all of the limit where it was set.
+    within the limit; all of the limit where the user has set one.
     """
 
     most: int = field(default_factory=most_bytes)
@@ -114,7 +115,7 @@ class Room:
         self._fits_made(what, self.made + size_bytes(kind))
 
     def keep(self, what: str, array: Array, computed: bool) -> None:
-        """Count a constant; one that begins where another one does is a view of that one."""
+        """Count a constant, unless one with the same first element (a view) has been counted."""
         place = int(array.__array_interface__["data"][0])
         if place in self._places:
             return
@@ -136,7 +137,7 @@ class Room:
         return min(self.most, free + MULTIPLE * self.given)
 
     def windows(self, what: str, work: int) -> None:
-        """Raise a ModelError for windows that are large beyond reason at every call."""
+        """Raise a ModelError for windows whose operations at every call exceed the limit."""
         if work > self.most:
             raise ModelError(
                 f"{what} takes {work:.1e} operations, more than {self.most:.1e}: set "
@@ -144,7 +145,7 @@ class Room:
             )
 
     def compute(self, what: str, work: int) -> None:
-        """Count what computing a constant costs, before it is computed."""
+        """Count the operations of a constant before it is computed."""
         self.work += work
         if self.work > (most := self._computed(FREE_WORK)):
             raise ModelError(
@@ -154,7 +155,7 @@ class Room:
 
 
 def peak_bytes(values: Iterable[tuple[int, int, int]]) -> int:
-    """The most bytes that live at once, of (bytes, first step, last step)."""
+    """The most bytes that live at the same time, given (bytes, first step, last step)."""
     change: dict[int, int] = {}
     for size, first, last in values:
         change[first] = change.get(first, 0) + size

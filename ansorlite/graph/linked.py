@@ -1,4 +1,4 @@
-"""A network's kernels with what their pointers point to: what `module` runs and `deploy` saves.
+"""A network's kernels and the memory that they point to; `module` runs it, `deploy` saves it.
 
 In: made by `CompiledModule`. Out: `Linked`, read by `deploy.save`. Addresses are bytes of this
 process; a kernel's arguments are pointers in the order of its parameters.
@@ -28,7 +28,7 @@ class Link:
 class Result:
     """Where a graph output comes from: kernels ("written"), a constant, an input, another output.
 
-    `index` is that of the input or of the earlier output that it has the values of.
+    `index` is the position of the input, or of the earlier output, with the same values.
     """
 
     kind: Literal["written", "constant", "input", "output"]
@@ -47,7 +47,7 @@ class PlacedCheck(NamedTuple):
 
 @dataclass(frozen=True)
 class ModuleMemory:
-    """All that a compiled network's kernels point to, and the pointers of each call.
+    """The memory of a compiled network, and the pointers of each call.
 
     `calls` are (kernel, arguments) in running order. `returned` has the addresses of constants that
     are outputs of the network, by the output's name.

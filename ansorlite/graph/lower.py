@@ -2,8 +2,8 @@
 
 In: a `Group` of an optimised graph. Out: the DAG, the graph value of each of its placeholders, and
 of its result. Placeholders and result are row-major views of the graph's values: the same elements
-in the same order, maybe in another shape. Constants of one element become literals, leading axes of
-extent 1 go, so that equal kernels get equal workload keys.
+in the same order, possibly in another shape. Constants of one element become literals, leading
+axes of extent 1 are dropped, so that equal kernels get equal workload keys.
 """
 
 import math
@@ -24,7 +24,7 @@ Shape = tuple[int, ...]
 
 
 def _names(node: Node) -> tuple[str, ...]:
-    """What the placeholders of an anchor's operands are called."""
+    """Names of the placeholders of an anchor's operands."""
     return node.operator.names or ("data",) * len(node.inputs)
 
 
@@ -139,7 +139,7 @@ class _Lowering:
         return node.operator.tensor(attrs, operands)
 
     def over_rows(self, columns: int) -> None:
-        """All nodes of a group over rows: tensors [*rows, *row], those of reduced values [*rows].
+        """All nodes of a group over rows: whole values as [*rows, *row], reduced values as [*rows].
 
         Rows are one axis, and so are their elements, if all operands have such views.
         """
@@ -171,7 +171,7 @@ class _Lowering:
         return self.fits(space[:1], [n for n in narrow if n.operator.kind == "elementwise"])
 
     def other(self, node: Node, form: TensorFn) -> Tensor:
-        """The anchor in another form, over its operands as the graph has them."""
+        """The anchor in another form, over operands in the shapes of the graph."""
         operands = [
             self.tensors[v] if v in self.tensors else self.placeholder(v, shape, name)
             for v, shape, name in zip(
@@ -184,9 +184,9 @@ class _Lowering:
         return form(node.attrs, operands)
 
     def transposed(self, node: Node, moves: dict[str, Node], last: Node | None) -> Tensor:
-        """An anchor that reads transposed operands where they lie.
+        """An anchor that reads the operands of transposes, and no transposed copy.
 
-        With a `last` transpose it writes its result in that order.
+        With a `last` transpose the anchor writes its result in the transposed order.
         """
         operands, perms = [], []
         for v, name in zip(node.inputs, _names(node), strict=True):

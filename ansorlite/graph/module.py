@@ -50,8 +50,10 @@ class LayerTime:
 class CompiledModule:
     """Callable network; calls are serialised, they share one arena.
 
-    Kernels read a caller's arrays and write results where they lie. A module can be copied and
-    pickled (for machines of the same kind).
+    Kernels read the caller's arrays in place and write into the arrays that are returned. A module
+    can be copied and pickled (for machines of the same kind).
+
+    Example: `module = al.auto_schedule(net, n_trials=800); y = module(x)`.
     """
 
     def __init__(
@@ -59,8 +61,9 @@ class CompiledModule:
     ) -> None:
         """`images[k]` is the kernel of the k-th task of `partition.tasks(parts)`.
 
-        `forms[k]` is which of its forms that task is compiled in (`Subgraph.forms`), or the first.
-        Of the constants only what kernels read is kept, in their layouts, and what is an output.
+        `forms[k]` is the index of that kernel's form in `Subgraph.forms`, 0 by default. Of the
+        constants the module keeps those that kernels read, in the kernels' layouts, and those
+        that are outputs.
         """
         self.images = tuple(images)
         self._constants: dict[tuple[str, Layout | None, tuple[int, ...]], Array] = {}
@@ -91,7 +94,7 @@ class CompiledModule:
         self._link()
 
     def _link(self) -> None:
-        """Load the kernels and prepare their pointers; constants are packed where they are not."""
+        """Load the kernels, pack constants that are not packed yet, prepare the pointers."""
         parts, images, forms = self.partition, self.images, self._forms
         graph, alias = parts.graph, parts.aliases
         self._lock = new_lock(self)
@@ -139,7 +142,7 @@ class CompiledModule:
         self._outputs = tuple(Results(_operand(graph, v, "output")) for v in graph.outputs)
 
     def _origins(self) -> Iterator[Result]:
-        """Of each graph output in order."""
+        """The origin of each graph output in order."""
         graph, seen = self.partition.graph, dict[str, int]()
         for k, v in enumerate(graph.outputs):
             owner = self.partition.aliases.get(v, v)
@@ -156,7 +159,7 @@ class CompiledModule:
     # ---- memory ---------------------------------------------------------------------------------
 
     def _place(self) -> dict[str, Array]:
-        """An array for every value that is no constant: graph inputs and results of kernels."""
+        """An array in the arena for each value that is not constant: inputs, results of kernels."""
         graph, alias = self.partition.graph, self.partition.aliases
         last = len(self.partition.subgraphs)
         life: dict[str, list[int]] = {}
@@ -188,7 +191,7 @@ class CompiledModule:
     def _pointers(
         self, read: Sequence[str], written: Sequence[str], image: KernelImage
     ) -> tuple[list[Array], list[str | None]]:
-        """What a kernel's parameters point to, and the value of each (None: its own memory)."""
+        """The arrays and values of a kernel's parameters; None for the kernel's own memory."""
         inputs, outputs, alias = iter(read), iter(written), self.partition.aliases
         arrays: list[Array] = []
         owners: list[str | None] = []
@@ -215,7 +218,7 @@ class CompiledModule:
         return arrays, owners
 
     def _original(self, owner: str, p: Param) -> Array:
-        """A constant that is only derived from; none where what is derived is there already."""
+        """A constant that parameters are derived from; empty where the module has those already."""
         found = self.partition.graph.constants.get(owner)
         return np.empty(0, p.dtype) if found is None else found.reshape(p.shape)
 
@@ -249,8 +252,8 @@ class CompiledModule:
     ) -> Array | tuple[Array, ...]:
         """Run on arrays in input order, or by input name; one array, or a tuple in output order.
 
-        Raises ModelError for a wrong number, shape or dtype of inputs, and for indices that leave
-        what they index.
+        Raises ModelError for a wrong number, shape or dtype of inputs, and for indices outside of
+        the axis that they index.
         """
         if named or len(args) != len(self._operands):
             args = tuple(in_order(self.graph_inputs, args, named))
@@ -267,7 +270,7 @@ class CompiledModule:
         return results[0] if len(results) == 1 else tuple(results)
 
     def _bind(self, args: Sequence[npt.ArrayLike]) -> tuple[list[Any], list[Array]]:
-        """Let the kernels read these arrays: (they, as read; arrays that results go to)."""
+        """Point the kernels to these arrays: (the inputs as read, the arrays of the results)."""
         given = []
         for w, x, places in zip(self._operands, args, self._reads):  # noqa: B905 (microseconds)
             if not w.fits(x):
@@ -295,7 +298,7 @@ class CompiledModule:
         return source.reshape(results[k].shape)
 
     def profile(self, *args: npt.ArrayLike, repeats: int = 10) -> tuple[LayerTime, ...]:
-        """Latency of every kernel on these inputs, each timed `repeats` times in its place."""
+        """Latency of every kernel on these inputs: the median of `repeats` runs of the network."""
         self(*args)
         times = [self.timed_calls(args) for _ in range(repeats)]
         return tuple(
@@ -334,7 +337,7 @@ class CompiledModule:
         return self.partition.graph.outputs
 
     def _memory(self) -> ModuleMemory:
-        """What the kernels point to; constants that are results of the network included."""
+        """The memory that the kernels point to, and constants that are outputs of the network."""
         outputs = zip(self.graph_outputs, self._results, strict=True)
         returned = {v: self._constant_address(v) for v, r in outputs if r.kind == "constant"}
         calls = tuple((k, args) for k, (_, args, _) in zip(self._order, self._calls, strict=True))
@@ -375,7 +378,7 @@ def _operand(graph: Graph, value: str, kind: str) -> Operand:
 
 
 def _without_weights(parts: Partition) -> Partition:
-    """The partition with no arrays but those that are outputs: the kernels have their own."""
+    """The partition without constants, except outputs: kernels have packed copies."""
     returned = {parts.aliases.get(v, v) for v in parts.graph.outputs}
     kept = {v: x for v, x in parts.graph.constants.items() if v in returned}
     return replace(parts, graph=replace(parts.graph, constants=kept))

@@ -79,7 +79,7 @@ class Partition:
 
     @property
     def checks(self) -> tuple[IndexCheck, ...]:
-        """What is asked of indices that are known at run time only."""
+        """Checks of indices that are known at run time only."""
         return index_checks(self.graph, self.aliases)
 
     @property

@@ -34,7 +34,7 @@ PASSES: tuple[Pass, ...] = (
     rw.split_wide,
     rw.merge_duplicates,
 )
-# What takes the place of a pass that rounds otherwise than the network says.
+# Replacements for the passes that change how the network rounds.
 EXACTLY: dict[Pass, tuple[Pass, ...]] = {
     rw.lower_batch_norm: (rw.batch_norm_as_written,),
     rw.simplify_arithmetic: (rw.simplify_exactly,),

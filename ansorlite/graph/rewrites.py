@@ -53,7 +53,7 @@ def remove_empty(graph: Graph) -> Graph:
     return rewrite(graph, rule)
 
 
-MOST_OPERANDS = 32  # of one kernel that puts its operands together
+MOST_OPERANDS = 32  # of one kernel of a concat
 
 
 def split_wide(graph: Graph) -> Graph:
@@ -309,7 +309,7 @@ def _scaled(r: Rewriter, value: str, factor: str, name: str) -> str | None:
 
 
 def _merged(r: Rewriter, op: str, value: str, other: str, name: str) -> str | None:
-    """(x op c) op `other` as x op (c op `other`), where nothing is lost by it."""
+    """(x op c) op `other` as x op (c op `other`), where the result is the same to rounding."""
     inner, right = r.sole(value, op), r.known(other)
     left = None if inner is None else r.known(inner.inputs[1])
     if inner is None or left is None or right is None:

@@ -17,8 +17,8 @@ Values = npt.NDArray[Any]  # constants of a graph, any dtype
 
 LARGEST_FACTOR = 2.0**20
 SMALLEST_FACTOR = 2.0**-32
-LARGEST_TERM = 2.0**100  # added to float32's largest number it is lost
-SMALLEST_PRODUCT = 2.0**-100  # beside it, what underflows is lost anyhow
+LARGEST_TERM = 2.0**100  # vanishes when added to float32's largest number
+SMALLEST_PRODUCT = 2.0**-100  # added to such a product, one that underflows vanishes anyhow
 CANCELLED = 2.0**10  # how many times its result a term may be
 DEPTH = 8  # nodes that are looked through for a sign
 
@@ -28,7 +28,7 @@ def _tiny(c: Values) -> float:
 
 
 def reciprocal(c: Values, exact: bool = False) -> Values | None:
-    """1 / c where x * (1 / c) is x / c to rounding: where it is a normal number; or None.
+    """1 / c if x * (1 / c) is x / c to rounding, that is, if 1 / c is a normal number; else None.
 
     With `exact` only the reciprocals of powers of two, which are no approximation.
     """
@@ -73,7 +73,7 @@ def merges_terms(b: Values, c: Values, rounded: bool) -> bool:
 def scales_weight(w: Values, s: Values) -> bool:
     """Whether sum(x * w) * s is sum(x * (w * s)): both of moderate size, nothing lost below.
 
-    `s` has w's rank, with extents of 1 where it does not vary.
+    `s` has w's rank, and extent 1 along each axis on which it does not vary.
     """
     if w.dtype.kind != "f":
         return True
@@ -92,7 +92,7 @@ def scales_weight(w: Values, s: Values) -> bool:
 
 
 def scales_term(b: Values, s: Values) -> bool:
-    """Whether b * s is there at all."""
+    """Whether b * s is finite."""
     with np.errstate(all="ignore"):
         return b.dtype.kind != "f" or bool(np.all(np.isfinite(b * s)))
 

@@ -70,7 +70,7 @@ def number(attrs: Attrs, name: str) -> float:
 
 
 def literal(attrs: Attrs, name: str) -> int | float:
-    """The attribute `name` as it is: integers of 64 bits do not pass through a float."""
+    """The attribute `name`, an int or a float as given: a float would round int64."""
     value = attrs[name]
     assert isinstance(value, int | float), f"{name}={value!r} is no number"
     return value

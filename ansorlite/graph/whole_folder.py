@@ -1,4 +1,4 @@
-"""A folder that is there with all of its files, or not at all.
+"""A folder that exists with all of its files, or not at all.
 
 In: where the folder is to be. Out: a temporary folder to fill, which takes that place in one step
 when all went well. After an exception, Ctrl-C, TERM, HUP or on a full disk nothing is left behind;
@@ -25,7 +25,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 
 @contextmanager
 def whole_folder(target: Path, last: str) -> Iterator[Path]:
-    """The folder to fill; at the end it is `target`.
+    """Yields a temporary folder to fill, which becomes `target` at the end.
 
     Where a new folder cannot take the place of an empty one (a mount point, the working directory)
     the files move into that, the one called `last` after all others. Raises AnsorliteError where
@@ -172,7 +172,7 @@ def _settle(scratch: Path, place: Path, last: str) -> None:
 
 
 def _without_error(function: object, *args: object) -> None:
-    """Call what is worth a try only."""
+    """Call a function whose failure does not matter."""
     assert callable(function)
     try:
         function(*args)

@@ -63,7 +63,7 @@ class Node:
             if self.size > MAX_NODES:
                 raise ModelError(
                     f"an expression has more than {MAX_NODES} operations when written out: compute "
-                    "what it uses several times as a tensor of its own"
+                    "the repeated part as a separate tensor"
                 )
 
     @property

@@ -45,7 +45,7 @@ class Expr(Node):
 
     def __bool__(self) -> bool:
         raise AnsorliteError(
-            f"the expression {self.key} has no truth value here: use te.select, te.all or te.any"
+            f"the expression {self.key} has no truth value: use te.select, te.all or te.any"
         )
 
     def __add__(self, other: Any) -> Expr:
@@ -222,7 +222,7 @@ def wrap(x: Any, dtype: str | None = None) -> Expr:
         return Const(x, dtype if dtype not in (None, "bool") else "int32")
     if isinstance(x, float):
         return Const(x, dtype if dtype in FLOATS else "float32")
-    raise AnsorliteError(f"{x!r} of type {type(x).__name__} is no expression and no number")
+    raise AnsorliteError(f"{x!r} of type {type(x).__name__} is neither an expression nor a number")
 
 
 def is_int(e: Expr) -> bool:

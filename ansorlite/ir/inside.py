@@ -75,7 +75,9 @@ class _Proof:
         """Raise ScheduleError unless each index is proven to be inside the buffer."""
         shape = self.shapes.get(name)
         if shape is None or len(shape) != len(indices):
-            raise ScheduleError(f"{where} {verb} {name} with {len(indices)} indices: no such place")
+            raise ScheduleError(
+                f"{where} {verb} {name} with {len(indices)} indices: no such buffer of this rank"
+            )
         for d, (index, extent) in enumerate(zip(indices, shape, strict=True)):
             found = known.index(index, extent)
             if found.kind != "inside":
@@ -88,7 +90,5 @@ class _Proof:
 def _shape(b: Buffer) -> tuple[int, ...]:
     """The extents of a buffer as ints; ScheduleError if an extent depends on holes."""
     if not all(isinstance(e, Const) for e in b.shape):
-        raise ScheduleError(
-            f"buffer {b.name} has the shape {tuple(map(str, b.shape))}: not numbers"
-        )
+        raise ScheduleError(f"buffer {b.name} has shape {tuple(map(str, b.shape))}: not concrete")
     return tuple(int(e.value) for e in b.shape if isinstance(e, Const))

@@ -236,8 +236,8 @@ class Known:
         for mono, c in g.items() if depth else ():
             atom = mono[0] if len(mono) == 1 else None
             if isinstance(atom, Op):
-                for other in self._weaker(g, atom, mono, c):
-                    self._learn_inequality(other, depth - 1)
+                for weaker in self._weaker(g, atom, mono, c):
+                    self._learn_inequality(weaker, depth - 1)
         self._narrow(g)
         if len(g) - (() in g) > 1:
             self._facts.append(g)

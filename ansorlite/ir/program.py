@@ -349,7 +349,7 @@ def verify(p: Program) -> None:
     """
     known = set(p.columns)
     if len({b.name for b in p.buffers}) != len(p.buffers):
-        raise ScheduleError(f"{p.name} has two buffers of one name")
+        raise ScheduleError(f"{p.name} has two buffers of the same name")
     _verify(p.body, known, {b.name: len(b.shape) for b in p.buffers}, True, True)
 
 

@@ -89,6 +89,10 @@ def _same_elements(first: _Chain, second: _Chain) -> bool:
 
 
 class _Specializer:
+    """One run of the pass; `visit` rewrites a statement, `fresh` numbers new variables and
+    buffers.
+    """
+
     def __init__(self, p: Program) -> None:
         self.dtypes = {b.name: b.dtype for b in p.buffers}
         self.buffers = {b.name: b for b in p.buffers}
@@ -96,6 +100,7 @@ class _Specializer:
         self.fresh = 0
 
     def visit(self, s: Stmt) -> Stmt:
+        """The statement with every annotated nest specialised."""
         match s:
             case Block():
                 return self._block(s)
@@ -111,6 +116,7 @@ class _Specializer:
                 return s
 
     def _block(self, s: Block) -> Stmt:
+        """A block; an initialisation and the reduction after it are specialised together."""
         out: list[Stmt] = []
         k = 0
         while k < len(s.stmts):
@@ -143,6 +149,7 @@ class _Specializer:
     # ---- loops ----------------------------------------------------------------------------------
 
     def _loop(self, s: For, start: Const | None) -> Stmt:
+        """A loop; `start` is the initial value of the reduction below, if folded."""
         chain = _chain(s)
         if chain is not None:
             rows = collapsed(chain.loops, chain.store, self.buffers)
@@ -154,6 +161,7 @@ class _Specializer:
         return self._plain(s)
 
     def _plain(self, s: For) -> Stmt:
+        """A loop without a register tile or vector."""
         mark: Mark = "parallel" if s.note("parallel") is not NO_NOTE else "serial"
         return replace(s, body=self.visit(s.body), mark=mark, notes=())
 
@@ -215,6 +223,8 @@ class _Specializer:
     def _dynamic_nest(
         self, reduces: list[For], tile: list[For], lanes_at: int | None, store: Store
     ) -> Stmt:
+        """The loops around a store, the one at `lanes_at` cut into full vectors and scalars."""
+
         def wrap(loops: list[For], body: Stmt) -> Stmt:
             for lp in reversed(loops):
                 body = replace(lp, body=body, mark="serial", notes=())
@@ -331,8 +341,8 @@ class _Specializer:
                 body = map_exprs(body, lambda e, g=group: substitute(e, {g.name: Const(0)}))  # type: ignore[misc]
             pieces.append(body)
         body = block(pieces)
-        for other in reversed(tile[:at] + tile[at + 1 :]):
-            body = replace(other, body=body, mark="serial", notes=())
+        for lp in reversed(tile[:at] + tile[at + 1 :]):
+            body = replace(lp, body=body, mark="serial", notes=())
         return body
 
     def _accumulate(
@@ -486,8 +496,8 @@ class _Specializer:
         """Combine the n vectors of partial results into the first vector."""
         self.fresh += 1
         which, lane = Var(f"{acc.name}.w{self.fresh}"), Var(f"{acc.name}.v{self.fresh}")
-        other = Load(acc.name, (add(mul(add(which, 1), lanes), lane),), acc.dtype)
-        step = replace(like, indices=(lane,), value=other)
+        partial = Load(acc.name, (add(mul(add(which, 1), lanes), lane),), acc.dtype)
+        step = replace(like, indices=(lane,), value=partial)
         width, times = Const(lanes), Const(n - 1)
         body = For(lane.name, width, width, False, step, mark="vector")
         return For(which.name, times, times, False, body, mark="unroll")

@@ -62,12 +62,12 @@ def full_and_tail(lp: For) -> tuple[int, Expr, int] | None:
     if not (isinstance(e, Op) and e.name == "min" and len(e.args) == 2):
         return None
     numbers = [a for a in e.args if isinstance(a, Const)]
-    others = [a for a in e.args if not isinstance(a, Const)]
+    rests = [a for a in e.args if not isinstance(a, Const)]
     if len(numbers) != 1:
         return None
     full = int(numbers[0].value)
-    terms = terms_of(others[0])
+    terms = terms_of(rests[0])
     size = terms.pop((), 0)
     if size % full == 0 or any(c % full for c in terms.values()):
         return None
-    return full, others[0], size % full
+    return full, rests[0], size % full

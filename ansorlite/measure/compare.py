@@ -131,3 +131,10 @@ def describe(
 
 def _raw(x: Array) -> Array:
     return x.view(np.uint8) if x.dtype.kind == "b" else x
+
+
+def relative_error(got: Array, want: Array) -> float:
+    """The greatest difference, in units of the greatest element of the reference."""
+    wide = np.asarray(want, np.float64)
+    scale = float(np.abs(wide).max()) or 1.0
+    return float(np.abs(np.asarray(got, np.float64) - wide).max()) / scale

@@ -280,8 +280,8 @@ class _Lowering:
         own = self.ranges[s.name]
         if not all(own[a].digits for a in axes):
             raise ScheduleError(
-                f"{s.name} goes through {tensor} in tiles that start anywhere, so it cannot be"
-                " packed"
+                f"{s.name} reads {tensor} in tiles with an unaligned start, so {tensor} cannot"
+                " be packed"
             )
         return tuple(own[axes[d]].vars[lv] for d, lv in self.digits[tensor])
 

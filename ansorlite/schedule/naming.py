@@ -108,7 +108,7 @@ class Renaming:
         """A renamed stage: an operation, or a stage derived from an operation."""
         owner = self._owner(name)
         if owner is None:
-            raise ScheduleError(f"no operation of this DAG is called {name}, or gave rise to it")
+            raise ScheduleError(f"{name} is no operation of this DAG and derives from none")
         return self.tensors[owner] + name[len(owner) :]
 
     def axis(self, stage: str, name: str) -> str:

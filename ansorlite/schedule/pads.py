@@ -61,7 +61,7 @@ class PadInPlace:
         if tests is None or not self.axes or len(parts) < len(set(self.axes)):
             raise ScheduleError(
                 f"cannot pad {self.stage} in place along {' '.join(self.axes)}: "
-                "it is no pad with tests of these axes alone"
+                "the stage is no pad whose conditions test these axes alone"
             )
         assert isinstance(op.body, Op)
         _, x, fill = op.body.args

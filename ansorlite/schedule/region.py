@@ -139,7 +139,9 @@ def packed_range(stage: Stage, axis: Axis, reader: AxisRange, fixed: int) -> Axi
     Raises ScheduleError where the loop variables of the reader are not the digits of the axis.
     """
     if fixed < 0 or not reader.digits or reader.stop is not None:
-        raise ScheduleError(f"cannot pack {stage.name} there: tiles of {axis.name} start anywhere")
+        raise ScheduleError(
+            f"cannot pack {stage.name} there: tiles of {axis.name} have an unaligned start"
+        )
     if fixed == 0:
         return whole_range(stage, axis)
     whole = whole_range(stage, axis)

@@ -49,6 +49,7 @@ class Stage:
 
     @property
     def name(self) -> str:
+        """Name of the operation."""
         return self.op.name
 
     @property
@@ -60,6 +61,7 @@ class Stage:
 
     @property
     def is_placeholder(self) -> bool:
+        """True for an input."""
         return isinstance(self.op, Placeholder)
 
     @property
@@ -117,6 +119,7 @@ class Schedule:
         raise ScheduleError(f"there is no stage {name} (there are: {known})")
 
     def has(self, name: str) -> bool:
+        """True if there is a stage of this name."""
         return any(s.name == name for s in self.stages)
 
     def update(self, name: str, fn: Callable[[Stage], Stage]) -> "Schedule":

@@ -1,7 +1,8 @@
 """Transform steps: frozen values that are replayed on a schedule.
 
-One class per step: fields, `apply`, JSON tag (`tag`), and the rewrite in the docstring. A factor is
-an int or a hole column. An illegal step raises ScheduleError, which names step, stage and number.
+One class per step: fields, `apply`, JSON tag (`tag`), and the rewrite in the docstring. `apply`
+returns the next schedule. A factor is an int or a hole column. An illegal step raises
+ScheduleError, which names step, stage and number.
 """
 
 from collections.abc import Mapping
@@ -92,7 +93,8 @@ class FollowSplit:
         own, theirs = s[self.stage].compute.axes, lead.compute.axes
         if len(own) != len(theirs):
             raise ScheduleError(
-                f"{self.stage} cannot follow {self.leader}: {len(own)} axes against {len(theirs)}"
+                f"{self.stage} cannot follow {self.leader}: "
+                f"{len(own)} axes, the leader has {len(theirs)}"
             )
         for a, b in zip(own, theirs, strict=True):
             if lead.factors(b.name):
@@ -242,10 +244,8 @@ def inline_into(reader: ComputeOp, op: ComputeOp) -> ComputeOp:
     values: dict[Expr, Expr] = {}
     for load in found:
         names = {a.name: i for a, i in zip(op.axes, load.indices, strict=True)}
-        values[load] = wrapped_int(
-            substitute(op.body, names)
-        )  # a stored value wraps at the width of its dtype
-
+        # A stored value wraps at the width of its dtype.
+        values[load] = wrapped_int(substitute(op.body, names))
     return replace(reader, body=transform(reader.body, lambda e: values.get(e), {}))
 
 
@@ -417,7 +417,7 @@ class LayoutRewrite:
     def apply(self, s: Schedule) -> Schedule:
         if [r.name for r in s.readers(self.tensor)] != [self.reader]:
             raise ScheduleError(
-                f"cannot rewrite the layout of {self.tensor}: {self.reader} is not its one reader"
+                f"cannot rewrite the layout of {self.tensor}: {self.reader} is not the only reader"
             )
         reader, source = s[self.reader], s[self.tensor]
         axes = packed_axes(reader, source)
@@ -444,11 +444,15 @@ def packed_axes(reader: Stage, tensor: Stage) -> list[str]:
     name = tensor.name
     found = {x.indices for x in loads(reader.compute.body) if x.tensor == name}
     if len(found) != 1:
-        raise ScheduleError(f"{reader.name} reads {name} in {len(found)} ways, not in one")
+        raise ScheduleError(
+            f"cannot pack {name}: {reader.name} reads it in {len(found)} different ways"
+        )
     axes: list[str] = []
     for d, (i, n) in enumerate(zip(next(iter(found)), tensor.op.extents, strict=True)):
         if not isinstance(i, Var) or i.name in axes:
-            raise ScheduleError(f"index {i} of {name} in {reader.name} is no axis of its own")
+            raise ScheduleError(
+                f"cannot pack {name}: index {i} in {reader.name} is not an axis of its own"
+            )
         extent = axis_of(reader.compute, i.name).extent
         if extent != n:
             raise ScheduleError(

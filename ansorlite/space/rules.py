@@ -98,11 +98,11 @@ def simplify_const_tensor(state: State, position: int, target: Target) -> Outcom
         return _two_levels(state, position)
     lanes, options = _whole_vectors(extent(along), target.lanes(s.compute.dtype))
     hole = Hole(f"{node_of(s.name)}.{along.name}", node_of(s.name), "tile", options)
-    others = [a.name for a in s.compute.axes if a.name not in (*listed, along.name)]
+    unlisted = [a.name for a in s.compute.axes if a.name not in (*listed, along.name)]
     outer, inner = f"{along.name}.0", f"{along.name}.1"
     state = state.open(hole).apply(
         Split(s.name, along.name, hole.columns),
-        Reorder(s.name, (*others, outer, *listed, inner)),
+        Reorder(s.name, (*unlisted, outer, *listed, inner)),
         *(Annotate(s.name, name, "register", 1) for name in (*listed, inner)),
         Annotate(s.name, inner, "lanes", lanes),
     )
@@ -153,9 +153,9 @@ def _two_levels(state: State, position: int) -> Outcome:
     s = _stage(state, position)
     op = s.compute
     listed = [n for n in op.attr("simplify_const_indices")]
-    others = [a for a in op.axes if a.name not in listed]
+    unlisted = [a for a in op.axes if a.name not in listed]
     outer, inner = [], []
-    for a in others:
+    for a in unlisted:
         if extent(a) > 1 and isinstance(a.extent, Const):
             options = tile_options(a.extent.value, 1, MAX_INNERMOST_FACTOR)
             hole = Hole(f"{node_of(s.name)}.{a.name}", node_of(s.name), "tile", options)
@@ -164,7 +164,7 @@ def _two_levels(state: State, position: int) -> Outcome:
             inner.append(f"{a.name}.1")
         else:
             outer.append(a.name)
-    rest = [a.name for a in op.axes + op.reduce_axes if a.name not in {o.name for o in others}]
+    rest = [a.name for a in op.axes + op.reduce_axes if a.name not in {o.name for o in unlisted}]
     state = state.apply(Reorder(s.name, (*outer, *inner, *rest)))
     for name in rest:
         if name in listed:

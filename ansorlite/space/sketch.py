@@ -84,6 +84,7 @@ class Sketch:
 
     @property
     def holes(self) -> tuple[Hole, ...]:
+        """The open holes; a row has one option index per hole."""
         return self.state.holes
 
     @cached_property
@@ -253,7 +254,7 @@ def _tiled(state: State) -> list[Stage]:
 def _read_by(state: State, s: Stage) -> list[str]:
     """The tensors that a stage reads, in the order of the DAG, independent of names."""
     read = {x.tensor for x in loads(s.compute.body)}
-    return [other.name for other in state.schedule.stages if other.name in read]
+    return [stage.name for stage in state.schedule.stages if stage.name in read]
 
 
 def _packable(state: State, tensor: str, reader: Stage) -> bool:

@@ -41,7 +41,7 @@ class ComputeDAG:
             raise ModelError(f"an output is listed twice: {', '.join(self.output_names)}")
         for t in outputs:
             if isinstance(t.op, Placeholder):
-                raise ModelError(f"output {t.name} is a placeholder: nothing is to be computed")
+                raise ModelError(f"output {t.name} is a placeholder: an output must be computed")
 
     @classmethod
     def from_ops(cls, ops: Sequence[Operation], output_names: Sequence[str]) -> "ComputeDAG":

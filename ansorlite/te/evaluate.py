@@ -193,4 +193,4 @@ def _apply(e: Op, args: list[Any]) -> Any:
         case name if name in _BINARY:
             return reduce(_BINARY[name], args)
         case name:
-            raise ModelError(f"operation {name} has no meaning in numpy")
+            raise ModelError(f"operation {name} has no definition in numpy")

@@ -78,6 +78,7 @@ class ComputeOp:
 
     @property
     def dtype(self) -> str:
+        """dtype of the elements."""
         return self.body.dtype
 
     @property
@@ -134,10 +135,12 @@ class Tensor:
 
     @property
     def name(self) -> str:
+        """Name of the operation; a ComputeDAG makes names unique."""
         return self.op.name
 
     @property
     def dtype(self) -> str:
+        """dtype of the elements."""
         return self.op.dtype
 
     def __getitem__(self, indices: Any) -> Expr:
@@ -211,11 +214,11 @@ def _check_shape(shape: Sequence[int], name: str) -> tuple[Expr, ...]:
 def _check_name(name: str) -> str:
     """The name itself; ModelError if it is empty, has a reserved character or a reserved suffix."""
     if not name or any(c in name for c in " []()@:,#>"):
-        raise ModelError(f"{name!r} is no name for a tensor: use letters, digits, '_', '.'")
+        raise ModelError(f"{name!r} is no valid tensor name: use letters, digits, '_', '.'")
     if name.endswith(DERIVED_ENDINGS):
         raise ModelError(
-            f"{name!r} is no name for a tensor: {', '.join(DERIVED_ENDINGS)} end the names of "
-            "stages that schedules make"
+            f"{name!r} is no valid tensor name: {', '.join(DERIVED_ENDINGS)} are reserved "
+            "endings of stages that schedules make"
         )
     return name
 
@@ -253,7 +256,7 @@ def reduce_axis(extent: int, name: str = "k") -> ReduceAxis:
     Example: `k = te.reduce_axis(32, "k")`. Raises ModelError for a bad extent or a reserved name.
     """
     if name in ANNOTATIONS:
-        raise ModelError(f"{name!r} is no name for an axis: annotations of loops have it")
+        raise ModelError(f"{name!r} is a reserved name of loop annotations: rename the axis")
     return ReduceAxis(_check_name(name), _check_shape((extent,), f"reduce axis {name}")[0])
 
 
@@ -321,13 +324,11 @@ def compute(
     used = {a.name for a in axes}
     for a in reduce_axes:
         if a.name in used:
-            raise ModelError(f"{name}: axis name {a.name} is used twice; name the reduce axis anew")
+            raise ModelError(f"{name}: axis name {a.name} is used twice: rename the reduce axis")
         used.add(a.name)
     plain, sources = _collect(body, name)
     if body.free - used:
-        raise ModelError(
-            f"{name} uses {', '.join(sorted(body.free - used))}, which it does not own"
-        )
+        raise ModelError(f"{name} uses {', '.join(sorted(body.free - used))}, not among its axes")
     wrong = _outside(name, plain, axes + reduce_axes, sources)
     if wrong and _outside(name, plain := _in_turn(plain), axes + reduce_axes, sources):
         raise ModelError(wrong)
@@ -340,12 +341,12 @@ def _check_size(body: Expr, name: str) -> None:
     if body.depth > MAX_DEPTH:
         raise ModelError(
             f"{name} is an expression {body.depth} operations deep, more than {MAX_DEPTH}: compute "
-            "a part of it as a tensor of its own"
+            "a part of the expression as a separate tensor"
         )
     if body.size > MAX_SIZE:
         raise ModelError(
             f"{name} has {body.size} operations when written out, more than {MAX_SIZE}: compute "
-            "what it uses several times as a tensor of its own"
+            "the repeated part as a separate tensor"
         )
 
 

@@ -145,7 +145,7 @@ def _inside(x: Load, reader: ComputeOp, masks: Sequence[Mask]) -> float:
             continue
         names = frozenset(index.free)
         share = _share(index, mask, [axes[n] for n in sorted(names)])
-        if any(names & others for others in shares):  # dimensions share an axis: add the losses
+        if any(names & counted for counted in shares):  # dimensions share an axis: add the losses
             lost += 1.0 - share
         else:
             shares[names] = share

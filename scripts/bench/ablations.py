@@ -115,19 +115,29 @@ POLICIES: dict[str, Policy] = {
         model=lambda seed: GBDTModel(seed=seed),
     ),
 }
-# Recorded runs of policies that are left out by now: what each is compared with, if not `full`
-FORMER_BASES = {
-    "former-no-draft-no-crossover": "former-no-draft",
-    "former-no-draft-no-hops": "former-no-draft",
-    "former-no-draft-no-model": "former-no-draft",
+# Recorded runs of policies that are left out by now: (compared with, what it was). "former-X" was
+# X of the search with crossover and moves between sketches, which gained nothing.
+RECORDED = {
+    "former": ("full", "with crossover and hops, 4 generations, the model from 16 programs on"),
+    "hops": ("full", "with moves between sketches"),
+    "few-looked-at": ("full", "the first round looks at 48 sketches at most"),
+    "former-no-crossover": ("former", "no crossover"),
+    "former-no-hops": ("former", "no hops"),
+    "former-no-draft-no-crossover": ("former-no-draft", "no analytic score, no crossover"),
+    "former-no-draft-no-hops": ("former-no-draft", "no analytic score, no hops"),
 }
 
 
-def base_of(policy: str) -> str:
-    """The policy that the part of `policy` is left out of; also of recorded, former policies."""
+def base_and_what(policy: str) -> tuple[str, str]:
+    """The policy that a part is left out of, and what `policy` is; also of recorded ones."""
+    if policy in RECORDED:
+        return RECORDED[policy]
+    known = POLICIES.get(policy.removeprefix("former-"))
+    if known is None:
+        return "full", "(no longer run)"
     if policy in POLICIES:
-        return POLICIES[policy].base
-    return FORMER_BASES.get(policy, "former" if policy.startswith("former-") else "full")
+        return known.base, known.what
+    return "former" if known.base == "full" else f"former-{known.base}", known.what
 
 
 def run(policy: str, case: str, seed: int, trials: int, target: Target | None = None) -> RacedRun:
@@ -161,7 +171,7 @@ def gain(curves: dict[tuple[str, str, int], Float], policy: str) -> tuple[float,
     """
     pairs = []
     for (p, case, seed), curve in curves.items():
-        other = curves.get((base_of(policy), case, seed))
+        other = curves.get((base_and_what(policy)[0], case, seed))
         if p == policy and other is not None:
             n = min(len(curve), len(other), AREA)
             pairs.append(area(other[:n]) - area(curve[:n]))
@@ -193,7 +203,7 @@ def table(runs: Sequence[RacedRun], raced: Raced | None = None) -> str:
         "gain in area of the full search, or of the one in brackets (95 %)"
     ]
     for name in names:
-        base, what = base_of(name), POLICIES[name].what if name in POLICIES else "(no longer run)"
+        base, what = base_and_what(name)
         own = {k: c for k, c in curves.items() if k[0] == name}
         if not own:
             continue

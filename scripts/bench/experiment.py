@@ -8,6 +8,7 @@ be stopped and continued. Times are in seconds.
 
 import json
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import asdict, dataclass, is_dataclass
@@ -17,6 +18,7 @@ from typing import Any, Generic, TypeVar
 from ansorlite.baselines.runs import chart
 from ansorlite.errors import AnsorliteError, MissingExtra, UsageError
 from ansorlite.files import write_whole
+from ansorlite.measure.machine_cache import cache_file
 from ansorlite.measure.peak import Peak, measure_peak
 from ansorlite.streams import one_line
 from ansorlite.target import Target
@@ -115,6 +117,8 @@ class Experiment(Generic[R]):
         Of the table of all rows only the closing lines are printed: each row was, as it came.
         """
         rows = self.rows()
+        if text is None and not rows:
+            return
         print("".join(f"{x}\n" for x in self.foot(rows)) if text is None else text, end="")
         write_whole(self.path.with_suffix(".txt"), self.table(rows) if text is None else text)
 
@@ -158,6 +162,12 @@ def machine_line(machine: Row, date: str = "") -> str:
     """The last line of a table: the machine of its last row and the date."""
     text = ", ".join(f"{k} {v}" for k, v in machine.items())
     return f"{text}, {date}" if date else text
+
+
+def kept_folder(name: str) -> Path:
+    """Where logs that are too large for results/ are kept between runs, a folder a script."""
+    file = cache_file(name)
+    return Path(tempfile.gettempdir()) / name if file is None else file.with_suffix("")
 
 
 def exit_status(main: Callable[[], int]) -> int:

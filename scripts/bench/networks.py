@@ -17,10 +17,10 @@ from typing import Any
 
 from ansorlite.baselines.runs import geometric_mean
 from ansorlite.errors import MeasureError, MissingExtra
-from ansorlite.graph.contest import random_inputs
-from ansorlite.graph.ops.winograd import relative_error
+from ansorlite.graph.inputs import random_inputs
 from ansorlite.graph.partition import partition
 from ansorlite.graph.passes import optimize
+from ansorlite.measure.compare import relative_error
 from ansorlite.measure.peak import measure_peak
 from ansorlite.pipeline import auto_schedule, network_tasks
 from ansorlite.search.forms import Forms

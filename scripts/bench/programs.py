@@ -28,6 +28,7 @@ from ansorlite.search.recorded import record_candidate, record_program
 from ansorlite.search.reference import reduction_length, reference_state
 from ansorlite.search.result import TuneResult
 from ansorlite.search.tune import tune
+from ansorlite.search.tune_tasks import ALONE
 from ansorlite.space.sketch import Sketch
 from ansorlite.target import Target
 from ansorlite.task import SearchTask
@@ -37,7 +38,6 @@ from bench.runs import RacedRun
 Space = Mapping[str, Sketch]
 Raced = dict[tuple[str, str, int, int], float]  # policy, case, seed, trials -> seconds
 RACES = 3
-SETTLE, SETTLE_S = 10, 2.5  # contenders of a search's last race, its seconds
 CHECK_SEED = 0  # of the inputs
 Structure = tuple[frozenset[tuple[str, tuple[tuple[str, bool], ...]]], tuple[str, ...]]
 
@@ -102,7 +102,7 @@ def programs_at(
     task, records = found.task, found.records
     out = {}
     for budget in [b for b in budgets if b <= max(asked or 0, len(records))]:
-        best = fastest(records[:budget], SETTLE)
+        best = fastest(records[:budget], ALONE.race.contenders)
         if budget < len(records):
             winner = settled(task, best)
         else:
@@ -128,7 +128,7 @@ def settled(task: SearchTask, records: Sequence[Record]) -> Record | None:
     if len(records) < 2:
         return records[0] if records else None
     images = [build_program(record_program(task, r), task.target) for r in records]
-    results = race_once(task, images, SETTLE_S)
+    results = race_once(task, images, ALONE.race.seconds)
     times = [r.latency_s if r.ok and r.latency_s else math.inf for r in results]
     return records[int(np.argmin(times))]
 

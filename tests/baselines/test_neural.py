@@ -1,4 +1,7 @@
-"""Neural cost models: they learn an order, come back from a file, and say what is missing."""
+"""Neural cost models: they learn an order, come back from a file, and say what is missing.
+
+Without torch most of them are skipped: `pip install -e '.[dev,neural]'` has them run.
+"""
 
 import sys
 from pathlib import Path
@@ -20,7 +23,7 @@ def group(seed: int, n: int = 160, statements: int = 2) -> TrainingGroup:
 @pytest.mark.parametrize("objective", ["rank", "regression"])
 @pytest.mark.parametrize("kind", ["gru", "attention"])
 def test_an_order_is_learned(kind: Kind, objective: str, tmp_path: Path) -> None:
-    pytest.importorskip("torch")
+    pytest.importorskip("torch", reason="needs ansorlite[neural]")
     model = NeuralModel(kind, 0, objective)  # type: ignore[arg-type]
     known, test = group(0), group(1)
     assert not model.is_trained and not model.predict(np.stack(test.features)).any()
@@ -42,7 +45,7 @@ def test_an_order_is_learned(kind: Kind, objective: str, tmp_path: Path) -> None
 
 
 def test_nothing_learned_is_nothing_to_save(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
+    pytest.importorskip("torch", reason="needs ansorlite[neural]")
     with pytest.raises(AnsorliteError, match="nothing to save"):
         NeuralModel().save(tmp_path / "model.npz")
     (tmp_path / "text").write_text("no model")

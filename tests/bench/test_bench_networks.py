@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from ansorlite.errors import AnsorliteError
-from ansorlite.graph.contest import random_inputs
+from ansorlite.graph.inputs import random_inputs
 from ansorlite.workloads.networks import NETWORKS, dcgan
 from bench import networks
 from bench.networks import NetworkRow, bench_network

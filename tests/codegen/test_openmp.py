@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -107,10 +108,24 @@ def test_threads_stop_on_request_and_start_again(four: openmp.Runtime) -> None:
 
 
 def test_idle_threads_sleep(four: openmp.Runtime) -> None:
+    """A thread that looks for work is running; one that waits to be woken is not."""
     region(four, 4)
-    spent = time.process_time()
-    time.sleep(0.2)
-    assert time.process_time() - spent < 0.1  # three threads that look for work would need 0.4
+    own = str(threading.get_native_id())
+    others = [t for t in os.listdir("/proc/self/task") if t != own]
+    assert len(others) >= 3
+    end, quiet = time.monotonic() + 60, 0
+    while quiet < 10:  # looks in a row
+        quiet = quiet + 1 if all(sleeps(t) for t in others) else 0
+        assert time.monotonic() < end
+        time.sleep(0.001)
+
+
+def sleeps(thread: str) -> bool:
+    try:
+        stat = Path(f"/proc/self/task/{thread}/stat").read_text()
+    except FileNotFoundError:
+        return True
+    return stat.rpartition(")")[2].split()[0] == "S"
 
 
 def test_numbers_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,7 +40,7 @@ def test_what_was_saved_is_read(text: str) -> None:
         ("right_child", "1 -3 999999999", "no tree"),
         ("split_feature", "0 0 4", "a feature beyond 4"),
         ("split_feature", "0 0 -1", "a feature beyond 4"),
-        ("decision_type", "2 2 1", "unknown way"),
+        ("decision_type", "2 2 1", "unknown decision"),
         ("threshold", "0.3 nan 0.4", "not finite"),
         ("leaf_value", "1 2 3", "has 3 numbers, not 4"),
         ("leaf_value", "1 2 3 inf", "not finite"),

@@ -21,6 +21,7 @@ from xml.etree import ElementTree
 import pytest
 
 from ansorlite import cli
+from ansorlite.graph.onnx.table import READERS
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("ansorlite", "results", "scripts", "tests", "workloads")
@@ -121,10 +122,32 @@ def test_scripts_and_extras_exist() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
-        for name in re.findall(r"\b(?:python|sh) (scripts/[\w/]+\.\w+)", text):
+        for name in re.findall(r"\b(?:python|sh) (scripts/[a-z][\w/]*\.\w+)", text):
             assert (ROOT / name).is_file(), f"{page.name} names {name}"
         for extras in re.findall(r"pip install (?:-e )?'\.\[([\w,]+)\]'", text):
             assert set(extras.split(",")) <= set(project["optional-dependencies"])
+
+
+SCRIPTS = sorted(f.name for f in (ROOT / "scripts").glob("*.py"))
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_scripts_find_what_they_import(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = ROOT / "scripts" / name
+    if "import onnx" in script.read_text(encoding="utf-8"):
+        pytest.importorskip("onnx")
+    monkeypatch.syspath_prepend(str(script.parent))
+    runpy.run_path(str(script), run_name="script")
+
+
+def test_scripts_have_the_options_that_pages_name() -> None:
+    shared = "".join(f.read_text("utf-8") for f in (ROOT / "scripts" / "bench").rglob("*.py"))
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8").replace("\n", " ")
+        for name, options in re.findall(r"python\s+scripts/([a-z]\w*\.py)([^`#]*)", text):
+            known = (ROOT / "scripts" / name).read_text(encoding="utf-8") + shared
+            for option in re.findall(r"(?<= )--[\w-]+", options):
+                assert f'"{option}"' in known, f"{page.name}: {name} has no {option}"
 
 
 def anchors(page: Path) -> set[str]:
@@ -165,6 +188,11 @@ def test_the_first_page_is_short() -> None:
     assert [k for k, line in enumerate(lines, 1) if len(line) > 110] == []
     cells = [c.strip() for line in lines if line.startswith("|") for c in line.split("|")]
     assert max(map(len, cells)) <= 100
+
+
+def test_the_first_page_counts_the_operators() -> None:
+    (told,) = re.findall(r"\| (\d+) of ONNX;", (ROOT / "README.md").read_text(encoding="utf-8"))
+    assert int(told) == len(READERS)
 
 
 def test_the_picture_is_drawn_from_recorded_rows() -> None:

@@ -9,8 +9,8 @@ import pytest
 
 import ansorlite
 from ansorlite.graph.build import GraphBuilder
-from ansorlite.graph.contest import random_inputs
 from ansorlite.graph.fuse import MOST_NODES, fuse
+from ansorlite.graph.inputs import random_inputs
 from ansorlite.graph.ir import Graph, evaluate
 from ansorlite.graph.partition import partition, tasks
 from ansorlite.graph.passes import optimize

@@ -12,9 +12,10 @@ from ansorlite.graph.build import GraphBuilder
 from ansorlite.graph.ir import Graph, evaluate
 from ansorlite.graph.module import CompiledModule
 from ansorlite.graph.ops.table import OPERATORS
-from ansorlite.graph.ops.winograd import matrices, relative_error, winograd_conv_nhwc
+from ansorlite.graph.ops.winograd import matrices, winograd_conv_nhwc
 from ansorlite.graph.partition import partition, tasks
 from ansorlite.graph.passes import optimize
+from ansorlite.measure.compare import relative_error
 from ansorlite.space.sketch import SpaceOptions, sketches
 from ansorlite.target import Target
 from ansorlite.task import SearchTask

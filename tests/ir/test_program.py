@@ -100,7 +100,7 @@ ILLEGAL: dict[str, Program] = {
     "loop i is parallel but is a reduction": program(
         loop(R, 6, put("Y", Const(0), x(R)), notes=(("parallel", Const(1)),), reduce=True)
     ),
-    "kernel has two buffers of one name": program(COPY, X),
+    "kernel has two buffers of the same name": program(COPY, X),
     "buffer tmp is allocated twice": program(Alloc(TMP, Alloc(TMP, COPY))),
     "store to tmp: buffer tmp is not allocated here": program(
         block([Alloc(TMP, COPY), put("tmp", Const(0), x(Const(0)))])

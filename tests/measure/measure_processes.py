@@ -1,5 +1,6 @@
 """Helpers of the tests: run scripts in separate processes, check whether a process lives."""
 
+import os
 import subprocess
 import sys
 import textwrap
@@ -18,7 +19,13 @@ def alive(pid: int) -> bool:
     return stat.rpartition(")")[2].split()[0] != "Z"
 
 
-def eventually(condition: Callable[[], bool], timeout_s: float = 20.0) -> bool:
+def processor_s(pid: int) -> float:
+    """Seconds of processor time that a process has taken."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def eventually(condition: Callable[[], bool], timeout_s: float = 60.0) -> bool:
     end = time.monotonic() + timeout_s
     while not condition():
         if time.monotonic() > end:

@@ -3,7 +3,6 @@
 import os
 import re
 import signal
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 import measure_kernels as mk
 import numpy as np
 import pytest
-from measure_processes import alive, eventually, read_pids, start_script
+from measure_processes import alive, eventually, processor_s, read_pids, start_script
 
 from ansorlite import te
 from ansorlite.codegen.image import Param
@@ -127,13 +126,14 @@ def test_a_crash_is_a_run_error_with_its_signal(
 
 
 def test_a_hang_is_a_run_timeout() -> None:
-    limit_s = 4.0  # a busy machine takes some of them to start a process and answer
-    with LocalRunner(timeout_s=limit_s, policy=QUICK) as short:
+    with LocalRunner(timeout_s=60.0, policy=QUICK) as short:
         assert short.prepare("t", mk.check_spec()).ok
         before = pid_of(short)
+        short._timeout_s = 0.3
         result = short.run("t", mk.kernel(mk.HANG))
         assert (result.status, result.latency_s) == (Status.RUN_TIMEOUT, None)
-        assert result.run_s >= limit_s
+        assert result.run_s >= 0.3
+        short._timeout_s = 60.0
         with pytest.raises(ProcessLookupError):
             os.kill(before, 0)
         assert short.run("t", mk.kernel()).ok
@@ -283,10 +283,12 @@ def test_a_long_race_has_heats_in_processes_of_their_own(monkeypatch: pytest.Mon
 
 
 def test_a_hang_fails_the_race_and_not_the_runner() -> None:
-    with LocalRunner(timeout_s=2.0) as r:  # for each of two
+    with LocalRunner(timeout_s=60.0) as r:
         assert r.prepare("t", mk.check_spec()).ok
+        r._timeout_s = 0.2
         found = r.race("t", [mk.kernel(), mk.kernel(mk.HANG)], 0.05)
         assert [x.status for x in found] == [Status.RUN_TIMEOUT] * 2
+        r._timeout_s = 60.0
         assert [x.ok for x in r.race("t", [mk.kernel(), mk.kernel()], 0.05)] == [True, True]
 
 
@@ -308,7 +310,8 @@ def test_a_killed_tuner_leaves_no_process() -> None:
     """)
     pids = read_pids(process)
     assert len(pids) == 3 and all(map(alive, pids))
-    time.sleep(0.3)  # until the kernel runs, which nothing tells
+    began_s = processor_s(pids[2])
+    assert eventually(lambda: processor_s(pids[2]) > began_s + 0.1)  # the kernel runs
     process.kill()
     process.wait()
     assert eventually(lambda: not any(map(alive, pids)))

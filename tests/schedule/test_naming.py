@@ -74,7 +74,7 @@ def test_names_that_contain_each_other() -> None:
 
 def test_unknown_names_are_errors() -> None:
     names = canonical_names(matmul())
-    with pytest.raises(ScheduleError, match="no operation of this DAG is called D"):
+    with pytest.raises(ScheduleError, match=r"D\.cache is no operation of this DAG"):
         names.stage("D.cache")
     with pytest.raises(ScheduleError, match="stage C has no axis x"):
         names.iterator("C", "x.1")
@@ -90,9 +90,9 @@ def test_unknown_names_are_errors() -> None:
 
 def test_names_that_would_be_ambiguous_are_not_given() -> None:
     """`C>x.parallel:1>0` and a tile hole `C.unroll` could not be told from others."""
-    with pytest.raises(ModelError, match="'C>x' is no name for a tensor"):
+    with pytest.raises(ModelError, match="'C>x' is no valid tensor name"):
         te.placeholder((4,), name="C>x")
-    with pytest.raises(ModelError, match="'lanes' is no name for an axis"):
+    with pytest.raises(ModelError, match="'lanes' is a reserved name"):
         te.reduce_axis(4, name="lanes")
     a, b = te.placeholder((32, 32), name="A"), te.placeholder((32, 32), name="B")
     k = te.reduce_axis(32, name="k")

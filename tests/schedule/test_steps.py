@@ -146,7 +146,7 @@ ILLEGAL: list[tuple[list[Step], str]] = [
     # LayoutRewrite
     (
         [LayoutRewrite("W", "C")],
-        "cannot rewrite the layout of W: C is not its one reader",
+        "cannot rewrite the layout of W: C is not the only reader",
     ),
     # Annotate
     ([Annotate("C", "i", "colour", 1)], "cannot annotate C.i: key 'colour'"),
@@ -186,9 +186,21 @@ def reads(fn: Callable[..., Any], shape: tuple[int, ...] = (8, 12)) -> State:
 @pytest.mark.parametrize(
     ("fn", "shape", "message"),
     [
-        (lambda w, i, j, r: w[i, r] * w[i, j + 2], (8, 12), "C reads W in 2 ways, not in one"),
-        (lambda w, i, j, r: w[i, r * 1 - 0 + j], (8, 40), "index j + r of W in C is no axis"),
-        (lambda w, i, j, r: w[i, i] * 1.0, (8, 8), "index i of W in C is no axis of its own"),
+        (
+            lambda w, i, j, r: w[i, r] * w[i, j + 2],
+            (8, 12),
+            "C reads it in 2 different ways",
+        ),
+        (
+            lambda w, i, j, r: w[i, r * 1 - 0 + j],
+            (8, 40),
+            "W: index j + r in C is not an axis",
+        ),
+        (
+            lambda w, i, j, r: w[i, i] * 1.0,
+            (8, 8),
+            "W: index i in C is not an axis of its own",
+        ),
         (lambda w, i, j, r: w[i, j], (8, 12), "axis j of C has extent 10, dimension 1 of W has 12"),
     ],
 )

@@ -11,6 +11,7 @@ from log_cases import record
 from search_cases import PEAK, Pretender, matmul, vector
 
 import ansorlite.search.session as session_module
+from ansorlite.baselines.annealing import AnnealingParams
 from ansorlite.cost.losses import TrainingGroup
 from ansorlite.cost.model import GBDTModel
 from ansorlite.errors import AnsorliteError
@@ -118,7 +119,11 @@ def test_models_learn_what_a_log_has_of_other_tasks(
         update(self, groups)
 
     monkeypatch.setattr(GBDTModel, "update", noted)
-    options = {"features": "relation", "transfer": True}
+    options = {
+        "features": "relation",
+        "transfer": True,
+        "params": AnnealingParams(chains=32, steps=20),
+    }
     chosen = {"annealing": replace(SEARCHERS["annealing"], options=options)}
     monkeypatch.setattr("ansorlite.search.searchers.SEARCHERS", SEARCHERS | chosen)
     source, task = matmul(32), other()

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from sampled import some_or_all
 from space_cases import check
 
 from ansorlite import te
@@ -74,8 +75,9 @@ def test_two_narrow_stages() -> None:
     assert [type(s) for s in turns(transpose_narrow(State(both), WIDE))].count(CacheRead) == 1
 
 
+@some_or_all(3)
 @pytest.mark.parametrize("name", ["conv", "conv+relu", "dense", "T2D"])
-def test_their_programs_compute_the_same(name: str) -> None:
+def test_their_programs_compute_the_same(name: str, every: int) -> None:
     dag = {
         "conv": lambda: conv(2),
         "conv+relu": lambda: conv(1, bias=True),
@@ -83,8 +85,8 @@ def test_their_programs_compute_the_same(name: str) -> None:
         "T2D": lambda: ComputeDAG(
             [
                 conv_transpose_nhwc(
-                    te.placeholder((1, 4, 16, 5), name="X"),
-                    te.placeholder((4, 4, 5, 2), name="W", constant=True),
+                    te.placeholder((1, 2, 16, 3), name="X"),
+                    te.placeholder((4, 4, 3, 2), name="W", constant=True),
                     (2, 2),
                     ((1, 1), (1, 1)),
                 )
@@ -95,8 +97,8 @@ def test_their_programs_compute_the_same(name: str) -> None:
     found = [s for s in sketches(dag, host) if turns(s.state)]
     across = [s for s in found if any(isinstance(t, Transpose) for t in s.state.steps)]
     assert across
-    for sketch in across[:3]:
-        check(dag, sketch, 3)
+    for sketch in across[:9:every]:
+        check(dag, sketch, 2)
 
 
 def test_they_survive_records() -> None:

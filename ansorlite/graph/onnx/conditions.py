@@ -22,7 +22,7 @@ def xor(c: Context, n: OnnxNode) -> str:
 
 
 def cast(c: Context, n: OnnxNode) -> str:
-    """A cast to the dtype that the operand has is nothing."""
+    """A cast to the operand's own dtype emits no node."""
     x = c.operand(n, 0)
     return cast_to(c, x, c.dtypes.get(int(n.attrs["to"]), "undefined"))
 
@@ -38,8 +38,8 @@ def cast_to(c: Context, x: str, dtype: str) -> str:
 def arg(op: str) -> Reader:
     """Where `op` (reduce_max, reduce_min) is reached along an axis: the first place, or the last.
 
-    It is the least (greatest) place whose element equals the extreme one, or is no number: NaN is
-    the extreme where there is one, as in numpy.
+    The result is the least (greatest) place whose element equals the extreme one or is NaN: where
+    there is a NaN it is the extreme, as in numpy.
     """
 
     def convert(c: Context, n: OnnxNode) -> str:
@@ -78,7 +78,7 @@ def trilu(c: Context, n: OnnxNode) -> str:
 
 
 def modulo(c: Context, n: OnnxNode) -> str:
-    """Of integers; of floating-point numbers where they are constant."""
+    """Mod of integers; of floating-point numbers only where the operands are constant."""
     fmod = bool(n.attrs.get("fmod", 0))
     if c.type(c.operand(n, 0)).dtype.startswith("int"):
         return c.emit("mod", c.operands(n), fmod=fmod)

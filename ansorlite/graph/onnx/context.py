@@ -1,4 +1,4 @@
-"""State of an ONNX import: which of our values each ONNX value became.
+"""State of an ONNX import: the graph's value for each ONNX value.
 
 In: `OnnxNode`s in order. Out: nodes in a folding `GraphBuilder`. A reader asks the context for
 operands, static shapes and known constants.
@@ -21,7 +21,7 @@ from ansorlite.names import brief
 class OnnxNode:
     """A node of the model: attributes as Python values and arrays, `opset` of the model.
 
-    `schema` is what ONNX says about the operator, or None.
+    `schema` is ONNX's schema of the operator, or None.
     """
 
     name: str

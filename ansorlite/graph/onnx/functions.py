@@ -1,4 +1,4 @@
-"""Operators that are written out as others: old opsets, a model's own functions, ONNX's functions.
+"""Operators that are written out as others: of old opsets, functions of the model or of ONNX.
 
 In: a checked ModelProto. Out: a `Flat`: its nodes in an opset that `onnx.table.READERS` knows,
 without large data being copied. What functions grow to is counted before they are written out. An
@@ -18,7 +18,7 @@ from ansorlite.names import brief, first_line
 OPSETS = (7, 28)
 CONVERTED_TO = 8  # what models of older opsets are converted to
 BODIES = 21  # an opset in which ONNX defines most of its activations by other operators
-MOST_NESTED = 8  # operators that ONNX defines by others that it defines by others
+MOST_NESTED = 8  # levels of operators that ONNX defines by other operators
 MOST_CALLS = 64  # functions that call functions
 LIGHT_BYTES = 4096  # of an initializer that is copied with its data
 
@@ -35,7 +35,7 @@ class Flat:
 
 
 def flattened(onnx: Any, proto: Any, name: str) -> Flat:
-    """The network of `proto` by operators that have importers, as far as there are such."""
+    """The network of `proto` with operators that have readers, wherever ONNX can write it so."""
     opset = _opset(proto)
     old = 1 <= opset < OPSETS[0]
     if not old:
@@ -130,7 +130,7 @@ def _called(key: Key) -> str:
 
 
 def _light(onnx: Any, proto: Any) -> tuple[Any, list[Any]]:
-    """A copy in which large initializers are inputs, and these; both have a declared type."""
+    """(a copy in which large initializers are inputs, those initializers); all have types."""
     light, graph = onnx.ModelProto(), proto.graph
     light.ir_version = proto.ir_version
     light.opset_import.extend(proto.opset_import)
@@ -220,7 +220,7 @@ def _aligned(onnx: Any, proto: Any) -> Any:
 
 
 def _converted(onnx: Any, proto: Any, opset: int) -> Any:
-    """The model in another opset, where onnx can convert it; otherwise as it is."""
+    """The model in another opset; unchanged where onnx cannot convert it."""
     try:
         return onnx.version_converter.convert_version(proto, opset)
     except Exception:  # its own kinds; the operators themselves are reported then
@@ -287,6 +287,6 @@ def _spell_out(onnx: Any, proto: Any, ops: list[Key], opset: int) -> None:
 
 
 def _has_body(onnx: Any, domain: str, op: str, opset: int) -> bool:
-    """Whether an operator that has no importer is a function of others."""
+    """Whether an operator without a reader is defined by ONNX as a function of others."""
     schema = None if op in READERS else _schema(onnx, domain, op, opset)
     return schema is not None and (schema.has_function or schema.has_context_dependent_function)

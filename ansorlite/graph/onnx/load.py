@@ -1,8 +1,8 @@
 """Step `import`: an ONNX file, its bytes or a ModelProto -> `Graph`.
 
 Shapes become static here: dynamic dimensions need `batch` or `dims`. Everything that depends on
-constants alone is computed on the way (shape arithmetic, expanded weights). What the operators of
-ONNX mean is in `onnx.table.READERS`. Raises ModelError with one line that says what to do,
+constants alone is computed on the way (shape arithmetic, expanded weights). The readers of
+ONNX's operators are `onnx.table.READERS`. Raises ModelError with one line that says what to do,
 whatever the file holds, and MissingExtra without the package onnx.
 """
 
@@ -29,6 +29,8 @@ Dims = Mapping[str, int]
 
 def load_onnx(model: Any, batch: int | None = None, dims: Dims | None = None) -> Graph:
     """The network in `model` (path, bytes or ModelProto), with static shapes.
+
+    Example: `net = al.load_onnx("model.onnx", batch=1)`.
 
     `batch` replaces the first extent of every input; `dims` gives extents of dynamic dimensions by
     their name ('N'), or by place ('data.2'), which comes before a name. Values beyond

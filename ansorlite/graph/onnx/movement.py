@@ -74,7 +74,7 @@ def unsqueeze(c: Context, n: OnnxNode) -> str:
 
 
 def concat(c: Context, n: OnnxNode) -> str:
-    """Operands without elements are left out once they are known to fit."""
+    """Operands without elements are left out after their shapes are checked."""
     values = c.operands(n)
     axis = axis_of(int(n.attrs.get("axis", 1)), len(c.shape(values[0])))
     kept = [v for v in values if c.type(v).size]
@@ -91,7 +91,7 @@ def expand(c: Context, n: OnnxNode) -> str:
 
 
 def padded(c: Context, x: str, widths: tuple[tuple[int, int], ...], value: float) -> str:
-    """x with (before, after) elements of `value` around it per axis; negative ones cut off."""
+    """x with (before, after) elements of `value` along each axis; negative numbers cut off."""
     if any(v < 0 for pair in widths for v in pair):
         starts = tuple(max(0, -lo) for lo, _ in widths)
         cut = zip(c.shape(x), widths, strict=True)
@@ -136,7 +136,7 @@ def pad(c: Context, n: OnnxNode) -> str:
 
 
 def tile(c: Context, n: OnnxNode) -> str:
-    """Each axis is repeated as a whole: an axis of repetitions in front of it, expanded."""
+    """Each axis is repeated as a whole: expanded along a new axis in front."""
     x, times = c.operand(n, 0), c.numbers(n, 1)
     shape = c.shape(x)
     if len(times) != len(shape) or any(t < 0 for t in times):
@@ -232,7 +232,7 @@ def in_range(index: int, extent: int) -> bool:
 
 
 def gather(c: Context, n: OnnxNode) -> str:
-    """One index, or a range with a fixed step, is a slice; others, known or not, are taken."""
+    """A constant index, or constant range with a fixed step, is a slice; else a `take`."""
     x, places = c.operand(n, 0), c.operand(n, 1)
     shape, known = c.shape(x), c.known(n, 1)
     axis = axis_of(int(n.attrs.get("axis", 0)), len(shape))

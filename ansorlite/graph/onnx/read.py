@@ -1,6 +1,6 @@
-"""Reading ONNX: a path, bytes or a ModelProto -> a checked ModelProto whose data is all inside.
+"""Reading ONNX: a path, bytes or a ModelProto -> a checked ModelProto with all its data inside.
 
-Nothing that the file says is believed: nesting and counts are bounded, tensors are compared with
+The file is not trusted: nesting and counts are bounded, tensors are compared with
 their shapes, data in files of its own is read only from regular files inside the model's folder.
 Raises ModelError, one line that names the tensor, the numbers and what to do.
 """
@@ -145,7 +145,7 @@ def _tensors(proto: Any, name: str) -> Iterator[Any]:
 
 
 def _load_external(onnx: Any, proto: Any, folder: Path | None, name: str) -> None:
-    """Replace what tensors say about other files by the data of those files."""
+    """Replace references of tensors to other files by the data of those files."""
     total = 0
     for tensor in _tensors(proto, name):
         if tensor.data_location != onnx.TensorProto.EXTERNAL:

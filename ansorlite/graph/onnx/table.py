@@ -1,4 +1,4 @@
-"""`READERS`: what each operator of ONNX becomes. A new operator is a line here.
+"""`READERS`: one reader for each operator of ONNX. A new operator is a line here.
 
 A reader gets the `Context` (values so far) and the `OnnxNode`, emits operators of
 `ops.table.OPERATORS` and returns the name of its value, or a tuple of names where the operator has

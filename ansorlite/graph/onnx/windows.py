@@ -49,7 +49,7 @@ def conv(c: Context, n: OnnxNode) -> str:
 
 
 def conv_transpose(c: Context, n: OnnxNode) -> str:
-    """Groups and dilations are those of a convolution with the kernel reversed."""
+    """With groups or dilations it is a convolution of spread data with the reversed kernel."""
     x, w = c.operand(n, 0), c.operand(n, 1)
     if len(c.shape(x)) < 3 or len(c.shape(w)) < 3:
         raise ModelError(f"data {c.type(x)} and weights {c.type(w)} need spatial axes")
@@ -93,7 +93,7 @@ def conv_transpose(c: Context, n: OnnxNode) -> str:
 def _transposed_window(
     n: OnnxNode, spatial: tuple[int, ...], kernel: tuple[int, ...]
 ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[tuple[int, int], ...]]:
-    """(strides, dilations, pads); what `output_padding` adds at the end is negative padding."""
+    """(strides, dilations, pads); `output_padding` is subtracted from the padding at the end."""
     rank = len(kernel)
     strides, dilations = _numbers(n, "strides", rank), _numbers(n, "dilations", rank)
     extra = _numbers(n, "output_padding", rank, least=0)

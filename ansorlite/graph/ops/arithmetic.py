@@ -17,7 +17,7 @@ from ansorlite.graph.types import Array, Attrs, TensorType
 from ansorlite.ir.expr import Const, Expr, is_float
 
 Scalars = Sequence[Expr]
-POWER_BITS = 6  # of the exponents of integers: 2^64 is beyond every integer
+POWER_BITS = 6  # of integer exponents: an exponent of 64 or more overflows every integer
 
 
 def _integers(attrs: Attrs, types: Types) -> TensorType:
@@ -43,7 +43,7 @@ def _quotient(a: Expr, b: Expr) -> Expr:
     if isinstance(b, Const):
         return te.const(0, "int64") if b.value == 0 else -a if b.value == -1 else a // b
     plain = te.any(te.equal(b, 0), te.equal(b, -1))
-    # The processor stops at these two divisors: nothing is ever divided by them.
+    # Division by 0, and of the least integer by -1, is a fault of the processor: never done.
     down = a // te.select(plain, te.const(1, "int64"), b)
     return te.select(plain, te.select(te.equal(b, 0), te.const(0, "int64"), -a), down)
 
@@ -56,25 +56,25 @@ def _towards_zero(a: Expr, b: Expr) -> Expr:
 
 
 def _wide_integers(xs: Scalars) -> list[Expr]:
-    """Integers as int64, where -2^31 / -1 has its value, as operands that no rewrite looks into."""
+    """Integers as int64, where -2^31 / -1 is representable; simplifications stop at the casts."""
     return [te.cast(x, "int64") for x in xs]
 
 
 def _divide_element(attrs: Attrs, xs: Scalars) -> Expr:
-    """Integers truncate towards zero; divided by zero they give zero."""
+    """Integers truncate towards zero; an integer divided by zero is zero."""
     if is_float(xs[0]):
         return xs[0] / xs[1]
     return te.cast(_towards_zero(*_wide_integers(xs)), xs[0].dtype)
 
 
 def _modulo(attrs: Attrs, xs: Arrays) -> Array:
-    """The rest with the sign of the divisor, or with `fmod` of the dividend; modulo 0 it is 0."""
+    """The remainder, with the divisor's sign or, with `fmod`, the dividend's; 0 modulo 0."""
     with np.errstate(all="ignore"):
         return np.asarray((np.fmod if attrs["fmod"] else np.mod)(*xs))
 
 
 def _modulo_element(attrs: Attrs, xs: Scalars) -> Expr:
-    """a - a/b*b of integers: with the sign of b, or with `fmod` of a; modulo zero it is zero."""
+    """a - a/b*b of integers, with the sign of b, or with `fmod` of a; 0 for a divisor of 0."""
     a, b = _wide_integers(xs)
     quotient = _towards_zero(a, b) if attrs["fmod"] else _quotient(a, b)
     rest = te.select(te.equal(b, 0), te.const(0, "int64"), a - quotient * b)
@@ -82,7 +82,7 @@ def _modulo_element(attrs: Attrs, xs: Scalars) -> Expr:
 
 
 def _power(attrs: Attrs, xs: Arrays) -> Array:
-    """Of integers to a negative power the integer part: 1 and -1 stay, the others become 0."""
+    """x ** y; an integer to a negative power is 1 or -1 for x of 1 or -1, else 0."""
     x, y = xs
     with np.errstate(all="ignore"):
         if x.dtype.kind == "f":
@@ -93,7 +93,7 @@ def _power(attrs: Attrs, xs: Arrays) -> Array:
 
 
 def _power_element(attrs: Attrs, xs: Scalars) -> Expr:
-    """Integers by squaring; to a negative power 1 and -1 stay, and the others become 0."""
+    """x ** y; integers by squaring; negative powers of integers as `_power` has them."""
     x, y = xs
     if is_float(x):
         return te.pow(x, y)

@@ -104,8 +104,8 @@ def _taps(
 ) -> tuple[tuple[int, ...], tuple[ReduceAxis, ...], Tap]:
     """Output extents, reduction axes, and the products of a convolution.
 
-    Weights over the border meet zeros there; with `guarded` they meet nothing, which is another
-    thing for infinite ones and NaN.
+    Products with the border are weights times 0; with `guarded` they are left out, which differs
+    for weights that are infinite or NaN.
     """
     padded, out, ks, under = window(x, kernel, strides, pads, dilations)
     if not guarded:
@@ -244,7 +244,8 @@ def _views(attrs: Attrs, types: Types) -> tuple[tuple[Shape, ...], ...]:
 def _forms(attrs: Attrs, types: Types) -> tuple[TensorFn, ...]:
     """Winograd's, in tiles of 4 x 4 and, for small images, of 2 x 2 results.
 
-    Few channels do not pay for the transforms; tiles that divide the image need no copy after.
+    With few channels the transforms cost more than they save. No copy follows tiles that divide the
+    image.
     """
     x, w = types[0].shape, types[1].shape
     *kernel, ci, co = w
@@ -265,10 +266,10 @@ def _forms(attrs: Attrs, types: Types) -> tuple[TensorFn, ...]:
 
 
 def _guard(attrs: Attrs, known: Sequence[Array | None]) -> Attrs:
-    """With constant weights that are not finite, weights over the border meet nothing.
+    """Products with the border are left out if the weights are constant and not finite.
 
-    Zeros there are as good for finite weights, and faster; 0 * inf would be NaN. ONNX's reference
-    has zeros around the data, and onnxruntime leaves constant weights out as this does.
+    For finite weights zeros around the data give the same result and are faster; 0 * inf is NaN.
+    ONNX's reference has zeros; onnxruntime leaves out these products for constant weights, too.
     """
     w, padded = known[1], any(map(any, pairs(attrs, "pads")))
     if w is None or not padded or bool(np.isfinite(w).all()):

@@ -1,12 +1,12 @@
 """Transposed convolutions: data [n, c, *s] and weight [c, co, *k]; extents (s - 1) * stride + k.
 
 Channels last: data [n, *s, c] and weight [*k, c, co]. The padding is taken off the result; after
-the data it may be negative. Groups and dilations are another operator's: see the ONNX reader.
+the data it may be negative. The ONNX reader writes groups and dilations as a convolution.
 """
 
 import itertools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -58,7 +58,7 @@ def _type(attrs: Attrs, types: Types) -> TensorType:
 
 
 def _meaning(attrs: Attrs, xs: Arrays) -> Array:
-    """Every element of the data adds its multiple of the kernel to the result."""
+    """For each element of the data, that element times the kernel is added to the result."""
     x, w = xs
     result = np.empty(_type(attrs, tuple(map(type_of, xs))).shape, "b")
     spatial = channels_last(attrs, result).shape[1:-1]
@@ -84,6 +84,46 @@ def _meaning(attrs: Attrs, xs: Arrays) -> Array:
     return channels_back(attrs, acc[(slice(None), *cut)].astype(x.dtype))
 
 
+# ---- expression ---------------------------------------------------------------------------------
+
+
+class _Axis(NamedTuple):
+    """One spatial axis, its result cut into tiles of `stride` elements, one for each phase.
+
+    Element `tile * stride + phase` of the result reads taps `(phase + low) % stride + stride * j`
+    of the kernel, j below `taps`, at data elements `tile + (phase + low) // stride - j`.
+    """
+
+    name: str
+    extent: int  # of the data
+    kernel: int
+    stride: int
+    low: int  # padding before the data
+    out: int
+
+    @property
+    def taps(self) -> int:
+        """Taps of the kernel of each phase; some phases have one less."""
+        return -(-self.kernel // self.stride)
+
+    @property
+    def tiles(self) -> int:
+        return -(-self.out // self.stride)
+
+    @property
+    def padding(self) -> tuple[int, int]:
+        """Elements before and after the data that some phase reads."""
+        before = max(0, self.taps - 1 - self.low // self.stride)
+        last = self.tiles - 1 + (self.stride - 1 + self.low) // self.stride
+        return before, max(0, last + 1 - self.extent)
+
+    def tap(self, phase: Any, j: Any) -> Any:
+        return (phase + self.low) % self.stride + self.stride * j
+
+    def place(self, tile: Any, phase: Any, j: Any) -> Any:
+        return tile + (phase + self.low) // self.stride - j
+
+
 def conv_transpose_nhwc(
     x: Tensor,
     w: Tensor,
@@ -97,71 +137,67 @@ def conv_transpose_nhwc(
     Element h of the result sums data[(h + pad - k) / stride] * weight[k] where that is a whole
     number. Elements of one remainder h mod stride ("phase") use the same taps of the kernel, so
     the weights are regrouped by phase and no product with a zero between elements is left. Phases
-    that have fewer taps than others leave the last ones out; with `guarded`, weights over the
-    border meet nothing instead of zeros (see `_taps`).
+    with fewer taps leave out the last ones. With `guarded`, products with elements outside of the
+    data are left out; otherwise they are weights times 0.
     """
-    *kernel, ci, co = w.shape
-    rank = len(kernel)
+    *kernel, _, co = w.shape
     rows = list(zip(x.shape[1:-1], kernel, strides, pads, strict=True))
     out = [(n - 1) * s - lo - hi + k for n, k, s, (lo, hi) in rows]
     if min(out) < 1:
         raise ModelError(f"transposed convolution of extents {out}: its padding is too much")
-    taps = [-(-k // s) for k, s in zip(kernel, strides, strict=True)]
-    tiles = [-(-o // s) for o, s in zip(out, strides, strict=True)]
+    axes = [
+        _Axis(a, n, k, s, lo, o)
+        for a, (n, k, s, (lo, _)), o in zip(spatial_names(len(kernel)), rows, out, strict=True)
+    ]
+    phased = _phases(x, _weight_phases(w, axes), axes, f"{name}_phases", guarded)
 
-    def tap(phase: Any, k: Any, s: int, lo: int) -> Any:
-        return (phase + lo) % s + s * k
+    def joined(n: Any, *at: Any) -> Expr:
+        cut = [e for h, a in zip(at[:-1], axes, strict=True) for e in (h // a.stride, h % a.stride)]
+        return phased[(n, *cut, at[-1])]
 
-    def regrouped(*at: Any) -> Expr:
-        phases, ks = at[:rank], at[rank : 2 * rank]
-        where = [
-            tap(a, j, s, lo) for a, j, (_, _, s, (lo, _)) in zip(phases, ks, rows, strict=True)
-        ]
+    names = ("n", *(a.name for a in axes), "co")
+    return te.compute((x.shape[0], *out, co), named(names, joined), name=name)
+
+
+def _weight_phases(w: Tensor, axes: Sequence[_Axis]) -> Tensor:
+    """weight [*k, ci, co] -> [*phases, *taps, ci, co]; zeros where a phase has fewer taps."""
+    rank = len(axes)
+
+    def element(*at: Any) -> Expr:
+        phases, js = at[:rank], at[rank : 2 * rank]
+        where = [a.tap(p, j) for a, p, j in zip(axes, phases, js, strict=True)]
         value = w[(*where, *at[2 * rank :])]
-        inside = [i < k for i, k, s in zip(where, kernel, strides, strict=True) if k % s]
+        inside = [i < a.kernel for i, a in zip(where, axes, strict=True) if a.kernel % a.stride]
         return te.select(te.all(*inside), value, te.const(0.0, w.dtype)) if inside else value
 
-    names = spatial_names(rank)
-    weight_names = (*(f"p{a}" for a in names), *(f"k{a}" for a in names), "ci", "co")
-    by_phase = te.compute(
-        (*strides, *taps, ci, co), named(weight_names, regrouped), name=f"{w.name}_phases"
-    )
-    widths = [(0, 0)]
-    for (n, _, s, (lo, _)), j, t in zip(rows, taps, tiles, strict=True):
-        before = max(0, j - 1 - lo // s)
-        last = t - 1 + (s - 1 + lo) // s + before
-        widths.append((before, max(0, last + 1 - before - n)))
-    padded = pad(x, [*widths, (0, 0)])
-    ks = tuple(te.reduce_axis(j, name=f"k{a}") for j, a in zip(taps, names, strict=True))
+    names = (*(f"p{a.name}" for a in axes), *(f"k{a.name}" for a in axes), "ci", "co")
+    shape = (*(a.stride for a in axes), *(a.taps for a in axes), *w.shape[-2:])
+    return te.compute(shape, named(names, element), name=f"{w.name}_phases")
+
+
+def _phases(x: Tensor, w: Tensor, axes: Sequence[_Axis], name: str, guarded: bool) -> Tensor:
+    """data [n, *s, ci] and weight [*phases, *taps, ci, co] -> [n, tile, phase, ..., co]."""
+    rank, (ci, co) = len(axes), w.shape[-2:]
+    source = x if guarded else pad(x, [(0, 0), *(a.padding for a in axes), (0, 0)])
+    ks = tuple(te.reduce_axis(a.taps, name=f"k{a.name}") for a in axes)
     c = te.reduce_axis(ci, name="ci")
 
     def element(n: Any, *at: Any) -> Expr:
-        tile, phases = at[: 2 * rank : 2], at[1 : 2 * rank : 2]
+        tiles, phases = at[: 2 * rank : 2], at[1 : 2 * rank : 2]
         under, tests = [], []
-        for t, a, j, (e, k, s, (lo, _)), (before, _) in zip(
-            tile, phases, ks, rows, widths[1:], strict=True
-        ):
-            place = t + (a + lo) // s - j
-            tests += [tap(a, j, s, lo) < k] if k % s else []
-            tests += [place >= 0, place < e] if guarded else []
-            under.append(place if guarded else place + before)
-        source = x if guarded else padded
-        product = source[(n, *under, c)] * by_phase[(*phases, *ks, c, at[-1])]
+        for a, tile, phase, j in zip(axes, tiles, phases, ks, strict=True):
+            place = a.place(tile, phase, j)
+            tests += [a.tap(phase, j) < a.kernel] if a.kernel % a.stride else []
+            tests += [place >= 0, place < a.extent] if guarded else []
+            under.append(place if guarded else place + a.padding[0])
+        product = source[(n, *under, c)] * w[(*phases, *ks, c, at[-1])]
         if tests:
             product = te.select(te.all(*tests), product, te.const(0.0, x.dtype))
         return te.sum(product, [*ks, c])
 
-    shape = [e for pair in zip(tiles, strides, strict=True) for e in pair]
-    tile_names = tuple(e for a in names for e in (a, f"p{a}"))
-    phased = te.compute(
-        (x.shape[0], *shape, co), named(("n", *tile_names, "co"), element), name=f"{name}_phases"
-    )
-
-    def joined(n: Any, *at: Any) -> Expr:
-        cut = [e for h, s in zip(at[:-1], strides, strict=True) for e in (h // s, h % s)]
-        return phased[(n, *cut, at[-1])]
-
-    return te.compute((x.shape[0], *out, co), named(("n", *names, "co"), joined), name=name)
+    names = tuple(e for a in axes for e in (a.name, f"p{a.name}"))
+    shape = [e for a in axes for e in (a.tiles, a.stride)]
+    return te.compute((x.shape[0], *shape, co), named(("n", *names, "co"), element), name=name)
 
 
 def _tensor(attrs: Attrs, xs: Sequence[Tensor]) -> Tensor:
@@ -172,9 +208,9 @@ def _tensor(attrs: Attrs, xs: Sequence[Tensor]) -> Tensor:
 
 
 def _guard(attrs: Attrs, known: Sequence[Array | None]) -> Attrs:
-    """Weights over the border meet nothing, as in ONNX's reference: 0 * inf would be NaN.
+    """Products outside of the data are left out, as in ONNX's reference: 0 * inf is NaN.
 
-    Zeros there are as good for weights that are known to be finite, and faster.
+    For weights that are known and finite, zeros give the same result and are faster.
     """
     w = known[1]
     if w is not None and bool(np.isfinite(w).all()):

@@ -56,13 +56,13 @@ def _leaky_relu(attrs: Attrs, xs: Arrays) -> Array:
 
 
 def _leaky_relu_element(attrs: Attrs, xs: Scalars) -> Expr:
-    """A factor of 0 is no maximum: infinity times 0 is no number."""
+    """max(x, alpha * x) for 0 < alpha <= 1; not for alpha of 0, since infinity times 0 is NaN."""
     x, alpha = xs[0], number(attrs, "alpha")
     return te.maximum(x, x * alpha) if 0 < alpha <= 1 else te.select(x < 0, x * alpha, x)
 
 
 def bound(value: float, dtype: str) -> float:
-    """A limit as a number of the dtype; of integers one beyond their range is the range's end."""
+    """A limit of `clip` as a number of the dtype; integer limits are cut to the dtype's range."""
     if dtype.startswith("float"):
         return value
     info = np.iinfo(dtype)
@@ -100,7 +100,7 @@ def _erf(attrs: Attrs, xs: Arrays) -> Array:
 
 
 def _round_even(x: Expr) -> Expr:
-    """The nearest whole number, of two the even one; zeros keep the sign of what was rounded."""
+    """The nearest whole number, halves to the even one; -0.3 becomes -0.0."""
     low = te.floor(x)
     rest = x - low
     tie = te.floor((low + 1.0) * 0.5) * 2.0

@@ -18,7 +18,7 @@ from ansorlite.te.tensor import Tensor
 
 
 def _clamped(at: Expr, extent: int) -> Expr:
-    """A position from the end where it is negative; never outside of the extent."""
+    """The position `at`, negative ones counted from the end, clamped to 0 .. extent - 1."""
     first, last = te.const(0, at.dtype), te.const(extent - 1, at.dtype)
     at = te.select(at < first, at + te.const(extent, at.dtype), at)
     return te.minimum(te.maximum(at, first), last)
@@ -40,7 +40,7 @@ def _take_type(attrs: Attrs, types: Types) -> TensorType:
 
 
 def _taken(x: Any, indices: Any, axis: int) -> Array:
-    """Positions beyond the axis give its first or last element."""
+    """x at `indices` along the axis; positions beyond the axis read its first or last element."""
     n = x.shape[axis]
     at = np.clip(np.where(indices < 0, indices + n, indices), 0, n - 1)
     return np.asarray(np.take(x, at, axis=axis))

@@ -44,7 +44,7 @@ def batch_matmul(
 ) -> Tensor:
     """[..., m, k] x [..., k, n] with broadcast leading axes -> [..., m, n].
 
-    With `perm_a` (`perm_b`) the operand is transpose(a, perm_a), read where it lies; with
+    With `perm_a` (`perm_b`) the operand is transpose(a, perm_a), which is never stored; with
     `perm_out` the result is transpose(product, perm_out).
     """
     view_a = tuple(a.shape[p] for p in perm_a or range(len(a.shape)))

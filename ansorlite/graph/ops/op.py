@@ -1,4 +1,4 @@
-"""`Op`: all that the graph knows of one operator, as one entry of `table.OPERATORS`.
+"""`Op`: one operator, an entry of `table.OPERATORS`.
 
 Below: the signatures of an entry's functions, their defaults, and helpers that entries of several
 topics use. Functions get the node's attributes, and types, arrays or tensors of its operands in
@@ -47,8 +47,8 @@ Trait = Literal[
 class Orders(NamedTuple):
     """How operands lie in memory: each value v is stored as transpose(v, perm).
 
-    `operands` has the perm of each operand. `common` is the one that moves the fewest elements if
-    all operands of the result's rank are to lie in the same order.
+    `operands` has the perm of each operand. `common` is the perm that moves the fewest elements if
+    all operands of the result's rank must lie in the same order.
     """
 
     operands: tuple[Perm, ...]
@@ -82,7 +82,7 @@ def no_other_form(attrs: Attrs, types: Types) -> tuple[TensorFn, ...]:
 
 
 def in_graph_order(attrs: Attrs, types: Types, orders: Orders) -> Placed | None:
-    """Operands and result as the graph writes them."""
+    """Operands and result in the order of axes that the graph declares."""
     return None
 
 
@@ -103,47 +103,51 @@ def each_element(attrs: Attrs, types: Types, result: TensorType) -> int:
 class Op:
     """One operator. All have one result; `arity` bounds the number of operands.
 
-    What every operator has:
+    Every operator:
 
-    `kind`: what partition may do with it. "anchor": a kernel of its own, element-wise readers join
-    it. "injective": each result element is one operand element. "elementwise". "view": no kernel,
-    another name for the same elements. "source": only before the passes, which rewrite it.
-    `shape`: the result's type; raises ModelError for operands that do not fit.
-    `meaning`: the result in numpy, the reference of passes and kernels. Sums accumulate in float64
-    and are rounded once.
-    `attrs`: the names of its attributes, all of them required.
+    - `kind`: how partition treats the operator. "elementwise". "anchor": a kernel of its own, which
+      element-wise readers join. "injective": each result element is one operand element. "view":
+      no kernel, another name for the same elements. "source": rewritten by the passes.
+    - `shape`: the type of the result; raises ModelError for operands that do not fit.
+    - `meaning`: the result in numpy, the reference of passes and kernels. Sums accumulate in
+      float64 and are rounded once.
+    - `attrs`: the names of the attributes; all are required.
 
-    What becomes a kernel ("elementwise" has `element`, "anchor" and "injective" have `tensor`):
+    Kernels ("elementwise" has `element`, "anchor" and "injective" have `tensor`):
 
-    `element`: the expression of one element. `tensor`: the operator over tensors.
-    `views`: the shapes in which `tensor` reads its operands, best first: row-major views of the
-    graph's values. `forms`: other ways to compute it, among which the search decides by measuring.
-    `transposed`: `tensor` on operands that are transposes (perm or None each) of what it reads; the
-    last argument is the perm in which the result is written.
-    `names`: of the operands' placeholders, "data" by default; of an element-wise operator the last
-    one is that of a constant operand, "other" by default.
-    `refine`: attributes for the kernel, given the arrays of constant operands.
-    `combiner`: "sum", "max" or "min" of a reduction over the attribute `axes`.
+    - `element`: the expression of one element.
+    - `tensor`: the expression of all elements.
+    - `views`: the shapes in which `tensor` reads its operands, best first; each is a row-major view
+      of the graph's value.
+    - `forms`: other ways to compute the result, among which the search decides by measuring.
+    - `transposed`: `tensor` for operands behind transposes: tensors before the transpose, the perm
+      of each (or None), and the perm in which the result is written (or None).
+    - `names`: of the operands' placeholders, "data" by default. The last name of an element-wise
+      operator is for a constant operand; all its other operands are "other".
+    - `refine`: attributes for the kernel, given the arrays of constant operands.
+    - `combiner`: "sum", "max" or "min" of a reduction over the attribute `axes`.
 
-    What passes ask:
+    Passes:
 
-    `layout`: how the operator runs on operands in other orders of axes; None from it: in the
-    graph's order. `identity`: whether the result is the first operand. `scaled_by`: (axis of the
-    result, axis of operand 1), such that a factor along the one may be multiplied into the other.
-    `indices`: the operand that holds positions along the attribute `axis` of operand 0.
-    `traits`: facts that rewrites and fusion use:
+    - `layout`: the orders of axes in which the operator runs; None: in the graph's order.
+    - `identity`: whether the result is the first operand.
+    - `scaled_by`: (axis of the result, axis of operand 1) if a factor along the one may be
+      multiplied into the other.
+    - `indices`: the operand that holds positions along the attribute `axis` of operand 0.
+    - `traits`: facts that rewrites and fusion use:
         commutative         a op b is b op a
         reads_once          no element of the operand is read twice: its producers may join
         rounded_sum         a sum with rounding errors, never -0.0
         not_negative        never below 0.0, never -0.0 (NaN is possible)
         keeps_not_negative  not below 0.0 where no operand is
-        integer_sum, integer_product
-                            the kernel's expression of integers is a polynomial: terms add, multiply
+        integer_sum         of integers, the expression is a polynomial: the numbers of terms add
+        integer_product     likewise: the numbers of terms multiply
 
-    What bounds a file that asks for too much (`limits`):
+    Limits (`graph.limits`):
 
-    `work`: element operations of computing it. `padded`: the type of the padded data that it reads.
-    `free_window`: its window is a number of the file that no stored data bounds.
+    - `work`: element operations of one evaluation.
+    - `padded`: the type of the data with padding.
+    - `free_window`: the file gives the window's size as a number that no stored data bounds.
     """
 
     name: str

@@ -90,7 +90,7 @@ def window_counts(
 ) -> npt.NDArray[np.floating[Any]]:
     """float64[*out]: how many elements an average pool divides by, over data of extents `spatial`.
 
-    Padding counts with `count_include_pad`; what `ceil_mode` adds beyond the padding never does.
+    Padding counts with `count_include_pad`; elements that `ceil_mode` adds beyond it never count.
     """
     total: npt.NDArray[np.floating[Any]] = np.ones((), np.float64)
     rows = zip(

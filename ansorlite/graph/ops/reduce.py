@@ -49,7 +49,7 @@ def _mean(attrs: Attrs, xs: Arrays) -> Array:
 
 
 def _extreme(fn: Any, combiner: str) -> Meaning:
-    """Over no element it is what the combiner starts from: the other end of the dtype."""
+    """The extreme element; over no element the combiner's identity, the other end of the dtype."""
 
     def meaning(attrs: Attrs, xs: Arrays) -> Array:
         (x,), keep = xs, bool(attrs["keepdims"])

@@ -1,4 +1,4 @@
-"""Windows that slide over spatial axes: what convolutions and pools have in common.
+"""Windows that slide over spatial axes: the common parts of convolutions and pools.
 
 Data is [n, c, *spatial] or, channels last, [n, *spatial, c]: the attribute `layout` says which.
 Networks arrive channels first and the passes make them channels last; only those become kernels.

@@ -7,16 +7,13 @@ A tile of m x m results takes (m+r-1)^2 products a channel pair instead of (m r)
 count the terms are unrolled (`simplify_const_indices`), and common terms are computed once. The
 weights' transform depends on constants only, so it is evaluated when the kernel is bound. A third
 spatial axis stays a reduction of the products. Rounding errors grow with m and with the largest
-element of a tile, over which an outlier, infinity or NaN spreads: see `relative_error`.
+element of a tile, over which an outlier, infinity or NaN spreads.
 """
 
 from collections.abc import Sequence
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any
-
-import numpy as np
-import numpy.typing as npt
 
 from ansorlite import te
 from ansorlite.errors import ModelError
@@ -71,7 +68,7 @@ def matrices(m: int, r: int) -> tuple[Matrix, Matrix, Matrix]:
 def _combined(row: Sequence[float], terms: Sequence[Expr]) -> Expr:
     """The sum of terms times their factors; zeros are left out, ones not multiplied by."""
     total: Expr | None = None
-    # A positive term first: the others are added or subtracted.
+    # A positive term first; the remaining terms are added or subtracted.
     order = sorted(range(len(row)), key=lambda k: row[k] < 0)
     for k in order:
         factor, term = row[k], terms[k]
@@ -99,7 +96,7 @@ def _chosen(at: Any, values: Sequence[Expr]) -> Expr:
 
 
 def is_winograd(kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int]) -> bool:
-    """Whether a convolution of these has a Winograd form: square windows without gaps."""
+    """Whether the convolution has a Winograd form: square window, stride 1, dilation 1."""
     square = len(kernel) in (2, 3) and kernel[-1] == kernel[-2] and 2 <= kernel[-1] <= 5
     return square and {*strides} == {1} and {*dilations} == {1}
 
@@ -113,106 +110,22 @@ def winograd_conv_nhwc(
     Without `joined` the result is [n, (d), h/m, m, w/m, m, co], a view of the same where m divides.
     Raises ModelError unless the window is square over the last two of two or three axes.
     """
-    *kernel, ci, co = w.shape
+    *kernel, _, co = w.shape
     if not is_winograd(kernel, (1,), (1,)):
         raise ModelError(f"a window of {kernel} has no Winograd form")
     r, rank = kernel[-1], len(kernel)
-    size = m + r - 1
-    data_t, weight_t, inverse_t = matrices(m, r)
     out = [e - k + 1 + sum(p) for e, k, p in zip(x.shape[1:-1], kernel, pads, strict=True)]
     if min(out) < 1:
         raise ModelError(f"a window of {kernel} does not fit {list(x.shape)} with padding {pads}")
-    depth = list(range(rank - 2))  # spatial axes that are not transformed
+    data_t, weight_t, inverse_t = matrices(m, r)
     tiles = [-(-e // m) for e in out[-2:]]
     widths = [(0, 0), *pads[:-2]]
     for e, (lo, _), t in zip(x.shape[-3:-1], pads[-2:], tiles, strict=True):
         widths.append((lo, max(0, t * m + r - 1 - e - lo)))
-    padded = pad(x, [*widths, (0, 0)])
-    d_names = tuple(spatial_names(rank)[:-2])
-    ks = tuple(f"k{d}" for d in d_names)
-
-    def weight_rows(a: Any, *at: Any) -> Expr:
-        *kd, j, c, o = at
-        return _chosen(a, _combinations(weight_t, [w[(*kd, i, j, c, o)] for i in range(r)]))
-
-    half = te.compute(
-        (size, *kernel[:-2], r, ci, co),
-        named(("a", *ks, "j", "ci", "co"), weight_rows),
-        name=f"{w.name}_rows",
-        attrs={UNROLLED: ("a",)},
-    )
-
-    def weight_columns(a: Any, b: Any, *at: Any) -> Expr:
-        *kd, c, o = at
-        return _chosen(b, _combinations(weight_t, [half[(a, *kd, j, c, o)] for j in range(r)]))
-
-    u = te.compute(
-        (size, size, *kernel[:-2], ci, co),
-        named(("a", "b", *ks, "ci", "co"), weight_columns),
-        name=f"{w.name}_winograd",
-        attrs={UNROLLED: ("a", "b")},
-    )
-
-    def data_rows(a: Any, n: Any, *at: Any) -> Expr:
-        *ds, y, z, c = at
-        terms = [padded[(n, *ds, y * m + i, z, c)] for i in range(size)]
-        return _chosen(a, _combinations(data_t, terms))
-
-    rows = te.compute(
-        (size, x.shape[0], *padded.shape[1:-3], tiles[0], padded.shape[-2], ci),
-        named(("a", "n", *d_names, "h", "w", "c"), data_rows),
-        name=f"{name}_rows",
-        attrs={UNROLLED: ("a",)},
-    )
-
-    def data_columns(a: Any, b: Any, n: Any, *at: Any) -> Expr:
-        *ds, y, z, c = at
-        terms = [rows[(a, n, *ds, y, z * m + j, c)] for j in range(size)]
-        return _chosen(b, _combinations(data_t, terms))
-
-    v = te.compute(
-        (size, size, x.shape[0], *padded.shape[1:-3], *tiles, ci),
-        named(("a", "b", "n", *d_names, "h", "w", "c"), data_columns),
-        name=f"{name}_data",
-        attrs={UNROLLED: ("a", "b")},
-    )
-    over = tuple(te.reduce_axis(kernel[d], name=f"k{d_names[d]}") for d in depth)
-    c = te.reduce_axis(ci, name="ci")
-
-    def product(a: Any, b: Any, n: Any, *at: Any) -> Expr:
-        *ds, y, z, o = at
-        under = [d + k for d, k in zip(ds, over, strict=True)]
-        return te.sum(v[(a, b, n, *under, y, z, c)] * u[(a, b, *over, c, o)], axis=[*over, c])
-
-    products = te.compute(
-        (size, size, x.shape[0], *out[:-2], *tiles, co),
-        named(("a", "b", "n", *d_names, "h", "w", "co"), product),
-        name=f"{name}_products",
-    )
-
-    def inverse_rows(n: Any, *at: Any) -> Expr:
-        *ds, y, z, b, i, o = at
-        terms = [products[(a, b, n, *ds, y, z, o)] for a in range(size)]
-        return _chosen(i, _combinations(inverse_t, terms))
-
-    inverse = te.compute(
-        (x.shape[0], *out[:-2], *tiles, size, m, co),
-        named(("n", *d_names, "h", "w", "b", "i", "co"), inverse_rows),
-        name=f"{name}_inverse",
-        attrs={UNROLLED: ("i",)},
-    )
-
-    def inverse_columns(n: Any, *at: Any) -> Expr:
-        *ds, y, i, z, j, o = at
-        terms = [inverse[(n, *ds, y, z, b, i, o)] for b in range(size)]
-        return _chosen(j, _combinations(inverse_t, terms))
-
-    tiled = te.compute(
-        (x.shape[0], *out[:-2], tiles[0], m, tiles[1], m, co),
-        named(("n", *d_names, "h", "i", "w", "j", "co"), inverse_columns),
-        name=f"{name}_tiles" if joined else name,
-        attrs={UNROLLED: ("i", "j")},
-    )
+    u = _transformed_weight(w, weight_t)
+    v = _transformed_data(pad(x, [*widths, (0, 0)]), data_t, tiles, m, name)
+    products = _products(v, u, [*out[:-2], *tiles], f"{name}_products")
+    tiled = _inverse(products, inverse_t, name, f"{name}_tiles" if joined else name)
     if not joined:
         return tiled
 
@@ -224,8 +137,126 @@ def winograd_conv_nhwc(
     return te.compute((x.shape[0], *out, co), named(names, whole), name=name)
 
 
-def relative_error(got: npt.NDArray[Any], want: npt.NDArray[Any]) -> float:
-    """The greatest difference, in units of the greatest element of the reference."""
-    wide = np.asarray(want, np.float64)
-    scale = float(np.abs(wide).max()) or 1.0
-    return float(np.abs(np.asarray(got, np.float64) - wide).max()) / scale
+def _depth_names(rank: int) -> tuple[str, ...]:
+    """Names of the spatial axes that are not transformed: none, or d."""
+    return spatial_names(rank)[:-2]
+
+
+def _transformed_weight(w: Tensor, matrix: Matrix) -> Tensor:
+    """G w G^T: weight [(kd), r, r, ci, co] -> [n, n, (kd), ci, co] for G [n, r]."""
+    *kernel, ci, co = w.shape
+    size, r = len(matrix), kernel[-1]
+    ks = tuple(f"k{d}" for d in _depth_names(len(kernel)))
+
+    def rows(a: Any, *at: Any) -> Expr:
+        *kd, j, c, o = at
+        return _chosen(a, _combinations(matrix, [w[(*kd, i, j, c, o)] for i in range(r)]))
+
+    half = te.compute(
+        (size, *kernel[:-2], r, ci, co),
+        named(("a", *ks, "j", "ci", "co"), rows),
+        name=f"{w.name}_rows",
+        attrs={UNROLLED: ("a",)},
+    )
+
+    def columns(a: Any, b: Any, *at: Any) -> Expr:
+        *kd, c, o = at
+        return _chosen(b, _combinations(matrix, [half[(a, *kd, j, c, o)] for j in range(r)]))
+
+    return te.compute(
+        (size, size, *kernel[:-2], ci, co),
+        named(("a", "b", *ks, "ci", "co"), columns),
+        name=f"{w.name}_winograd",
+        attrs={UNROLLED: ("a", "b")},
+    )
+
+
+def _transformed_data(
+    padded: Tensor, matrix: Matrix, tiles: Sequence[int], m: int, name: str
+) -> Tensor:
+    """B^T d B of each tile: data [batch, (d), h, w, ci] -> [n, n, batch, (d), *tiles, ci].
+
+    B^T is [n, n], and tiles of n x n elements begin every m elements.
+    """
+    batch, *depth, _, width, ci = padded.shape
+    size, d_names = len(matrix), _depth_names(len(depth) + 2)
+
+    def rows(a: Any, n: Any, *at: Any) -> Expr:
+        *ds, y, z, c = at
+        terms = [padded[(n, *ds, y * m + i, z, c)] for i in range(size)]
+        return _chosen(a, _combinations(matrix, terms))
+
+    half = te.compute(
+        (size, batch, *depth, tiles[0], width, ci),
+        named(("a", "n", *d_names, "h", "w", "c"), rows),
+        name=f"{name}_rows",
+        attrs={UNROLLED: ("a",)},
+    )
+
+    def columns(a: Any, b: Any, n: Any, *at: Any) -> Expr:
+        *ds, y, z, c = at
+        terms = [half[(a, n, *ds, y, z * m + j, c)] for j in range(size)]
+        return _chosen(b, _combinations(matrix, terms))
+
+    return te.compute(
+        (size, size, batch, *depth, *tiles, ci),
+        named(("a", "b", "n", *d_names, "h", "w", "c"), columns),
+        name=f"{name}_data",
+        attrs={UNROLLED: ("a", "b")},
+    )
+
+
+def _products(v: Tensor, u: Tensor, places: Sequence[int], name: str) -> Tensor:
+    """Sums over ci and the depth of the kernel: [n, n, batch, *places, co], a matrix product each.
+
+    `v` is the transformed data [n, n, batch, (d), *tiles, ci], `u` the transformed weight; `places`
+    are the extents of the result, tiles for the last two axes.
+    """
+    size, _, *kernel_depth, ci, co = u.shape
+    d_names = _depth_names(len(places))
+    over = tuple(
+        te.reduce_axis(k, name=f"k{d}") for k, d in zip(kernel_depth, d_names, strict=True)
+    )
+    c = te.reduce_axis(ci, name="ci")
+
+    def product(a: Any, b: Any, n: Any, *at: Any) -> Expr:
+        *ds, y, z, o = at
+        under = [d + k for d, k in zip(ds, over, strict=True)]
+        return te.sum(v[(a, b, n, *under, y, z, c)] * u[(a, b, *over, c, o)], axis=[*over, c])
+
+    return te.compute(
+        (size, size, v.shape[2], *places, co),
+        named(("a", "b", "n", *d_names, "h", "w", "co"), product),
+        name=name,
+    )
+
+
+def _inverse(products: Tensor, matrix: Matrix, name: str, name_tiles: str) -> Tensor:
+    """A^T p A of each tile: [n, n, batch, (d), *tiles, co] -> [batch, (d), h, m, w, m, co]."""
+    size, _, batch, *places, co = products.shape
+    m, d_names = len(matrix), _depth_names(len(places))
+    *depth, high, wide = places
+
+    def rows(n: Any, *at: Any) -> Expr:
+        *ds, y, z, b, i, o = at
+        terms = [products[(a, b, n, *ds, y, z, o)] for a in range(size)]
+        return _chosen(i, _combinations(matrix, terms))
+
+    half = te.compute(
+        (batch, *places, size, m, co),
+        named(("n", *d_names, "h", "w", "b", "i", "co"), rows),
+        name=f"{name}_inverse",
+        attrs={UNROLLED: ("i",)},
+    )
+
+    def columns(n: Any, *at: Any) -> Expr:
+        *ds, y, i, z, j, o = at
+        terms = [half[(n, *ds, y, z, b, i, o)] for b in range(size)]
+        return _chosen(j, _combinations(matrix, terms))
+
+    return te.compute(
+        (batch, *depth, high, m, wide, m, co),
+        named(("n", *d_names, "h", "i", "w", "j", "co"), columns),
+        name=name_tiles,
+        attrs={UNROLLED: ("i", "j")},
+    )

@@ -52,7 +52,7 @@ def kernel_call(kernel: "Kernel") -> Callable[[], Any]:
 
 def _network(options: dict[str, Any]) -> Prepared:
     import ansorlite as al
-    from ansorlite.graph.contest import random_inputs
+    from ansorlite.graph.inputs import random_inputs
 
     graph = al.load_onnx(options["model"])
     module = al.auto_schedule(graph, n_trials=0, log=options["log"], progress=False)

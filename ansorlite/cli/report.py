@@ -1,0 +1,129 @@
+"""The command `ansorlite report`: one page from tuning logs.
+
+In: parsed arguments. Out: the exit status; the page is a file. Nothing is measured.
+"""
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ansorlite.cli.inputs import network
+from ansorlite.cli.options import Command, dim_option, positive
+from ansorlite.cli.paths import writable
+from ansorlite.cli.tasks import network_tasks_of, tasks_of
+from ansorlite.errors import AnsorliteError, MachineError, UsageError
+from ansorlite.files import write_whole
+from ansorlite.records import LogContents, Record, read_log
+from ansorlite.streams import put, tell
+
+if TYPE_CHECKING:
+    from ansorlite.graph.ir import Graph
+    from ansorlite.search.tune_tasks import WeightedTask
+
+MOST_KNOWN = 0.8  # share of the log's tasks by which a network is told from its log
+
+
+def report_options(p: argparse.ArgumentParser) -> None:
+    p.add_argument("logs", type=Path, nargs="+", metavar="LOG")
+    p.add_argument(
+        "-o", "--output", type=Path, metavar="F", default=Path("report.html"), help="report.html"
+    )
+    p.add_argument(
+        "--network",
+        metavar="NAME|FILE",
+        help="the network that was tuned: its tasks have weights; found out for known networks",
+    )
+    p.add_argument("--batch", type=positive, metavar="N", help="first extent of every input")
+    dim_option(p)
+
+
+def report(args: argparse.Namespace) -> int:
+    """Write the page; say where it is, and what was left out."""
+    from ansorlite.report.networks import partition_svg
+    from ansorlite.report.page import Page, html
+    from ansorlite.report.results import gather
+
+    if args.network is None and (args.dim or args.batch):
+        raise UsageError("--batch and --dim are of a network: name it with --network")
+    output = writable(args.output, *args.logs, args.network)
+    contents, problems = _contents(args.logs)
+    graph, weighted = _network(args, contents)
+    known = {form.workload_key for w in weighted for form in w.forms}
+    others = tasks_of((r for r in contents.records if r.task not in known), ())
+    page = Page(
+        tuple(map(str, args.logs)),
+        "" if graph is None else graph.name,
+        gather(contents, weighted, others),
+        problems,
+        "" if graph is None else partition_svg(graph),
+    )
+    try:
+        write_whole(output, html(page))
+    except OSError as error:
+        raise MachineError(f"cannot write {output}: {error.strerror}") from error
+    for problem in problems[:1]:
+        more = f" and {len(problems) - 1} more" if len(problems) > 1 else ""
+        tell(f"log: left out: {problem}{more}")
+    tasks = sum(len(m.tasks) for m in page.machines)
+    put(f"{output}: {tasks} tasks, {len(contents.records)} trials")
+    return 0
+
+
+def _contents(paths: Sequence[Path]) -> tuple[LogContents, tuple[str, ...]]:
+    """(all logs as one, each record once; a line a damaged line). Lines are counted on."""
+    records: list[Record] = []
+    choices: list[Record] = []
+    problems: list[str] = []
+    before = 0
+    seen: set[str] = set()
+    for path in paths:
+        found = read_log(path)
+        problems += [f"{path}, {problem}" for problem in found.problems]
+        for target, some in ((records, found.records), (choices, found.choices)):
+            for r in some:
+                text = r.to_json() if len(paths) > 1 else str(r.line)
+                if text not in seen:
+                    seen.add(text)
+                    target.append(replace(r, line=before + r.line))
+        before += max((r.line for r in (*found.records, *found.choices)), default=0)
+    return LogContents(tuple(records), (), tuple(choices)), tuple(problems)
+
+
+def _network(
+    args: argparse.Namespace, contents: LogContents
+) -> "tuple[Graph | None, Sequence[WeightedTask]]":
+    """The network that was tuned and its tasks: the one that is named, else one that fits."""
+    from ansorlite.workloads.networks import NETWORKS
+
+    keys = {r.task for r in contents.records}
+    if args.network is not None:
+        graph = network(args.network, args.batch, dict(args.dim))
+        return graph, network_tasks_of(graph, keys)
+    unknown = keys - set(tasks_of(contents.records, ()))
+    names = sorted(NETWORKS, key=lambda name: not any(name in p.name for p in args.logs))
+    for name in names if unknown else ():
+        try:
+            graph = network(name)
+        except AnsorliteError:
+            continue
+        weighted = network_tasks_of(graph, keys)
+        own = {form.workload_key for w in weighted for form in w.forms}
+        if len(unknown & own) >= MOST_KNOWN * len(unknown):
+            return graph, weighted
+    return None, ()
+
+
+COMMANDS = (
+    Command(
+        "report",
+        report,
+        report_options,
+        "make a page of tuning logs: curves, tables, programs",
+        (
+            ("ansorlite report resnet18.log -o resnet18.html", "a page of a network that is known"),
+            ("ansorlite report model.log --network model.onnx", "a page of a model of your own"),
+        ),
+    ),
+)

@@ -1,0 +1,152 @@
+"""The table of operators: for a case of each, expression and meaning agree in any layout.
+
+A new operator needs one line in `CASES`. The worked example of `graph.ops` runs as it is written.
+"""
+
+import importlib
+import pkgutil
+import textwrap
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from ansorlite.errors import ModelError
+from ansorlite.graph import ops
+from ansorlite.graph.build import GraphBuilder
+from ansorlite.graph.ir import Graph, evaluate
+from ansorlite.graph.ops.op import Op
+from ansorlite.graph.ops.table import OPERATORS
+from ansorlite.graph.partition import evaluate_partition, partition
+from ansorlite.graph.passes import optimize
+
+IMAGE = (2, 4, 5, 6)
+WINDOW: dict[str, Any] = {
+    "strides": (1, 2),
+    "pads": ((1, 0), (1, 1)),
+    "dilations": (1, 1),
+    "layout": "channels_first",
+}
+POOL = {**WINDOW, "kernel": (2, 3), "ceil_mode": False}
+AXES: dict[str, Any] = {"axes": (1, 3), "keepdims": False}
+
+
+class Case(NamedTuple):
+    """Shapes of the operands (a dtype before others than float32), and attributes."""
+
+    operands: tuple[Any, ...] = (IMAGE,)
+    attrs: Mapping[str, Any] = {}
+
+
+INDICES = ("int64", (3,))
+FLAGS = ("bool", IMAGE)
+CASES: dict[str, Case] = {
+    **{n: Case() for n in ("relu", "sigmoid", "tanh", "exp", "log", "sqrt", "erf", "neg", "abs")},
+    **{n: Case() for n in ("floor", "ceil", "round", "sign", "identity")},
+    **{n: Case((IMAGE, IMAGE)) for n in ("add", "sub", "mul", "div", "maximum", "minimum")},
+    **{n: Case((IMAGE, (6,))) for n in ("pow", "equal", "less", "less_equal")},
+    **{n: Case((FLAGS, FLAGS)) for n in ("logical_and", "logical_or")},
+    "logical_not": Case((FLAGS,)),
+    "leaky_relu": Case(attrs={"alpha": 0.1}),
+    "clip": Case(attrs={"min": 0.7, "max": 1.2}),
+    "mod": Case((("int64", IMAGE), ("int64", IMAGE)), {"fmod": False}),
+    "where": Case((FLAGS, IMAGE, (4, 1, 1))),
+    "cast": Case(attrs={"dtype": "int32"}),
+    "conv": Case((IMAGE, (6, 2, 2, 3), (6,)), {**WINDOW, "groups": 2}),
+    "conv_transpose": Case(
+        (IMAGE, (4, 3, 3, 2)),
+        {"strides": (2, 1), "pads": ((1, 0), (0, 0)), "layout": "channels_first"},
+    ),
+    "matmul": Case((IMAGE, (6, 3))),
+    "gemm": Case(
+        ((5, 3), (4, 5), (4,)), {"trans_a": True, "trans_b": True, "alpha": 0.5, "beta": 2.0}
+    ),
+    "max_pool": Case(attrs=POOL),
+    "sum_pool": Case(attrs=POOL),
+    "avg_pool": Case(attrs={**POOL, "count_include_pad": True}),
+    **{n: Case(attrs=AXES) for n in ("reduce_sum", "reduce_max", "reduce_min", "reduce_mean")},
+    "softmax": Case(attrs={"axes": (1,)}),
+    "lrn": Case(attrs={"axis": 1, "size": 3, "alpha": 0.1, "beta": 0.75, "bias": 1.0}),
+    "batch_norm": Case((IMAGE, (4,), (4,), (4,), (4,)), {"epsilon": 1e-5}),
+    "transpose": Case(attrs={"perm": (2, 0, 3, 1)}),
+    "concat": Case((IMAGE, (2, 1, 5, 6)), {"axis": 1}),
+    "pad": Case(attrs={"pads": ((0, 0), (1, 2), (0, 0), (3, 0)), "value": 2.0}),
+    "slice": Case(
+        attrs={"starts": (0, 3, 1, 0), "sizes": (2, 2, 3, 6), "steps": (1, -2, 1, 1)},
+    ),
+    "expand": Case(((4, 1, 6),), {"shape": IMAGE}),
+    "reshape": Case(attrs={"shape": (2, 2, 2, 30)}),
+    "take": Case((IMAGE, INDICES), {"axis": 1}),
+    "resample": Case((IMAGE, ("int64", (3, 2)), (3, 2)), {"axis": 2}),
+}
+
+
+def value(operand: Any, rng: np.random.Generator) -> Any:
+    dtype, shape = operand if isinstance(operand[0], str) else ("float32", operand)
+    if dtype == "bool":
+        return rng.random(shape) < 0.5
+    if dtype == "int64":
+        return rng.integers(1, 4, shape)
+    return rng.uniform(0.5, 1.5, shape).astype(dtype)
+
+
+def built(name: str, case: Case, stored_last: bool) -> tuple[Graph, list[Any]]:
+    """The operator on inputs; with `stored_last` on data that a pool leaves channels last."""
+    b, rng = GraphBuilder(name), np.random.default_rng(0)
+    arrays = [value(x, rng) for x in case.operands]
+    values = [b.input(f"x{k}", x.shape, str(x.dtype)) for k, x in enumerate(arrays)]
+    if stored_last:
+        one = {**WINDOW, "strides": (1, 1), "pads": ((0, 0), (0, 0)), "kernel": (1, 1)}
+        values[0] = b.emit("max_pool", values[:1], ceil_mode=False, **one)
+    return b.finish([b.emit(name, values, **case.attrs)]), arrays
+
+
+def check(name: str, case: Case, stored_last: bool) -> None:
+    graph, arrays = built(name, case, stored_last)
+    (want,) = evaluate(graph, arrays)
+    (got,) = evaluate_partition(partition(optimize(graph)), arrays)
+    assert (got.shape, got.dtype) == (want.shape, want.dtype)
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_the_expression_computes_the_meaning(name: str) -> None:
+    check(name, CASES[name], stored_last=False)
+
+
+@pytest.mark.parametrize("name", [n for n, c in CASES.items() if c.operands[0] == IMAGE])
+def test_operators_follow_data_that_lies_channels_last(name: str) -> None:
+    check(name, CASES[name], stored_last=True)
+
+
+def test_every_operator_has_a_case_and_every_file_is_in_the_table() -> None:
+    assert set(CASES) == set(OPERATORS)
+    files = [m.name for m in pkgutil.iter_modules(ops.__path__)]
+    modules = [importlib.import_module(f"{ops.__name__}.{name}") for name in files]
+    found: list[Op] = [op for m in modules for op in getattr(m, "OPS", ())]
+    assert len(found) == len(OPERATORS)
+    assert {op.name: op for op in found} == OPERATORS
+
+
+@pytest.mark.parametrize("op", OPERATORS.values(), ids=lambda op: op.name)
+def test_entries_are_complete(op: Op) -> None:
+    """An expression of the kind that partition looks for, and none where there is no kernel."""
+    assert (op.element is not None) == (op.kind == "elementwise")
+    assert (op.tensor is not None) == (op.kind in ("anchor", "injective"))
+    assert not op.combiner or op.combiner == op.name.removeprefix("reduce_")
+    assert op.indices is None or "axis" in op.attrs
+    assert all(f"        {trait}" in (Op.__doc__ or "") for trait in op.traits)
+
+
+def test_the_worked_example_is_an_operator(monkeypatch: pytest.MonkeyPatch) -> None:
+    doc = ops.__doc__ or ""
+    code = doc[doc.index("    import numpy") : doc.index("Its layout is the default")]
+    names: dict[str, Any] = {}
+    exec(textwrap.dedent(code), names)
+    (entry,) = names["OPS"]
+    monkeypatch.setitem(OPERATORS, entry.name, entry)
+    for stored_last in (False, True):
+        check(entry.name, Case(attrs={"groups": 2}), stored_last)
+    with pytest.raises(ModelError, match="make no 3 groups"):
+        built(entry.name, Case(attrs={"groups": 3}), stored_last=False)
