@@ -1,4 +1,4 @@
-"""Models that know how sure they are, and models that begin with what other tasks taught.
+"""Models with an uncertainty, and models that begin with measurements of other tasks.
 
 In: `TrainingGroup`s. Out: `predict`, about best/this, and `spread`, its standard deviation over
 trees trained on resampled programs (bootstrap), for the acquisitions of `annealing` that explore.
@@ -19,10 +19,10 @@ MEMBERS = 5
 
 
 class SingleModel:
-    """One `GBDTModel`, which is never in doubt.
+    """One `GBDTModel`; its spread is 0.
 
-    With `transfer`, groups of other tasks train trees of their own first; those of the last group
-    learn what these leave to explain (AutoTVM's global and local model).
+    With `transfer`, groups of other tasks train a global model first; the trees of the task at hand
+    fit its residual (AutoTVM's global and local model).
     """
 
     def __init__(
@@ -45,11 +45,11 @@ class SingleModel:
         if not self._transfer:
             self._model.update(groups)
             return
-        others, own = groups[:-1], groups[-1:]
-        known = sum(len(g.latency_s) for g in others)
+        other_tasks, own = groups[:-1], groups[-1:]
+        known = sum(len(g.latency_s) for g in other_tasks)
         if known != self._known:
             self._global = GBDTModel(self._seed, objective=self._objective)
-            self._global.update(others)
+            self._global.update(other_tasks)
             self._known = known
         self._model = GBDTModel(self._seed, objective=self._objective)
         if self._global.is_trained:
@@ -80,7 +80,7 @@ class BootstrapEnsemble:
         return all(m.is_trained for m in self._members)
 
     def update(self, groups: Sequence[TrainingGroup]) -> None:
-        """Train all members anew."""
+        """Retrain all members."""
         for k, member in enumerate(self._members):
             rng = np.random.default_rng([self._seed, k])
             member.update([_resampled(g, rng) for g in groups])

@@ -1,9 +1,9 @@
-"""What AutoTVM's models see of a candidate, as float32[P, S, F] like all features here.
+"""The features of AutoTVM's models, as float32[P, S, F].
 
 In: a sketch and rows of option indices. Out: features. "knobs" are the numbers that a template left
-open, which mean something within one task only; "loops" describe every loop around the innermost
-statement (NeurIPS'18, section 3 and appendix A), and "relation" what holds between those features,
-which carries over to other tasks and operators.
+open, comparable within one task only; "loops" describe every loop around the innermost statement
+(NeurIPS'18, section 3 and appendix A); "relation" relates those features to each other, so that a
+model carries over to other tasks and operators.
 """
 
 from collections.abc import Callable

@@ -37,13 +37,13 @@ class Oracle(Protocol):
     sketches: tuple[Sketch, ...]
 
     def answers(self) -> Answer:
-        """For one run: from what is asked to what is told of it, maybe of others; seconds."""
+        """For one run: a map of asked candidates to (answered candidates, seconds)."""
         ...
 
 
 @dataclass(frozen=True)
 class SimulatedRun:
-    """What a policy was told, in order; seconds, inf for a failure."""
+    """The results that a policy was told, in order; seconds, inf for a failure."""
 
     candidates: tuple[Candidate, ...]
     latency_s: tuple[float, ...]

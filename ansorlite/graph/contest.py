@@ -44,27 +44,11 @@ def fastest_in_place(
     winners = [0] * len(contenders)
     if count < 2 or left_s() <= 0:
         return winners
-    owner = {s: k for k, t in enumerate(tasks(parts)) for s in t.subgraphs}
-    given = list(inputs) or random_inputs(parts.graph)
     networks = []
     for v in range(count):
         line = [own[v if v < len(own) else 0] for own in contenders]
         networks.append(CompiledModule(parts, [c.image for c in line], [c.form for c in line]))
-
-    def turn(order: Sequence[int]) -> npt.NDArray[np.float64]:
-        """Seconds of every task in every network, all its places together: float64[v, tasks]."""
-        seconds = np.zeros((count, len(contenders)))
-        for v in order:
-            for n, s in enumerate(networks[v].timed_calls(given)):
-                seconds[v, owner[n]] += s
-        return seconds
-
-    began = time.perf_counter()
-    turn(range(count))  # first touches of code and data
-    took_s = time.perf_counter() - began
-    turns: list[npt.NDArray[np.float64]] = []
-    while len(turns) < MAX_TURNS and left_s() > took_s:
-        turns.append(turn(range(count) if len(turns) % 2 else range(count)[::-1]))
+    turns = _turns(parts, networks, list(inputs) or random_inputs(parts.graph), left_s)
     if len(turns) < MIN_TURNS:
         return winners
     for k, own in enumerate(contenders):
@@ -72,3 +56,33 @@ def fastest_in_place(
         best = int(np.argmin(ratios))
         winners[k] = best if ratios[best] < MARGIN else 0
     return winners
+
+
+def _turns(
+    parts: Partition,
+    networks: Sequence[CompiledModule],
+    inputs: Sequence[npt.NDArray[Any]],
+    left_s: Callable[[], float],
+) -> list[npt.NDArray[np.float64]]:
+    """Turns of all networks while there is time; float64[v, tasks] a turn.
+
+    The seconds of every task in every network, summed over the places of the task.
+    """
+    distinct = tasks(parts)
+    owner = {s: k for k, t in enumerate(distinct) for s in t.subgraphs}
+
+    def turn(order: Sequence[int]) -> npt.NDArray[np.float64]:
+        seconds = np.zeros((len(networks), len(distinct)))
+        for v in order:
+            for n, s in enumerate(networks[v].timed_calls(inputs)):
+                seconds[v, owner[n]] += s
+        return seconds
+
+    there = range(len(networks))
+    began = time.perf_counter()
+    turn(there)  # first touches of code and data
+    took_s = time.perf_counter() - began
+    out: list[npt.NDArray[np.float64]] = []
+    while len(out) < MAX_TURNS and left_s() > took_s:
+        out.append(turn(there if len(out) % 2 else there[::-1]))
+    return out

@@ -1,7 +1,7 @@
-"""Moves on populations: tile neighbours, mutation, crossover by DAG node, hops between sketches.
+"""Moves on populations: tile neighbours, mutation, crossover by DAG node.
 
 Everything works on int32[P, holes] matrices of option indices with tables made once per hole; no
-Python object is made per candidate (paper section 5.1; crossover and hops go beyond the original).
+Python object is made per candidate (paper section 5.1; TVM has no crossover).
 """
 
 from functools import lru_cache
@@ -10,12 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from ansorlite.schedule.holes import Hole
-from ansorlite.space.sketch import Sketch
 
 Rows = npt.NDArray[np.int32]
 MAX_NEIGHBOURS = 32
-BESIDE = (-2, -1, 1, 2)  # steps between the register factors that there are
-VECTORS = (-16, -8, 8, 16)  # steps of whole vectors
+BESIDE = (-2, -1, 1, 2)  # steps in the sorted list of register factors
+VECTORS = (-16, -8, 8, 16)  # elements of an AVX2 or AVX-512 vector, added to a register factor
 REDRAW = 0.25  # share of tile mutations that draw any option
 KIND_WEIGHTS = {
     "tile": 1.0,
@@ -117,23 +116,3 @@ def crossover(
         member = np.asarray([nodes.index(h.node) for h in holes])
     side = rng.random((len(mothers), len(nodes))) < 0.5
     return np.where(side[:, member], mothers, fathers).astype(np.int32)
-
-
-@lru_cache(maxsize=4096)
-def _translation(old: Hole, new: Hole) -> npt.NDArray[np.int32]:
-    """Option index of `old` -> option index of `new` with the same values, or -1."""
-    return np.asarray(
-        [-1 if (k := new.find(o)) is None else k for o in old.options], dtype=np.int32
-    )
-
-
-def hop(rows: Rows, source: Sketch, target: Sketch, rng: np.random.Generator) -> Rows:
-    """Rows of another sketch that keep the values of holes of the same name."""
-    out = target.sample(len(rows), rng)
-    named = {h.name: k for k, h in enumerate(source.holes)}
-    for k, h in enumerate(target.holes):
-        if h.name in named:
-            at = named[h.name]
-            moved = _translation(source.holes[at], h)[rows[:, at]]
-            out[:, k] = np.where(moved >= 0, moved, out[:, k])
-    return out

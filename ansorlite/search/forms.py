@@ -1,9 +1,9 @@
-"""The forms of one computation under tuning: whichever is fastest counts.
+"""The forms of one computation under tuning: the fastest form counts.
 
-In: a `TaskTuner` a form (a direct convolution, Winograd's, ...). Out: which of them measures next,
-and the best of all. A form gets rounds in proportion to a high power of its speed, so one that is
-clearly slower soon gets none, but not by its first few candidates alone; what it depends on is
-recorded, so a resumed run asks the same.
+In: a `TaskTuner` a form (a direct convolution, Winograd's, ...). Out: the form that measures next,
+and the best of all. A form gets rounds in proportion to a high power of its speed: a clearly slower
+form soon gets none, but not by its first few candidates alone. The order follows from recorded
+latencies, so a resumed run has the same.
 """
 
 from collections.abc import Sequence
@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from ansorlite.search.tuner import TaskTuner
 from ansorlite.task import SearchTask
 
-FAVOUR = 6.0  # power of the speed, relative to the fastest form, that a form's share goes by
-# Share of its latency that a form's second round may gain; the next ones promise ever less. Of the
-# convolutions of ResNet-50 in Winograd's forms it gained a fifth (median), up to a half.
+FAVOUR = 6.0  # exponent of the speed, relative to the fastest form, in a form's share of rounds
+# Share of its latency that a form's second round may gain; later rounds are expected to gain less.
+# The second round of ResNet-50's convolutions in Winograd's forms gained a fifth (median), up to a
+# half.
 HOPE = 0.3
 
 
@@ -58,7 +59,7 @@ class Forms:
         return all(t in self._exhausted for t in self.tuners)
 
     def next(self) -> TaskTuner:
-        """The tuner whose share of rounds is the least used up; every form gets a first round."""
+        """The tuner with the smallest used part of its share; every form gets a first round."""
         left = [t for t in self.tuners if t not in self._exhausted] or list(self.tuners)
         for t in left:
             if t.rounds <= 1 or t.pending:

@@ -4,7 +4,7 @@ In: sketches, a cost model, results told so far. Out: `Candidate`s (a sketch and
 asked depends only on (seed, workload key, round) and on what was told, so a resumed run asks what
 the uninterrupted one would have asked. `EvolutionaryPolicy` is Ansor's (paper section 5.1) with an
 analytic score until the model is trained, a de-duplicated population and, where asked for,
-crossover and hops between sketches; `RandomPolicy` draws legal rows.
+crossover; `RandomPolicy` draws legal rows.
 """
 
 import zlib
@@ -21,18 +21,18 @@ import numpy.typing as npt
 from ansorlite.cost.analytic import analytic_score
 from ansorlite.cost.losses import Features, TrainingGroup
 from ansorlite.cost.model import CostModel, ValidityModel
-from ansorlite.search.evolve import Rows, crossover, hop, mutate, neighbours
-from ansorlite.search.history import Candidate, History, Ranked, Scores
+from ansorlite.search.evolve import Rows, crossover, mutate
+from ansorlite.search.history import Candidate, History, Key, Ranked, Scores
 from ansorlite.search.select import roulette, rows_in, unique_rows
 from ansorlite.space.sketch import Sketch
 from ansorlite.target import Target
 
-LOOKED_AT_ROWS = 32  # of a sketch, to tell what it promises
+PROBED_ROWS = 32  # of a sketch, to estimate its best score
 Body = tuple[tuple[str, ...], bytes]
-FEW = 8  # candidates of a round, for which half the effort is made
-POOL = 16  # rows of a sketch that are kept in a round for every candidate asked for
-THOROUGH = 4  # times the population, where nothing that is measured will correct the answer
-LEAST = 2.0**-8  # share of the best speed, and chance to run, below which predictions mean nothing
+SMALL_ROUND = 8  # candidates of a round, for which half the effort is made
+POOL_ROWS = 16  # rows of a sketch kept in a round, for each candidate asked for
+THOROUGH_TIMES = 4  # times the population, where no measurement will correct the answer
+LEAST_SCORE = 2.0**-8  # share of the best speed, and chance to run; below it predictions are noise
 
 
 class SearchPolicy(Protocol):
@@ -74,15 +74,14 @@ class SearchPolicy(Protocol):
 class EvolutionParams:
     """Defaults follow Ansor's where it has them and nothing better was found.
 
-    Crossover and hops gained nothing in the ablations (`bench.ablations`), where no estimate guides
-    the search crossover even lost: sketches are searched side by side, and what a row has from two
-    parents is rarely as good as either. More generations did gain.
+    Crossover gained nothing in the ablations (results/ablations.txt), and lost where no estimate
+    guides the search: a row with holes of two parents is rarely as good as either. Sketches are
+    searched side by side. More generations did gain.
     """
 
     population: int = 1024
     generations: int = 8
     mutation: float = 1.0  # share of children that mutate; the others cross two parents
-    hop: float = 0.0  # share of mutations that change the sketch
     epsilon: float = 0.05
     measured_share: float = 0.25
     alive: int = 8  # sketches that breed in one round
@@ -92,9 +91,6 @@ class EvolutionParams:
     same_body: float = 0.2  # share of a round with one register body
     same_sketch: float = 0.34  # share of a round with one sketch, where others are left
     draws: int = 16  # random draws a wanted row, before the legality mask
-    seeds: float = 0.0  # share of the new rows that are the best drafts, one a register body
-    descent: float = 0.0  # share of a round next to the best program, in one hole (endgame)
-    descent_from: int = 64  # measurements after which that begins
     visited: float = 0.0  # share of a round drawn from all rows it looks at, whatever their score
 
 
@@ -167,11 +163,11 @@ class EvolutionaryPolicy(SearchPolicy):
     def ask(self, n: int, round_: int, thorough: bool = False) -> list[Candidate]:
         rng = round_rng(self._seed, self._key, round_)
         # A few candidates are worth a short search among few sketches, for others follow.
-        effort = 2 if n <= FEW and not thorough else 1
+        effort = 2 if n <= SMALL_ROUND and not thorough else 1
         generations = -(-self.params.generations // effort)
-        population = self.params.population * (THOROUGH if thorough else 1)
+        population = self.params.population * (THOROUGH_TIMES if thorough else 1)
         pool = self._first(rng, self.params.alive // effort, population)
-        best, visited = _Pool(POOL * n), _Pool(None)
+        best, visited = _Pool(POOL_ROWS * n), _Pool(None)
         pools = (best, visited) if self.params.visited else (best,)
         for generation in range(generations + 1):
             scored = {k: (rows, self.score(k, rows)) for k, rows in pool.items() if len(rows)}
@@ -194,33 +190,10 @@ class EvolutionaryPolicy(SearchPolicy):
     def _score(self, features: Features) -> Scores:
         if not self._model.is_trained:
             return analytic_score(features)
-        score = np.log2(np.maximum(self._model.predict(features, self._key), LEAST))
+        score = np.log2(np.maximum(self._model.predict(features, self._key), LEAST_SCORE))
         if self._validity.is_trained:  # what is likely to fail is worth as much less
-            score = score + np.log2(np.maximum(self._validity.predict(features), LEAST))
+            score = score + np.log2(np.maximum(self._validity.predict(features), LEAST_SCORE))
         return np.asarray(score, dtype=np.float64)
-
-    def _near_best(self, n: int) -> list[Candidate]:
-        """Coordinate descent: the best programs that differ from the fastest one in one hole."""
-        told = self.history.told
-        name = min(told, key=lambda k: min(told[k].latency_s, default=float("inf")))
-        best = int(np.argmin(told[name].latency_s))
-        row = self.history.measured_rows(name)[best]
-        parts = []
-        for k, h in enumerate(self.history.sketches[name].holes):
-            near = np.unique(neighbours(h.options)[row[k]]) if h.kind == "tile" else None
-            ways = np.arange(len(h.options)) if near is None else near
-            changed = np.repeat(row[None], len(ways), axis=0)
-            changed[:, k] = ways
-            parts.append(changed)
-        rows = self._clean(name, parts)
-        rows = rows[self.history.is_new(name, rows)]
-        if not len(rows):
-            return []
-        scores = self.score(name, rows)
-        return [
-            self._candidate(name, rows[i], scores[i])
-            for i in np.argsort(-scores, kind="stable")[:n]
-        ]
 
     # ---- populations ----------------------------------------------------------------------------
 
@@ -231,7 +204,7 @@ class EvolutionaryPolicy(SearchPolicy):
         share = max(32, population // max(1, len(names)))
         pool: dict[str, Rows] = {}
         for name in names:
-            rows = self._new(name, share, rng)
+            rows = self.history.sample(name, share * p.draws, 1, rng)[:share]
             measured = self.history.measured_rows(name)
             if len(measured):
                 order = np.argsort(self.history.told[name].latency_s, kind="stable")
@@ -240,36 +213,21 @@ class EvolutionaryPolicy(SearchPolicy):
             pool[name] = rows
         return pool
 
-    def _new(self, name: str, n: int, rng: np.random.Generator) -> Rows:
-        """Legal rows at random, some of them picked among many: the best draft of each body."""
-        n_seeds = int(self.params.seeds * n)
-        rows = self.history.sample(name, n * self.params.draws, 1, rng)
-        if not n_seeds or len(rows) <= n:
-            return rows[:n]
-        first: dict[Body, int] = {}
-        order = np.argsort(-self.history.draft(name, rows), kind="stable")
-        for k, body in zip(order, self._bodies(name, rows[order]), strict=True):
-            first.setdefault(body, int(k))
-        seeds = np.fromiter(first.values(), np.int64)[:n_seeds]
-        others = np.setdiff1d(np.arange(len(rows)), seeds)[: n - len(seeds)]
-        chosen: Rows = rows[np.concatenate([seeds, others])]
-        return chosen
-
     def _alive(self, rng: np.random.Generator, most: int) -> list[str]:
         """Sketches by their best measured or (unmeasured) predicted candidate, some at random."""
         names = list(self.history.sketches)
         if len(names) <= most:
             return names
         known = [s for s in names if self.history.told[s].latency_s]
-        others = [s for s in names if not self.history.told[s].latency_s]
+        unmeasured = [s for s in names if not self.history.told[s].latency_s]
         p = self.params
         hinted = () if known else self._hints
-        tried = rng.permutation(len(others))
+        tried = rng.permutation(len(unmeasured))
         if not known:
             tried = tried[: p.looked_at // 2 if hinted else p.looked_at_first]
         else:
             tried = tried[: p.looked_at]
-        drawn = (others[int(k)] for k in sorted(tried))
+        drawn = (unmeasured[int(k)] for k in sorted(tried))
         names = list(dict.fromkeys([*known, *hinted, *drawn]))
         merit = self._promises(names)
         ranked = sorted(names, key=lambda s: -merit[s])
@@ -295,7 +253,7 @@ class EvolutionaryPolicy(SearchPolicy):
         if name not in self._looks:
             place = list(self.history.sketches).index(name)  # names may hold those of tensors
             rng = np.random.default_rng([self._seed, zlib.crc32(self._key.encode()), 0, place])
-            rows = self.history.sample(name, LOOKED_AT_ROWS, self.params.draws, rng)
+            rows = self.history.sample(name, PROBED_ROWS, self.params.draws, rng)
             self._looks[name] = self.history.features(name, rows)
         return self._looks[name]
 
@@ -322,17 +280,9 @@ class EvolutionaryPolicy(SearchPolicy):
             mutants = mutate(rows[changed], holes, rng)
             crossed = crossover(rows[~changed], partner[~changed], holes, rng)
             if len(names) > 1 and len(mutants):
-                leave = rng.random(len(mutants)) < self.params.hop
-                other = names[int(rng.integers(len(names)))]
-                if other != name and leave.any():
-                    moved = hop(
-                        mutants[leave],
-                        self.history.sketches[name],
-                        self.history.sketches[other],
-                        rng,
-                    )
-                    out[other].append(moved)
-                    mutants = mutants[~leave]
+                # Two draws without a use: logs that were begun with them go on with equal rounds.
+                rng.random(len(mutants))
+                rng.integers(len(names))
             out[name] += [mutants, crossed]
         return {s: self._clean(s, parts) for s, parts in out.items() if parts}
 
@@ -359,12 +309,8 @@ class EvolutionaryPolicy(SearchPolicy):
     ) -> list[Candidate]:
         """The best predicted, with a share of random legal rows for diversity."""
         n_random = int(self.params.epsilon * n + rng.random()) if n > 4 else 0
-        out: dict[tuple[str, tuple[int, ...]], Candidate] = {}
-        picked: Counter[tuple[object, ...]] = Counter()
-        n_near = int(self.params.descent * n)
-        if n_near and self.history.n_told >= self.params.descent_from:
-            out = {c.key: c for c in self._near_best(n_near)}
-        taken = {s for c in out.values() for s in self.history.signatures(c.sketch.name, [c.row])}
+        out: dict[Key, Candidate] = {}
+        taken: set[bytes] = set()
         n_visited = round(self.params.visited * n)
         if n_visited:
             rows = visited.ranked()
@@ -372,27 +318,37 @@ class EvolutionaryPolicy(SearchPolicy):
             for row_of in islice(self.history.distinct(rows, 4 * n, taken), n_visited):
                 c = self._candidate(*row_of)
                 out[c.key] = c
-        ranked = self.history.distinct(best.ranked(), POOL * n + 1, taken)
+        self._add_best(out, best, n, n - n_random, taken)
+        return [*out.values(), *self._drawn(n - len(out), rng, taken)]
+
+    def _add_best(
+        self, out: dict[Key, Candidate], best: "_Pool", n: int, until: int, taken: set[bytes]
+    ) -> None:
+        """Fill `out` up to `until` with the best of the pool, few of them alike.
+
+        Rows with equal tiles, or even with one register body, tell little of each other. The scores
+        of two sketches differ by more than chance, but not by as much as they seem: a sketch has at
+        most `same_sketch` of a round of n as long as there are rows of others.
+        """
+        p = self.params
+        picked: Counter[tuple[object, ...]] = Counter()
+        ranked = self.history.distinct(best.ranked(), POOL_ROWS * n + 1, taken)
         left: list[Ranked] = []
-        # The scores of two sketches differ by more than chance, but not by as much as they seem.
-        for share, entries in ((self.params.same_sketch, ranked), (1.0, iter(left))):
+        for share, entries in ((p.same_sketch, ranked), (1.0, iter(left))):
             for name, row, score in entries:
-                if len(out) >= n - n_random:
+                if len(out) >= until:
                     break
                 c = self._candidate(name, row, score)
-                # Rows with equal tiles, or even with one register body, tell little of each other.
-                tile, body = self._tiles(name, row), self._bodies(name, row[None])[0]
-                full = picked[name, tile] >= self.params.same_tiles or c.key in out
-                if full or picked[body] >= max(2, int(self.params.same_body * n)):
+                tile, body = (name, self._tiles(name, row)), self._bodies(name, row[None])[0]
+                if picked[tile] >= p.same_tiles or c.key in out:
+                    continue
+                if picked[body] >= max(2, int(p.same_body * n)):
                     continue
                 if picked[(name,)] >= max(2, int(share * n)):
                     left.append((name, row, score))
                     continue
-                picked[name, tile] += 1
-                picked[body] += 1
-                picked[(name,)] += 1
+                picked.update([tile, body, (name,)])
                 out[c.key] = c
-        return [*out.values(), *self._drawn(n - len(out), rng, taken)]
 
     def _candidate(self, name: str, row: npt.NDArray[np.int32], score: float) -> Candidate:
         return Candidate(self.history.sketches[name], tuple(int(v) for v in row), float(score))

@@ -143,7 +143,7 @@ class TuneResult:
 
     @property
     def trials(self) -> int:
-        """Programs measured, of the task, of its other forms and of a short version of it."""
+        """Programs measured, of the task in all forms and of its short version."""
         own = len(self.records) if self.of_all_forms is None else self.of_all_forms
         return own + self.practised
 

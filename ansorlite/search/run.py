@@ -1,4 +1,4 @@
-"""One run of the tuner as its tasks see it: budget, store, measuring, and what came of the trials.
+"""One run of the tuner as its tasks see it: budget, store, measuring, counts of trials.
 
 In: made by a `Session`. `TaskTuner`s use it.
 """

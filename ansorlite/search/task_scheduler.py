@@ -328,7 +328,7 @@ class UCBScheduler(GradientScheduler):
     """
 
     def __init__(self, *args: Any, explore: float = 0.05, **options: Any) -> None:
-        """The parameters of `GradientScheduler`, of which similarity and epsilon have no part."""
+        """The parameters of `GradientScheduler`; ignores similarity and epsilon."""
         super().__init__(*args, **options)
         self._explore = explore
 

@@ -1,7 +1,7 @@
-"""Schedules of other tasks as first candidates: what was best there, at the nearest values here.
+"""Schedules of other tasks as first candidates: their best programs, with the nearest values.
 
-Steps name operations, axes and holes canonically and hold no extents, so tasks of one structure and
-other extents have the same ones. In: records of such tasks. Out: candidates of the task at hand.
+Steps name operations, axes and holes canonically and hold no extents, so tasks that differ by
+extents alone have equal steps. In: records of such tasks. Out: candidates of the task at hand.
 """
 
 import json
@@ -26,7 +26,7 @@ def transferred(
 ) -> list[Candidate]:
     """At most n candidates, in the order of the records that they are made of."""
     names = canonical_names(task.dag)
-    # Records of other tasks are data: nothing of theirs is taken but values of known holes.
+    # Records of other tasks are data: only values of known holes are taken.
     by_structure = {_structure(names.steps(s.state.to_json())): s for s in reversed(space)}
     out: dict[tuple[str, tuple[int, ...]], Candidate] = {}
     for r in records:
@@ -50,12 +50,13 @@ def transferred(
 
 
 def start_from_others(
-    tuner: TaskTuner, others: Sequence[TaskTuner], history: Sequence[Record], n: int
+    tuner: TaskTuner, other_tasks: Sequence[TaskTuner], history: Sequence[Record], n: int
 ) -> None:
-    """Before a round of n: what is best so far for tasks of this run and, at first, of a log.
+    """Suggest, before a round of n, the best programs of other tasks of this run.
 
-    Those of nearly the same size come first. What was measured before is not suggested again, so
-    later rounds have something of others only when those have found something new.
+    The first round has those of the log's tasks, too. Tasks with nearly as many FLOP come first.
+    Measured programs are not suggested again, so a later round has suggestions only when another
+    task has a new best program.
     """
     if not tuner.sketches:
         return
@@ -63,7 +64,7 @@ def start_from_others(
     def distance(t: TaskTuner) -> float:
         return abs(math.log(max(t.task.flop, 1.0) / max(tuner.task.flop, 1.0)))
 
-    near = sorted((t for t in others if t is not tuner), key=distance)
+    near = sorted((t for t in other_tasks if t is not tuner), key=distance)
     here = {t.task.workload_key for t in (*near, tuner)}
     target = tuner.task.target.fingerprint
     logged = [r for r in history if r.target == target and r.task not in here]
@@ -78,6 +79,6 @@ def start_from_others(
 
 
 def _structure(steps: Sequence[Any]) -> str:
-    """What a sketch computes where; annotations may depend on extents."""
+    """The steps without annotations, which may depend on extents."""
     kept = [s for s in steps if not (isinstance(s, Mapping) and s.get("step") == "annotate")]
     return json.dumps(kept, sort_keys=True)

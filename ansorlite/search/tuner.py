@@ -1,9 +1,9 @@
 """One task under tuning: rounds of ask, build, run, tell, with every result recorded.
 
-In: a `SearchTask`, shared builder and runner, a policy. Out: records in the log and the best
+In: a `SearchTask`, a policy and the `Run` of all tasks. Out: records in the log and the best
 program so far. The plain schedule is the first trial; a log's records count as trials, and an
-interrupted round is finished by asking it again and measuring what is missing. Records name tensors
-and axes canonically (see `schedule.naming`), so that a log serves the same task under other names.
+interrupted round is finished by asking for it again and measuring the missing candidates. Records
+name tensors and axes canonically (see `schedule.naming`), so a log serves the task under any names.
 """
 
 import time

@@ -9,7 +9,7 @@ import ansorlite
 from ansorlite import te
 from ansorlite.cost.model import GBDTModel, RandomModel
 from ansorlite.measure.inputs import random_inputs
-from ansorlite.search.evolve import crossover, hop, mutate
+from ansorlite.search.evolve import crossover, mutate
 from ansorlite.search.searchers import SEARCHERS, Context
 from ansorlite.task import SearchTask
 
@@ -78,7 +78,6 @@ def test_moves_of_rows_without_columns() -> None:
     for moved in (
         mutate(rows, (), rng),
         crossover(rows, rows, (), rng),
-        hop(rows, sketch, sketch, rng),
     ):
         assert moved.shape == (5, 0) and moved.dtype == np.int32
 

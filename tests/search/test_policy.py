@@ -45,8 +45,8 @@ def evolutionary_policy(task: SearchTask, space: Sequence[Sketch], seed: int) ->
     return EvolutionaryPolicy(space, task.target, seed, task.workload_key, model, params)
 
 
-def venturing_policy(task: SearchTask, space: Sequence[Sketch], seed: int) -> EvolutionaryPolicy:
-    params = EvolutionParams(population=128, generations=2, seeds=0.5, descent=0.5, descent_from=8)
+def crossing_policy(task: SearchTask, space: Sequence[Sketch], seed: int) -> EvolutionaryPolicy:
+    params = EvolutionParams(population=128, generations=2, mutation=0.5)
     model = CorrectionModel(seed=seed)
     return EvolutionaryPolicy(space, task.target, seed, task.workload_key, model, params)
 
@@ -85,7 +85,7 @@ def beam_policy(task: SearchTask, space: Sequence[Sketch], seed: int) -> SearchP
 POLICIES = {
     "random": random_policy,
     "evolutionary": evolutionary_policy,
-    "venturing": venturing_policy,
+    "crossing": crossing_policy,
     "visiting": visiting_policy,
     "annealing": annealing_policy,
     "exploring": exploring_policy,
@@ -96,7 +96,7 @@ POLICIES = {
 BY_ROUND = (
     "random",
     "evolutionary",
-    "venturing",
+    "crossing",
     "visiting",
     "annealing",
     "exploring",
@@ -196,6 +196,37 @@ def test_a_space_is_used_up_and_then_empty(make: Factory) -> None:
         policy.tell(asked, [1e-3 * (1 + k) for k in range(len(asked))])
     assert not policy.ask(5, 40)
     assert 0 < len(seen) <= size
+
+
+def test_groups_hold_all_results_failures_too(make: Factory) -> None:
+    policy = make(TASK, SPACE, 0)
+    asked = policy.ask(6, 1)
+    latency_s = [2e-3, FAILED, 1e-3, FAILED, 4e-3, 3e-3]
+    policy.tell(asked, latency_s)
+    for group in (policy.training_group(), policy.transfer_group()):
+        if group is not None:
+            assert group.task_key == TASK.workload_key and len(group.features) == 6
+            assert sorted(group.latency_s) == sorted(latency_s)
+
+
+def test_models_learn_of_the_policies_that_use_them() -> None:
+    groups = {name: make(TASK, SPACE, 0).training_group() for name, make in POLICIES.items()}
+    assert {name for name, group in groups.items() if group is not None} == {
+        "evolutionary",
+        "crossing",
+        "visiting",
+        "beam",
+    }
+
+
+def test_a_guess_is_a_legal_candidate_whatever_was_hinted(make: Factory) -> None:
+    policy = make(TASK, SPACE, 0)
+    policy.hint([SPACE[0].name, "unknown"])
+    first = policy.ask(2, 1)
+    policy.tell(first, [1e-3, FAILED])
+    (guess,) = policy.guess(2)
+    check_legal([guess])
+    assert guess.key not in keys(first)
 
 
 FIRST = """
