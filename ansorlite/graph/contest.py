@@ -18,6 +18,7 @@ from ansorlite.graph.inputs import random_inputs
 from ansorlite.graph.module import CompiledModule
 from ansorlite.graph.partition import Partition, tasks
 
+Seconds = npt.NDArray[np.float64]
 MIN_TURNS, MAX_TURNS = 5, 25
 MARGIN = 0.99  # of the favourite's time: a contender that needs more does not replace it
 
@@ -41,21 +42,16 @@ def fastest_in_place(
     timed in its place, on `inputs` (by default random ones).
     """
     count = max(map(len, contenders), default=1)
-    winners = [0] * len(contenders)
     if count < 2 or left_s() <= 0:
-        return winners
+        return [0] * len(contenders)
     networks = []
     for v in range(count):
         line = [own[v if v < len(own) else 0] for own in contenders]
         networks.append(CompiledModule(parts, [c.image for c in line], [c.form for c in line]))
     turns = _turns(parts, networks, list(inputs) or random_inputs(parts.graph), left_s)
     if len(turns) < MIN_TURNS:
-        return winners
-    for k, own in enumerate(contenders):
-        ratios = [median(t[v, k] / t[0, k] for t in turns) for v in range(len(own))]
-        best = int(np.argmin(ratios))
-        winners[k] = best if ratios[best] < MARGIN else 0
-    return winners
+        return [0] * len(contenders)
+    return [_winner([t[: len(own), k] for t in turns]) for k, own in enumerate(contenders)]
 
 
 def _turns(
@@ -63,26 +59,33 @@ def _turns(
     networks: Sequence[CompiledModule],
     inputs: Sequence[npt.NDArray[Any]],
     left_s: Callable[[], float],
-) -> list[npt.NDArray[np.float64]]:
-    """Turns of all networks while there is time; float64[v, tasks] a turn.
+) -> list[Seconds]:
+    """Seconds of every task in every network, float64[networks, tasks], turn by turn.
 
-    The seconds of every task in every network, summed over the places of the task.
+    The time of a task is the sum over all its places. The order of the networks alternates.
     """
-    distinct = tasks(parts)
-    owner = {s: k for k, t in enumerate(distinct) for s in t.subgraphs}
+    known = tasks(parts)
+    owner = {s: k for k, t in enumerate(known) for s in t.subgraphs}
 
-    def turn(order: Sequence[int]) -> npt.NDArray[np.float64]:
-        seconds = np.zeros((len(networks), len(distinct)))
+    def turn(order: Sequence[int]) -> Seconds:
+        seconds = np.zeros((len(networks), len(known)))
         for v in order:
             for n, s in enumerate(networks[v].timed_calls(inputs)):
                 seconds[v, owner[n]] += s
         return seconds
 
-    there = range(len(networks))
+    order = range(len(networks))
     began = time.perf_counter()
-    turn(there)  # first touches of code and data
+    turn(order)  # first touches of code and data
     took_s = time.perf_counter() - began
-    out: list[npt.NDArray[np.float64]] = []
-    while len(out) < MAX_TURNS and left_s() > took_s:
-        out.append(turn(there if len(out) % 2 else there[::-1]))
-    return out
+    turns: list[Seconds] = []
+    while len(turns) < MAX_TURNS and left_s() > took_s:
+        turns.append(turn(order if len(turns) % 2 else order[::-1]))
+    return turns
+
+
+def _winner(turns: Sequence[Seconds]) -> int:
+    """The contender with the least median ratio to the favourite's time; seconds[contenders]."""
+    ratios = [median(t[v] / t[0] for t in turns) for v in range(len(turns[0]))]
+    best = int(np.argmin(ratios))
+    return best if ratios[best] < MARGIN else 0

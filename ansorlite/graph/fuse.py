@@ -22,7 +22,7 @@ MOST_FACTORS = 64  # terms of an expression of integers, which is written out as
 
 @dataclass(frozen=True)
 class Group:
-    """Nodes in topological order; the last one computes the result. `anchor` is the main node.
+    """Nodes in topological order; the last computes the result. `anchor` is the main node, if any.
 
     In a group over rows each node is element-wise or reduces rows; `columns` is the number of last
     axes that form a row (0 for other groups).

@@ -25,7 +25,7 @@ class IndexCheck:
     extent: int
 
     def check(self, indices: Array) -> None:
-        """Raise a ModelError for an index that leaves the axis."""
+        """Raise a ModelError for an index outside of the axis."""
         if indices.size:
             low, high = indices.min(), indices.max()
             if low < -self.extent or high >= self.extent:

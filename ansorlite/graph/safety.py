@@ -1,9 +1,9 @@
 """Where arithmetic with constants may be rewritten (part of step `passes`).
 
 In: the constants' values and the nodes around them. Out: whether the rewritten form differs from
-the written one by rounding alone. A rewrite may not make zero, infinity or NaN of a finite result,
-nor the other way round, and may not let terms cancel that did not cancel before. What is large or
-small is said in powers of two, far from the ends of float32's exponents.
+the original by rounding alone. A rewrite may not make zero, infinity or NaN of a finite result, nor
+the other way round, and may not let terms cancel that did not cancel before. Bounds are powers of
+two, far from the ends of float32's exponents.
 """
 
 from typing import Any

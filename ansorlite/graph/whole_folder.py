@@ -1,8 +1,9 @@
 """A folder that exists with all of its files, or not at all.
 
-In: where the folder is to be. Out: a temporary folder to fill, which takes that place in one step
-when all went well. After an exception, Ctrl-C, TERM, HUP or on a full disk nothing is left behind;
-what a killed process (KILL) left beside the place goes when the folder is written again.
+In: the path of the folder. Out: a temporary folder to fill, which takes that path in one step when
+the caller's block ends without an exception. After an exception, Ctrl-C, TERM, HUP or on a full
+disk nothing is left. A killed process (KILL) leaves its temporary folder, which goes when the
+folder is written again.
 """
 
 import fcntl

@@ -1,7 +1,7 @@
-"""ONNX operators of conditions and integers: comparisons, selection, casts, positions of extremes.
+"""Readers of conditions and integers: comparisons, selection, casts, positions of extremes.
 
 In: a `Context` and an `OnnxNode`. Out: emitted `less`, `where`, `cast`, ... nodes; nodes of
-constants are computed at once, as all shape arithmetic is. The table is `onnx.table.READERS`.
+constants are computed at once, as all shape arithmetic is.
 """
 
 import numpy as np

@@ -1,4 +1,4 @@
-"""ONNX operators that are always computed at import: constants, shapes, ranges.
+"""Readers of operators that are always computed at import: constants, shapes, ranges.
 
 In: constant operands (the shape of any value is constant). Out: a constant. A ModelError tells
 which operand depends on the network's input.

@@ -1,7 +1,7 @@
-"""ONNX operators that move data: reshapes, transposes, slices, padding, gather.
+"""Readers of operators that move data: reshapes, transposes, slices, padding, gather.
 
 In: a `Context` and an `OnnxNode` with constant shapes and indices. Out: emitted `reshape`, `slice`,
-`pad`, ... nodes with full-rank, non-negative attributes. The table is `onnx.table.READERS`.
+`pad`, ... nodes with full-rank, non-negative attributes.
 """
 
 import math

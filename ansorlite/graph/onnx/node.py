@@ -1,4 +1,4 @@
-"""Nodes of ONNX as Python values, held against the schemas that ONNX publishes.
+"""Nodes of ONNX as Python values, checked against the schemas that ONNX publishes.
 
 In: a NodeProto and the opset. Out: an `OnnxNode` whose attributes have the kinds that the schema
 wants; `check_operands` does the same for the types of the operands. Raises ModelError, one line

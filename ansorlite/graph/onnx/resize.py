@@ -1,4 +1,4 @@
-"""ONNX `Resize` and `Upsample`: which elements each result is made of, axis by axis.
+"""Readers of `Resize` and `Upsample`: the source elements of each result, axis by axis.
 
 In: a `Context` and an `OnnxNode` with constant scales or sizes. Out: per axis that changes one
 `expand` (whole factors, nearest), `take` (nearest) or `resample` (linear, cubic: a weighted sum of
@@ -18,7 +18,7 @@ from ansorlite.errors import ModelError
 from ansorlite.graph.onnx.context import Context, OnnxNode, axes_of
 
 Float = npt.NDArray[np.float64]
-HALF = 1e-6  # what float32 may lose of a position, as onnxruntime allows for
+HALF = 1e-6  # tolerance of a position computed in float32, as in onnxruntime
 LARGEST = float(1 << 62)  # extent
 ROUNDINGS = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 
@@ -66,7 +66,7 @@ class AxisResize:
 
 
 def rounded(at: Float, mode: str) -> Float:
-    """The whole positions that "nearest" means; halves to HALF are halves."""
+    """Positions rounded by `nearest_mode`; fractions within HALF of 0.5 count as 0.5."""
     low = np.floor(at)
     match mode:
         case "round_prefer_floor":
@@ -226,7 +226,7 @@ def _filled(c: Context, n: OnnxNode, x: str, axis: int, outside: npt.NDArray[np.
 
 
 def nearest(c: Context, x: str, axis: int, index: npt.NDArray[np.int64]) -> str:
-    """x[..., index, ...] as an expansion where every element is repeated equally often."""
+    """x[..., index, ...]; an `expand` where every element is repeated equally often."""
     shape = c.shape(x)
     times = len(index) // shape[axis]
     if times and np.array_equal(index, np.repeat(np.arange(shape[axis]), times)):
