@@ -5,15 +5,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 SCRIPT = Path(__file__).with_name("determinism_cases.py")
-DAGS = 3
 
 
-def _digests(hash_seed: int) -> list[str]:
+def _digests(dags: int, hash_seed: int) -> list[str]:
     """The script's lines, in a process whose hashes of strings are different."""
     env = {**os.environ, "PYTHONHASHSEED": str(hash_seed)}
     done = subprocess.run(
-        [sys.executable, str(SCRIPT), str(DAGS)],
+        [sys.executable, str(SCRIPT), str(dags)],
         env=env,
         capture_output=True,
         text=True,
@@ -22,7 +23,8 @@ def _digests(hash_seed: int) -> list[str]:
     return done.stdout.splitlines()
 
 
-def test_two_processes_agree() -> None:
-    first = _digests(1)
-    assert len(set(first)) == DAGS
-    assert _digests(2) == first
+@pytest.mark.parametrize("dags", [2, pytest.param(8, marks=pytest.mark.slow)])
+def test_two_processes_agree(dags: int) -> None:
+    first = _digests(dags, 1)
+    assert len(set(first)) == dags
+    assert _digests(dags, 2) == first
