@@ -16,6 +16,7 @@ from ansorlite.errors import AnsorliteError, MissingExtra
 from ansorlite.graph.build import GraphBuilder
 from ansorlite.graph.ir import Graph
 from ansorlite.records import read_log
+from ansorlite.search.budget import Budget
 from ansorlite.space.plain import PLAIN
 from ansorlite.target import Target
 
@@ -64,7 +65,7 @@ def pretrained(path: Path, **options: Any) -> list[str]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "ROUND", 8)
         patch.setattr(module, "PARAMS", few)
-        patch.setattr(module.Session, "left_s", lambda session: 60.0 * (len(told) < 2))
+        patch.setattr(Budget, "left_s", lambda budget: 60.0 * (len(told) < 2))
         pretrain([dense_net()], 1.0, path, tell=told.append, **options)
     return told
 
