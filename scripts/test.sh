@@ -10,5 +10,8 @@ extras=dev
 case " $* " in
   *" slow "*) echo "The slow tier takes about half an hour on two idle cores." ;;
 esac
-# Tests of a file mostly run one after the other in one process, where they share what is costly.
-exec "$PYTHON" -m pytest -n auto --maxprocesses 4 --dist worksteal "$@"
+# Many tests wait for processes, so there is one worker more than processors, at most five. Tests of a
+# file mostly run one after the other in one worker, where they share what is costly.
+workers=$(( $(getconf _NPROCESSORS_ONLN) + 1 ))
+[ "$workers" -le 5 ] || workers=5
+exec "$PYTHON" -m pytest -n "$workers" --dist worksteal "$@"

@@ -29,8 +29,10 @@ settings.register_profile(
 )
 settings.load_profile("ansorlite")
 
-# Tests send SIGHUP to processes that they start, which inherit that nohup has it ignored.
+# Tests send signals to processes that they start. Ignored signals are inherited: nohup has SIGHUP
+# ignored, and a shell has SIGINT ignored in what it starts in the background.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
