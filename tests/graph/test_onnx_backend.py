@@ -84,7 +84,7 @@ def run_all(cases: Any, native: bool) -> Counter[str]:
     return found
 
 
-@some_or_all(3)
+@some_or_all(6)
 def test_node_models_by_their_meaning(every: int) -> None:
     least = {1: 880, 3: 280}[every]
     assert run_all(node_cases()[::every], native=False)["passed"] >= least
