@@ -17,6 +17,10 @@ from ansorlite.graph.types import Array, Attr, TensorType
 from ansorlite.names import brief
 
 
+LOWS = ("float16", "bfloat16")  # of numbers that the graph has in float32
+PACKED = {"int4": "int8", "uint4": "uint8", "int2": "int8", "uint2": "uint8"}
+
+
 @dataclass(frozen=True)
 class OnnxNode:
     """A node of the model: attributes as Python values and arrays, `opset` of the model.
@@ -37,7 +41,8 @@ class OnnxNode:
 class Context:
     """Values by ONNX name; `dtypes` gives numpy's names of ONNX's dtype numbers.
 
-    `absent` says why outputs are not computed, `later` has the results of all nodes.
+    `absent` says why outputs are not computed, `later` has the results of all nodes. `lows` has
+    the dtype of the values that the model has in float16 or bfloat16: the graph has them in float32.
     """
 
     builder: GraphBuilder
@@ -46,6 +51,7 @@ class Context:
     node: OnnxNode | None = None
     absent: dict[str, str] = field(default_factory=dict)
     later: set[str] = field(default_factory=set)
+    lows: dict[str, str] = field(default_factory=dict)
 
     def has(self, node: OnnxNode, k: int) -> bool:
         """Whether the optional operand k is there."""
@@ -107,6 +113,22 @@ class Context:
         """Raise a ModelError where broadcasting made more than the operand `like` is."""
         if self.shape(value) != self.shape(like):
             raise ModelError(f"the other operands do not broadcast to {self.type(like)}")
+
+    def declared(self, name: str) -> str:
+        """The dtype that the model's value `name` has in the model."""
+        return self.lows.get(name) or self.type(self.values[name]).dtype
+
+    def store(self, array: Array, name: str) -> str:
+        """A constant of the model, which calls it `name`; numbers of few bytes as the graph has them.
+
+        Raises ModelError for an element type that the graph lacks.
+        """
+        dtype = str(array.dtype)
+        if dtype in LOWS:
+            self.lows[name], array = dtype, array.astype(np.float32)
+        elif dtype in PACKED:
+            array = array.astype(PACKED[dtype])
+        return self.builder.constant(array, name)
 
     def type(self, value: str) -> TensorType:
         return self.builder.types[value]

@@ -115,10 +115,14 @@ def _check_counts(schema: Any, where: str, inputs: int, outputs: int) -> None:
             raise ModelError(f"{where} has {count} {kind}, not {wanted}")
 
 
-def check_operands(c: Context, n: OnnxNode) -> None:
-    """Raise a ModelError for an operand that is left out, or of a type that the schema lacks."""
+def check_operands(c: Context, n: OnnxNode) -> dict[str, str]:
+    """Raise a ModelError for an operand that is left out, or of a type that the schema lacks.
+
+    Returns the dtypes of the outputs that the operands determine, by name.
+    """
     if n.schema is None:
-        return
+        low = next((c.lows[v] for v in n.inputs if v in c.lows), None)
+        return {} if low is None else dict.fromkeys(n.outputs, low)
     formals, bound = list(n.schema.inputs), dict[str, str]()
     for k, v in enumerate(n.inputs):
         formal = formals[min(k, len(formals) - 1)]
@@ -126,7 +130,7 @@ def check_operands(c: Context, n: OnnxNode) -> None:
             if formal.option.name != "Optional":
                 raise ModelError(f"operand {k} ({formal.name}) is missing")
             continue
-        dtype = c.type(c.values[v]).dtype
+        dtype = c.declared(v)
         if f"tensor({FORMAL.get(dtype, dtype)})" not in formal.types:
             raise ModelError(f"operand {k} ({formal.name}) may not be of dtype {dtype}")
         if formal.option.name == "Variadic" and not formal.is_homogeneous:
@@ -136,3 +140,6 @@ def check_operands(c: Context, n: OnnxNode) -> None:
                 f"operands have different dtypes {bound[formal.type_str]} and {dtype}: cast one of "
                 "them"
             )
+    results = list(n.schema.outputs)
+    kinds = (results[min(k, len(results) - 1)].type_str for k in range(len(n.outputs)))
+    return {v: bound[kind] for v, kind in zip(n.outputs, kinds, strict=True) if kind in bound}

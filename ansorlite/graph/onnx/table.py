@@ -15,6 +15,7 @@ from ansorlite.graph.onnx import (
     matmul,
     movement,
     normalization,
+    quantization,
     reduce,
     resize,
     windows,
@@ -113,4 +114,5 @@ READERS: Mapping[str, Callable[[Context, OnnxNode], str | tuple[str, ...]]] = {
     "Where": elementwise.simple("where"),
     "Xor": conditions.xor,
     **constants.READERS,
+    **quantization.READERS,
 }
