@@ -13,6 +13,9 @@ from ansorlite.graph.onnx import (
     constants,
     elementwise,
     matmul,
+    microsoft,
+    microsoft_attention,
+    microsoft_quantized,
     movement,
     normalization,
     quantization,
@@ -115,4 +118,7 @@ READERS: Mapping[str, Callable[[Context, OnnxNode], str | tuple[str, ...]]] = {
     "Xor": conditions.xor,
     **constants.READERS,
     **quantization.READERS,
+    **microsoft.READERS,
+    **microsoft_attention.READERS,
+    **microsoft_quantized.READERS,
 }

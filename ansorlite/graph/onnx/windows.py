@@ -143,20 +143,22 @@ def _with_zeros_between(c: Context, x: str, strides: tuple[int, ...]) -> str:
 
 
 def pool(op: str) -> Reader:
-    def convert(c: Context, n: OnnxNode) -> str:
-        n.attrs["kernel_shape"]  # there is no default
-        kernel = _numbers(n, "kernel_shape", len(n.attrs["kernel_shape"]))
-        attrs = _window(n, c.shape(c.operand(n, 0))[2:], kernel)
-        spans = [d * (k - 1) + 1 for k, d in zip(kernel, attrs["dilations"], strict=True)]
-        if any(max(pair) >= span for pair, span in zip(attrs["pads"], spans, strict=True)):
-            raise ModelError(f"pads {attrs['pads']} are not smaller than the windows {spans}")
-        ceil = bool(n.attrs.get("ceil_mode", 0)) and n.attrs.get("auto_pad", "NOTSET") != "VALID"
-        attrs |= {"kernel": kernel, "ceil_mode": ceil}
-        if op == "avg_pool":
-            attrs["count_include_pad"] = bool(n.attrs.get("count_include_pad", 0))
-        return c.emit(op, [c.operand(n, 0)], **attrs)
+    return lambda c, n: pooled(c, n, c.operand(n, 0), op)
 
-    return convert
+
+def pooled(c: Context, n: OnnxNode, x: str, op: str) -> str:
+    """The pool `op` of data with channels first, with the node's attributes."""
+    n.attrs["kernel_shape"]  # there is no default
+    kernel = _numbers(n, "kernel_shape", len(n.attrs["kernel_shape"]))
+    attrs = _window(n, c.shape(x)[2:], kernel)
+    spans = [d * (k - 1) + 1 for k, d in zip(kernel, attrs["dilations"], strict=True)]
+    if any(max(pair) >= span for pair, span in zip(attrs["pads"], spans, strict=True)):
+        raise ModelError(f"pads {attrs['pads']} are not smaller than the windows {spans}")
+    ceil = bool(n.attrs.get("ceil_mode", 0)) and n.attrs.get("auto_pad", "NOTSET") != "VALID"
+    attrs |= {"kernel": kernel, "ceil_mode": ceil}
+    if op == "avg_pool":
+        attrs["count_include_pad"] = bool(n.attrs.get("count_include_pad", 0))
+    return c.emit(op, [x], **attrs)
 
 
 def global_pool(op: str) -> Reader:
