@@ -142,7 +142,7 @@ class _Lowering:
         return self.stored(node, node.operator.tensor(attrs, operands))
 
     def stored(self, node: Node, x: Tensor) -> Tensor:
-        """The node's result in its own dtype: expressions of few bytes are computed in a wide one."""
+        """The node's result in its own dtype; integers of few bytes are computed in a wide one."""
         dtype = self.graph.types[node.output].dtype
         if x.dtype == dtype:
             return x

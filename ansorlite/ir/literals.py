@@ -3,8 +3,8 @@
 In: Python numbers and dtype names. Integers wrap in two's complement; floats round to nearest and
 overflow to infinity. A float converted to an integer is truncated; NaN, infinity and values out of
 range become the smallest integer, as on x86. Elements of `WIDE` are stored in few bytes: arithmetic
-has them in the wider dtype, through which conversions from floats go, too. The numpy evaluation, the interpreter and native code
-all follow these rules.
+has them in the wider dtype, through which conversions from floats go, too. The numpy evaluation,
+the interpreter and native code all follow these rules.
 """
 
 import struct

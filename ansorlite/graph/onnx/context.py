@@ -16,7 +16,6 @@ from ansorlite.graph.build import GraphBuilder
 from ansorlite.graph.types import Array, Attr, TensorType
 from ansorlite.names import brief
 
-
 LOWS = ("float16", "bfloat16")  # of numbers that the graph has in float32
 PACKED = {"int4": "int8", "uint4": "uint8", "int2": "int8", "uint2": "uint8"}
 
@@ -25,7 +24,8 @@ PACKED = {"int4": "int8", "uint4": "uint8", "int2": "int8", "uint2": "uint8"}
 class OnnxNode:
     """A node of the model: attributes as Python values and arrays, `opset` of the model.
 
-    `schema` is ONNX's schema of the operator, or None.
+    `schema` is ONNX's schema of the operator, or None. `user` names the node of the model in
+    errors, which may be a function that this node is a part of.
     """
 
     name: str
@@ -35,6 +35,7 @@ class OnnxNode:
     attrs: dict[str, Any]
     opset: int
     schema: Any = None
+    user: str = ""
 
 
 @dataclass
@@ -42,7 +43,7 @@ class Context:
     """Values by ONNX name; `dtypes` gives numpy's names of ONNX's dtype numbers.
 
     `absent` says why outputs are not computed, `later` has the results of all nodes. `lows` has
-    the dtype of the values that the model has in float16 or bfloat16: the graph has them in float32.
+    the dtype of the values that the model has in float16 or bfloat16, and the graph in float32.
     """
 
     builder: GraphBuilder
@@ -119,7 +120,7 @@ class Context:
         return self.lows.get(name) or self.type(self.values[name]).dtype
 
     def store(self, array: Array, name: str) -> str:
-        """A constant of the model, which calls it `name`; numbers of few bytes as the graph has them.
+        """The constant that the model calls `name`; floats of 16 bits become float32.
 
         Raises ModelError for an element type that the graph lacks.
         """

@@ -7,6 +7,7 @@ whatever the file holds, and MissingExtra without the package onnx.
 """
 
 import operator
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -59,7 +60,7 @@ def load_onnx(model: Any, batch: int | None = None, dims: Dims | None = None) ->
 def _network(onnx: Any, model: Any, batch: int | None, dims: Dims) -> Graph:
     proto, name = read_model(onnx, model)
     flat = flattened(onnx, proto, name)
-    nodes = [read_node(onnx, n, k, flat.opset) for k, n in enumerate(flat.nodes)]
+    nodes = [read_node(onnx, n, k, flat.opset, flat.users) for k, n in enumerate(flat.nodes)]
     _check_operators(nodes, name)
     builder = GraphBuilder(proto.graph.name or name, fold=True)
     context = Context(builder, dtypes_of(onnx))
@@ -240,7 +241,7 @@ def _check_declared(context: Context, value: Any, fixed: bool) -> None:
 def _convert(context: Context, node: OnnxNode) -> None:
     """Emit `node` by its reader and remember its results; errors name the node."""
     context.node = node
-    where = f"node {brief(node.name)} ({node.op})"
+    where = node.user or f"node {brief(node.name)} ({node.op})"
     for v in node.inputs:
         if v and v not in context.values:
             raise ModelError(_not_there(context, where, v))
@@ -251,8 +252,7 @@ def _convert(context: Context, node: OnnxNode) -> None:
         lows = check_operands(context, node)
         result = READERS[node.op](context, node)
     except ModelError as error:
-        text = str(error)
-        raise ModelError(text if text.startswith("node ") else f"{where}: {text}") from None
+        raise ModelError(_named(str(error), node, where)) from None
     except KeyError as error:
         raise ModelError(f"{where} has no attribute {error}") from error
     except MemoryError as error:
@@ -267,6 +267,13 @@ def _convert(context: Context, node: OnnxNode) -> None:
             context.lows.setdefault(v, lows[v])
     for k, v in enumerate(node.outputs[len(results) :], len(results) + 1):
         context.absent[v] = f"{where}: its output {k}, {brief(v)}, is not supported"
+
+
+def _named(text: str, node: OnnxNode, where: str) -> str:
+    """An error with the node and the operator of the model in place of the graph's."""
+    own = rf"node {re.escape(brief(node.name))} \([a-z_0-9]+\)"
+    found = re.sub(own, lambda _: where, text)
+    return found if where in found else f"{where}: {found}"
 
 
 def _not_there(context: Context, where: str, value: str) -> str:

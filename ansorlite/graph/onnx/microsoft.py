@@ -1,4 +1,4 @@
-"""Readers of operators of `com.microsoft` that onnxruntime's optimisers write: fused ones, of floats.
+"""Readers of fused operators of `com.microsoft`, which onnxruntime's optimisers write.
 
 In: a `Context` and an `OnnxNode`; ONNX has no schema of these operators, so readers check operands.
 Out: emitted products, activations and normalisations, which partition fuses anew.

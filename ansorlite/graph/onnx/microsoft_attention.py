@@ -39,9 +39,7 @@ def _part(c: Context, x: str, axis: int, start: int, size: int) -> str:
     return c.emit("slice", [x], starts=starts, sizes=sizes, steps=(1,) * len(shape))
 
 
-def attend(
-    c: Context, q: str, k: str, v: str, n: OnnxNode, masks: list[str], causal: bool
-) -> str:
+def attend(c: Context, q: str, k: str, v: str, n: OnnxNode, masks: list[str], causal: bool) -> str:
     """softmax(q @ k^T * scale + masks) @ v over [batch, heads, sequence, width]."""
     width, (rows, total) = c.shape(q)[-1], (c.shape(q)[2], c.shape(k)[2])
     scale = float(n.attrs.get("scale", 0.0)) or 1 / math.sqrt(width)
@@ -202,7 +200,9 @@ def rotated(c: Context, x: str, cos: str, sin: str, width: int, interleaved: boo
     right = c.emit("add", [c.emit("mul", [a, sin]), c.emit("mul", [b, cos])])
     if interleaved:
         parts = [c.emit("reshape", [p], shape=(*full[:-1], half, 1)) for p in (left, right)]
-        out = c.emit("reshape", [c.emit("concat", parts, axis=len(full))], shape=(*full[:-1], width))
+        out = c.emit(
+            "reshape", [c.emit("concat", parts, axis=len(full))], shape=(*full[:-1], width)
+        )
     else:
         out = c.emit("concat", [left, right], axis=len(full) - 1)
     if width == full[-1]:

@@ -5,6 +5,7 @@ wants; `check_operands` does the same for the types of the operands. Raises Mode
 that names the node.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 from ansorlite.errors import ModelError
@@ -28,16 +29,22 @@ def dtypes_of(onnx: Any) -> dict[int, str]:
     return {k: SPELLING.get(v, v) for k, v in spelled.items()}
 
 
-def read_node(onnx: Any, proto: Any, position: int, opset: int) -> OnnxNode:
+def read_node(
+    onnx: Any, proto: Any, position: int, opset: int, users: Mapping[str, Any] | None = None
+) -> OnnxNode:
+    """The node at a position; `users` has the nodes of the model that were written out."""
     try:
         name = proto.name or f"{proto.op_type}_{position}"
         default = "" if proto.domain in ("", "ai.onnx") else f"{proto.domain}."
         op, inputs, outputs = default + proto.op_type, tuple(proto.input), tuple(proto.output)
+        whole = (users or {}).get(outputs[0]) if outputs else None
+        named, kind = (name, op) if whole is None else (whole.name, whole.op_type)
+        name = proto.name or named or name
     except UnicodeDecodeError as error:
         raise ModelError(f"node {position} is damaged: a name is no UTF-8 text") from error
-    where = f"node {brief(name)} ({brief(op)})"
+    where = f"node {brief(named or name)} ({brief(kind)})"
     if op not in READERS:
-        return OnnxNode(name, op, inputs, outputs, {}, opset)
+        return OnnxNode(name, op, inputs, outputs, {}, opset, user=where)
     schema = None if default else _schema(onnx, op, opset)
     attrs: dict[str, Any] = {}
     for a in proto.attribute:
@@ -59,7 +66,7 @@ def read_node(onnx: Any, proto: Any, position: int, opset: int) -> OnnxNode:
         missing = [k for k, a in schema.attributes.items() if a.required and k not in attrs]
         if missing:
             raise ModelError(f"{where} has no attribute {missing[0]!r}")
-    return OnnxNode(name, op, inputs, outputs, attrs, opset, schema)
+    return OnnxNode(name, op, inputs, outputs, attrs, opset, schema, where)
 
 
 def _schema(onnx: Any, op: str, opset: int) -> Any:

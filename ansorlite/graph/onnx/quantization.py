@@ -53,7 +53,9 @@ def spread(c: Context, value: str, like: tuple[int, ...], axis: int, block: int 
         return c.emit("reshape", [value], shape=()) if shape else value
     axis = axis_of(axis, len(like))
     if len(shape) != 1 or shape[0] != like[axis]:
-        raise ModelError(f"{c.type(value)} is no element for each of {like[axis]} along axis {axis}")
+        raise ModelError(
+            f"{c.type(value)} is no element for each of {like[axis]} along axis {axis}"
+        )
     return c.emit("reshape", [value], shape=(*shape, *(1,) * (len(like) - axis - 1)))
 
 
@@ -176,7 +178,7 @@ def conv_integer(c: Context, n: OnnxNode) -> str:
 
 
 def factor(c: Context, scales: list[str], over: str | None) -> str:
-    """The product of scales, divided by the result's; constants are computed as onnxruntime does."""
+    """The product of scales, divided by the result's, in the order of onnxruntime."""
     known: list[Any] = [c.builder.constants.get(v) for v in [*scales, *([over] if over else [])]]
     if all(v is not None for v in known):
         first = known[0]
@@ -204,7 +206,7 @@ def qlinear_matmul(c: Context, n: OnnxNode) -> str:
 
 
 def qlinear_conv(c: Context, n: OnnxNode) -> str:
-    x, scale_x, zero_x, w, scale_w, zero_w, scale, zero = (c.operand(n, k) for k in range(8))
+    scale_x, zero_x, scale_w, zero_w, scale, zero = (c.operand(n, k) for k in (1, 2, 4, 5, 6, 7))
     total = convolution(c, n, (0, 3), (zero_x, zero_w))
     full = c.shape(total)
     if c.has(n, 8):

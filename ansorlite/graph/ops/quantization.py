@@ -1,4 +1,4 @@
-"""Quantisation element by element: numbers to integers of few bytes by scale and zero point, and back.
+"""Quantisation element by element: numbers to integers of few bytes by a scale, and back.
 
 Scales are float32, rounding is to the nearest, halves to the even number, and values beyond the
 integers' range become its ends. Results are the same to the bit wherever they are computed: there
