@@ -254,7 +254,7 @@ def cast(x: Any, dtype: str) -> Expr:
 
 def widened(e: Expr) -> Expr:
     """The value in the dtype in which arithmetic has its elements."""
-    return cast(e, WIDE.get(e.dtype, e.dtype))
+    return cast(e, WIDE[e.dtype]) if e.dtype in WIDE else e
 
 
 def cast_op(e: Expr, dtype: str) -> Expr:
@@ -291,7 +291,11 @@ _RANK = {d: k for k, d in enumerate(("bool", "int32", "int64", "float32", "float
 
 
 def promote(a: Any, b: Any) -> tuple[Expr, Expr]:
-    """Both operands in one dtype; a Python number takes the dtype of the other operand."""
+    """Both operands in one dtype; a Python number takes the dtype of the other operand.
+
+    Elements of few bytes take part in arithmetic in their wide dtype.
+    """
+    a, b = (widened(x) if isinstance(x, Expr) else x for x in (a, b))
     if isinstance(a, Expr) and not isinstance(b, Expr):
         ints_stay = is_int(a) and isinstance(b, float)
         b = wrap(b, None if ints_stay else a.dtype)
@@ -307,7 +311,7 @@ def promote(a: Any, b: Any) -> tuple[Expr, Expr]:
 
 def wider(*dtypes: str) -> str:
     """The common dtype: the highest of bool, int32, int64, float32, float64."""
-    return max(dtypes, key=_RANK.__getitem__)
+    return max((WIDE.get(d, d) for d in dtypes), key=_RANK.__getitem__)
 
 
 def terms_of(e: Expr) -> dict[Monomial, int]:

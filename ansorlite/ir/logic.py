@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ansorlite.errors import AnsorliteError
-from ansorlite.ir.expr import Const, Expr, Op, is_float, promote, wrap, wrapped_int
+from ansorlite.ir.expr import Const, Expr, Op, is_float, promote, widened, wrap, wrapped_int
 from ansorlite.ir.literals import range_of
 
 
@@ -82,7 +82,7 @@ UNARY = ("exp", "log", "sqrt", "tanh", "erf", "sigmoid", "abs", "floor", "bfloat
 
 def call(name: str, *args: Any) -> Expr:
     """A math function of floats (`abs` also of integers); AnsorliteError for other dtypes."""
-    exprs = [wrap(a) for a in args]
+    exprs = [widened(wrap(a)) for a in args]
     if len(exprs) == 2:
         exprs = list(promote(args[0], args[1]))
     if any(not is_float(e) for e in exprs) and name != "abs":

@@ -59,7 +59,7 @@ def pow_(c: Context, n: OnnxNode) -> str:
     """The result has the dtype of the base; fractional powers of integers are taken as float64."""
     x, y = c.operands(n)
     dtype, other = c.type(x).dtype, c.type(y).dtype
-    if dtype.startswith("int") and other.startswith("float"):
+    if "int" in dtype and other.startswith("float"):
         wide = [conditions.cast_to(c, v, "float64") for v in (x, y)]
         return conditions.cast_to(c, c.emit("pow", wide), dtype)
     return c.emit("pow", [x, conditions.cast_to(c, y, dtype)])

@@ -187,7 +187,7 @@ _OWN: dict[str, Any] = {
     "SkipLayerNormalization": skip_layer_norm(simplified=False),
     "SkipSimplifiedLayerNormalization": skip_layer_norm(simplified=True),
 }
-READERS = {
+READERS: dict[str, Any] = {
     **{f"com.microsoft.{k}": v for k, v in _OWN.items()},
     "SimplifiedLayerNormalization": simplified_layer_norm,  # in ONNX's own domain
 }

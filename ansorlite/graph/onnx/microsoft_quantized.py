@@ -179,4 +179,4 @@ _OWN: dict[str, Any] = {
     "QLinearSoftmax": unary(_softmax),
     "QuantizeLinear": _of_onnx(q.quantize_linear),
 }
-READERS = {f"com.microsoft.{k}": v for k, v in _OWN.items()}
+READERS: dict[str, Any] = {f"com.microsoft.{k}": v for k, v in _OWN.items()}

@@ -216,7 +216,7 @@ def qlinear_conv(c: Context, n: OnnxNode) -> str:
     return requantized(c, total, by, spread(c, zero, full, 1))
 
 
-READERS = {
+READERS: dict[str, Any] = {
     "ConvInteger": conv_integer,
     "DequantizeLinear": dequantize_linear,
     "DynamicQuantizeLinear": dynamic_quantize_linear,
