@@ -4,7 +4,7 @@ In: the reference output, made once per task, and a candidate's output. Out: a `
 largest error and the first wrong element. A float x is right if |x - ref| <= tolerance * max(|ref|,
 rms(ref)): the rounding errors of a sum grow with its terms, not with its value, since terms may
 cancel. NaN and infinities must have the same places as in the reference; integers and booleans must
-be equal.
+be equal, but for a few of 8 or 16 bits.
 """
 
 import math

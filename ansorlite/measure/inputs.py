@@ -2,7 +2,8 @@
 
 In: a ComputeDAG and a seed. Out: arrays by placeholder name. Floats are normally distributed with
 standard deviation 1/3, so mostly in [-1, 1]. Integers that index a tensor are valid indices; other
-integers are small, or any of those with 8 or 16 bits. An array depends only on the seed and the position of its placeholder.
+integers are small, or any of those with 8 or 16 bits. An array depends only on the seed and the
+position of its placeholder.
 """
 
 from collections.abc import Mapping
