@@ -273,7 +273,7 @@ def _named(text: str, node: OnnxNode, where: str) -> str:
     """An error with the node and the operator of the model in place of the graph's."""
     own = rf"node {re.escape(brief(node.name))} \([a-z_0-9]+\)"
     found = re.sub(own, lambda _: where, text)
-    return found if where in found else f"{where}: {found}"
+    return found if found.startswith("node ") else f"{where}: {found}"
 
 
 def _not_there(context: Context, where: str, value: str) -> str:
