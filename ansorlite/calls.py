@@ -81,6 +81,8 @@ class Operand:
             raise ModelError(f"{self.label} is no array: {error}") from None
         if x.shape != self.shape:
             raise ModelError(f"{self.label} has shape {x.shape}, expected {self.shape}")
+        if x.dtype.name == "bfloat16" and self.dtype == np.float32:  # of ml_dtypes
+            return x.astype(np.float32)
         if x.dtype != self.dtype:
             raise ModelError(
                 f"{self.label} has dtype {x.dtype}, expected {self.dtype}: convert it with astype"

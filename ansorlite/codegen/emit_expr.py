@@ -16,8 +16,8 @@ from ansorlite.codegen.emit_index import I1, I32, I64, TYPES, IndexEmitter, decl
 from ansorlite.codegen.scope import Env
 from ansorlite.codegen.vector_math import call_math, constant_of, emit_math, extremum
 from ansorlite.codegen.zeros import decided
-from ansorlite.ir.expr import Const, Expr, Load, Op, Var, add, is_float, is_int, mul, terms_of
-from ansorlite.ir.literals import BYTES, least, rounded, wrapped
+from ansorlite.ir.expr import Const, Expr, Load, Op, Poly, Var, add, is_float, is_int, mul, terms_of
+from ansorlite.ir.literals import BITS, BYTES, WIDE, least, rounded, wrapped
 from ansorlite.ir.ranges import bounds
 from ansorlite.ir.traverse import loads, substitute
 
@@ -78,7 +78,7 @@ class ExprEmitter(IndexEmitter):
     def _constant(self, e: Const) -> ir.Value:
         if e.dtype == "bool":
             return I1(int(e.value))
-        value = rounded(e.value, e.dtype) if is_float(e) else wrapped(e.value, e.dtype)
+        value = wrapped(e.value, e.dtype) if e.dtype in BITS else rounded(e.value, e.dtype)
         return ir.Constant(TYPES[e.dtype], value)
 
     def _scalar(self, e: Expr, env: Env) -> ir.Value:
@@ -165,6 +165,10 @@ class ExprEmitter(IndexEmitter):
         kind = I1 if new == "bool" else TYPES[new]
         if isinstance(v.type, ir.VectorType):
             kind = ir.VectorType(kind, v.type.count)
+        via = WIDE.get(new) if old.startswith("float") else None
+        via = "float32" if "float16" in (old, new) else via
+        if via not in (None, old, new):
+            return self._convert(self._convert(v, old, via), via, new)
         zero = ir.Constant(v.type, [0] * v.type.count if isinstance(v.type, ir.VectorType) else 0)
         if new == "bool":
             if old.startswith("float"):
@@ -173,8 +177,8 @@ class ExprEmitter(IndexEmitter):
         if new.startswith("float"):
             if old == "bool":
                 return b.uitofp(v, kind)
-            if old.startswith("int"):
-                return b.sitofp(v, kind)
+            if old in BITS:
+                return b.uitofp(v, kind) if old.startswith("uint") else b.sitofp(v, kind)
             return b.fpext(v, kind) if BYTES[new] > BYTES[old] else b.fptrunc(v, kind)
         if old == "bool":
             return b.zext(v, kind)
@@ -182,7 +186,9 @@ class ExprEmitter(IndexEmitter):
             return self._to_int(v, kind, new)
         if BYTES[new] == BYTES[old]:
             return v
-        return b.sext(v, kind) if BYTES[new] > BYTES[old] else b.trunc(v, kind)
+        if BYTES[new] < BYTES[old]:
+            return b.trunc(v, kind)
+        return b.zext(v, kind) if old.startswith("uint") else b.sext(v, kind)
 
     def _to_int(self, v: ir.Value, kind: ir.Type, dtype: str) -> ir.Value:
         """A float as an integer; the least integer where it is NaN or out of range.
@@ -284,11 +290,31 @@ class ExprEmitter(IndexEmitter):
         assert env.vector is not None
         c, start = self.along(e, env.vector)
         if not isinstance(c, Const):
-            return self._per_lane(e, env)
+            whole = self._int_whole(e, env)
+            return self._per_lane(e, env) if whole is None else whole
         base = self._scalar(start, env)
         kind = ir.VectorType(base.type, env.width)
         steps = ir.Constant(kind, [wrapped(c.value * k, e.dtype) for k in range(env.width)])
         return self.b.add(self.splat(base, env.width), steps)
+
+    def _int_whole(self, e: Expr, env: Env) -> ir.Value | None:
+        """Sums and products of elements of tensors, as one vector; None for other integers.
+
+        They wrap at the width of their dtype, as the exact ones do when stored.
+        """
+        if isinstance(e, Op) and e.name == "cast" and e.args[0].dtype in WIDE:
+            source = e.args[0]
+            return self._convert(self.wide(source, env), source.dtype, e.dtype)
+        atoms = [a for m, _ in e.terms for a in m] if isinstance(e, Poly) else []
+        if not isinstance(e, Poly) or not all(_is_element(a, e.dtype) for a in atoms):
+            return None
+        b, total = self.b, None
+        for mono, c in e.terms:
+            term = constant_of(ir.VectorType(TYPES[e.dtype], env.width), wrapped(c, e.dtype))
+            for atom in mono:
+                term = b.mul(term, self.wide(atom, env))
+            total = term if total is None else b.add(total, term)
+        return total
 
     def _per_lane(self, e: Expr, env: Env) -> ir.Value:
         """A vector of any expression, emitted as one scalar computation per lane."""
@@ -491,3 +517,10 @@ class ExprEmitter(IndexEmitter):
     def _used(self, value: ir.Value, env: Env) -> ir.Value:
         order = ir.Constant(ir.VectorType(I32, env.lanes), list(range(env.lanes)))
         return self.b.shuffle_vector(value, value, order)
+
+
+def _is_element(e: Expr, dtype: str) -> bool:
+    """Is the expression an element of a tensor, as an integer of the dtype?"""
+    if isinstance(e, Op) and e.name == "cast" and e.args[0].dtype in WIDE:
+        return e.dtype == dtype and isinstance(e.args[0], Load)
+    return e.dtype == dtype and isinstance(e, Load)

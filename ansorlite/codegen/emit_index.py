@@ -15,17 +15,17 @@ from llvmlite import ir
 from ansorlite.codegen.scope import Env, Scoped
 from ansorlite.errors import BuildError
 from ansorlite.ir.expr import Const, Expr, Op, Var, add, mul, terms_of
-from ansorlite.ir.literals import ceil_divide, floor_divide, modulo, wrapped
+from ansorlite.ir.literals import BITS, ceil_divide, floor_divide, modulo, wrapped
 from ansorlite.ir.ranges import coefficient
 from ansorlite.ir.traverse import substitute
 
 I1, I32, I64 = ir.IntType(1), ir.IntType(32), ir.IntType(64)
 PTR, VOID = ir.PointerType(), ir.VoidType()
 TYPES: dict[str, ir.Type] = {
+    "float16": ir.HalfType(),
     "float32": ir.FloatType(),
     "float64": ir.DoubleType(),
-    "int32": I32,
-    "int64": I64,
+    **{k: ir.IntType(n) for k, n in BITS.items()},
     "bool": ir.IntType(8),
 }
 

@@ -222,12 +222,23 @@ def absolute(b: B, x: V) -> V:
     return call_math(b, "llvm.fabs", x)
 
 
+def bfloat16(b: B, x: V) -> V:
+    """The nearest float with 8 significant bits, halves to even; NaN stays NaN. Float only."""
+    if isinstance(_scalar(x.type), ir.DoubleType):
+        raise BuildError("bfloat16 of a double: cast to float first")
+    bits = _bits(b, x)
+    odd = b.and_(b.lshr(bits, _const(bits, 16)), _const(bits, 1))
+    bits = b.and_(b.add(b.add(bits, _const(bits, 0x7FFF)), odd), _const(bits, -(1 << 16)))
+    return b.select(b.fcmp_unordered("uno", x, x), x, b.bitcast(bits, x.type))
+
+
 # te's name -> the emitting function and its number of arguments.
 FUNCTIONS: dict[str, tuple[Callable[..., V], int]] = {
     "exp": (exp, 1),
     "log": (log, 1),
     "tanh": (tanh, 1),
     "erf": (erf, 1),
+    "bfloat16": (bfloat16, 1),
     "sigmoid": (sigmoid, 1),
     "pow": (power, 2),
     "sqrt": (sqrt, 1),

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from ansorlite.graph.ir import Graph
 from ansorlite.graph.types import integer
+from ansorlite.ir.literals import range_of
 
 
 def random_inputs(graph: Graph, seed: int = 0) -> list[npt.NDArray[Any]]:
@@ -26,7 +27,7 @@ def random_inputs(graph: Graph, seed: int = 0) -> list[npt.NDArray[Any]]:
         elif kind.dtype == "bool":
             out.append(rng.random(kind.shape) < 0.5)
         else:
-            below = min(1000, least.get(v, 1000))
+            below = min(1000, least.get(v, 1000), range_of(kind.dtype)[1])
             out.append(rng.integers(0, below, kind.shape).astype(kind.dtype))
     return out
 

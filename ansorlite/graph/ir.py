@@ -145,6 +145,8 @@ def check_inputs(graph: Graph, inputs: Sequence[npt.ArrayLike]) -> dict[str, Arr
             array = np.asarray(value)
         except (TypeError, ValueError) as error:  # rows of different lengths, above all
             raise ModelError(f"input {brief(name)} is no array: {first_line(error)}") from None
+        if array.dtype.name == "bfloat16" and graph.types[name].dtype == "float32":
+            array = array.astype(np.float32)  # numbers of ml_dtypes
         if type_of(array) != graph.types[name]:
             raise ModelError(
                 f"input {brief(name)} is {type_of(array)}, expected {graph.types[name]}"

@@ -8,6 +8,7 @@ axes of extent 1 are dropped, so that equal kernels get equal workload keys.
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from ansorlite import te
@@ -18,6 +19,7 @@ from ansorlite.graph.ops.op import TensorFn, named
 from ansorlite.graph.ops.reduce import reduce
 from ansorlite.graph.types import ints
 from ansorlite.ir.expr import Expr
+from ansorlite.ir.literals import WIDE
 from ansorlite.te.tensor import Tensor
 
 Shape = tuple[int, ...]
@@ -79,11 +81,11 @@ class _Lowering:
         if commutes and inputs[0] not in self.own and inputs[1] in self.own:
             inputs.reverse()
         reads = [self.reader(v, node, full, space) for v in inputs]
-        expression = node.operator.element
+        expression, dtype = node.operator.element, self.graph.types[node.output].dtype
         assert expression is not None
 
         def element(*at: Any) -> Expr:
-            return expression(node.attrs, [read(at) for read in reads])
+            return te.cast(expression(node.attrs, [read(at) for read in reads]), dtype)
 
         return te.compute(space, named(names, element), name=node.op)
 
@@ -94,7 +96,8 @@ class _Lowering:
             return lambda at: tensor[tuple(at)[: len(tensor.shape)]]
         known = self.graph.constants.get(value)
         if known is not None and known.size == 1:
-            literal = te.const(known.reshape(-1)[0].item(), str(known.dtype))
+            dtype = str(known.dtype)
+            literal = te.const(known.reshape(-1)[0].item(), WIDE.get(dtype, dtype))
             return lambda at: literal
         view = operand_view(self.graph.types[value].shape, full, space)
         assert view is not None, f"{value} has no view in {space}"
@@ -136,7 +139,16 @@ class _Lowering:
             self.tensors[v] if v in self.tensors else self.placeholder(v, shape, name)
             for v, shape, name in zip(node.inputs, views, names, strict=True)
         ]
-        return node.operator.tensor(attrs, operands)
+        return self.stored(node, node.operator.tensor(attrs, operands))
+
+    def stored(self, node: Node, x: Tensor) -> Tensor:
+        """The node's result in its own dtype; integers of few bytes are computed in a wide one."""
+        dtype = self.graph.types[node.output].dtype
+        if x.dtype == dtype:
+            return x
+        if isinstance(x.op, te.ComputeOp) and x.op.combiner is None:
+            return Tensor(replace(x.op, body=te.cast(x.op.body, dtype)), x.inputs)
+        return te.compute(x.shape, lambda *i: te.cast(x[i], dtype), f"{x.name}.stored")
 
     def over_rows(self, columns: int) -> None:
         """All nodes of a group over rows: whole values as [*rows, *row], reduced values as [*rows].
@@ -162,7 +174,7 @@ class _Lowering:
             (value,) = n.inputs
             x = self.tensors.get(value) or self.placeholder(value, space, "data")
             axes = tuple(range(len(rows), len(space)))
-            self.tensors[n.output] = reduce(x, n.operator.combiner, axes, n.op)
+            self.tensors[n.output] = self.stored(n, reduce(x, n.operator.combiner, axes, n.op))
 
     def reads_rows(self, anchor: Node, space: Shape) -> bool:
         """Whether the operands that have one element a row have a view in `space` too."""
@@ -181,7 +193,7 @@ class _Lowering:
                 strict=True,
             )
         ]
-        return form(node.attrs, operands)
+        return self.stored(node, form(node.attrs, operands))
 
     def transposed(self, node: Node, moves: dict[str, Node], last: Node | None) -> Tensor:
         """An anchor that reads the operands of transposes, and no transposed copy.
@@ -195,7 +207,7 @@ class _Lowering:
             perms.append(ints(moves[v].attrs, "perm") if v in moves else None)
         order = None if last is None else ints(last.attrs, "perm")
         assert node.operator.transposed is not None
-        return node.operator.transposed(operands, perms, order)
+        return self.stored(node, node.operator.transposed(operands, perms, order))
 
     def finished(self) -> "Lowered":
         """The DAG of the group's result."""

@@ -17,7 +17,10 @@ from ansorlite.errors import ModelError
 Array = npt.NDArray[np.generic]
 Attr = int | float | str | bool | tuple[int, ...] | tuple[tuple[int, int], ...]
 Attrs = Mapping[str, Attr]
-DTYPES = ("float32", "float64", "int32", "int64", "bool")
+DTYPES = (
+    *("float32", "float64", "int32", "int64", "bool"),
+    *("int8", "uint8", "int16", "uint16", "uint32", "float16"),
+)
 
 
 @dataclass(frozen=True)

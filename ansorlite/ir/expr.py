@@ -21,7 +21,7 @@ from typing import Any, Literal
 
 from ansorlite.errors import AnsorliteError
 from ansorlite.ir.deep import FLOATS, Node, Piece
-from ansorlite.ir.literals import converted, rounded, wrapped
+from ansorlite.ir.literals import WIDE, converted, rounded, wrapped
 from ansorlite.ir.text import INFIX, listed, op_pieces, poly_pieces
 
 Role = Literal["axis", "loop", "hole", "knob"]
@@ -108,7 +108,7 @@ class Const(Expr):
     def __init__(self, value: Scalar, dtype: str = "int32") -> None:
         if dtype == "bool":
             self.value: Any = bool(value)
-        elif dtype in FLOATS:
+        elif dtype.startswith("float"):
             self.value = float(value)
         else:
             self.value = int(value)
@@ -236,9 +236,25 @@ def is_float(e: Expr) -> bool:
 
 
 def cast(x: Any, dtype: str) -> Expr:
-    """The value converted to `dtype`; no operation if the dtype is the same."""
+    """The value converted to `dtype`; no operation if the dtype is the same.
+
+    An element that was stored in few bytes is not widened on its way to another dtype.
+    """
     e = wrap(x)
-    return e if e.dtype == dtype else cast_op(wrapped_int(e), dtype)
+    if e.dtype == dtype:
+        return e
+    if isinstance(e, Op) and e.name == "cast" and WIDE.get(e.args[0].dtype) == e.dtype:
+        narrow = e.args[0]
+        if narrow.dtype == dtype:
+            return narrow
+        if dtype in (*FLOATS, "int64"):
+            return cast_op(narrow, dtype)
+    return cast_op(wrapped_int(e), dtype)
+
+
+def widened(e: Expr) -> Expr:
+    """The value in the dtype in which arithmetic has its elements."""
+    return cast(e, WIDE[e.dtype]) if e.dtype in WIDE else e
 
 
 def cast_op(e: Expr, dtype: str) -> Expr:
@@ -271,11 +287,15 @@ def _is_open(e: Expr) -> bool:
     return e.name == "abs" and e.reads
 
 
-_RANK = {"bool": 0, "int32": 1, "int64": 2, "float32": 3, "float64": 4}
+_RANK = {d: k for k, d in enumerate(("bool", "int32", "int64", "float32", "float64"))}
 
 
 def promote(a: Any, b: Any) -> tuple[Expr, Expr]:
-    """Both operands in one dtype; a Python number takes the dtype of the other operand."""
+    """Both operands in one dtype; a Python number takes the dtype of the other operand.
+
+    Elements of few bytes take part in arithmetic in their wide dtype.
+    """
+    a, b = (widened(x) if isinstance(x, Expr) else x for x in (a, b))
     if isinstance(a, Expr) and not isinstance(b, Expr):
         ints_stay = is_int(a) and isinstance(b, float)
         b = wrap(b, None if ints_stay else a.dtype)
@@ -291,7 +311,7 @@ def promote(a: Any, b: Any) -> tuple[Expr, Expr]:
 
 def wider(*dtypes: str) -> str:
     """The common dtype: the highest of bool, int32, int64, float32, float64."""
-    return max(dtypes, key=_RANK.__getitem__)
+    return max((WIDE.get(d, d) for d in dtypes), key=_RANK.__getitem__)
 
 
 def terms_of(e: Expr) -> dict[Monomial, int]:

@@ -19,6 +19,7 @@ from ansorlite.ir.expr import Const, Expr, Load, Op, Poly, Var
 from ansorlite.ir.layout import Layout
 from ansorlite.ir.literals import (
     BITS,
+    bfloat16,
     ceil_divide,
     converted,
     floor_divide,
@@ -102,8 +103,9 @@ def _bind(b: Buffer, inputs: Mapping[str, npt.ArrayLike]) -> Array:
 
 
 def _new_buffer(shape: tuple[int, ...], dtype: str) -> Array:
-    """An array of poison values: NaN, True or -77."""
+    """An array of poison values: NaN, True, -77 or 77."""
     poison = np.nan if dtype.startswith("float") else (True if dtype == "bool" else -77)
+    poison = 77 if dtype.startswith("uint") else poison
     return np.full(shape, poison, dtype=dtype)
 
 
@@ -266,6 +268,7 @@ _RUNTIME: dict[str, Any] = {
     "sigmoid_": _sigmoid,
     "floor_": _ieee(np.floor),
     "abs_": abs,
+    "bfloat16_": bfloat16,
     "floordiv_": floor_divide,
     "ceildiv_": ceil_divide,
     "mod_": modulo,

@@ -27,6 +27,7 @@ from ansorlite.ir.linear import (
     reduced,
     remainder,
 )
+from ansorlite.ir.literals import range_of
 from ansorlite.ir.logic import negate
 from ansorlite.ir.ranges import INF, Evaluator, Interval
 from ansorlite.ir.traverse import below, walk
@@ -35,7 +36,10 @@ MAX_POINTS = 1 << 20  # most points at which an index is evaluated
 CHEAP_POINTS = 1 << 12  # so few points are evaluated before linear reasoning is tried
 MAX_TRIES = 600  # most inequalities examined for one index
 MAX_DEPTH = 5  # most conditions and operations combined for one inequality
-DTYPE_RANGES: dict[str, Interval] = {"bool": (0, 1), "int32": (-(1 << 31), (1 << 31) - 1)}
+DTYPE_RANGES: dict[str, Interval] = {
+    "bool": (0, 1),
+    **{k: range_of(k) for k in ("int8", "uint8", "int16", "uint16", "int32", "uint32")},
+}
 ANYTHING = (-INF, INF)
 
 

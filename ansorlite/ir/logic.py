@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from ansorlite.errors import AnsorliteError
-from ansorlite.ir.expr import Const, Expr, Op, is_float, promote, wrap, wrapped_int
-from ansorlite.ir.literals import least
+from ansorlite.ir.expr import Const, Expr, Op, is_float, promote, widened, wrap, wrapped_int
+from ansorlite.ir.literals import range_of
 
 
 def all_of(*conds: Any) -> Expr:
@@ -77,12 +77,12 @@ def select(cond: Any, a: Any, b: Any) -> Expr:
     return x if x == y else Op("select", (c, x, y), x.dtype)
 
 
-UNARY = ("exp", "log", "sqrt", "tanh", "erf", "sigmoid", "abs", "floor")
+UNARY = ("exp", "log", "sqrt", "tanh", "erf", "sigmoid", "abs", "floor", "bfloat16")
 
 
 def call(name: str, *args: Any) -> Expr:
     """A math function of floats (`abs` also of integers); AnsorliteError for other dtypes."""
-    exprs = [wrap(a) for a in args]
+    exprs = [widened(wrap(a)) for a in args]
     if len(exprs) == 2:
         exprs = list(promote(args[0], args[1]))
     if any(not is_float(e) for e in exprs) and name != "abs":
@@ -98,4 +98,5 @@ def combiner_identity(combiner: str, dtype: str) -> Const:
         return Const(float("-inf") if combiner == "max" else float("inf"), dtype)
     if dtype == "bool":
         return Const(combiner == "min", "bool")
-    return Const(least(dtype) if combiner == "max" else -1 - least(dtype), dtype)
+    low, high = range_of(dtype)
+    return Const(low if combiner == "max" else high, dtype)

@@ -28,7 +28,7 @@ from ansorlite.ir.expr import (
     terms_of,
 )
 from ansorlite.ir.extremum import extremum
-from ansorlite.ir.literals import least
+from ansorlite.ir.literals import BITS, range_of
 from ansorlite.ir.traverse import below, transform
 
 Interval = tuple[int, int]
@@ -74,7 +74,11 @@ def _bounds(e: Expr, ranges: Mapping[str, Interval], done: dict[Expr, Interval])
         source, (low, high) = e.args[0], _type_bounds(e.dtype)
         if source.dtype == "bool":
             return 0, 1
-        lo, hi = _bounds(source, ranges, done) if is_int(source) else (low, high)
+        lo, hi = low, high
+        if source.dtype in BITS:  # elements that are stored in few bytes have a range, no more
+            lo, hi = _type_bounds(source.dtype)
+        if is_int(source):
+            lo, hi = _bounds(source, ranges, done)
         return (lo, hi) if low <= lo and hi <= high else (low, high)
     if isinstance(e, Op) and is_int(e):
         return _op_bounds(e, [_bounds(a, ranges, done) for a in e.args if is_int(a)])
@@ -83,7 +87,8 @@ def _bounds(e: Expr, ranges: Mapping[str, Interval], done: dict[Expr, Interval])
 
 def _type_bounds(dtype: str) -> Interval:
     """The interval of an integer dtype."""
-    return max(least(dtype), -INF), min(-1 - least(dtype), INF)
+    low, high = range_of(dtype)
+    return max(low, -INF), min(high, INF)
 
 
 def _quotient_bounds(

@@ -4,7 +4,7 @@ In: the reference output, made once per task, and a candidate's output. Out: a `
 largest error and the first wrong element. A float x is right if |x - ref| <= tolerance * max(|ref|,
 rms(ref)): the rounding errors of a sum grow with its terms, not with its value, since terms may
 cancel. NaN and infinities must have the same places as in the reference; integers and booleans must
-be equal.
+be equal, but for a few of 8 or 16 bits.
 """
 
 import math
@@ -15,6 +15,9 @@ import numpy as np
 from ansorlite.calls import Array
 
 SAFETY = 32.0  # factor of `default_tolerance`
+# Of the elements of a quantised output, so many may differ by one step: sums of floats, added up in
+# another order, round to the other neighbour where they lie halfway between two.
+MOST_ROUNDED = 0.01
 PART = 1 << 14  # elements compared at a time, so that all arrays stay in the caches
 
 
@@ -77,6 +80,10 @@ class Expected:
             if not wrong.any():
                 return Deviation()
             distance = np.abs(actual.astype(np.float64) - self.reference.astype(np.float64))
+            if actual.dtype.itemsize <= 2 and actual.dtype.kind in "iu":
+                few = int(wrong.sum()) <= max(1, actual.size * MOST_ROUNDED)
+                if few and float(distance.max()) <= 1.0:
+                    return Deviation(1.0)
             return self._deviation(actual, wrong, float(distance.max()))
         with np.errstate(all="ignore"):
             worst = self._worst(actual)

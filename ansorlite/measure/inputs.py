@@ -1,8 +1,9 @@
 """Random inputs of a task, equal in every process and for every candidate.
 
 In: a ComputeDAG and a seed. Out: arrays by placeholder name. Floats are normally distributed with
-standard deviation 1/3, so mostly in [-1, 1]. Integers that index a tensor are valid indices, other
-integers are small. An array depends only on the seed and the position of its placeholder.
+standard deviation 1/3, so mostly in [-1, 1]. Integers that index a tensor are valid indices; other
+integers are small, or any of those with 8 or 16 bits. An array depends only on the seed and the
+position of its placeholder.
 """
 
 from collections.abc import Mapping
@@ -13,6 +14,7 @@ import numpy as np
 
 from ansorlite.calls import Array
 from ansorlite.ir.expr import Expr, Load, Var
+from ansorlite.ir.literals import WIDE, range_of
 from ansorlite.ir.ranges import Interval, bounds
 from ansorlite.ir.traverse import loads, transform
 from ansorlite.te.dag import ComputeDAG
@@ -38,15 +40,20 @@ def random_inputs(dag: ComputeDAG, seed: int, *, positive: bool = False) -> dict
 def _random(op: Placeholder, rng: np.random.Generator, limit: int | None, positive: bool) -> Array:
     shape = op.shape
     match op.dtype:
-        case "float32" | "float64":
-            kind: Any = np.float32 if op.dtype == "float32" else np.float64
+        case "float16" | "float32" | "float64":
+            kind: Any = np.float64 if op.dtype == "float64" else np.float32
             x = np.asarray(rng.standard_normal(shape, dtype=kind))
             x *= 1 / 3
-            return np.abs(x) + kind(0.01) if positive else x
+            x = np.abs(x) + kind(0.01) if positive else x
+            return x.astype(op.dtype, copy=False)
         case "bool":
             return np.asarray(rng.integers(0, 2, shape), dtype=np.bool_)
         case _ if limit is not None:
-            return np.asarray(rng.integers(0, limit, shape), dtype=op.dtype)
+            most = range_of(op.dtype)[1]
+            return np.asarray(rng.integers(0, min(limit, most), shape), dtype=op.dtype)
+        case _ if op.dtype in WIDE:
+            low, high = range_of(op.dtype)
+            return rng.integers(low, high + 1, shape).astype(op.dtype)
         case _:
             return np.asarray(rng.integers(-SMALL_INT, SMALL_INT + 1, shape), dtype=op.dtype)
 
@@ -73,7 +80,7 @@ def _extents(op: ComputeOp) -> tuple[int, ...]:
 def _origins(dag: ComputeDAG, name: str) -> set[str]:
     """The integer placeholders that the tensor `name` is computed from."""
     above = {name} | nx.ancestors(dag.graph, name)
-    return {p.name for p in dag.inputs if p.name in above and p.dtype.startswith("int")}
+    return {p.name for p in dag.inputs if p.name in above and "int" in p.dtype}
 
 
 def _limit(index: Expr, size: int, ranges: Mapping[str, Interval]) -> int:

@@ -51,6 +51,7 @@ __all__ = [
     "abs",
     "all",
     "any",
+    "bfloat16",
     "cast",
     "ceildiv",
     "compute",
@@ -179,6 +180,11 @@ def sigmoid(x: Any) -> Expr:
 def floor(x: Any) -> Expr:
     """Largest integral float that is not above x, for float32 and float64."""
     return call("floor", x)
+
+
+def bfloat16(x: Any) -> Expr:
+    """The nearest number that bfloat16 has, for float32; halves to even, NaN stays."""
+    return call("bfloat16", x)
 
 
 def abs(x: Any) -> Expr:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from ansorlite.errors import ModelError
 from ansorlite.ir.expr import COMPARE, Const, Expr, Load, Op, Poly, Var, is_float, is_int
-from ansorlite.ir.literals import BITS, least, rounded, wrapped
+from ansorlite.ir.literals import BITS, WIDE, least, rounded, wrapped
 from ansorlite.ir.traverse import below
 from ansorlite.te.tensor import ComputeOp, Placeholder
 
@@ -95,6 +95,7 @@ _UNARY: dict[str, Any] = {
     "sqrt": np.sqrt,
     "abs": np.abs,
     "floor": np.floor,
+    "bfloat16": lambda x: to_bfloat16(np.asarray(x)),
     "not": np.logical_not,
 }
 _BINARY: dict[str, Any] = {
@@ -110,6 +111,15 @@ _BINARY: dict[str, Any] = {
 }
 
 
+def to_bfloat16(x: Array) -> Array:
+    """float32: the nearest numbers whose last 16 bits are 0, halves to even; NaN stays NaN."""
+    bits = np.asarray(x, np.float32).view(np.uint32)
+    even = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) & np.uint32(
+        0xFFFF0000
+    )
+    return np.where(np.isnan(x), np.float32(np.nan), even.view(np.float32)).astype(x.dtype)
+
+
 def sigmoid(x: Array) -> Array:
     """1 / (1 + exp(-x)), without overflow."""
     e = np.exp(-np.abs(x))
@@ -118,6 +128,8 @@ def sigmoid(x: Array) -> Array:
 
 def cast_array(x: Array, dtype: str) -> Array:
     """The array cast to `dtype` with the rules of `ir.literals.converted`."""
+    if dtype in WIDE and str(x.dtype) != WIDE[dtype]:
+        x = cast_array(x, WIDE[dtype])
     if dtype not in BITS or x.dtype.kind != "f":
         return x.astype(dtype)
     low = least(dtype)

@@ -14,9 +14,10 @@ from typing import Any, Literal
 
 from ansorlite.errors import ModelError
 from ansorlite.ir.deep import MAX_DEPTH, MAX_SIZE, Piece
-from ansorlite.ir.expr import Const, Expr, Load, Op, Var, is_int, wrap
+from ansorlite.ir.expr import Const, Expr, Load, Op, Var, is_int, widened, wrap
 from ansorlite.ir.extremum import maximum
 from ansorlite.ir.known import ANYTHING, DTYPE_RANGES, Known, end, reads
+from ansorlite.ir.literals import WIDE
 from ansorlite.ir.logic import select
 from ansorlite.ir.ranges import Interval
 from ansorlite.ir.traverse import loads, rename_loads, transform, walk
@@ -26,7 +27,7 @@ Combiner = Literal["sum", "max", "min"]
 ANNOTATIONS = ("parallel", "lanes", "unroll", "prefetch", "stream")
 DERIVED_ENDINGS = (".cache", ".rf", ".packed", ".turned", ".f64")  # suffixes of derived stages
 MAX_ELEMENTS = 1 << 44  # elements of a tensor; byte offsets then fit an int64
-DTYPES = ("float32", "float64", "int32", "int64", "bool")
+DTYPES = ("float32", "float64", "int32", "int64", "bool", *WIDE)
 
 
 @dataclass(frozen=True)
@@ -149,7 +150,7 @@ class Tensor:
             raise ModelError(
                 f"{self.name} has {len(self.shape)} dimensions, indexed with {len(idx)} indices"
             )
-        return TensorLoad(self, tuple(wrap(i) for i in idx))
+        return widened(TensorLoad(self, tuple(wrap(i) for i in idx)))
 
     def __str__(self) -> str:
         return str(self.op)
@@ -229,8 +230,9 @@ def placeholder(
     """An input tensor. Example: `te.placeholder((64, 32), name="A")`.
 
     `constant=True` promises that the values are known before the first run (weights), so that their
-    layout may be changed in advance. Dtypes: float32, float64, int32, int64, bool. Raises
-    ModelError for any other dtype and for a bad shape or name.
+    layout may be changed in advance. Dtypes: float32, float64, int32, int64, bool; and int8,
+    uint8, int16, uint16, uint32, float16, whose elements are read as int32, int64 (uint32) or
+    float32. Raises ModelError for any other dtype and for a bad shape or name.
     """
     if dtype not in DTYPES:
         raise ModelError(f"dtype {dtype!r} of {name} is none of {', '.join(DTYPES)}")
@@ -266,7 +268,7 @@ def reduction(combiner: Combiner, value: Any, axis: Any) -> Expr:
     if not given or not all(isinstance(a, ReduceAxis) for a in given):
         raise ModelError(f"te.{combiner} needs reduce axes made by te.reduce_axis, got {axis!r}")
     axes = tuple(Axis(a.name, a.extent) for a in given)
-    expr = wrap(value)
+    expr = widened(wrap(value))
     if isinstance(expr, Reduction):
         raise ModelError("reductions do not nest: give all axes to one te.sum/max/min")
     if combiner == "sum" and expr.dtype == "bool":

@@ -24,7 +24,7 @@ from ansorlite.te.tensor import Axis, ComputeOp, Operation
 Mask = npt.NDArray[np.bool_]
 
 _FLOP_OPS = {"add", "sub", "mul", "div", "min", "max", "pow", "exp", "log", "sqrt", "tanh"}
-_FLOP_OPS |= {"erf", "sigmoid", "abs", "floor"}
+_FLOP_OPS |= {"erf", "sigmoid", "abs", "floor", "bfloat16"}
 
 
 def body_flop(op: ComputeOp) -> int:

@@ -51,6 +51,7 @@ def outcome(case: Any, model: onnx.ModelProto, inputs: Any, wanted: Any, native:
     except ModelError as error:
         return _kind(str(error))
     assert len(got) == len(wanted)
+    wanted = [y.astype(np.float32) if y.dtype.name == "bfloat16" else y for y in wanted]
     for x, y in zip(got, wanted, strict=True):
         assert (x.dtype, x.shape) == (y.dtype, y.shape)
         np.testing.assert_allclose(x, y, rtol=case.rtol, atol=max(case.atol, 1e-5))

@@ -350,10 +350,10 @@ def test_declared_extents_are_those_of_the_file() -> None:
 def test_operators_are_named_as_the_file_names_them() -> None:
     nodes = [
         helper.make_node("DynamicQuantizeLinear", ["x"], ["q", "s", "z"], "dq"),
-        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["y"], "de"),
+        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["t"], "de"),
+        helper.make_node("StringNormalizer", ["t"], ["y"], "words"),
     ]
-    found = r"2 unsupported operators: DequantizeLinear \(node de\); DynamicQ\w+ \(node dq\)"
-    refused(model(nodes), found)
+    refused(model(nodes), r"1 unsupported operator: StringNormalizer \(node words\)$")
 
 
 def test_outputs_that_are_not_computed() -> None:
@@ -388,7 +388,7 @@ def test_operands_without_elements_are_left_out() -> None:
     proto = model([node("Concat", "x", "e", axis=1)], arrays={"e": empty})
     assert evaluate(load_onnx(proto), [WEIGHT])[0].tolist() == WEIGHT.tolist()
     proto = model([node("Concat", "x", "e", axis=1)], arrays={"e": empty[:1]})
-    refused(proto, r"node n1 \(concat\): cannot concatenate")
+    refused(proto, r"node n1 \(Concat\): cannot concatenate")
 
 
 def test_inputs_that_are_no_arrays() -> None:

@@ -85,12 +85,12 @@ def test_all_unsupported_operators_are_listed() -> None:
         node("Relu", "a", out="b", name="fine"),
         node("Einsum", "b", out="c", name="second"),
         onnx.helper.make_node("LSTM", ["c"], ["d"]),
-        onnx.helper.make_node("FusedMatMul", ["d"], ["y"], "own", domain="com.microsoft"),
+        onnx.helper.make_node("Inverse", ["d"], ["y"], "own", domain="com.microsoft"),
     ]
     refused(
         model(nodes),
         r"3 unsupported operators: Einsum \(node second\); LSTM \(node first, LSTM_3\); "
-        r"com\.microsoft\.FusedMatMul \(node own\)",
+        r"com\.microsoft\.Inverse \(node own\)",
     )
 
 
@@ -133,11 +133,11 @@ def test_batch_replaces_a_fixed_extent() -> None:
 
 
 def test_unsupported_dtypes_are_named() -> None:
-    refused(model(RELU, dtype=onnx.TensorProto.FLOAT16), "input x has dtype float16: convert")
-    refused(model(RELU, dtype=onnx.TensorProto.BFLOAT16), "input x has dtype bfloat16: convert")
+    refused(model(RELU, dtype=onnx.TensorProto.COMPLEX64), "input x has dtype complex64: convert")
+    refused(model(RELU, dtype=onnx.TensorProto.UINT64), "input x has dtype uint64: convert")
     refused(model(RELU, dtype=onnx.TensorProto.STRING), "input x has dtype string: convert")
-    weights = {"w": np.ones((2, 3), np.float16)}
-    refused(model([node("Add", "x", "w")], arrays=weights), "constant w has dtype float16: convert")
+    weights = {"w": np.ones((2, 3), np.uint64)}
+    refused(model([node("Add", "x", "w")], arrays=weights), "constant w has dtype uint64: convert")
 
 
 def test_mixed_dtypes_name_the_node() -> None:
@@ -154,7 +154,7 @@ def test_input_without_shape() -> None:
 
 def test_shapes_that_do_not_fit_name_the_node() -> None:
     proto = model([node("MatMul", "x", "w")], arrays={"w": np.ones((4, 2), np.float32)})
-    refused(proto, r"node n1 \(matmul\): cannot multiply matrices")
+    refused(proto, r"node n1 \(MatMul\): cannot multiply matrices")
 
 
 def test_a_shape_that_depends_on_the_input() -> None:
@@ -175,7 +175,7 @@ def test_missing_pieces_of_a_node() -> None:
     [
         ("BatchNormalization", "xwwww", {"training_mode": 1}, "export in evaluation mode"),
         ("Pad", "xp", {"mode": "mirror"}, "pad mode 'mirror' is none of constant, reflect"),
-        ("Cast", "x", {"to": onnx.TensorProto.FLOAT16}, "cast to float16 is not supported"),
+        ("Cast", "x", {"to": onnx.TensorProto.UINT64}, "cast to uint64 is not supported"),
         ("Resize", "x", {}, "it needs either scales or sizes"),
         ("Tile", "xi", {}, "repeats .* one of at least 0 per axis"),
         ("Squeeze", "xj", {}, "cannot squeeze axis 1 of extent 3"),

@@ -77,6 +77,10 @@ CASES: dict[str, Case] = {
     ),
     "expand": Case(((4, 1, 6),), {"shape": IMAGE}),
     "reshape": Case(attrs={"shape": (2, 2, 2, 30)}),
+    "bfloat16": Case(),
+    "quantize": Case((IMAGE, (4, 1, 1), (1,)), {"dtype": "int8"}),
+    "dequantize": Case((("uint8", IMAGE), (4, 1, 1), ("uint8", ()))),
+    "quantization_step": Case((IMAGE, IMAGE)),
     "take": Case((IMAGE, INDICES), {"axis": 1}),
     "resample": Case((IMAGE, ("int64", (3, 2)), (3, 2)), {"axis": 2}),
 }
@@ -86,8 +90,8 @@ def value(operand: Any, rng: np.random.Generator) -> Any:
     dtype, shape = operand if isinstance(operand[0], str) else ("float32", operand)
     if dtype == "bool":
         return rng.random(shape) < 0.5
-    if dtype == "int64":
-        return rng.integers(1, 4, shape)
+    if "int" in dtype:
+        return rng.integers(1, 4, shape).astype(dtype)
     return rng.uniform(0.5, 1.5, shape).astype(dtype)
 
 

@@ -7,7 +7,7 @@ constants are computed at once, as all shape arithmetic is.
 import numpy as np
 
 from ansorlite.errors import ModelError
-from ansorlite.graph.onnx.context import Context, OnnxNode, Reader, axis_of
+from ansorlite.graph.onnx.context import LOWS, Context, OnnxNode, Reader, axis_of
 
 
 def swapped(op: str) -> Reader:
@@ -23,12 +23,28 @@ def xor(c: Context, n: OnnxNode) -> str:
 
 def cast(c: Context, n: OnnxNode) -> str:
     """A cast to the operand's own dtype emits no node."""
-    x = c.operand(n, 0)
-    return cast_to(c, x, c.dtypes.get(int(n.attrs["to"]), "undefined"))
+    return _converted(c, n, c.dtypes.get(int(n.attrs["to"]), "undefined"))
 
 
 def cast_like(c: Context, n: OnnxNode) -> str:
-    return cast_to(c, c.operand(n, 0), c.type(c.operand(n, 1)).dtype)
+    return _converted(c, n, c.declared(n.inputs[1]))
+
+
+def _converted(c: Context, n: OnnxNode, dtype: str) -> str:
+    """Operand 0 in another dtype of the model; rounded to float16 or bfloat16, and kept in float32.
+
+    The attribute `saturate` is about dtypes of 8 and fewer bits, which are not supported.
+    """
+    x, old = c.operand(n, 0), c.declared(n.inputs[0])
+    if dtype not in LOWS:
+        return cast_to(c, x, dtype)
+    c.lows[n.outputs[0]] = dtype
+    wide = cast_to(c, x, "float32")
+    if old == dtype:
+        return wide
+    if dtype == "bfloat16":
+        return c.emit("bfloat16", [wide])
+    return cast_to(c, c.emit("cast", [wide], dtype="float16"), "float32")
 
 
 def cast_to(c: Context, x: str, dtype: str) -> str:
@@ -80,7 +96,7 @@ def trilu(c: Context, n: OnnxNode) -> str:
 def modulo(c: Context, n: OnnxNode) -> str:
     """Mod of integers; of floating-point numbers only where the operands are constant."""
     fmod = bool(n.attrs.get("fmod", 0))
-    if c.type(c.operand(n, 0)).dtype.startswith("int"):
+    if "int" in c.type(c.operand(n, 0)).dtype:
         return c.emit("mod", c.operands(n), fmod=fmod)
     a, b = c.required(n, 0), c.required(n, 1)
     if not fmod:

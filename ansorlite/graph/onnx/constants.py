@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ansorlite.errors import ModelError
-from ansorlite.graph.onnx.context import Context, OnnxNode, Reader
+from ansorlite.graph.onnx.context import LOWS, Context, OnnxNode, Reader
 
 _SCALARS: dict[str, Callable[[Any], Any]] = {
     "value": np.asarray,
@@ -26,7 +26,7 @@ _SCALARS: dict[str, Callable[[Any], Any]] = {
 def constant(c: Context, n: OnnxNode) -> str:
     for key, make in _SCALARS.items():
         if key in n.attrs:
-            return c.builder.constant(make(n.attrs[key]), n.outputs[0])
+            return c.store(make(n.attrs[key]), n.outputs[0])
     raise ModelError(f"a constant of kind {', '.join(n.attrs) or 'none'} is not supported")
 
 
@@ -36,6 +36,8 @@ def constant_of_shape(c: Context, n: OnnxNode) -> str:
     if len(value) != 1 or any(e < 0 for e in extents):
         raise ModelError(f"a shape {extents} of {len(value)} values: extents >= 0, one value")
     c.room(extents, value.dtype)
+    if str(value.dtype) in LOWS:
+        c.lows[n.outputs[0]], value = str(value.dtype), value.astype(np.float32)
     return c.constant(np.full(extents, value[0]))
 
 

@@ -16,12 +16,16 @@ from ansorlite.graph.build import GraphBuilder
 from ansorlite.graph.types import Array, Attr, TensorType
 from ansorlite.names import brief
 
+LOWS = ("float16", "bfloat16")  # of numbers that the graph has in float32
+PACKED = {"int4": "int8", "uint4": "uint8", "int2": "int8", "uint2": "uint8"}
+
 
 @dataclass(frozen=True)
 class OnnxNode:
     """A node of the model: attributes as Python values and arrays, `opset` of the model.
 
-    `schema` is ONNX's schema of the operator, or None.
+    `schema` is ONNX's schema of the operator, or None. `user` names the node of the model in
+    errors, which may be a function that this node is a part of.
     """
 
     name: str
@@ -31,13 +35,15 @@ class OnnxNode:
     attrs: dict[str, Any]
     opset: int
     schema: Any = None
+    user: str = ""
 
 
 @dataclass
 class Context:
     """Values by ONNX name; `dtypes` gives numpy's names of ONNX's dtype numbers.
 
-    `absent` says why outputs are not computed, `later` has the results of all nodes.
+    `absent` says why outputs are not computed, `later` has the results of all nodes. `lows` has
+    the dtype of the values that the model has in float16 or bfloat16, and the graph in float32.
     """
 
     builder: GraphBuilder
@@ -46,6 +52,7 @@ class Context:
     node: OnnxNode | None = None
     absent: dict[str, str] = field(default_factory=dict)
     later: set[str] = field(default_factory=set)
+    lows: dict[str, str] = field(default_factory=dict)
 
     def has(self, node: OnnxNode, k: int) -> bool:
         """Whether the optional operand k is there."""
@@ -107,6 +114,22 @@ class Context:
         """Raise a ModelError where broadcasting made more than the operand `like` is."""
         if self.shape(value) != self.shape(like):
             raise ModelError(f"the other operands do not broadcast to {self.type(like)}")
+
+    def declared(self, name: str) -> str:
+        """The dtype that the model's value `name` has in the model."""
+        return self.lows.get(name) or self.type(self.values[name]).dtype
+
+    def store(self, array: Array, name: str) -> str:
+        """The constant that the model calls `name`; floats of 16 bits become float32.
+
+        Raises ModelError for an element type that the graph lacks.
+        """
+        dtype = str(array.dtype)
+        if dtype in LOWS:
+            self.lows[name], array = dtype, array.astype(np.float32)
+        elif dtype in PACKED:
+            array = array.astype(PACKED[dtype])
+        return self.builder.constant(array, name)
 
     def type(self, value: str) -> TensorType:
         return self.builder.types[value]

@@ -59,7 +59,7 @@ def pow_(c: Context, n: OnnxNode) -> str:
     """The result has the dtype of the base; fractional powers of integers are taken as float64."""
     x, y = c.operands(n)
     dtype, other = c.type(x).dtype, c.type(y).dtype
-    if dtype.startswith("int") and other.startswith("float"):
+    if "int" in dtype and other.startswith("float"):
         wide = [conditions.cast_to(c, v, "float64") for v in (x, y)]
         return conditions.cast_to(c, c.emit("pow", wide), dtype)
     return c.emit("pow", [x, conditions.cast_to(c, y, dtype)])
@@ -94,25 +94,29 @@ def softplus(c: Context, n: OnnxNode) -> str:
     return c.emit("add", [c.emit("relu", [x]), c.emit("log", [c.emit("add", [e, c.scalar(1, x)])])])
 
 
-def _hard_sigmoid(c: Context, x: str, alpha: float, beta: float) -> str:
+def hard_sigmoid_of(c: Context, x: str, alpha: float, beta: float) -> str:
     scaled = c.emit("add", [c.emit("mul", [x, c.scalar(alpha, x)]), c.scalar(beta, x)])
     return c.emit("clip", [scaled], min=0.0, max=1.0)
 
 
 def hard_sigmoid(c: Context, n: OnnxNode) -> str:
     alpha, beta = float(n.attrs.get("alpha", 0.2)), float(n.attrs.get("beta", 0.5))
-    return _hard_sigmoid(c, c.operand(n, 0), alpha, beta)
+    return hard_sigmoid_of(c, c.operand(n, 0), alpha, beta)
 
 
 def hard_swish(c: Context, n: OnnxNode) -> str:
     x = c.operand(n, 0)
-    return c.emit("mul", [x, _hard_sigmoid(c, x, 1 / 6, 0.5)])
+    return c.emit("mul", [x, hard_sigmoid_of(c, x, 1 / 6, 0.5)])
 
 
 def gelu(c: Context, n: OnnxNode) -> str:
     """x/2 * (1 + erf(x / sqrt(2))), or with tanh(sqrt(2/pi) * (x + 0.044715 x^3))."""
-    x = c.operand(n, 0)
-    if n.attrs.get("approximate", "none") == "tanh":
+    return gelu_of(c, c.operand(n, 0), n.attrs.get("approximate", "none") == "tanh")
+
+
+def gelu_of(c: Context, x: str, by_tanh: bool) -> str:
+    """x/2 * (1 + erf(x / sqrt(2))), or with the hyperbolic tangent in place of erf."""
+    if by_tanh:
         cube = c.emit("mul", [c.emit("mul", [x, x]), x])
         inner = c.emit("add", [x, c.emit("mul", [cube, c.scalar(0.044715, x)])])
         s = c.emit("tanh", [c.emit("mul", [inner, c.scalar(math.sqrt(2 / math.pi), x)])])

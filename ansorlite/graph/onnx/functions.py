@@ -7,7 +7,7 @@ operator whose body has operators that are not supported stays, so that errors n
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ansorlite.errors import ModelError
@@ -27,11 +27,15 @@ Key = tuple[str, str]  # domain and name of an operator or a function
 
 @dataclass(frozen=True)
 class Flat:
-    """The nodes of a network, of one opset, and its initializers."""
+    """The nodes of a network, of one opset, and its initializers.
+
+    `users` has, by the first output of a node that another one was written out as, that node.
+    """
 
     nodes: Sequence[Any]
     initializers: Sequence[Any]
     opset: int
+    users: Mapping[str, Any] = field(default_factory=dict)
 
 
 def flattened(onnx: Any, proto: Any, name: str) -> Flat:
@@ -47,6 +51,7 @@ def flattened(onnx: Any, proto: Any, name: str) -> Flat:
         return Flat(proto.graph.node, proto.graph.initializer, opset)
     _check_growth(proto, name)
     light, heavy = _light(onnx, proto)
+    written = list(light.graph.node)
     if fault := _fault(onnx, light):
         if own:
             raise ModelError(f"{name} is no valid ONNX model: {fault}")
@@ -63,7 +68,33 @@ def flattened(onnx: Any, proto: Any, name: str) -> Flat:
         light = _converted(onnx, light, BODIES)
         opset = _opset(light)
     light = _with_bodies(onnx, light, opset, name)
-    return Flat(light.graph.node, [*light.graph.initializer, *heavy], opset)
+    users = _users(written, light.graph.node)
+    return Flat(light.graph.node, [*light.graph.initializer, *heavy], opset, users)
+
+
+def _users(before: Sequence[Any], after: Sequence[Any]) -> dict[str, Any]:
+    """The node of `before` that stands behind each new node of `after`, by its first output.
+
+    What a node is written out as stands in its place, so new nodes belong to the next old node that
+    is gone.
+    """
+    old = {(n.op_type, *n.output): k for k, n in enumerate(before)}
+    left = {(n.op_type, *n.output) for n in after}
+    gone = [k for k, n in enumerate(before) if (n.op_type, *n.output) not in left]
+    users: dict[str, Any] = {}
+    place, made = 0, set[str]()
+    for n in after:
+        at = old.get((n.op_type, *n.output))
+        if at is not None:
+            place = max(place, at + 1)
+            continue
+        owner = next(
+            (k for k in gone if k >= place and not made.issuperset(before[k].output)), None
+        )
+        if owner is not None and n.output:
+            users[n.output[0]] = before[owner]
+        made.update(n.output)
+    return users
 
 
 def _opset(proto: Any) -> int:

@@ -7,6 +7,7 @@ whatever the file holds, and MissingExtra without the package onnx.
 """
 
 import operator
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,11 +16,12 @@ import numpy as np
 from ansorlite.errors import AnsorliteError, MissingExtra, ModelError
 from ansorlite.graph.build import GraphBuilder
 from ansorlite.graph.ir import Graph
-from ansorlite.graph.onnx.context import Context, OnnxNode
+from ansorlite.graph.onnx.context import LOWS, Context, OnnxNode
 from ansorlite.graph.onnx.functions import flattened
 from ansorlite.graph.onnx.node import check_operands, dtypes_of, read_node
 from ansorlite.graph.onnx.read import array_of, read_model
 from ansorlite.graph.onnx.table import READERS
+from ansorlite.graph.types import TensorType
 from ansorlite.names import brief, first_line, shown
 
 MOST_CHARACTERS = 900  # of a message
@@ -58,7 +60,7 @@ def load_onnx(model: Any, batch: int | None = None, dims: Dims | None = None) ->
 def _network(onnx: Any, model: Any, batch: int | None, dims: Dims) -> Graph:
     proto, name = read_model(onnx, model)
     flat = flattened(onnx, proto, name)
-    nodes = [read_node(onnx, n, k, flat.opset) for k, n in enumerate(flat.nodes)]
+    nodes = [read_node(onnx, n, k, flat.opset, flat.users) for k, n in enumerate(flat.nodes)]
     _check_operators(nodes, name)
     builder = GraphBuilder(proto.graph.name or name, fold=True)
     context = Context(builder, dtypes_of(onnx))
@@ -67,12 +69,12 @@ def _network(onnx: Any, model: Any, batch: int | None, dims: Dims) -> Graph:
     _check_dims(inputs, dims, name)
     for value, shape in zip(inputs, _shapes(inputs, batch, dims), strict=True):
         dtype = context.dtypes.get(value.type.tensor_type.elem_type, "undefined")
-        context.values[value.name] = builder.input(value.name, shape, dtype)
+        context.values[value.name] = _input(context, value.name, shape, dtype)
     for tensor in flat.initializers:
         if tensor.name in context.values:
             raise ModelError(f"{name} defines the initializer {brief(tensor.name)} twice")
         array = array_of(onnx, tensor, f"{name}: initializer {brief(tensor.name)}")
-        context.values[tensor.name] = builder.constant(array, tensor.name)
+        context.values[tensor.name] = context.store(array, tensor.name)
     if proto.graph.sparse_initializer:
         raise ModelError(f"{name} has sparse initializers, which are not supported: densify them")
     context.later = {v for n in nodes for v in n.outputs}
@@ -88,7 +90,7 @@ def _network(onnx: Any, model: Any, batch: int | None, dims: Dims) -> Graph:
     fixed = batch is None and not dims
     for value in proto.graph.output:
         _check_declared(context, value, fixed)
-    return builder.finish([context.values[o] for o in outputs])
+    return builder.finish([_output(context, o) for o in outputs])
 
 
 def _check_operators(nodes: Sequence[OnnxNode], name: str) -> None:
@@ -111,6 +113,28 @@ def _listed(names: Sequence[str], comma: str = ", ") -> str:
 
 
 # ---- inputs and outputs -------------------------------------------------------------------------
+
+
+def _input(context: Context, name: str, shape: Sequence[int], dtype: str) -> str:
+    """An input of the graph, as operators read it.
+
+    Inputs of bfloat16, which numpy lacks, are float32; a call takes arrays of ml_dtypes, too.
+    """
+    if dtype not in LOWS:
+        return context.builder.input(name, shape, dtype)
+    context.lows[name] = dtype
+    value = context.builder.input(name, shape, "float16" if dtype == "float16" else "float32")
+    if dtype == "bfloat16":
+        return value
+    return context.builder.emit("cast", [value], f"{name}.wide", dtype="float32")
+
+
+def _output(context: Context, name: str) -> str:
+    """An output of the graph, in the model's dtype; bfloat16 as float32 that bfloat16 has, too."""
+    value, low = context.values[name], context.lows.get(name)
+    if low == "float16":
+        return context.builder.emit("cast", [value], f"{name}.float16", dtype="float16")
+    return value if low is None else context.builder.emit("bfloat16", [value], f"{name}.bfloat16")
 
 
 def _given(batch: Any, dims: Any) -> tuple[int | None, dict[str, int]]:
@@ -195,6 +219,7 @@ def _check_declared(context: Context, value: Any, fixed: bool) -> None:
     """
     kind = value.type.tensor_type
     got = context.type(context.values[value.name])
+    got = TensorType(got.shape, context.declared(value.name))
     dtype = context.dtypes.get(kind.elem_type, "undefined")
     declared = [d.dim_value if d.dim_value > 0 else None for d in kind.shape.dim]
     wrong = kind.elem_type and dtype != got.dtype
@@ -216,7 +241,7 @@ def _check_declared(context: Context, value: Any, fixed: bool) -> None:
 def _convert(context: Context, node: OnnxNode) -> None:
     """Emit `node` by its reader and remember its results; errors name the node."""
     context.node = node
-    where = f"node {brief(node.name)} ({node.op})"
+    where = node.user or f"node {brief(node.name)} ({node.op})"
     for v in node.inputs:
         if v and v not in context.values:
             raise ModelError(_not_there(context, where, v))
@@ -224,11 +249,10 @@ def _convert(context: Context, node: OnnxNode) -> None:
         if v in context.values:
             raise ModelError(f"{where} computes {brief(v)}, which is computed before")
     try:
-        check_operands(context, node)
+        lows = check_operands(context, node)
         result = READERS[node.op](context, node)
     except ModelError as error:
-        text = str(error)
-        raise ModelError(text if text.startswith("node ") else f"{where}: {text}") from None
+        raise ModelError(_named(str(error), node, where)) from None
     except KeyError as error:
         raise ModelError(f"{where} has no attribute {error}") from error
     except MemoryError as error:
@@ -236,9 +260,20 @@ def _convert(context: Context, node: OnnxNode) -> None:
     except Exception as error:  # what wrong attributes and constants do to a reader
         raise ModelError(f"{where} is malformed: {first_line(error)}") from error
     results = (result,) if isinstance(result, str) else result
-    context.values.update((v, r) for v, r in zip(node.outputs, results, strict=False) if v)
+    named = {v: r for v, r in zip(node.outputs, results, strict=False) if v}
+    context.values.update(named)
+    for v, r in named.items():
+        if lows.get(v) in LOWS and context.type(r).dtype == "float32":
+            context.lows.setdefault(v, lows[v])
     for k, v in enumerate(node.outputs[len(results) :], len(results) + 1):
         context.absent[v] = f"{where}: its output {k}, {brief(v)}, is not supported"
+
+
+def _named(text: str, node: OnnxNode, where: str) -> str:
+    """An error with the node and the operator of the model in place of the graph's."""
+    own = rf"node {re.escape(brief(node.name))} \([a-z_0-9]+\)"
+    found = re.sub(own, lambda _: where, text)
+    return found if found.startswith("node ") else f"{where}: {found}"
 
 
 def _not_there(context: Context, where: str, value: str) -> str:

@@ -17,6 +17,11 @@ def gemm(c: Context, n: OnnxNode) -> str:
 
 def matmul(c: Context, n: OnnxNode) -> str:
     a, b = c.operands(n)
+    return product(c, a, b)
+
+
+def product(c: Context, a: str, b: str) -> str:
+    """The matrix product of two values, of which a vector is a row on the left, else a column."""
     row, column = len(c.shape(a)) == 1, len(c.shape(b)) == 1
     if row:
         a = c.emit("reshape", [a], shape=(1, *c.shape(a)))

@@ -5,6 +5,7 @@ wants; `check_operands` does the same for the types of the operands. Raises Mode
 that names the node.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 from ansorlite.errors import ModelError
@@ -28,16 +29,22 @@ def dtypes_of(onnx: Any) -> dict[int, str]:
     return {k: SPELLING.get(v, v) for k, v in spelled.items()}
 
 
-def read_node(onnx: Any, proto: Any, position: int, opset: int) -> OnnxNode:
+def read_node(
+    onnx: Any, proto: Any, position: int, opset: int, users: Mapping[str, Any] | None = None
+) -> OnnxNode:
+    """The node at a position; `users` has the nodes of the model that were written out."""
     try:
         name = proto.name or f"{proto.op_type}_{position}"
         default = "" if proto.domain in ("", "ai.onnx") else f"{proto.domain}."
         op, inputs, outputs = default + proto.op_type, tuple(proto.input), tuple(proto.output)
+        whole = (users or {}).get(outputs[0]) if outputs else None
+        named, kind = (name, op) if whole is None else (whole.name, whole.op_type)
+        name = proto.name or named or name
     except UnicodeDecodeError as error:
         raise ModelError(f"node {position} is damaged: a name is no UTF-8 text") from error
-    where = f"node {brief(name)} ({brief(op)})"
+    where = f"node {brief(named or name)} ({brief(kind)})"
     if op not in READERS:
-        return OnnxNode(name, op, inputs, outputs, {}, opset)
+        return OnnxNode(name, op, inputs, outputs, {}, opset, user=where)
     schema = None if default else _schema(onnx, op, opset)
     attrs: dict[str, Any] = {}
     for a in proto.attribute:
@@ -59,7 +66,7 @@ def read_node(onnx: Any, proto: Any, position: int, opset: int) -> OnnxNode:
         missing = [k for k, a in schema.attributes.items() if a.required and k not in attrs]
         if missing:
             raise ModelError(f"{where} has no attribute {missing[0]!r}")
-    return OnnxNode(name, op, inputs, outputs, attrs, opset, schema)
+    return OnnxNode(name, op, inputs, outputs, attrs, opset, schema, where)
 
 
 def _schema(onnx: Any, op: str, opset: int) -> Any:
@@ -115,10 +122,14 @@ def _check_counts(schema: Any, where: str, inputs: int, outputs: int) -> None:
             raise ModelError(f"{where} has {count} {kind}, not {wanted}")
 
 
-def check_operands(c: Context, n: OnnxNode) -> None:
-    """Raise a ModelError for an operand that is left out, or of a type that the schema lacks."""
+def check_operands(c: Context, n: OnnxNode) -> dict[str, str]:
+    """Raise a ModelError for an operand that is left out, or of a type that the schema lacks.
+
+    Returns the dtypes of the outputs that the operands determine, by name.
+    """
     if n.schema is None:
-        return
+        low = next((c.lows[v] for v in n.inputs if v in c.lows), None)
+        return {} if low is None else dict.fromkeys(n.outputs, low)
     formals, bound = list(n.schema.inputs), dict[str, str]()
     for k, v in enumerate(n.inputs):
         formal = formals[min(k, len(formals) - 1)]
@@ -126,7 +137,7 @@ def check_operands(c: Context, n: OnnxNode) -> None:
             if formal.option.name != "Optional":
                 raise ModelError(f"operand {k} ({formal.name}) is missing")
             continue
-        dtype = c.type(c.values[v]).dtype
+        dtype = c.declared(v)
         if f"tensor({FORMAL.get(dtype, dtype)})" not in formal.types:
             raise ModelError(f"operand {k} ({formal.name}) may not be of dtype {dtype}")
         if formal.option.name == "Variadic" and not formal.is_homogeneous:
@@ -136,3 +147,6 @@ def check_operands(c: Context, n: OnnxNode) -> None:
                 f"operands have different dtypes {bound[formal.type_str]} and {dtype}: cast one of "
                 "them"
             )
+    results = list(n.schema.outputs)
+    kinds = (results[min(k, len(results) - 1)].type_str for k in range(len(n.outputs)))
+    return {v: bound[kind] for v, kind in zip(n.outputs, kinds, strict=True) if kind in bound}

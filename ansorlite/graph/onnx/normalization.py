@@ -18,7 +18,7 @@ def batch_norm(c: Context, n: OnnxNode) -> str:
     return c.emit("batch_norm", c.operands(n), epsilon=float(n.attrs.get("epsilon", 1e-5)))
 
 
-def _normalised(c: Context, x: str, axes: tuple[int, ...], epsilon: float) -> tuple[str, str, str]:
+def normalised(c: Context, x: str, axes: tuple[int, ...], epsilon: float) -> tuple[str, str, str]:
     """(x - mean) / sqrt(variance + epsilon) over `axes`, the mean, and that root."""
     mean = c.emit("reduce_mean", [x], axes=axes, keepdims=True)
     centred = c.emit("sub", [x, mean])
@@ -32,7 +32,7 @@ def layer_norm(c: Context, n: OnnxNode) -> tuple[str, ...]:
     x = c.operand(n, 0)
     rank = len(c.shape(x))
     axes = tuple(range(axis_of(int(n.attrs.get("axis", -1)), rank), rank))
-    out, mean, root = _normalised(c, x, axes, float(n.attrs.get("epsilon", 1e-5)))
+    out, mean, root = normalised(c, x, axes, float(n.attrs.get("epsilon", 1e-5)))
     out = c.emit("mul", [out, c.operand(n, 1)])
     if c.has(n, 2):
         out = c.emit("add", [out, c.operand(n, 2)])
@@ -50,7 +50,7 @@ def instance_norm(c: Context, n: OnnxNode) -> str:
             f"scale {c.type(scale)} and bias {c.type(bias)} need an element per channel of "
             f"{c.type(x)}"
         )
-    out, *_ = _normalised(c, x, tuple(range(2, rank)), float(n.attrs.get("epsilon", 1e-5)))
+    out, *_ = normalised(c, x, tuple(range(2, rank)), float(n.attrs.get("epsilon", 1e-5)))
     shape = (c.shape(scale)[0], *(1,) * (rank - 2))
     out = c.emit("mul", [out, c.emit("reshape", [scale], shape=shape)])
     return c.emit("add", [out, c.emit("reshape", [bias], shape=shape)])
@@ -64,7 +64,7 @@ def group_norm(c: Context, n: OnnxNode) -> str:
         raise ModelError(f"{shape[1]} channels are not divisible into {groups} groups")
     split = (shape[0], groups, math.prod(shape[1:]) // groups)
     view = c.emit("reshape", [x], shape=split)
-    out, *_ = _normalised(c, view, (2,), float(n.attrs.get("epsilon", 1e-5)))
+    out, *_ = normalised(c, view, (2,), float(n.attrs.get("epsilon", 1e-5)))
     by_group = c.shape(scale) == (groups,) and groups != shape[1]
     if not by_group:
         out = c.emit("reshape", [out], shape=shape)

@@ -18,9 +18,9 @@ def _numbers(n: OnnxNode, name: str, count: int, least: int = 1) -> tuple[int, .
     return found
 
 
-def _window(c: Context, n: OnnxNode, kernel: tuple[int, ...]) -> dict[str, Any]:
-    """strides, dilations and pads of a window over data of the node's first operand."""
-    rank, spatial = len(kernel), c.shape(c.operand(n, 0))[2:]
+def _window(n: OnnxNode, spatial: tuple[int, ...], kernel: tuple[int, ...]) -> dict[str, Any]:
+    """strides, dilations and pads of a window over data with these spatial extents."""
+    rank = len(kernel)
     if rank != len(spatial):
         raise ModelError(f"a kernel of {rank} extents over {len(spatial)} spatial axes")
     strides, dilations = _numbers(n, "strides", rank), _numbers(n, "dilations", rank)
@@ -41,11 +41,16 @@ def _window(c: Context, n: OnnxNode, kernel: tuple[int, ...]) -> dict[str, Any]:
 
 
 def conv(c: Context, n: OnnxNode) -> str:
-    kernel = c.shape(c.operand(n, 1))[2:]
+    return convolved(c, n, c.shape(c.operand(n, 0))[2:], c.operands(n))
+
+
+def convolved(c: Context, n: OnnxNode, spatial: tuple[int, ...], operands: list[str]) -> str:
+    """The convolution of data, weights and maybe bias, with the node's attributes."""
+    kernel = c.shape(operands[1])[2:]
     if tuple(n.attrs.get("kernel_shape", kernel)) != kernel:
         raise ModelError(f"kernel_shape {n.attrs['kernel_shape']} but weights of {list(kernel)}")
     groups = int(n.attrs.get("group", 1))
-    return c.emit("conv", c.operands(n), groups=groups, **_window(c, n, kernel))
+    return c.emit("conv", operands, groups=groups, **_window(n, spatial, kernel))
 
 
 def conv_transpose(c: Context, n: OnnxNode) -> str:
@@ -138,20 +143,22 @@ def _with_zeros_between(c: Context, x: str, strides: tuple[int, ...]) -> str:
 
 
 def pool(op: str) -> Reader:
-    def convert(c: Context, n: OnnxNode) -> str:
-        n.attrs["kernel_shape"]  # there is no default
-        kernel = _numbers(n, "kernel_shape", len(n.attrs["kernel_shape"]))
-        attrs = _window(c, n, kernel)
-        spans = [d * (k - 1) + 1 for k, d in zip(kernel, attrs["dilations"], strict=True)]
-        if any(max(pair) >= span for pair, span in zip(attrs["pads"], spans, strict=True)):
-            raise ModelError(f"pads {attrs['pads']} are not smaller than the windows {spans}")
-        ceil = bool(n.attrs.get("ceil_mode", 0)) and n.attrs.get("auto_pad", "NOTSET") != "VALID"
-        attrs |= {"kernel": kernel, "ceil_mode": ceil}
-        if op == "avg_pool":
-            attrs["count_include_pad"] = bool(n.attrs.get("count_include_pad", 0))
-        return c.emit(op, [c.operand(n, 0)], **attrs)
+    return lambda c, n: pooled(c, n, c.operand(n, 0), op)
 
-    return convert
+
+def pooled(c: Context, n: OnnxNode, x: str, op: str) -> str:
+    """The pool `op` of data with channels first, with the node's attributes."""
+    n.attrs["kernel_shape"]  # there is no default
+    kernel = _numbers(n, "kernel_shape", len(n.attrs["kernel_shape"]))
+    attrs = _window(n, c.shape(x)[2:], kernel)
+    spans = [d * (k - 1) + 1 for k, d in zip(kernel, attrs["dilations"], strict=True)]
+    if any(max(pair) >= span for pair, span in zip(attrs["pads"], spans, strict=True)):
+        raise ModelError(f"pads {attrs['pads']} are not smaller than the windows {spans}")
+    ceil = bool(n.attrs.get("ceil_mode", 0)) and n.attrs.get("auto_pad", "NOTSET") != "VALID"
+    attrs |= {"kernel": kernel, "ceil_mode": ceil}
+    if op == "avg_pool":
+        attrs["count_include_pad"] = bool(n.attrs.get("count_include_pad", 0))
+    return c.emit(op, [x], **attrs)
 
 
 def global_pool(op: str) -> Reader:

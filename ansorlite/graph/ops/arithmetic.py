@@ -23,7 +23,7 @@ POWER_BITS = 6  # of integer exponents: an exponent of 64 or more overflows ever
 def _integers(attrs: Attrs, types: Types) -> TensorType:
     """The broadcast of operands of one dtype, which must be an integer's."""
     full = broadcast_type(attrs, types)
-    if not full.dtype.startswith("int"):
+    if "int" not in full.dtype:
         raise ModelError(f"operands are {full.dtype}, not integers")
     return full
 

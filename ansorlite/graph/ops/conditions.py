@@ -14,6 +14,7 @@ from ansorlite.graph.ops.elementwise import broadcast_type, by_element, by_numpy
 from ansorlite.graph.ops.op import Arrays, Op, Types
 from ansorlite.graph.types import DTYPES, Array, Attrs, TensorType, same_dtype, text
 from ansorlite.ir.expr import Expr
+from ansorlite.te.evaluate import cast_array
 
 
 def _compare_type(attrs: Attrs, types: Types) -> TensorType:
@@ -45,7 +46,7 @@ def _cast_type(attrs: Attrs, types: Types) -> TensorType:
 def _cast(attrs: Attrs, xs: Arrays) -> Array:
     """Fractions are cut off; numbers become conditions by being unequal to zero."""
     with np.errstate(all="ignore"):
-        return np.asarray(xs[0].astype(text(attrs, "dtype")))
+        return np.asarray(cast_array(xs[0], text(attrs, "dtype")))
 
 
 def _cast_element(attrs: Attrs, xs: Sequence[Expr]) -> Expr:

@@ -21,6 +21,7 @@ from ansorlite.graph.types import (
     same_dtype,
 )
 from ansorlite.ir.expr import Expr
+from ansorlite.te.evaluate import to_bfloat16
 
 Scalars = Sequence[Expr]
 
@@ -164,6 +165,7 @@ OPS = (
     _unary("tanh", by_numpy(np.tanh), te.tanh, cost=16),
     _unary("exp", by_numpy(np.exp), te.exp, "not_negative", cost=8),
     _unary("log", by_numpy(np.log), te.log, cost=8),
+    _unary("bfloat16", lambda attrs, xs: to_bfloat16(xs[0]), te.bfloat16, cost=4),
     _unary("sqrt", by_numpy(np.sqrt), te.sqrt, "keeps_not_negative"),
     _unary("erf", _erf, te.erf, cost=64),
     _unary("neg", by_numpy(np.negative), lambda x: -x, "integer_sum"),

@@ -11,6 +11,7 @@ from ansorlite.graph.ops import (
     movement,
     normalization,
     pool,
+    quantization,
     reduce,
 )
 from ansorlite.graph.ops.op import Op
@@ -29,5 +30,6 @@ OPERATORS: dict[str, Op] = {
         *normalization.OPS,
         *movement.OPS,
         *indexing.OPS,
+        *quantization.OPS,
     )
 }

@@ -1,0 +1,100 @@
+"""Models whose results onnxruntime knows, and the check that all levels agree with it.
+
+Levels: the imported graph, the passes, the partition and native code of each kernel.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from native import run_native
+from onnx import TensorProto, helper, numpy_helper
+
+from ansorlite.graph.ir import evaluate
+from ansorlite.graph.onnx.load import load_onnx
+from ansorlite.graph.partition import Partition, View, partition
+from ansorlite.graph.passes import optimize
+from ansorlite.schedule.lower import lower
+from ansorlite.space.plain import plain_state
+from ansorlite.target import Target
+
+HOST = Target.detect()
+F, U8, I8, U16, I16, I32 = (TensorProto.DataType.Value(k) for k in (
+    "FLOAT", "UINT8", "INT8", "UINT16", "INT16", "INT32"
+))  # fmt: skip
+F16, BF16 = TensorProto.FLOAT16, TensorProto.BFLOAT16
+Arrays = Mapping[str, Any]
+
+
+def type_of(array: Any) -> int:
+    return int(helper.np_dtype_to_tensor_dtype(np.asarray(array).dtype))
+
+
+def model_of(
+    nodes: list[Any],
+    inputs: Arrays,
+    outputs: Mapping[str, int],
+    constants: Arrays | None = None,
+    opset: int = 17,
+) -> onnx.ModelProto:
+    """A model of nodes; inputs and constants are arrays by name, outputs have a dtype."""
+    given = {k: np.asarray(v) for k, v in (constants or {}).items()}
+    graph = helper.make_graph(
+        nodes,
+        "case",
+        [helper.make_tensor_value_info(k, type_of(x), x.shape) for k, x in inputs.items()],
+        [helper.make_tensor_value_info(k, t, None) for k, t in outputs.items()],
+        [numpy_helper.from_array(v, k) for k, v in given.items()],
+    )
+    versions = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(graph, opset_imports=versions, ir_version=9)
+
+
+def expected(model: onnx.ModelProto, inputs: Arrays) -> list[Any]:
+    ort = pytest.importorskip("onnxruntime")
+    options = ort.SessionOptions()
+    options.intra_op_num_threads, options.log_severity_level = 1, 3
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    names = ["CPUExecutionProvider"]
+    session = ort.InferenceSession(model.SerializeToString(), options, providers=names)
+    return list(session.run(None, dict(inputs)))
+
+
+def run_kernels(parts: Partition, inputs: list[Any]) -> tuple[Any, ...]:
+    """The outputs by native code of each kernel's plain schedule."""
+    graph = parts.graph
+    values = {**graph.constants, **dict(zip(graph.inputs, inputs, strict=True))}
+    for s in parts.steps:
+        if isinstance(s, View):
+            values[s.result] = values[s.source].reshape(graph.types[s.result].shape)
+            continue
+        operands = zip(s.dag.inputs, s.inputs, strict=True)
+        arrays = {p.name: np.ascontiguousarray(values[v]).reshape(p.shape) for p, v in operands}
+        results = run_native(lower(plain_state(s.dag, HOST)), arrays, HOST)
+        for v, name in zip(s.outputs, s.dag.output_names, strict=True):
+            values[v] = results[name].reshape(graph.types[v].shape)
+    return tuple(values[v] for v in graph.outputs)
+
+
+def check(
+    model: onnx.ModelProto, inputs: Arrays, wanted: list[Any], steps: int = 0, rtol: float = 0.0
+) -> None:
+    """All levels give what is wanted: to the bit, within steps of integers or a relative error."""
+    graph = load_onnx(model)
+    arrays = [inputs[v] for v in graph.inputs]
+    best = optimize(graph)
+    levels = {
+        "import": evaluate(graph, arrays),
+        "passes": evaluate(best, arrays),
+        "native": run_kernels(partition(best), arrays),
+    }
+    for level, results in levels.items():
+        for got, want in zip(results, wanted, strict=True):
+            assert (got.dtype, got.shape) == (want.dtype, want.shape), level
+            if not steps and not rtol:
+                np.testing.assert_array_equal(got, want, err_msg=level)
+                continue
+            wide = got.astype(np.float64), want.astype(np.float64)
+            np.testing.assert_allclose(*wide, rtol=rtol, atol=steps or rtol, err_msg=level)
