@@ -434,3 +434,15 @@ def test_functions_that_are_not_sound() -> None:
     proto = with_function()
     proto.functions[0].node[0].CopyFrom(helper.make_node("Relu", ["nothing"], ["w"]))
     refused(proto, "net is no valid ONNX model: ")
+
+
+def test_empty_images_are_resized_to_empty_ones() -> None:
+    scales = {"s": np.array([1, 1, 2, 2], np.float32)}
+    proto = model([node("Resize", "x", "", "s")], (1, 0, 4, 4), arrays=scales)
+    (y,) = evaluate(load_onnx(proto), [np.zeros((1, 0, 4, 4), np.float32)])
+    assert y.shape == (1, 0, 8, 8)
+    sizes = {"z": np.array([1, 0, 8, 8])}
+    proto = model([node("Resize", "x", "", "", "z")], (1, 0, 4, 4), arrays=sizes)
+    assert load_onnx(proto).types[load_onnx(proto).outputs[0]].shape == (1, 0, 8, 8)
+    proto = model([node("Resize", "x", "", "", "z")], (1, 2, 4, 4), arrays=sizes)
+    refused(proto, r"node n1 \(Resize\): sizes \[1, 0, 8, 8\] of \[1, 2, 4, 4\]: at least 1 each")
