@@ -111,7 +111,7 @@ def _sizes(graph: "Graph | SizedNetwork", module: Any) -> "list[tuple[str, Graph
 
     if isinstance(graph, Graph):
         return [("", graph, module)]
-    titles = [f"{shown(label)}: " for label in graph.labels]
+    titles = [f"size {shown(label)}\n" for label in graph.labels]
     return list(zip(titles, graph.graphs, module.modules, strict=True))
 
 

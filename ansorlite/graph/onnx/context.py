@@ -81,7 +81,8 @@ class Context:
         array = self.known(node, k)
         if array is None:
             raise ModelError(
-                f"operand {brief(node.inputs[k])} must be constant: it depends on the input"
+                f"operand {brief(node.inputs[k])} must be constant: it depends on the input's "
+                "values; export the model with that operand fixed"
             )
         return array
 
