@@ -58,6 +58,8 @@ def _run(argv: Sequence[str] | None) -> int:
         given = sys.argv[1:] if argv is None else argv
         line = shlex.join(["ansorlite", *given, *error.options])
         hint = f": type {line}" if error.options else ""
+        if error.options and not hasattr(args, "dim"):
+            hint = ": this command takes no sizes, give it a model with fixed ones"
         return _failed(f"{error.shell}{hint}", error.status)
     except AnsorliteError as error:
         return _failed(str(error), error.status)

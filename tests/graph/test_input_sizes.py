@@ -133,6 +133,21 @@ def test_sizes_share_the_arrays_of_the_model() -> None:
     np.testing.assert_array_equal(y, np.full((2, 4), 3, np.float32))
 
 
+def test_names_that_are_computed_from_others() -> None:
+    """Decoders have such masks: "past + new" is not asked for, as it follows."""
+    proto = model(ids=("n", "new"), past=("n", "past"), mask=("n", "past + new"), z=("2*n // 1",))
+    found = refused(proto, r"0 of input ids \(n\), 1 of input ids \(new\), 0 of input past")
+    assert found.options == ("--dim", "n=1", "--dim", "new=1", "--dim", "past=1")
+    sizes = {"n": 2, "new": 3, "past": 4}
+    assert shapes(proto, dims=sizes) == [(2, 3), (2, 4), (2, 7), (4,)]
+    text = r"axis past \+ new is 9 by dims=.* and 7 by its name \(new=3, past=4\)"
+    refused(proto, text, dims={**sizes, "past + new": 9})
+    odd = model(x=("n", "f(n)"), y=("m // 0", "-n", "__import__('os')"))
+    assert len(refused(odd, "dynamic dimensions").options) == 10
+    given = {"n": 1, "f(n)": 2, "m // 0": 3, "-n": 4, "__import__('os')": 5}
+    assert shapes(odd, dims=given) == [(1, 2), (3, 4, 5)]
+
+
 # ---- the command line ---------------------------------------------------------------------------
 
 
@@ -156,6 +171,8 @@ def test_missing_sizes_are_told_with_the_line_to_type(
     ):
         assert main([*given, *wrong]) == 2
         assert message in capsys.readouterr().err
+    assert main(["pretrain", str(tmp_path / "m.json"), "--networks", str(path)]) == 2
+    assert "this command takes no sizes" in capsys.readouterr().err
     assert main([*given, "--shape", "x=1,3,6", "--shape", "x=2,3,6"]) == 0
     out = capsys.readouterr().out
     assert "# size x=1x3x6" in out and "float32[2, 3, 6]" in out

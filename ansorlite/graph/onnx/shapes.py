@@ -7,8 +7,9 @@ called at all, is known by its place alone. Raises SizesError, which names every
 missing, and the two arguments that contradict each other.
 """
 
+import ast
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
@@ -234,6 +235,7 @@ def static_shapes(inputs: Sequence[Input], wanted: Asked, name: str) -> Shapes:
                 _note(known, axis, size, _dim(said, size))
     if wanted.batch is not None:
         _take_batch(axes, wanted.batch, known)
+    _take_sums([a for _, a in axes], known)
     shapes: Shapes = {}
     missing: list[tuple[str, int, Axis]] = []
     for value in inputs:
@@ -363,12 +365,76 @@ def _take_batch(
     )
 
 
+# ---- names that are computed from others --------------------------------------------------------
+
+OPERATIONS: dict[type[ast.operator], Callable[[int, int], int]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+}
+
+
+def _take_sums(axes: Sequence[Axis], known: dict[str, tuple[int, _Said]]) -> None:
+    """Give axes that exporters call "past + new" or "2*n" the size that follows from the others."""
+    for axis in axes:
+        if axis.fixed or axis.name.isidentifier():
+            continue
+        names = {k: n for k, (n, _) in known.items()}
+        extent = _computed(axis.name, names)
+        if extent is not None:
+            used = ", ".join(f"{k}={n}" for k, n in names.items() if k in _words(axis.name))
+            _note(known, axis, extent, _Said(f"its name ({used})", f"its name ({used})"))
+
+
+def _words(text: str) -> set[str]:
+    """The names in a text such as "past + 2*new"; empty where it is no such text."""
+    try:
+        tree = ast.parse(text[:200].strip(), mode="eval")
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return set()
+    return {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)} if len(text) < 200 else set()
+
+
+def _computed(text: str, names: Mapping[str, int]) -> int | None:
+    """The value of sums, differences, products and quotients (//) of names and whole numbers."""
+    if not _words(text) or not _words(text) <= names.keys():
+        return None
+
+    def value(node: ast.expr) -> int | None:
+        match node:
+            case ast.Constant(value=int(n)) if not isinstance(n, bool):
+                return n
+            case ast.Name(id=name):
+                return names[name]
+            case ast.BinOp(left=left, op=op, right=right) if type(op) in OPERATIONS:
+                a, b = value(left), value(right)
+                if a is None or b is None or (b == 0 and isinstance(op, ast.FloorDiv)):
+                    return None
+                return OPERATIONS[type(op)](a, b)
+        return None
+
+    return value(ast.parse(text.strip(), mode="eval").body)
+
+
+def _follows(axis: Axis, keys: Collection[str]) -> bool:
+    """Whether the size of an axis follows when those of all `keys` are given."""
+    words = _words(axis.name) - {axis.name}
+    return (
+        bool(words)
+        and words <= set(keys)
+        and _computed(axis.name, dict.fromkeys(keys, 1)) is not None
+    )
+
+
 def _what_is_missing(
     missing: Sequence[tuple[str, int, Axis]],
     inputs: Sequence[Input],
     known: Mapping[str, tuple[int, _Said]],
 ) -> SizesError:
     """All extents that are missing, with what to write in Python and on the command line."""
+    named = {axis.key for _, _, axis in missing if axis.name.isidentifier()} | known.keys()
+    missing = [row for row in missing if not _follows(row[2], named)] or missing
     keys = list(dict.fromkeys(axis.key for _, _, axis in missing))
     wanted = ", ".join(f"{brief(key)!r}: 1" for key in keys[:MOST_LISTED])
     more = ", ..." * (len(keys) > MOST_LISTED)
