@@ -101,7 +101,7 @@ def test_inputs_and_what_callers_give() -> None:
     refused(model([node("Relu", "x")], (1,) * 40), "input x has 40 axes, more than the 32")
 
 
-@pytest.mark.parametrize("given", [2.5, "2", True, [2]])
+@pytest.mark.parametrize("given", [2.5, "2", True, [2, "3"], {2: 3}])
 def test_extents_are_whole_numbers(given: Any) -> None:
     proto = model([node("Relu", "x")], ("N", 3))
     refused(proto, "the extent 'batch' is .*: give a whole number", batch=given)

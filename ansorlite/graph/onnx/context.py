@@ -24,8 +24,8 @@ PACKED = {"int4": "int8", "uint4": "uint8", "int2": "int8", "uint2": "uint8"}
 class OnnxNode:
     """A node of the model: attributes as Python values and arrays, `opset` of the model.
 
-    `schema` is ONNX's schema of the operator, or None. `user` names the node of the model in
-    errors, which may be a function that this node is a part of.
+    `schema` is ONNX's schema of the operator, or None. `origin` is the model's own node, as (name,
+    operator), where this one was written out for it.
     """
 
     name: str
@@ -35,7 +35,17 @@ class OnnxNode:
     attrs: dict[str, Any]
     opset: int
     schema: Any = None
-    user: str = ""
+    origin: tuple[str, str] | None = None
+
+    @property
+    def where(self) -> str:
+        """The model's own node, for messages."""
+        return where(*(self.origin or (self.name, self.op)))
+
+
+def where(name: str, op: str) -> str:
+    """A node of the model, for messages."""
+    return f"node {brief(name)} ({brief(op)})"
 
 
 @dataclass
@@ -76,7 +86,8 @@ class Context:
         array = self.known(node, k)
         if array is None:
             raise ModelError(
-                f"operand {brief(node.inputs[k])} must be constant: it depends on the input"
+                f"operand {brief(node.inputs[k])} must be constant: it depends on the input's "
+                "values; export the model with that operand fixed"
             )
         return array
 

@@ -29,13 +29,14 @@ Key = tuple[str, str]  # domain and name of an operator or a function
 class Flat:
     """The nodes of a network, of one opset, and its initializers.
 
-    `users` has, by the first output of a node that another one was written out as, that node.
+    `origins` has the model's own node, as (name, operator), of nodes that are written out for it,
+    by the nodes' results.
     """
 
     nodes: Sequence[Any]
     initializers: Sequence[Any]
     opset: int
-    users: Mapping[str, Any] = field(default_factory=dict)
+    origins: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
 
 def flattened(onnx: Any, proto: Any, name: str) -> Flat:
@@ -51,7 +52,6 @@ def flattened(onnx: Any, proto: Any, name: str) -> Flat:
         return Flat(proto.graph.node, proto.graph.initializer, opset)
     _check_growth(proto, name)
     light, heavy = _light(onnx, proto)
-    written = list(light.graph.node)
     if fault := _fault(onnx, light):
         if own:
             raise ModelError(f"{name} is no valid ONNX model: {fault}")
@@ -68,33 +68,30 @@ def flattened(onnx: Any, proto: Any, name: str) -> Flat:
         light = _converted(onnx, light, BODIES)
         opset = _opset(light)
     light = _with_bodies(onnx, light, opset, name)
-    users = _users(written, light.graph.node)
-    return Flat(light.graph.node, [*light.graph.initializer, *heavy], opset, users)
+    origins = _origins(proto.graph.node, light.graph.node)
+    return Flat(light.graph.node, [*light.graph.initializer, *heavy], opset, origins)
 
 
-def _users(before: Sequence[Any], after: Sequence[Any]) -> dict[str, Any]:
-    """The node of `before` that stands behind each new node of `after`, by its first output.
+def _origins(before: Sequence[Any], after: Sequence[Any]) -> dict[str, tuple[str, str]]:
+    """For results of nodes that are not in `before`: the node there that they compute a part of.
 
-    What a node is written out as stands in its place, so new nodes belong to the next old node that
-    is gone.
+    These are the nodes from which the results of that node follow, back to results of others.
     """
-    old = {(n.op_type, *n.output): k for k, n in enumerate(before)}
-    left = {(n.op_type, *n.output) for n in after}
-    gone = [k for k, n in enumerate(before) if (n.op_type, *n.output) not in left]
-    users: dict[str, Any] = {}
-    place, made = 0, set[str]()
-    for n in after:
-        at = old.get((n.op_type, *n.output))
-        if at is not None:
-            place = max(place, at + 1)
-            continue
-        owner = next(
-            (k for k in gone if k >= place and not made.issuperset(before[k].output)), None
-        )
-        if owner is not None and n.output:
-            users[n.output[0]] = before[owner]
-        made.update(n.output)
-    return users
+    own = {v for n in before for v in n.output if v}
+    kept = {(n.op_type, tuple(n.output)) for n in before}
+    producers = {v: n for n in after for v in n.output if v}
+    found: dict[str, tuple[str, str]] = {}
+    for k, n in enumerate(before):
+        label = n.name or f"{n.op_type}_{k}", _called((n.domain, n.op_type))
+        waiting = [v for v in n.output if v in producers]
+        while waiting:
+            v = waiting.pop()
+            part = producers[v]
+            if v in found or (part.op_type, tuple(part.output)) in kept:
+                continue
+            found[v] = label
+            waiting += [u for u in part.input if u in producers and u not in own]
+    return found
 
 
 def _opset(proto: Any) -> int:
@@ -157,7 +154,7 @@ def _calls(part: Any) -> Iterator[Key]:
 
 
 def _called(key: Key) -> str:
-    return brief(".".join(part for part in key if part))
+    return brief(".".join(part for part in key if part and part != "ai.onnx"))
 
 
 def _light(onnx: Any, proto: Any) -> tuple[Any, list[Any]]:
