@@ -12,6 +12,7 @@ from ansorlite.graph.ops import (
     normalization,
     pool,
     reduce,
+    scan,
 )
 from ansorlite.graph.ops.op import Op
 
@@ -29,5 +30,6 @@ OPERATORS: dict[str, Op] = {
         *normalization.OPS,
         *movement.OPS,
         *indexing.OPS,
+        *scan.OPS,
     )
 }
