@@ -1,15 +1,13 @@
 """Every imported operator against onnx's reference evaluator: import, passes and partition."""
 
 import math
-import warnings
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
-from onnx.reference import ReferenceEvaluator
-from onnx_backend import Rep
 from onnx_cases import Case, check_stages, model_of, random_inputs
+from typed_cases import IN_OTHER_TYPES
 
 from ansorlite.graph.ir import evaluate
 from ansorlite.graph.onnx.load import load_onnx
@@ -386,89 +384,6 @@ def constants_model(op: str, *values: object, **attrs: object) -> onnx.ModelProt
     )
     opset = onnx.helper.make_opsetid("", 17)
     return onnx.helper.make_model(graph, opset_imports=[opset], ir_version=8)
-
-
-NAN, INF = np.nan, np.inf
-ODD = np.float32([[0.0, -0.0, NAN, INF, -INF], [0.5, -1.0, 1.0, 3e38, -1e-45]])
-WHOLE = np.int32([[7, -7, 2**31 - 1], [-(2**31), 0, 5]])
-LONG = np.int64([[2**62, -5, 9], [-(2**63), 0, 2**40 + 1]])
-# operator, attributes, operands (an input each unless in the set), positions of constants, opset
-IN_OTHER_TYPES: list[tuple[str, dict[str, Any], list[Any], set[int], int]] = [
-    ("IsNaN", {}, [ODD], set(), 20),
-    ("IsInf", {}, [ODD], set(), 20),
-    ("IsInf", {"detect_negative": 0}, [ODD], set(), 10),
-    ("IsInf", {"detect_positive": 0}, [ODD], set(), 20),
-    ("IsInf", {"detect_positive": 0, "detect_negative": 0}, [ODD], set(), 20),
-    ("IsNaN", {}, [ODD.astype(np.float64)], set(), 20),
-    *((op, {}, [ODD], set(), 22) for op in ("Sin", "Cos", "Tan", "Asin", "Acos", "Atan")),
-    *((op, {}, [ODD], set(), 22) for op in ("Sinh", "Cosh", "Asinh", "Acosh", "Atanh")),
-    ("Sin", {}, [np.float64([1e5, NAN, INF])], set(), 22),
-    ("Cos", {}, [np.zeros((0, 3), np.float32)], set(), 22),
-    ("Mod", {"fmod": 1}, [ODD, np.float32([[2, 2, 2, 2, 2], [0.3, 0.7, 0, 7, INF]])], set(), 13),
-    ("Mod", {"fmod": 1}, [np.float64([5.5, -5.5]), np.float64([-2, 2])], {1}, 13),
-    ("Mod", {}, [WHOLE, np.int32([[2, 2, -3], [7, 3, -5]])], set(), 13),
-    ("BitwiseAnd", {}, [WHOLE, np.int32([[3], [-2]])], set(), 18),
-    ("BitwiseOr", {}, [LONG, np.int64([1, -1, 6])], set(), 18),
-    ("BitwiseXor", {}, [WHOLE, WHOLE[::-1].copy()], {1}, 18),
-    ("BitwiseNot", {}, [LONG], set(), 18),
-    ("BitwiseNot", {}, [WHOLE], set(), 18),
-    ("BitShift", {"direction": "LEFT"}, [WHOLE, np.int32([1, 31, 40])], set(), 28),
-    ("BitShift", {"direction": "RIGHT"}, [LONG, np.int64([1, 63, 2])], set(), 28),
-    ("CumSum", {}, [WHOLE, np.int64(1)], {1}, 14),
-    ("CumSum", {}, [ODD, np.int64(1)], {1}, 14),
-    ("CumSum", {"exclusive": 1}, [np.ones((1,), np.float32), np.int64(0)], {1}, 14),
-    ("CumSum", {"reverse": 1}, [np.ones((0, 2), np.float32), np.int64(0)], {1}, 14),
-    ("Hardmax", {"axis": 1}, [np.float32([[1, 3, 3], [NAN, 1, 2], [-INF] * 3])], set(), 13),
-    ("OneHot", {}, [int64(1, -2, 9, -9), np.int64(4), np.float32([2, 5])], {1, 2}, 11),
-    ("OneHot", {"axis": 0}, [int64(1, 0).reshape(1, 2), np.int64(3), np.int32([0, 1])], {1}, 11),
-    ("OneHot", {"axis": 1}, [np.float32([1, 3]), np.float32(4), np.float32([0, 1])], {1, 2}, 11),
-    ("EyeLike", {"k": 1}, [np.ones((3, 4), np.float32)], set(), 9),
-    ("EyeLike", {"dtype": onnx.TensorProto.INT64, "k": -9}, [weights(3, 4)], set(), 9),
-    ("NonZero", {}, [np.float32([[0, 1], [2, 0]])], {0}, 13),
-    ("Compress", {"axis": 0}, [LONG, np.asarray([False, True])], {1}, 11),
-    ("Unique", {}, [np.float32([2, 1, 1, 3, 4, 3])], {0}, 11),
-    ("Unique", {"sorted": 0}, [np.float32([2, 1, 1, 3, 4, 3])], {0}, 11),
-    ("Unique", {"axis": 0}, [np.float32([[1, 0], [1, 0], [0, 2]])], {0}, 11),
-    ("Shape", {"start": -2, "end": -1}, [weights(2, 3, 4)], set(), 15),
-    ("Shape", {"start": -9, "end": 9}, [weights(2, 3, 4)], set(), 15),
-    ("GlobalLpPool", {"p": 1}, [weights(2, 3, 4, 5)], set(), 2),
-]
-
-
-@pytest.mark.parametrize(
-    ("op", "attrs", "values", "constant", "opset"),
-    IN_OTHER_TYPES,
-    ids=[f"{op}-{k}" for k, (op, *_) in enumerate(IN_OTHER_TYPES)],
-)
-def test_operators_in_other_types(
-    op: str, attrs: dict[str, Any], values: list[Any], constant: set[int], opset: int
-) -> None:
-    """Import, passes, partition and native kernels as onnx's reference, on extremes too."""
-    names = [f"x{k}" for k in range(len(values))]
-    outs = [f"y{k}" for k in range(4 if op == "Unique" else 1)]
-    kinds = [onnx.helper.np_dtype_to_tensor_dtype(np.asarray(v).dtype) for v in values]
-    info = onnx.helper.make_tensor_value_info
-    shapes = [np.shape(v) for v in values]
-    given = [k for k in range(len(values)) if k not in constant]
-    graph = onnx.helper.make_graph(
-        [onnx.helper.make_node(op, names, outs, **attrs)],
-        "one",
-        [info(names[k], kinds[k], shapes[k]) for k in given],
-        [onnx.helper.make_empty_tensor_value_info(o) for o in outs],
-        [onnx.numpy_helper.from_array(np.asarray(values[k]), names[k]) for k in sorted(constant)],
-    )
-    opsets = [onnx.helper.make_opsetid("", opset)]
-    model = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=10)
-    inputs = [values[k] for k in given]
-    with np.errstate(all="ignore"), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        expected = ReferenceEvaluator(model).run(
-            None, dict(zip([names[k] for k in given], inputs, strict=True))
-        )
-    check_stages(model, inputs, [np.asarray(e) for e in expected])
-    for got, want in zip(Rep(model).run(inputs), expected, strict=True):
-        assert got.dtype == want.dtype and got.shape == want.shape
-        np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-5)
 
 
 A, B = int64(1, 5, 3), int64(2, 5, 1)

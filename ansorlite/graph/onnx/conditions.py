@@ -157,6 +157,7 @@ def bit_shift(c: Context, n: OnnxNode) -> str:
 
 
 def bit_not(c: Context, n: OnnxNode) -> str:
-    """All bits changed: -x - 1 in two's complement."""
+    """All bits changed."""
     x = c.operand(n, 0)
-    return c.emit("bit_xor", [x, c.scalar(-1, x)])
+    signed = np.iinfo(c.type(x).dtype).min < 0
+    return c.emit("bit_xor", [x, c.scalar(-1 if signed else np.iinfo(c.type(x).dtype).max, x)])

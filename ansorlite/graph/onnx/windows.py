@@ -3,7 +3,6 @@
 `auto_pad` and `output_shape` become paddings here; results are channels first.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 from ansorlite.errors import ModelError
@@ -139,51 +138,20 @@ def _with_zeros_between(c: Context, x: str, strides: tuple[int, ...]) -> str:
 
 
 def pool(op: str) -> Reader:
-    return lambda c, n: pooled(c, n, op, c.operand(n, 0))
+    def convert(c: Context, n: OnnxNode) -> str:
+        n.attrs["kernel_shape"]  # there is no default
+        kernel = _numbers(n, "kernel_shape", len(n.attrs["kernel_shape"]))
+        attrs = _window(c, n, kernel)
+        spans = [d * (k - 1) + 1 for k, d in zip(kernel, attrs["dilations"], strict=True)]
+        if any(max(pair) >= span for pair, span in zip(attrs["pads"], spans, strict=True)):
+            raise ModelError(f"pads {attrs['pads']} are not smaller than the windows {spans}")
+        ceil = bool(n.attrs.get("ceil_mode", 0)) and n.attrs.get("auto_pad", "NOTSET") != "VALID"
+        attrs |= {"kernel": kernel, "ceil_mode": ceil}
+        if op == "avg_pool":
+            attrs["count_include_pad"] = bool(n.attrs.get("count_include_pad", 0))
+        return c.emit(op, [c.operand(n, 0)], **attrs)
 
-
-def pooled(c: Context, n: OnnxNode, op: str, x: str) -> str:
-    """The pool `op` of x, which has the shape of the node's first operand."""
-    n.attrs["kernel_shape"]  # there is no default
-    kernel = _numbers(n, "kernel_shape", len(n.attrs["kernel_shape"]))
-    attrs = _window(c, n, kernel)
-    spans = [d * (k - 1) + 1 for k, d in zip(kernel, attrs["dilations"], strict=True)]
-    if any(max(pair) >= span for pair, span in zip(attrs["pads"], spans, strict=True)):
-        raise ModelError(f"pads {attrs['pads']} are not smaller than the windows {spans}")
-    ceil = bool(n.attrs.get("ceil_mode", 0)) and n.attrs.get("auto_pad", "NOTSET") != "VALID"
-    attrs |= {"kernel": kernel, "ceil_mode": ceil}
-    if op == "avg_pool":
-        attrs["count_include_pad"] = bool(n.attrs.get("count_include_pad", 0))
-    return c.emit(op, [x], **attrs)
-
-
-def lp_pool(c: Context, n: OnnxNode) -> str:
-    """The norm of each window: the root of a sum of powers; before opset 2 p was a float."""
-    x = c.operand(n, 0)
-    powers, root = _powers(c, n, x)
-    return root(pooled(c, n, "sum_pool", powers))
-
-
-def global_lp_pool(c: Context, n: OnnxNode) -> str:
-    x = c.operand(n, 0)
-    if len(c.shape(x)) < 3:
-        raise ModelError(f"{c.type(x)} has no spatial axes")
-    powers, root = _powers(c, n, x)
-    axes = tuple(range(2, len(c.shape(x))))
-    return root(c.emit("reduce_sum", [powers], axes=axes, keepdims=True))
-
-
-def _powers(c: Context, n: OnnxNode, x: str) -> tuple[str, Callable[[str], str]]:
-    """(|x| ** p, the function that takes the root of sums of them)."""
-    p = float(n.attrs.get("p", 2))
-    if not p >= 1:
-        raise ModelError(f"p is {p}: norms need at least 1")
-    if p == 1:
-        return c.emit("abs", [x]), lambda v: v
-    if p == 2:
-        return c.emit("mul", [x, x]), lambda v: c.emit("sqrt", [v])
-    powers = c.emit("pow", [c.emit("abs", [x]), c.scalar(p, x)])
-    return powers, lambda v: c.emit("pow", [v, c.scalar(1 / p, x)])
+    return convert
 
 
 def global_pool(op: str) -> Reader:
