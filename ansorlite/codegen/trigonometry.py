@@ -239,9 +239,10 @@ def _odd(b: B, y: V, x: V) -> V:
 
 
 def _from_cubes(b: B, a: V, coefficients: tuple[float, ...]) -> V:
-    """a + a^3 p(a^2), which keeps the sign of zeros."""
+    """a (1 + a^2 p(a^2)), which keeps the sign of zeros."""
     square = b.fmul(a, a)
-    return fma(b, b.fmul(a, square), polynomial(b, square, coefficients), a)
+    one = splat(a, 1.0)
+    return b.fmul(a, fma(b, square, polynomial(b, square, coefficients), one))
 
 
 def _arc(b: B, a: V, small: V) -> tuple[V, V]:

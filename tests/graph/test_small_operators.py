@@ -131,3 +131,12 @@ def test_functions_of_initializers_without_declared_types(size: int) -> None:
     constants = {"c": np.cos(half), "s": np.sin(half)}
     model = model_of([node], {"h": h}, ["y"], constants, 23)
     check(model, {"h": h}, ReferenceEvaluator(model).run(None, {"h": h}))
+
+
+@pytest.mark.parametrize("p", [1, 2, 3])
+def test_norms_of_channels(p: int) -> None:
+    """onnx's reference has none."""
+    x = np.random.default_rng(2).standard_normal((2, 3, 4, 5)).astype(np.float32)
+    want = (np.abs(x.astype(np.float64)) ** p).sum((2, 3), keepdims=True) ** (1 / p)
+    node = onnx.helper.make_node("GlobalLpPool", ["x"], ["y"], p=p)
+    check(model_of([node], {"x": x}, ["y"], {}), {"x": x}, [want.astype(np.float32)])

@@ -57,5 +57,4 @@ IN_OTHER_TYPES: list[tuple[str, dict[str, Any], list[Any], set[int], int]] = [
     ("Unique", {"axis": 0}, [np.float32([[1, 0], [1, 0], [0, 2]])], {0}, 11),
     ("Shape", {"start": -2, "end": -1}, [weights(2, 3, 4)], set(), 15),
     ("Shape", {"start": -9, "end": 9}, [weights(2, 3, 4)], set(), 15),
-    ("GlobalLpPool", {"p": 1}, [weights(2, 3, 4, 5)], set(), 2),
 ]
