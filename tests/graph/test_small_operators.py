@@ -140,3 +140,47 @@ def test_norms_of_channels(p: int) -> None:
     want = (np.abs(x.astype(np.float64)) ** p).sum((2, 3), keepdims=True) ** (1 / p)
     node = onnx.helper.make_node("GlobalLpPool", ["x"], ["y"], p=p)
     check(model_of([node], {"x": x}, ["y"], {}), {"x": x}, [want.astype(np.float32)])
+
+
+@pytest.mark.parametrize(
+    ("op", "inputs", "constants", "names", "opset"),
+    [
+        # onnx's converter to a later opset drops the types of initializers
+        ("CenterCropPad", {"x": (5, 4)}, {"s": np.asarray([3, 6])}, ["x", "s"], 18),
+        # the third operand is left out
+        (
+            "CausalConvWithState",
+            {"x": (2, 4, 8), "w": (4, 1, 4), "p": (2, 4, 3)},
+            {},
+            ["x", "w", "", "p"],
+            27,
+        ),
+    ],
+)
+def test_functions_that_depend_on_types(
+    op: str, inputs: dict[str, Any], constants: dict[str, Any], names: list[str], opset: int
+) -> None:
+    rng = np.random.default_rng(3)
+    values = {k: rng.standard_normal(shape).astype(np.float32) for k, shape in inputs.items()}
+    outs = ["y", "state"] if op == "CausalConvWithState" else ["y"]
+    model = model_of([onnx.helper.make_node(op, names, outs)], values, outs, constants, opset)
+    check(model, values, ReferenceEvaluator(model).run(None, values))
+
+
+def test_the_mask_of_dropout_keeps_all() -> None:
+    x = np.random.default_rng(4).standard_normal((2, 3)).astype(np.float32)
+    node = onnx.helper.make_node("Dropout", ["x"], ["y", "mask"])
+    model = model_of([node], {"x": x}, ["y", "mask"], {})
+    check(model, {"x": x}, [x, np.ones((2, 3), np.bool_)])
+
+
+@pytest.mark.parametrize("corners", [0, 1])
+@pytest.mark.parametrize("size", [(2, 3, 4, 5), (2, 3, 2, 1, 4)])
+def test_grids_of_affine_maps(size: tuple[int, ...], corners: int) -> None:
+    rank = len(size) - 2
+    theta = np.random.default_rng(5).standard_normal((2, rank, rank + 1)).astype(np.float32)
+    node = onnx.helper.make_node("AffineGrid", ["t", "s"], ["y"], align_corners=corners)
+    model = model_of([node], {"t": theta}, ["y"], {"s": np.asarray(size)}, 20)
+    with np.errstate(divide="ignore"):
+        expected = ReferenceEvaluator(model).run(None, {"t": theta})
+    check(model, {"t": theta}, expected)

@@ -32,6 +32,8 @@ IN_OTHER_TYPES: list[tuple[str, dict[str, Any], list[Any], set[int], int]] = [
     ("Cos", {}, [np.zeros((0, 3), np.float32)], set(), 22),
     ("Mod", {"fmod": 1}, [ODD, np.float32([[2, 2, 2, 2, 2], [0.3, 0.7, 0, 7, INF]])], set(), 13),
     ("Mod", {"fmod": 1}, [np.float64([5.5, -5.5]), np.float64([-2, 2])], {1}, 13),
+    ("Mod", {}, [np.float32([5.5, -5.5, 5.5, -4, 0]), np.float32([2, 2, -2, 2, 3])], set(), 13),
+    ("Mod", {}, [ODD, np.float32([[2, 2, -2, 2, 2], [-0.3, 0.7, 0, 7, INF]])], set(), 13),
     ("Mod", {}, [WHOLE, np.int32([[2, 2, -3], [7, 3, -5]])], set(), 13),
     ("BitwiseAnd", {}, [WHOLE, np.int32([[3], [-2]])], set(), 18),
     ("BitwiseOr", {}, [LONG, np.int64([1, -1, 6])], set(), 18),

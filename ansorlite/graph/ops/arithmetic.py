@@ -74,17 +74,17 @@ def _modulo(attrs: Attrs, xs: Arrays) -> Array:
 
 
 def _modulo_type(attrs: Attrs, types: Types) -> TensorType:
-    """The broadcast of operands of one dtype; floats need `fmod`, as in ONNX."""
+    """The broadcast of numbers of one dtype."""
     full = broadcast_type(attrs, types)
-    if full.dtype.startswith("float") and not attrs["fmod"]:
-        raise ModelError("Mod of floating-point numbers needs fmod=1")
     return full if full.dtype.startswith("float") else _integers(attrs, types)
 
 
 def _modulo_element(attrs: Attrs, xs: Scalars) -> Expr:
     """a - a/b*b, with the sign of b, or with `fmod` of a; 0 for integers and a divisor of 0."""
     if is_float(xs[0]):
-        return te.fmod(*xs)
+        rest, zero = te.fmod(*xs), te.const(0, xs[0].dtype)
+        other = te.any(te.all(rest < zero, xs[1] > zero), te.all(rest > zero, xs[1] < zero))
+        return rest if attrs["fmod"] else te.select(other, rest + xs[1], rest)
     a, b = _wide_integers(xs)
     quotient = _towards_zero(a, b) if attrs["fmod"] else _quotient(a, b)
     rest = te.select(te.equal(b, 0), te.const(0, "int64"), a - quotient * b)
