@@ -264,8 +264,6 @@ SETS = [
     Case("MeanVarianceNormalization", (IMAGE,)),
     Case("Shrink", ((3, 5),), {"bias": 0.1, "lambd": 0.4}),
     Case("Swish", ((3, 5),), {"alpha": 1.5}, opset=24),
-    Case("LpPool", (IMAGE,), {"kernel_shape": [2, 3], "p": 3}, opset=18),
-    Case("LpPool", (IMAGE,), {"kernel_shape": [3, 3], "pads": [1] * 4, "strides": [2, 2]}),
     Case("Compress", ((3, 5),), {"axis": 1}, {1: np.asarray([True, False, True])}),
     Case("Compress", ((3, 5),), {}, {1: np.asarray([False, True, True])}, note="flat"),
 ]
@@ -311,7 +309,7 @@ def test_negative_padding_cuts() -> None:
 
 def test_every_importer_has_a_case() -> None:
     of_constants = {"Constant", "ConstantOfShape", "Range", "Shape", "Size"}
-    elsewhere = of_constants | {"AffineGrid", "GlobalLpPool"} | {op for op, *_ in IN_OTHER_TYPES}
+    elsewhere = of_constants | {op for op, *_ in IN_OTHER_TYPES}
     assert set(READERS) - {c.op for c in CASES} == elsewhere - {c.op for c in CASES}
 
 

@@ -133,15 +133,6 @@ def test_functions_of_initializers_without_declared_types(size: int) -> None:
     check(model, {"h": h}, ReferenceEvaluator(model).run(None, {"h": h}))
 
 
-@pytest.mark.parametrize("p", [1, 2, 3])
-def test_norms_of_channels(p: int) -> None:
-    """onnx's reference has none."""
-    x = np.random.default_rng(2).standard_normal((2, 3, 4, 5)).astype(np.float32)
-    want = (np.abs(x.astype(np.float64)) ** p).sum((2, 3), keepdims=True) ** (1 / p)
-    node = onnx.helper.make_node("GlobalLpPool", ["x"], ["y"], p=p)
-    check(model_of([node], {"x": x}, ["y"], {}), {"x": x}, [want.astype(np.float32)])
-
-
 @pytest.mark.parametrize(
     ("op", "inputs", "constants", "names", "opset"),
     [
@@ -172,15 +163,3 @@ def test_the_mask_of_dropout_keeps_all() -> None:
     node = onnx.helper.make_node("Dropout", ["x"], ["y", "mask"])
     model = model_of([node], {"x": x}, ["y", "mask"], {})
     check(model, {"x": x}, [x, np.ones((2, 3), np.bool_)])
-
-
-@pytest.mark.parametrize("corners", [0, 1])
-@pytest.mark.parametrize("size", [(2, 3, 4, 5), (2, 3, 2, 1, 4)])
-def test_grids_of_affine_maps(size: tuple[int, ...], corners: int) -> None:
-    rank = len(size) - 2
-    theta = np.random.default_rng(5).standard_normal((2, rank, rank + 1)).astype(np.float32)
-    node = onnx.helper.make_node("AffineGrid", ["t", "s"], ["y"], align_corners=corners)
-    model = model_of([node], {"t": theta}, ["y"], {"s": np.asarray(size)}, 20)
-    with np.errstate(divide="ignore"):
-        expected = ReferenceEvaluator(model).run(None, {"t": theta})
-    check(model, {"t": theta}, expected)

@@ -15,7 +15,7 @@ from ansorlite.names import brief, first_line
 
 SPELLING = {"float": "float32", "double": "float64"}
 FLAGS = (  # attributes that are 0 or 1
-    *("align_corners", "allowzero", "antialias", "ceil_mode", "count_include_pad"),
+    *("allowzero", "antialias", "ceil_mode", "count_include_pad"),
     *("detect_negative", "detect_positive", "exclude_outside", "exclusive", "fmod", "keepdims"),
     *("noop_with_empty_axes", "reverse", "select_last_index", "sorted", "spatial"),
     *("training_mode", "transA", "transB", "upper"),

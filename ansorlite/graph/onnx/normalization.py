@@ -55,6 +55,19 @@ def rms_norm(c: Context, n: OnnxNode) -> str:
     return out
 
 
+def lp_norm(c: Context, n: OnnxNode) -> str:
+    """x divided by its norm along an axis, 0 where that is 0."""
+    x, p = c.operand(n, 0), int(n.attrs.get("p", 2))
+    axis = axis_of(int(n.attrs.get("axis", -1)), len(c.shape(x)))
+    if p not in (1, 2):
+        raise ModelError(f"p is {p}: only the norms 1 and 2 are defined")
+    sizes = c.emit("abs", [x]) if p == 1 else c.emit("mul", [x, x])
+    norm = c.emit("reduce_sum", [sizes], axes=(axis,), keepdims=True)
+    norm = norm if p == 1 else c.emit("sqrt", [norm])
+    zero = c.scalar(0, x)
+    return c.emit("where", [c.emit("equal", [norm, zero]), zero, c.emit("div", [x, norm])])
+
+
 def instance_norm(c: Context, n: OnnxNode) -> str:
     x, scale, bias = c.operands(n)
     rank = len(c.shape(x))
