@@ -268,3 +268,26 @@ def test_constants_that_divide_nothing_are_refused() -> None:
     x = te.placeholder((4,), "int32", name="x")
     with pytest.raises(AnsorliteError, match="by zero"):
         te.compute((4,), lambda i: x[i] // 0)
+
+
+def test_large_angles_where_code_has_branches() -> None:
+    """Inside a reduction by lanes, in both branches of a select, and as literals."""
+    x, y = te.placeholder((7, 37), name="x"), te.placeholder((37, 13), name="y")
+    k = te.reduce_axis(37, "k")
+    s = te.compute((7, 13), lambda i, j: te.sum(te.sin(x[i, k] * 1e10) * y[k, j], k), name="s")
+    out = te.compute(
+        (7, 13),
+        lambda i, j: (
+            te.select(s[i, j] > 0, te.cos(s[i, j]), te.tan(x[i, j] * 1e9)) + te.sin(te.const(1e9))
+        ),
+        name="out",
+    )
+    dag, rng = te.ComputeDAG([out]), np.random.default_rng(1)
+    inputs = {p.name: rng.standard_normal(p.shape).astype(np.float32) for p in dag.inputs}
+    want = dag.evaluate(inputs)["out"]
+    plain = lower(plain_state(dag, HOST))
+    np.testing.assert_allclose(interpret(plain, inputs)["out"], want, rtol=1e-4, atol=1e-4)
+    by_lanes = lower(State(dag).apply(Annotate("s", "k", "lanes", 8)))
+    for program in (plain, by_lanes):
+        got = run_native(program, inputs, HOST)["out"]
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
