@@ -59,4 +59,15 @@ IN_OTHER_TYPES: list[tuple[str, dict[str, Any], list[Any], set[int], int]] = [
     ("Unique", {"axis": 0}, [np.float32([[1, 0], [1, 0], [0, 2]])], {0}, 11),
     ("Shape", {"start": -2, "end": -1}, [weights(2, 3, 4)], set(), 15),
     ("Shape", {"start": -9, "end": 9}, [weights(2, 3, 4)], set(), 15),
+    # nothing, and one element
+    ("Compress", {"axis": 0}, [LONG, np.asarray([False, False])], {1}, 11),
+    ("NonZero", {}, [np.zeros((2, 2), np.int64)], {0}, 13),
+    ("OneHot", {}, [int64(), np.int64(3), np.float32([0, 1])], {1, 2}, 11),
+    ("Hardmax", {}, [np.zeros((2, 0), np.float32)], set(), 13),
+    ("Hardmax", {}, [np.float32([NAN])], set(), 13),
+    ("IsInf", {}, [np.zeros((0,), np.float32)], set(), 20),
+    ("BitwiseNot", {}, [np.asarray(7, np.int32)], set(), 18),
+    ("CumProd", {"exclusive": 1}, [np.float32([5])] + [np.int64(0)], {1}, 26),
+    ("CumProd", {}, [WHOLE, np.int64(1)], {1}, 26),
+    ("LpNormalization", {"p": 2}, [np.float32([[0, 0], [3, -4]])], set(), 22),
 ]
