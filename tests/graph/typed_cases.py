@@ -67,7 +67,7 @@ IN_OTHER_TYPES: list[tuple[str, dict[str, Any], list[Any], set[int], int]] = [
     ("Hardmax", {}, [np.float32([NAN])], set(), 13),
     ("IsInf", {}, [np.zeros((0,), np.float32)], set(), 20),
     ("BitwiseNot", {}, [np.asarray(7, np.int32)], set(), 18),
-    ("CumProd", {"exclusive": 1}, [np.float32([5])] + [np.int64(0)], {1}, 26),
+    ("CumProd", {"exclusive": 1}, [np.float32([5]), np.int64(0)], {1}, 26),
     ("CumProd", {}, [WHOLE, np.int64(1)], {1}, 26),
     ("LpNormalization", {"p": 2}, [np.float32([[0, 0], [3, -4]])], set(), 22),
 ]
