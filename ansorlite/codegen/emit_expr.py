@@ -13,8 +13,9 @@ from llvmlite import ir
 
 from ansorlite.calls import ALIGNMENT
 from ansorlite.codegen.emit_index import I1, I32, I64, TYPES, IndexEmitter, declared
+from ansorlite.codegen.functions import emit_math
 from ansorlite.codegen.scope import Env
-from ansorlite.codegen.vector_math import call_math, constant_of, emit_math, extremum
+from ansorlite.codegen.vector_math import call_math, constant_of, extremum
 from ansorlite.codegen.zeros import decided
 from ansorlite.ir.expr import Const, Expr, Load, Op, Poly, Var, add, is_float, is_int, mul, terms_of
 from ansorlite.ir.literals import BITS, BYTES, WIDE, least, rounded, wrapped

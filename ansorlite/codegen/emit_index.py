@@ -30,6 +30,9 @@ TYPES: dict[str, ir.Type] = {
 }
 
 
+# Operations on bits: llvmlite's names.
+_BITS = {"bit_and": "and_", "bit_or": "or_", "bit_xor": "xor"}
+_BITS |= {"shift_left": "shl", "shift_right": "ashr"}
 _Term = tuple[int, tuple[int, ...]]  # factor, places of its variables
 _Plan = tuple[tuple[str, ...], list[_Term] | None]
 
@@ -185,6 +188,8 @@ class IndexEmitter(Scoped, ABC):
                 less = b.icmp_signed("<", out, v)
                 out = b.select(less, out, v) if name == "min" else b.select(less, v, out)
             return out
+        if name in _BITS:
+            return getattr(b, _BITS[name])(*vals)
         if name == "abs":
             return b.select(b.icmp_signed("<", vals[0], I64(0)), b.neg(vals[0]), vals[0])
         x, y = vals
@@ -285,5 +290,15 @@ def _fold(name: str, args: list[int]) -> int:
             return modulo(*args)
         case "abs":
             return abs(args[0])
+        case "bit_and":
+            return args[0] & args[1]
+        case "bit_or":
+            return args[0] | args[1]
+        case "bit_xor":
+            return args[0] ^ args[1]
+        case "shift_left":
+            return args[0] << args[1]
+        case "shift_right":
+            return args[0] >> args[1]
         case _:
             raise BuildError(f"integer operation {name} has no native form")

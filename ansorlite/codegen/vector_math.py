@@ -1,17 +1,18 @@
 """Mathematical functions as LLVM IR, on scalars and on vectors of any length.
 
 In: an llvmlite IRBuilder and values of type `float`, `double` or a vector of these. Out: the value
-of the function. Float functions are polynomials without branches, so they vectorise; their errors
-are a few units in the last place (ulp) for all inputs, with infinities, NaN, signed zeros and
-subnormal results. Double functions call libm, one element at a time. Coefficients are near-minimax
-fits (Lawson's iteration on Chebyshev nodes in extended precision), lowest power first.
+of the function; `codegen.functions` finds functions by name. Float functions are polynomials
+without branches, so they vectorise; their errors are a few units in the last place (ulp) for all
+inputs, with infinities, NaN, signed zeros and subnormal results. Double functions call libm, one
+element at a time. Coefficients are near-minimax fits (Lawson's iteration on Chebyshev nodes in
+extended precision), lowest power first.
 
 `llvm.fmuladd` becomes one FMA on targets that have the instruction, else a multiplication and an
 addition; correctness does not depend on it. No fast-math flags: inf and NaN must be preserved.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TypeAlias
 
 from llvmlite import ir
@@ -94,59 +95,39 @@ B: TypeAlias = ir.IRBuilder
 V: TypeAlias = ir.Value
 
 
-def emit_math(builder: B, name: str, args: Sequence[V]) -> V:
-    """The value of the function `name` (a key of `FUNCTIONS`) on `args`, all of one type.
-
-    The type is float, double or a vector of these. Raises BuildError for another name, a wrong
-    number of arguments or another type. Example: `emit_math(builder, "tanh", [x])`.
-    """
-    function, arity = FUNCTIONS.get(name, (None, 0))
-    types = ", ".join(str(a.type) for a in args)
-    if function is None:
-        raise BuildError(f"no code for {name}({types}): known are {', '.join(FUNCTIONS)}")
-    if len(args) != arity or any(a.type != args[0].type for a in args):
-        raise BuildError(f"{name} takes {arity} arguments of one type, not ({types})")
-    scalar = _scalar(args[0].type)
-    if not isinstance(scalar, ir.FloatType | ir.DoubleType):
-        raise BuildError(f"{name}({types}): only float and double, cast first")
-    if isinstance(scalar, ir.DoubleType) and name in LIBM:
-        return _libm(builder, name, args)
-    return function(builder, *args)
-
-
 def exp(b: B, x: V) -> V:
     """e^x; float: error below 1 ulp. Underflows gradually; 0 below -103.98, inf above 88.72."""
     # The results at the bounds are 0 and inf; a NaN fails both comparisons and stays NaN.
     x = _clamp(b, x, -104.0, 89.0)
     n, r = _reduce_exp(b, x)
-    y = b.fadd(_fma(b, b.fmul(r, r), _poly(b, r, EXP_Q), r), _const(x, 1.0))
+    y = b.fadd(fma(b, b.fmul(r, r), polynomial(b, r, EXP_Q), r), splat(x, 1.0))
     # Where the result is subnormal or infinite, float cannot hold 2^n: multiply by 2^(n/2) twice.
-    half = b.ashr(n, _const(n, 1))
+    half = b.ashr(n, splat(n, 1))
     return b.fmul(b.fmul(y, _power_of_two(b, x, half)), _power_of_two(b, x, b.sub(n, half)))
 
 
 def log(b: B, x: V) -> V:
     """Natural logarithm; float: error below 1.5 ulp. log(+-0) = -inf, NaN for x < 0."""
-    subnormal = b.fcmp_ordered("<", x, _const(x, 2.0**-126))
-    normal = b.select(subnormal, b.fmul(x, _const(x, 2.0**25)), x)
+    subnormal = b.fcmp_ordered("<", x, splat(x, 2.0**-126))
+    normal = b.select(subnormal, b.fmul(x, splat(x, 2.0**25)), x)
     # After subtracting the bits of sqrt(1/2), the exponent field belongs to m in
     # [sqrt(1/2), sqrt(2)).
-    bits = _bits(b, normal)
-    offset = b.sub(bits, _const(bits, 0x3F3504F3))
-    exponent = b.ashr(offset, _const(bits, 23))
-    m = b.bitcast(b.sub(bits, b.shl(exponent, _const(bits, 23))), x.type)
+    bits = bits_of(b, normal)
+    offset = b.sub(bits, splat(bits, 0x3F3504F3))
+    exponent = b.ashr(offset, splat(bits, 23))
+    m = b.bitcast(b.sub(bits, b.shl(exponent, splat(bits, 23))), x.type)
     e = b.sitofp(exponent, x.type)
-    e = b.select(subnormal, b.fsub(e, _const(x, 25.0)), e)
-    f = b.fsub(m, _const(x, 1.0))
+    e = b.select(subnormal, b.fsub(e, splat(x, 25.0)), e)
+    f = b.fsub(m, splat(x, 1.0))
     square = b.fmul(f, f)
-    y = b.fmul(b.fmul(square, f), _poly(b, f, LOG_Q))
-    y = _fma(b, e, _const(x, LN2_LOW), y)
-    y = _fma(b, square, _const(x, -0.5), y)
-    y = _fma(b, e, _const(x, LN2_HIGH), b.fadd(f, y))
+    y = b.fmul(b.fmul(square, f), polynomial(b, f, LOG_Q))
+    y = fma(b, e, splat(x, LN2_LOW), y)
+    y = fma(b, square, splat(x, -0.5), y)
+    y = fma(b, e, splat(x, LN2_HIGH), b.fadd(f, y))
     # inf and NaN stay as they are, negative numbers give NaN, both zeros give -inf.
-    y = b.select(b.fcmp_ordered("<", x, _const(x, math.inf)), y, x)
-    y = b.select(b.fcmp_ordered("<", x, _const(x, 0.0)), _const(x, math.nan), y)
-    return b.select(b.fcmp_ordered("==", x, _const(x, 0.0)), _const(x, -math.inf), y)
+    y = b.select(b.fcmp_ordered("<", x, splat(x, math.inf)), y, x)
+    y = b.select(b.fcmp_ordered("<", x, splat(x, 0.0)), splat(x, math.nan), y)
+    return b.select(b.fcmp_ordered("==", x, splat(x, 0.0)), splat(x, -math.inf), y)
 
 
 def tanh(b: B, x: V) -> V:
@@ -158,53 +139,60 @@ def tanh(b: B, x: V) -> V:
     a = b.fadd(a, a)
     n, r = _reduce_exp(b, a)
     scale = _power_of_two(b, x, n)
-    expm1 = _fma(b, b.fmul(r, r), _poly(b, r, EXPM1_Q), r)
-    e = _fma(b, expm1, scale, b.fsub(scale, _const(x, 1.0)))
-    return call_math(b, "llvm.copysign", b.fdiv(e, b.fadd(e, _const(x, 2.0))), x)
+    expm1 = fma(b, b.fmul(r, r), polynomial(b, r, EXPM1_Q), r)
+    e = fma(b, expm1, scale, b.fsub(scale, splat(x, 1.0)))
+    return call_math(b, "llvm.copysign", b.fdiv(e, b.fadd(e, splat(x, 2.0))), x)
 
 
 def erf(b: B, x: V) -> V:
     """Error function; float: error below 1.5 ulp, exact sign and subnormals."""
     a = _clamp(b, call_math(b, "llvm.fabs", x), -math.inf, 4.0)
-    small = _fma(b, x, _poly(b, b.fmul(a, a), ERF_SMALL), x)
-    n, r = _reduce_exp(b, b.fneg(_poly(b, a, ERF_TAIL)))
-    expm1 = _fma(b, b.fmul(r, r), _poly(b, r, EXP_Q), r)
+    small = fma(b, x, polynomial(b, b.fmul(a, a), ERF_SMALL), x)
+    n, r = _reduce_exp(b, b.fneg(polynomial(b, a, ERF_TAIL)))
+    expm1 = fma(b, b.fmul(r, r), polynomial(b, r, EXP_Q), r)
     scale = _power_of_two(b, x, n)
-    tail = b.fsub(b.fsub(_const(x, 1.0), scale), b.fmul(expm1, scale))
+    tail = b.fsub(b.fsub(splat(x, 1.0), scale), b.fmul(expm1, scale))
     tail = call_math(b, "llvm.copysign", tail, x)
-    return b.select(b.fcmp_ordered("<", a, _const(x, ERF_CUT)), small, tail)
+    return b.select(b.fcmp_ordered("<", a, splat(x, ERF_CUT)), small, tail)
 
 
 def sigmoid(b: B, x: V) -> V:
     """1 / (1 + exp(-x)) without overflow; float: error below 2.5 ulp, underflows gradually."""
-    one = _const(x, 1.0)
-    e = emit_math(b, "exp", [b.fneg(call_math(b, "llvm.fabs", x))])
-    top = b.select(b.fcmp_ordered("<", x, _const(x, 0.0)), e, one)
+    one = splat(x, 1.0)
+    a = b.fneg(call_math(b, "llvm.fabs", x))
+    e = libm(b, "exp", [a]) if is_double(x) else exp(b, a)
+    top = b.select(b.fcmp_ordered("<", x, splat(x, 0.0)), e, one)
     return b.fdiv(top, b.fadd(one, e))
 
 
 def power(b: B, x: V, y: V) -> V:
     """x^y with C's special cases; float: error below 0.52 ulp, computed in double."""
-    double = _like(x.type, ir.DoubleType())
+    double = shaped(x.type, ir.DoubleType())
     magnitude = call_math(b, "llvm.fabs", x)
-    exponent = b.fmul(b.fpext(y, double), _log2_double(b, b.fpext(magnitude, double)))
-    z = b.fptrunc(_exp2_double(b, exponent), x.type)
-    zero, one = _const(x, 0.0), _const(x, 1.0)
+    exponent = b.fmul(b.fpext(y, double), log2_double(b, b.fpext(magnitude, double)))
+    z = b.fptrunc(exp2_double(b, exponent), x.type)
+    zero, one = splat(x, 0.0), splat(x, 1.0)
     unit = b.or_(b.fcmp_ordered("==", magnitude, one), b.fcmp_ordered("==", y, zero))
     # |x| = 1 with y = NaN stays NaN, except that 1^NaN = 1.
     unit = b.and_(unit, b.fcmp_ordered("ord", y, y))
     unit = b.or_(unit, b.fcmp_ordered("==", x, one))
     z = b.select(unit, one, z)
     integer = b.fcmp_ordered("==", call_math(b, "llvm.floor", y), y)
-    half = b.fmul(y, _const(x, 0.5))
+    half = b.fmul(y, splat(x, 0.5))
     odd = b.and_(integer, b.fcmp_ordered("!=", call_math(b, "llvm.floor", half), half))
     z = b.select(odd, call_math(b, "llvm.copysign", z, x), z)
     # Numbers from 2^24 on, and infinities, count as even integers.
     finite_negative = b.and_(
-        b.fcmp_ordered("<", x, zero), b.fcmp_ordered(">", x, _const(x, -math.inf))
+        b.fcmp_ordered("<", x, zero), b.fcmp_ordered(">", x, splat(x, -math.inf))
     )
     not_real = b.and_(finite_negative, b.not_(integer))
-    return b.select(not_real, _const(x, math.nan), z)
+    return b.select(not_real, splat(x, math.nan), z)
+
+
+def remainder(b: B, x: V, y: V) -> V:
+    """x less the multiple of y that x / y without its fraction is, exact; C's fmod, by libm."""
+    double = shaped(x.type, ir.DoubleType())
+    return b.fptrunc(libm(b, "fmod", [b.fpext(x, double), b.fpext(y, double)]), x.type)
 
 
 def sqrt(b: B, x: V) -> V:
@@ -224,29 +212,12 @@ def absolute(b: B, x: V) -> V:
 
 def bfloat16(b: B, x: V) -> V:
     """The nearest float with 8 significant bits, halves to even; NaN stays NaN. Float only."""
-    if isinstance(_scalar(x.type), ir.DoubleType):
+    if isinstance(scalar_of(x.type), ir.DoubleType):
         raise BuildError("bfloat16 of a double: cast to float first")
-    bits = _bits(b, x)
-    odd = b.and_(b.lshr(bits, _const(bits, 16)), _const(bits, 1))
-    bits = b.and_(b.add(b.add(bits, _const(bits, 0x7FFF)), odd), _const(bits, -(1 << 16)))
+    bits = bits_of(b, x)
+    odd = b.and_(b.lshr(bits, splat(bits, 16)), splat(bits, 1))
+    bits = b.and_(b.add(b.add(bits, splat(bits, 0x7FFF)), odd), splat(bits, -(1 << 16)))
     return b.select(b.fcmp_unordered("uno", x, x), x, b.bitcast(bits, x.type))
-
-
-# te's name -> the emitting function and its number of arguments.
-FUNCTIONS: dict[str, tuple[Callable[..., V], int]] = {
-    "exp": (exp, 1),
-    "log": (log, 1),
-    "tanh": (tanh, 1),
-    "erf": (erf, 1),
-    "bfloat16": (bfloat16, 1),
-    "sigmoid": (sigmoid, 1),
-    "pow": (power, 2),
-    "sqrt": (sqrt, 1),
-    "floor": (floor, 1),
-    "abs": (absolute, 1),
-}
-# Functions that call libm's function of the same name on double (error about 1 ulp).
-LIBM = ("exp", "log", "tanh", "erf", "pow")
 
 
 def extremum(b: B, name: str, x: V, y: V) -> V:
@@ -256,7 +227,7 @@ def extremum(b: B, name: str, x: V, y: V) -> V:
     instruction returns its second operand if either operand is NaN, so `x` needs a NaN test: a
     comparison and a masked move.
     """
-    kind = _scalar(x.type)
+    kind = scalar_of(x.type)
     if kind == ir.IntType(1):
         return b.and_(x, y) if name == "min" else b.or_(x, y)
     order = "<" if name == "min" else ">"
@@ -270,7 +241,7 @@ def extremum(b: B, name: str, x: V, y: V) -> V:
     return b.select(number, one, x)
 
 
-def _libm(b: B, name: str, args: Sequence[V]) -> V:
+def libm(b: B, name: str, args: Sequence[V]) -> V:
     """Call libm's double function `name` on every element."""
     double = ir.DoubleType()
     function = declared(b.module, name, double, [double] * len(args))
@@ -287,53 +258,53 @@ def _libm(b: B, name: str, args: Sequence[V]) -> V:
 def _reduce_exp(b: B, x: V) -> tuple[V, V]:
     """n (integer) and r with x = n ln 2 + r, |r| <= ln(2)/2; for float |x| < 2^13."""
     # Adding 1.5 * 2^23 leaves the rounded integer in the low bits of the sum.
-    magic = _const(x, 1.5 * 2.0**23)
-    shifted = _fma(b, x, _const(x, LOG2_E), magic)
-    n = b.sub(_bits(b, shifted), _bits(b, magic))
+    magic = splat(x, 1.5 * 2.0**23)
+    shifted = fma(b, x, splat(x, LOG2_E), magic)
+    n = b.sub(bits_of(b, shifted), bits_of(b, magic))
     whole = b.fsub(shifted, magic)
-    r = _fma(b, whole, _const(x, -LN2_HIGH), x)
-    return n, _fma(b, whole, _const(x, -LN2_LOW), r)
+    r = fma(b, whole, splat(x, -LN2_HIGH), x)
+    return n, fma(b, whole, splat(x, -LN2_LOW), r)
 
 
 def _power_of_two(b: B, like: V, n: V) -> V:
     """2^n as a float, for -126 <= n <= 127."""
-    return b.bitcast(b.shl(b.add(n, _const(n, 127)), _const(n, 23)), like.type)
+    return b.bitcast(b.shl(b.add(n, splat(n, 127)), splat(n, 23)), like.type)
 
 
-def _log2_double(b: B, x: V) -> V:
-    """log2 of a double that was a float and is >= 0; relative error 2^-37; 0 -> -inf."""
-    bits, one = _bits(b, x), 0x3FF << 52
+def log2_double(b: B, x: V) -> V:
+    """log2 of a double >= 0 that is no subnormal number; relative error 2^-37; 0 -> -inf."""
+    bits, one = bits_of(b, x), 0x3FF << 52
     # The bits of sqrt(1/2) become the bits of 1: the exponent field then belongs to m in
     # [sqrt(1/2), sqrt(2)).
-    offset = b.add(bits, _const(bits, one - 0x3FE6A09E667F3BCD))
-    biased = b.lshr(offset, _const(bits, 52))
-    fraction = b.sub(bits, b.shl(biased, _const(bits, 52)))
-    m = b.bitcast(b.add(fraction, _const(bits, one)), x.type)
+    offset = b.add(bits, splat(bits, one - 0x3FE6A09E667F3BCD))
+    biased = b.lshr(offset, splat(bits, 52))
+    fraction = b.sub(bits, b.shl(biased, splat(bits, 52)))
+    m = b.bitcast(b.add(fraction, splat(bits, one)), x.type)
     # Few targets convert 64-bit integers to double: put the exponent into the low bits of 2^52.
-    magic = _const(x, 2.0**52)
-    e = b.bitcast(b.or_(_bits(b, magic), biased), x.type)
-    e = b.fsub(e, _const(x, 2.0**52 + 0x3FF))
-    s = b.fdiv(b.fsub(m, _const(x, 1.0)), b.fadd(m, _const(x, 1.0)))
-    y = _fma(b, s, _poly(b, b.fmul(s, s), LOG2_ATANH), e)
-    zero, inf = _const(x, 0.0), _const(x, math.inf)
-    y = b.select(b.fcmp_ordered("==", x, zero), _const(x, -math.inf), y)
+    magic = splat(x, 2.0**52)
+    e = b.bitcast(b.or_(bits_of(b, magic), biased), x.type)
+    e = b.fsub(e, splat(x, 2.0**52 + 0x3FF))
+    s = b.fdiv(b.fsub(m, splat(x, 1.0)), b.fadd(m, splat(x, 1.0)))
+    y = fma(b, s, polynomial(b, b.fmul(s, s), LOG2_ATANH), e)
+    zero, inf = splat(x, 0.0), splat(x, math.inf)
+    y = b.select(b.fcmp_ordered("==", x, zero), splat(x, -math.inf), y)
     return b.select(b.fcmp_ordered("<", x, inf), y, x)
 
 
-def _exp2_double(b: B, x: V) -> V:
+def exp2_double(b: B, x: V) -> V:
     """2^x as a double, relative error 2^-34; x is clamped to +-1000, beyond float's range."""
     x = _clamp(b, x, -1000.0, 1000.0)
-    magic = _const(x, 1.5 * 2.0**52)
+    magic = splat(x, 1.5 * 2.0**52)
     shifted = b.fadd(x, magic)
-    y = _poly(b, b.fsub(x, b.fsub(shifted, magic)), EXP2_P)
-    bits = _bits(b, shifted)
-    exponent = b.shl(bits, _const(bits, 52))
-    scaled = b.bitcast(b.add(_bits(b, y), exponent), x.type)
+    y = polynomial(b, b.fsub(x, b.fsub(shifted, magic)), EXP2_P)
+    bits = bits_of(b, shifted)
+    exponent = b.shl(bits, splat(bits, 52))
+    scaled = b.bitcast(b.add(bits_of(b, y), exponent), x.type)
     # The integer addition may turn the bits of a NaN into a number.
     return b.select(b.fcmp_ordered("ord", x, x), scaled, x)
 
 
-def _poly(b: B, x: V, coefficients: Sequence[float]) -> V:
+def polynomial(b: B, x: V, coefficients: Sequence[float]) -> V:
     """A polynomial in x; coefficients start with the constant term.
 
     Horner's scheme. Polynomials of more than 6 coefficients are split into even and odd powers,
@@ -342,41 +313,41 @@ def _poly(b: B, x: V, coefficients: Sequence[float]) -> V:
     if len(coefficients) > 6:
         square = b.fmul(x, x)
         even, odd = coefficients[::2], coefficients[1::2]
-        return _fma(b, x, _poly(b, square, odd), _poly(b, square, even))
-    *rest, y = (_const(x, c) for c in coefficients)
+        return fma(b, x, polynomial(b, square, odd), polynomial(b, square, even))
+    *rest, y = (splat(x, c) for c in coefficients)
     for c in reversed(rest):
-        y = _fma(b, y, x, c)
+        y = fma(b, y, x, c)
     return y
 
 
 def _clamp(b: B, x: V, low: float, high: float) -> V:
     """x clamped to [low, high]; an infinite bound does nothing; NaN stays NaN."""
     if low > -math.inf:
-        x = b.select(b.fcmp_ordered("<", x, _const(x, low)), _const(x, low), x)
+        x = b.select(b.fcmp_ordered("<", x, splat(x, low)), splat(x, low), x)
     if high < math.inf:
-        x = b.select(b.fcmp_ordered(">", x, _const(x, high)), _const(x, high), x)
+        x = b.select(b.fcmp_ordered(">", x, splat(x, high)), splat(x, high), x)
     return x
 
 
-def _fma(b: B, x: V, y: V, z: V) -> V:
+def fma(b: B, x: V, y: V, z: V) -> V:
     return call_math(b, "llvm.fmuladd", x, y, z)
 
 
 def call_math(b: B, intrinsic: str, *args: V, flags: tuple[str, ...] = ()) -> V:
     """Call an LLVM intrinsic whose arguments and result have one type; its name holds the type."""
     kind = args[0].type
-    scalar = _scalar(kind).intrinsic_name
+    scalar = scalar_of(kind).intrinsic_name
     suffix = f"v{kind.count}{scalar}" if isinstance(kind, ir.VectorType) else scalar
     function = declared(b.module, f"{intrinsic}.{suffix}", kind, [kind] * len(args))
     return b.call(function, args, fastmath=flags)
 
 
-def _bits(b: B, x: V) -> V:
-    width = 64 if isinstance(_scalar(x.type), ir.DoubleType) else 32
-    return b.bitcast(x, _like(x.type, ir.IntType(width)))
+def bits_of(b: B, x: V) -> V:
+    width = 64 if is_double(x) else 32
+    return b.bitcast(x, shaped(x.type, ir.IntType(width)))
 
 
-def _const(like: V, value: float) -> V:
+def splat(like: V, value: float) -> V:
     """`value` as a constant of the type of `like`, in every lane."""
     return constant_of(like.type, value)
 
@@ -388,9 +359,13 @@ def constant_of(kind: ir.Type, value: float) -> ir.Constant:
     return ir.Constant(kind, value)
 
 
-def _scalar(kind: ir.Type) -> ir.Type:
+def is_double(x: V) -> bool:
+    return isinstance(scalar_of(x.type), ir.DoubleType)
+
+
+def scalar_of(kind: ir.Type) -> ir.Type:
     return kind.element if isinstance(kind, ir.VectorType) else kind
 
 
-def _like(kind: ir.Type, scalar: ir.Type) -> ir.Type:
+def shaped(kind: ir.Type, scalar: ir.Type) -> ir.Type:
     return ir.VectorType(scalar, kind.count) if isinstance(kind, ir.VectorType) else scalar

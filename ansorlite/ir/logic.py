@@ -7,7 +7,19 @@ from collections.abc import Sequence
 from typing import Any
 
 from ansorlite.errors import AnsorliteError
-from ansorlite.ir.expr import Const, Expr, Op, is_float, promote, widened, wrap, wrapped_int
+from ansorlite.ir.expr import (
+    Const,
+    Expr,
+    Op,
+    cast_op,
+    is_float,
+    is_int,
+    promote,
+    widened,
+    wrap,
+    wrapped_int,
+)
+from ansorlite.ir.extremum import extremum
 from ansorlite.ir.literals import range_of
 
 
@@ -77,7 +89,10 @@ def select(cond: Any, a: Any, b: Any) -> Expr:
     return x if x == y else Op("select", (c, x, y), x.dtype)
 
 
-UNARY = ("exp", "log", "sqrt", "tanh", "erf", "sigmoid", "abs", "floor", "bfloat16")
+UNARY = (
+    *("exp", "log", "sqrt", "tanh", "erf", "sigmoid", "abs", "floor", "sin", "cos", "tan"),
+    *("asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh", "bfloat16"),
+)
 
 
 def call(name: str, *args: Any) -> Expr:
@@ -88,6 +103,31 @@ def call(name: str, *args: Any) -> Expr:
     if any(not is_float(e) for e in exprs) and name != "abs":
         raise AnsorliteError(f"{name} needs floating-point arguments, got {exprs[0].dtype}")
     return Op(name, tuple(map(wrapped_int, exprs)), exprs[0].dtype)
+
+
+def bitwise(name: str, a: Any, b: Any) -> Expr:
+    """bit_and, bit_or or bit_xor of integers; AnsorliteError for other dtypes."""
+    x, y = promote(wrapped_int(a), wrapped_int(b))
+    if not is_int(x):
+        raise AnsorliteError(f"{name} needs integers, got {x.dtype}")
+    return Op(name, (wrapped_int(x), wrapped_int(y)), x.dtype)
+
+
+def shift(name: str, a: Any, b: Any) -> Expr:
+    """shift_left or shift_right of an integer by `b` bits; AnsorliteError for other dtypes.
+
+    The nodes have counts of 0 to 63. By other counts, and by more than the width, nothing is left:
+    0, or -1 where a negative number is shifted to the right.
+    """
+    x, count = promote(wrapped_int(a), wrapped_int(b))
+    if not is_int(x):
+        raise AnsorliteError(f"{name} needs integers, got {x.dtype}")
+    count, low, high = wrapped_int(count), Const(0, x.dtype), Const(63, x.dtype)
+    held = extremum("min", [extremum("max", [count, low]), high])
+    inside = all_of(count >= low, count <= high)
+    if name == "shift_left":
+        return select(inside, cast_op(Op(name, (wrapped_int(x), held), x.dtype), x.dtype), low)
+    return Op(name, (wrapped_int(x), select(inside, held, high)), x.dtype)
 
 
 def combiner_identity(combiner: str, dtype: str) -> Const:

@@ -27,7 +27,7 @@ from ansorlite.ir.expr import Const, Expr, cast, compare, int_divide, wrap, wrap
 from ansorlite.ir.extremum import extremum
 from ansorlite.ir.logic import all_of as all
 from ansorlite.ir.logic import any_of as any
-from ansorlite.ir.logic import call, negate, select
+from ansorlite.ir.logic import bitwise, call, negate, select, shift
 from ansorlite.te.dag import ComputeDAG
 from ansorlite.te.points import evaluate_points
 from ansorlite.te.tensor import (
@@ -49,13 +49,24 @@ __all__ = [
     "Placeholder",
     "Tensor",
     "abs",
+    "acos",
+    "acosh",
     "all",
     "any",
+    "asin",
+    "asinh",
+    "atan",
+    "atanh",
     "bfloat16",
+    "bitwise_and",
+    "bitwise_or",
+    "bitwise_xor",
     "cast",
     "ceildiv",
     "compute",
     "const",
+    "cos",
+    "cosh",
     "elementwise",
     "equal",
     "erf",
@@ -63,6 +74,7 @@ __all__ = [
     "exp",
     "floor",
     "floordiv",
+    "fmod",
     "log",
     "logical_not",
     "max",
@@ -75,9 +87,14 @@ __all__ = [
     "reduce_axis",
     "relu",
     "select",
+    "shift_left",
+    "shift_right",
     "sigmoid",
+    "sin",
+    "sinh",
     "sqrt",
     "sum",
+    "tan",
     "tanh",
 ]
 
@@ -195,3 +212,88 @@ def abs(x: Any) -> Expr:
 def pow(x: Any, y: Any) -> Expr:
     """x to the power y with the special cases of C's `pow`, for float32 and float64."""
     return call("pow", x, y)
+
+
+def sin(x: Any) -> Expr:
+    """Sine of x radians, for float32 and float64; NaN for infinities."""
+    return call("sin", x)
+
+
+def cos(x: Any) -> Expr:
+    """Cosine of x radians, for float32 and float64; NaN for infinities."""
+    return call("cos", x)
+
+
+def tan(x: Any) -> Expr:
+    """Tangent of x radians, for float32 and float64; NaN for infinities."""
+    return call("tan", x)
+
+
+def asin(x: Any) -> Expr:
+    """Arc sine, for float32 and float64; NaN outside of [-1, 1]."""
+    return call("asin", x)
+
+
+def acos(x: Any) -> Expr:
+    """Arc cosine, for float32 and float64; NaN outside of [-1, 1]."""
+    return call("acos", x)
+
+
+def atan(x: Any) -> Expr:
+    """Arc tangent, for float32 and float64."""
+    return call("atan", x)
+
+
+def sinh(x: Any) -> Expr:
+    """Hyperbolic sine, for float32 and float64."""
+    return call("sinh", x)
+
+
+def cosh(x: Any) -> Expr:
+    """Hyperbolic cosine, for float32 and float64."""
+    return call("cosh", x)
+
+
+def asinh(x: Any) -> Expr:
+    """Inverse hyperbolic sine, for float32 and float64."""
+    return call("asinh", x)
+
+
+def acosh(x: Any) -> Expr:
+    """Inverse hyperbolic cosine, for float32 and float64; NaN below 1."""
+    return call("acosh", x)
+
+
+def atanh(x: Any) -> Expr:
+    """Inverse hyperbolic tangent, for float32 and float64; NaN outside of [-1, 1]."""
+    return call("atanh", x)
+
+
+def fmod(x: Any, y: Any) -> Expr:
+    """Remainder of x / y with the sign of x, as C's `fmod`, for float32 and float64."""
+    return call("fmod", x, y)
+
+
+def bitwise_and(a: Any, b: Any) -> Expr:
+    """The bits that both integers have. AnsorliteError for other dtypes."""
+    return bitwise("bit_and", a, b)
+
+
+def bitwise_or(a: Any, b: Any) -> Expr:
+    """The bits that one of the integers has, or both. AnsorliteError for other dtypes."""
+    return bitwise("bit_or", a, b)
+
+
+def bitwise_xor(a: Any, b: Any) -> Expr:
+    """The bits in which the integers differ. AnsorliteError for other dtypes."""
+    return bitwise("bit_xor", a, b)
+
+
+def shift_left(a: Any, b: Any) -> Expr:
+    """The integer `a` moved by `b` bits, wrapped to its width. AnsorliteError for other dtypes."""
+    return shift("shift_left", a, b)
+
+
+def shift_right(a: Any, b: Any) -> Expr:
+    """The integer `a` moved by `b` bits, its sign kept. AnsorliteError for other dtypes."""
+    return shift("shift_right", a, b)

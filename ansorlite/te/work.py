@@ -16,15 +16,15 @@ import numpy as np
 import numpy.typing as npt
 
 from ansorlite.ir.expr import Const, Expr, Load, Op, is_float
-from ansorlite.ir.logic import conjuncts
+from ansorlite.ir.logic import UNARY, conjuncts
 from ansorlite.ir.ranges import Evaluator
 from ansorlite.ir.traverse import loads, substitute, walk
 from ansorlite.te.tensor import Axis, ComputeOp, Operation
 
 Mask = npt.NDArray[np.bool_]
 
-_FLOP_OPS = {"add", "sub", "mul", "div", "min", "max", "pow", "exp", "log", "sqrt", "tanh"}
-_FLOP_OPS |= {"erf", "sigmoid", "abs", "floor", "bfloat16"}
+_FLOP_OPS = {"add", "sub", "mul", "div", "min", "max", "pow"}
+_FLOP_OPS |= {"fmod", *UNARY}
 
 
 def body_flop(op: ComputeOp) -> int:

@@ -124,6 +124,30 @@ ROWS: dict[str, tuple[Callable[..., Expr], list[tuple[str, list[Any]]], list[Any
     "half to int": (lambda x: te.cast(x, "uint8"), [("float16", [255.9, 1.5, NAN])], [255, 1, 0]),
     "bfloat16": (te.bfloat16, [("float32", [1.00390625, 1.01171875, NAN, -INF, 3.4e38, 1e-40])],
                  [1, 1.015625, NAN, -INF, INF, 2.0**-133]),
+    "sin": (te.sin, [("float32", [NAN, INF, -INF, 0.0])], [NAN, NAN, NAN, 0]),
+    "acosh": (te.acosh, [("float32", [NAN, INF, 0.5, 1])], [NAN, INF, NAN, 0]),
+    "atanh": (te.atanh, [("float32", [NAN, 1, -1, 2, 0.0])], [NAN, INF, -INF, NAN, 0]),
+    "atan": (te.atan, [("float32", [NAN, INF, -INF])],
+             [NAN, np.float32(np.pi / 2), np.float32(-np.pi / 2)]),
+    "sinh": (te.sinh, [("float32", [NAN, INF, -INF, 1000])], [NAN, INF, -INF, INF]),
+    "fmod": (te.fmod, [("float32", [7.5, -7.5, INF, 1, NAN]), ("float32", [2, 2, 1, INF, 1])],
+             [1.5, -1.5, NAN, 1, NAN]),
+    "fmod by zero": (te.fmod, [("float64", [1, 5]), ("float64", [0, -3])], [NAN, 2]),
+    "not a number": (lambda x: te.not_equal(x, x), [("float32", [NAN, INF, 0.0])],
+                     [True, False, False]),
+    "bits of both": (te.bitwise_and, [("int32", [LOW, -1, 12, 5]), ("int32", [-1, HIGH, 10, LOW])],
+                     [LOW, HIGH, 8, 0]),
+    "bits of one": (te.bitwise_or, [("int64", [LOW64, 12]), ("int64", [1, 10])], [LOW64 + 1, 14]),
+    "bits of a sum that wraps": (lambda x: te.bitwise_xor(x + 1, x), [("int32", [HIGH, 7, -1])],
+                                 [-1, 15, -1]),
+    "bits moved left": (te.shift_left,
+                        [("int32", [1, 3, 5, -1, 7]), ("int32", [31, 31, 32, -1, 2])],
+                        [LOW, LOW, 0, 0, 28]),
+    "bits of int64 moved left": (te.shift_left, [("int64", [1, 3, 5]), ("int64", [63, 64, 2])],
+                                 [LOW64, 0, 20]),
+    "bits moved right": (te.shift_right,
+                         [("int32", [LOW, -5, 5, -1, 9]), ("int32", [31, 40, 99, -1, 1])],
+                         [-1, -1, 0, -1, 4]),
     "divided by zero": (lambda x, y: x / y, [("float32", [1, -1, 0]), ("float32", [0, 0, 0])],
                         [INF, -INF, NAN]),
 }  # fmt: skip
@@ -268,3 +292,26 @@ def test_constants_that_divide_nothing_are_refused() -> None:
     x = te.placeholder((4,), "int32", name="x")
     with pytest.raises(AnsorliteError, match="by zero"):
         te.compute((4,), lambda i: x[i] // 0)
+
+
+def test_large_angles_where_code_has_branches() -> None:
+    """Inside a reduction by lanes, in both branches of a select, and as literals."""
+    x, y = te.placeholder((7, 37), name="x"), te.placeholder((37, 13), name="y")
+    k = te.reduce_axis(37, "k")
+    s = te.compute((7, 13), lambda i, j: te.sum(te.sin(x[i, k] * 1e10) * y[k, j], k), name="s")
+    out = te.compute(
+        (7, 13),
+        lambda i, j: (
+            te.select(s[i, j] > 0, te.cos(s[i, j]), te.tan(x[i, j] * 1e9)) + te.sin(te.const(1e9))
+        ),
+        name="out",
+    )
+    dag, rng = te.ComputeDAG([out]), np.random.default_rng(1)
+    inputs = {p.name: rng.standard_normal(p.shape).astype(np.float32) for p in dag.inputs}
+    want = dag.evaluate(inputs)["out"]
+    plain = lower(plain_state(dag, HOST))
+    np.testing.assert_allclose(interpret(plain, inputs)["out"], want, rtol=1e-4, atol=1e-4)
+    by_lanes = lower(State(dag).apply(Annotate("s", "k", "lanes", 8)))
+    for program in (plain, by_lanes):
+        got = run_native(program, inputs, HOST)["out"]
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)

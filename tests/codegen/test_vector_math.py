@@ -15,9 +15,9 @@ from llvmlite import ir
 
 from ansorlite.calls import aligned_copy, aligned_empty
 from ansorlite.codegen.compile import assembly, compile_module
+from ansorlite.codegen.functions import FUNCTIONS, emit_math
 from ansorlite.codegen.image import KernelImage, Param
 from ansorlite.codegen.loader import load_image
-from ansorlite.codegen.vector_math import FUNCTIONS, emit_math
 from ansorlite.errors import BuildError
 from ansorlite.target import PRESETS, Target
 
@@ -48,7 +48,7 @@ def module_text(name: str, scalar: ir.Type, lanes: int, n: int) -> str:
     b.store(emit_math(b, name, args), at[arity], align=4)
     step = b.add(i, i64(lanes))
     i.add_incoming(i64(0), entry)
-    i.add_incoming(step, loop)
+    i.add_incoming(step, b.block)
     b.cbranch(b.icmp_signed("<", step, i64(n)), loop, done)
     b.position_at_end(done)
     b.ret_void()
@@ -107,7 +107,20 @@ UNARY: list[tuple[str, Callable[[Array], Array], float, float, float]] = [
     ("sqrt", np.sqrt, 0.0, 10.0, 0.5),
     ("floor", np.floor, -100.0, 100.0, 0.0),
     ("abs", np.abs, -100.0, 100.0, 0.0),
+    ("sin", np.sin, -5000.0, 5000.0, 0.51),
+    ("cos", np.cos, -5000.0, 5000.0, 0.51),
+    ("tan", np.tan, -5000.0, 5000.0, 0.51),
+    ("asin", np.arcsin, -1.0, 1.0, 0.51),
+    ("acos", np.arccos, -1.0, 1.0, 0.51),
+    ("atan", np.arctan, -4.0, 4.0, 0.51),
+    ("sinh", np.sinh, -92.0, 92.0, 0.51),
+    ("cosh", np.cosh, -92.0, 92.0, 0.51),
+    ("asinh", np.arcsinh, -4.0, 4.0, 0.51),
+    ("acosh", np.arccosh, 1.0, 4.0, 0.51),
+    ("atanh", np.arctanh, -1.0, 1.0, 0.51),
 ]
+ODD = ("sin", "tan", "asin", "atan", "sinh", "asinh", "atanh")
+CALLING = ("fmod", "sin", "cos", "tan")  # libm's functions, but for fmod only where |x| is large
 SPECIAL = np.array(
     [0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, 1e-45, -1e-45, 1.2e-38, 3.4e38, -3.4e38, 2.0],
     np.float32,
@@ -134,15 +147,15 @@ def test_error_is_below_the_stated_bound(
         assert ulps(evaluate(name, [few], lanes=1), exact(few.astype(np.float64))) <= bound
 
 
-@pytest.mark.parametrize("name", ["tanh", "erf", "sqrt", "floor"])
+@pytest.mark.parametrize("name", ["tanh", "erf", "sqrt", "floor", *ODD])
 def test_zero_keeps_its_sign(name: str) -> None:
     x = np.resize(np.array([-0.0, 0.0], np.float32), VECTOR)
     assert (np.signbit(evaluate(name, [x])) == np.signbit(x)).all()
 
 
-@pytest.mark.parametrize("name", ["tanh", "erf"])
+@pytest.mark.parametrize("name", ["tanh", "erf", *ODD])
 def test_accurate_near_zero(name: str) -> None:
-    exact = {"tanh": np.tanh, "erf": erf64}[name]
+    exact = {n: f for n, f, *_ in UNARY}[name]
     x = np.geomspace(1e-44, 0.1, N).astype(np.float32)
     assert ulps(evaluate(name, [x]), exact(x.astype(np.float64))) <= 2.5
 
@@ -186,7 +199,7 @@ def test_pow_special_cases_are_those_of_c() -> None:
 
 
 @pytest.mark.parametrize("lanes", [1, 4])
-@pytest.mark.parametrize("name", [n for n in FUNCTIONS if n != "pow"])
+@pytest.mark.parametrize("name", [n for n, (_, arity) in FUNCTIONS.items() if arity == 1])
 def test_double(name: str, lanes: int) -> None:
     exact = {n: f for n, f, *_ in UNARY}[name]
     x = np.random.default_rng(3).uniform(-20, 20, 400)
@@ -203,7 +216,7 @@ def test_double_pow() -> None:
 
 @pytest.mark.parametrize("preset", PRESETS)
 def test_no_calls_and_no_pointer_casts_in_float_code(preset: str) -> None:
-    for name in FUNCTIONS:
+    for name in FUNCTIONS.keys() - {*CALLING}:
         text = module_text(name, ir.FloatType(), VECTOR, 1024)
         assert "inttoptr" not in text and "ptrtoint" not in text
         code = assembly(text, Target.cross(preset))
@@ -211,6 +224,29 @@ def test_no_calls_and_no_pointer_casts_in_float_code(preset: str) -> None:
             line for line in code.splitlines() if line.split()[:1] in (["call"], ["callq"], ["bl"])
         ]
         assert calls == [], (name, calls)
+
+
+@pytest.mark.parametrize("name", ["sin", "cos", "tan"])
+def test_angles_of_any_size(name: str) -> None:
+    """On both sides of the angle from which libm's functions are called, in one vector too."""
+    rng = np.random.default_rng(5)
+    x = (10.0 ** rng.uniform(-3, 38.5, N) * rng.choice([-1, 1], N)).astype(np.float32)
+    with np.errstate(all="ignore"):
+        exact = {"sin": np.sin, "cos": np.cos, "tan": np.tan}[name](x.astype(np.float64))
+    assert ulps(evaluate(name, [x]), exact) <= 0.51
+    quarters = (np.arange(N, dtype=np.float64) * (math.pi / 2)).astype(np.float32)
+    exact = {"sin": np.sin, "cos": np.cos, "tan": np.tan}[name](quarters.astype(np.float64))
+    assert ulps(evaluate(name, [quarters]), exact) <= 0.51
+
+
+def test_remainder_is_exact() -> None:
+    x, y = sample(-1e3, 1e3, 6), sample(-3.0, 3.0, 7)
+    special = np.float32([0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, 1e-45, 3.4e38])
+    x[:64], y[:64] = (g.ravel() for g in np.meshgrid(special, special))
+    with np.errstate(all="ignore"):
+        exact = np.fmod(x, y)
+    np.testing.assert_array_equal(evaluate("fmod", [x, y]), exact)
+    assert (np.signbit(evaluate("fmod", [x, y])) == np.signbit(exact))[~np.isnan(exact)].all()
 
 
 def test_unsupported_functions_are_named() -> None:

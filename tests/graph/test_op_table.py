@@ -41,9 +41,15 @@ class Case(NamedTuple):
 
 INDICES = ("int64", (3,))
 FLAGS = ("bool", IMAGE)
+INTEGERS = ("int64", IMAGE)
 CASES: dict[str, Case] = {
     **{n: Case() for n in ("relu", "sigmoid", "tanh", "exp", "log", "sqrt", "erf", "neg", "abs")},
     **{n: Case() for n in ("floor", "ceil", "round", "sign", "identity")},
+    **{n: Case() for n in ("sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh")},
+    **{n: Case() for n in ("acosh", "atanh")},
+    **{n: Case((INTEGERS, INTEGERS)) for n in ("bit_and", "bit_or", "bit_xor")},
+    "bit_shift": Case((INTEGERS, INTEGERS), {"left": True}),
+    "cumsum": Case(attrs={"axis": 2, "exclusive": True, "reverse": True}),
     **{n: Case((IMAGE, IMAGE)) for n in ("add", "sub", "mul", "div", "maximum", "minimum")},
     **{n: Case((IMAGE, (6,))) for n in ("pow", "equal", "less", "less_equal")},
     **{n: Case((FLAGS, FLAGS)) for n in ("logical_and", "logical_or")},

@@ -115,7 +115,10 @@ class _Tree:
         return te.cast(x, dtype)
 
 
-SMOOTH = (te.exp, te.log, te.tanh, te.erf, te.sigmoid, lambda x: te.pow(x, te.const(2.0)))
+SMOOTH = (
+    *(te.exp, te.log, te.tanh, te.erf, te.sigmoid, te.sin, te.cos, te.atan, te.sinh, te.asinh),
+    *(te.asin, te.acosh, te.atanh, lambda x: te.pow(x, te.const(2.0))),
+)
 
 
 def draw_dag(rng: np.random.Generator) -> tuple[te.ComputeDAG, bool]:

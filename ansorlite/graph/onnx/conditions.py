@@ -4,6 +4,9 @@ In: a `Context` and an `OnnxNode`. Out: emitted `less`, `where`, `cast`, ... nod
 constants are computed at once, as all shape arithmetic is.
 """
 
+import math
+from collections.abc import Sequence
+
 import numpy as np
 
 from ansorlite.errors import ModelError
@@ -60,24 +63,71 @@ def arg(op: str) -> Reader:
 
     def convert(c: Context, n: OnnxNode) -> str:
         x = c.operand(n, 0)
-        shape = c.shape(x)
-        axis = axis_of(int(n.attrs.get("axis", 0)), len(shape))
-        last = bool(n.attrs.get("select_last_index", 0))
-        if shape[axis] == 0:
-            raise ModelError(f"axis {axis} of {list(shape)} has no element to choose")
-        c.room([shape[axis]])
-        extreme = c.emit(op, [x], axes=(axis,), keepdims=True)
-        places = np.arange(shape[axis], dtype=np.int64)
-        places = places.reshape([-1 if d == axis else 1 for d in range(len(shape))])
-        nowhere = c.constant(np.asarray(-1 if last else shape[axis], np.int64))
-        here = c.emit("equal", [x, extreme])
-        if c.type(x).dtype.startswith("float"):
-            here = c.emit("logical_or", [here, c.emit("logical_not", [c.emit("equal", [x, x])])])
-        found = c.emit("where", [here, c.constant(places), nowhere])
-        keep = bool(n.attrs.get("keepdims", 1))
-        return c.emit("reduce_max" if last else "reduce_min", [found], axes=(axis,), keepdims=keep)
+        axis = axis_of(int(n.attrs.get("axis", 0)), len(c.shape(x)))
+        last, keep = bool(n.attrs.get("select_last_index", 0)), bool(n.attrs.get("keepdims", 1))
+        return _place(c, x, op, axis, last, keep)
 
     return convert
+
+
+def _place(c: Context, x: str, op: str, axis: int, last: bool, keep: bool) -> str:
+    """The place along `axis` where `op` is reached, int64; see `arg`."""
+    shape = c.shape(x)
+    if shape[axis] == 0:
+        raise ModelError(f"axis {axis} of {list(shape)} has no element to choose")
+    extreme = c.emit(op, [x], axes=(axis,), keepdims=True)
+    nowhere = c.constant(np.asarray(-1 if last else shape[axis], np.int64))
+    here = c.emit("equal", [x, extreme])
+    if c.type(x).dtype.startswith("float"):
+        here = c.emit("logical_or", [here, c.emit("logical_not", [c.emit("equal", [x, x])])])
+    found = c.emit("where", [here, _places(c, shape, axis), nowhere])
+    return c.emit("reduce_max" if last else "reduce_min", [found], axes=(axis,), keepdims=keep)
+
+
+def _places(c: Context, shape: Sequence[int], axis: int) -> str:
+    """The constant 0, 1, ... along `axis` of a shape, with extent 1 along the other axes."""
+    c.room([shape[axis]])
+    places = np.arange(shape[axis], dtype=np.int64)
+    return c.constant(places.reshape([-1 if d == axis else 1 for d in range(len(shape))]))
+
+
+def hardmax(c: Context, n: OnnxNode) -> str:
+    """1 at the first greatest element, 0 elsewhere; before opset 13 of the operand as a matrix."""
+    x = c.operand(n, 0)
+    shape = c.shape(x)
+    axis = axis_of(int(n.attrs.get("axis", -1 if n.opset >= 13 else 1)), len(shape))
+    if not c.type(x).size:
+        return x
+    if n.opset < 13:
+        rows = math.prod(shape[:axis])
+        x, axis = c.emit("reshape", [x], shape=(rows, math.prod(shape[axis:]))), 1
+    at = _place(c, x, "reduce_max", axis, last=False, keep=True)
+    here = c.emit("equal", [at, _places(c, c.shape(x), axis)])
+    out = c.emit("where", [here, c.scalar(1, x), c.scalar(0, x)])
+    return c.emit("reshape", [out], shape=shape) if n.opset < 13 else out
+
+
+def one_hot(c: Context, n: OnnxNode) -> str:
+    """values[1] where the new axis has the place that the operand names, else values[0].
+
+    A negative place counts from the end; one beyond the axis is nowhere.
+    """
+    places, values = cast_to(c, c.operand(n, 0), "int64"), c.operand(n, 2)
+    depth = c.required(n, 1)
+    if depth.size != 1 or depth.item() < 1:
+        raise ModelError(f"depth {depth.tolist()} is not one whole number of at least 1")
+    if c.shape(values) != (2,):
+        raise ModelError(f"values {c.type(values)} are not two: for off and for on")
+    shape, extent = c.shape(places), int(depth.item())
+    axis = axis_of(int(n.attrs.get("axis", -1)), len(shape) + 1)
+    full = (*shape[:axis], extent, *shape[axis:])
+    behind = c.emit("add", [places, c.scalar(extent, places)])
+    places = c.emit("where", [c.emit("less", [places, c.scalar(0, places)]), behind, places])
+    places = c.emit("reshape", [places], shape=(*shape[:axis], 1, *shape[axis:]))
+    here = c.emit("equal", [places, _places(c, full, axis)])
+    parts = [c.emit("slice", [values], starts=(k,), sizes=(1,), steps=(1,)) for k in range(2)]
+    off, on = (c.emit("reshape", [v], shape=()) for v in parts)
+    return c.emit("where", [here, on, off])
 
 
 def trilu(c: Context, n: OnnxNode) -> str:
@@ -94,12 +144,36 @@ def trilu(c: Context, n: OnnxNode) -> str:
 
 
 def modulo(c: Context, n: OnnxNode) -> str:
-    """Mod of integers; of floating-point numbers only where the operands are constant."""
-    fmod = bool(n.attrs.get("fmod", 0))
-    if "int" in c.type(c.operand(n, 0)).dtype:
-        return c.emit("mod", c.operands(n), fmod=fmod)
-    a, b = c.required(n, 0), c.required(n, 1)
-    if not fmod:
-        raise ModelError("Mod of floating-point numbers needs fmod=1")
-    with np.errstate(all="ignore"):
-        return c.constant(np.fmod(a, b))
+    return c.emit("mod", c.operands(n), fmod=bool(n.attrs.get("fmod", 0)))
+
+
+def is_nan(c: Context, n: OnnxNode) -> str:
+    """NaN alone is not equal to itself."""
+    x = c.operand(n, 0)
+    return c.emit("logical_not", [c.emit("equal", [x, x])])
+
+
+def is_inf(c: Context, n: OnnxNode) -> str:
+    """Infinities of the signs that the attributes ask for."""
+    x = c.operand(n, 0)
+    above, below = (bool(n.attrs.get(f"detect_{k}", 1)) for k in ("positive", "negative"))
+    if not above and not below:
+        c.room(c.shape(x), np.bool_)
+        return c.constant(np.zeros(c.shape(x), np.bool_))
+    if above and below:
+        x = c.emit("abs", [x])
+    return c.emit("equal", [x, c.scalar(math.inf if above else -math.inf, x)])
+
+
+def bit_shift(c: Context, n: OnnxNode) -> str:
+    direction = n.attrs["direction"]
+    if direction not in ("LEFT", "RIGHT"):
+        raise ModelError(f"direction {direction!r} is neither LEFT nor RIGHT")
+    return c.emit("bit_shift", c.operands(n), left=direction == "LEFT")
+
+
+def bit_not(c: Context, n: OnnxNode) -> str:
+    """All bits changed."""
+    x = c.operand(n, 0)
+    signed = np.iinfo(c.type(x).dtype).min < 0
+    return c.emit("bit_xor", [x, c.scalar(-1 if signed else np.iinfo(c.type(x).dtype).max, x)])

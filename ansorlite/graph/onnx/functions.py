@@ -7,6 +7,7 @@ operator whose body has operators that are not supported stays, so that errors n
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -262,6 +263,10 @@ def _inlined(onnx: Any, proto: Any, wanted: list[Key], opset: int) -> Any:
     own = onnx.ModelProto()
     own.CopyFrom(proto)
     _spell_out(onnx, own, wanted, opset)
+    if all(v.name for v in own.graph.value_info):
+        # For operands that are left out the inliner asks for the type of the value without a name.
+        info = onnx.helper.make_tensor_value_info("", onnx.TensorProto.FLOAT, None)
+        own.graph.value_info.append(info)
     try:
         return inliner.inline_selected_functions(own, wanted, inline_schema_functions=True)
     except Exception:  # its own kinds; the operators themselves are reported then
@@ -292,11 +297,18 @@ def _with_bodies(onnx: Any, proto: Any, opset: int, name: str) -> Any:
 
 
 def _typed(onnx: Any, proto: Any) -> Any:
-    """The model with the types of its values, which bodies may depend on."""
-    try:
-        return onnx.shape_inference.infer_shapes(proto)
-    except Exception:  # its own kinds; bodies that need no types are found without
-        return proto
+    """The model with the types of its values, which bodies may depend on.
+
+    onnx's converter drops those of initializers.
+    """
+    with suppress(Exception):  # its own kinds; bodies that need no types are found without
+        proto = onnx.shape_inference.infer_shapes(proto)
+    known = {v.name for v in (*proto.graph.input, *proto.graph.value_info)}
+    make = onnx.helper.make_tensor_value_info
+    for t in proto.graph.initializer:
+        if t.name not in known:
+            proto.graph.value_info.append(make(t.name, t.data_type, t.dims))
+    return proto
 
 
 def _spell_out(onnx: Any, proto: Any, ops: list[Key], opset: int) -> None:

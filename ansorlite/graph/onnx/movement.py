@@ -19,10 +19,16 @@ def identity(c: Context, n: OnnxNode) -> str:
     return c.emit("identity", [c.operand(n, 0)])
 
 
-def dropout(c: Context, n: OnnxNode) -> str:
+def dropout(c: Context, n: OnnxNode) -> tuple[str, ...]:
+    """The operand itself, and a mask that keeps all of it."""
     if c.has(n, 2) and np.any(c.required(n, 2)):
         raise ModelError("dropout in training mode: export the model in evaluation mode")
-    return identity(c, n)
+    x, out = c.operand(n, 0), identity(c, n)
+    if len(n.outputs) == 1:
+        return (out,)
+    dtype = np.bool_ if n.opset >= 10 else np.dtype(c.type(x).dtype)
+    c.room(c.shape(x), dtype)
+    return out, c.constant(np.ones(c.shape(x), dtype), f"{n.outputs[0]}.mask")
 
 
 def reshape(c: Context, n: OnnxNode) -> str:

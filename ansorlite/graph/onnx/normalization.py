@@ -42,6 +42,32 @@ def layer_norm(c: Context, n: OnnxNode) -> tuple[str, ...]:
     return out, mean, c.emit("div", [c.scalar(1, x), root])
 
 
+def rms_norm(c: Context, n: OnnxNode) -> str:
+    """x / sqrt(mean(x * x) + epsilon) * scale over the axes from `axis` on."""
+    x = c.operand(n, 0)
+    rank = len(c.shape(x))
+    axes = tuple(range(axis_of(int(n.attrs.get("axis", -1)), rank), rank))
+    square = c.emit("reduce_mean", [c.emit("mul", [x, x])], axes=axes, keepdims=True)
+    epsilon = c.scalar(float(n.attrs.get("epsilon", 1e-5)), x)
+    out = c.emit("div", [x, c.emit("sqrt", [c.emit("add", [square, epsilon])])])
+    out = c.emit("mul", [out, c.operand(n, 1)])
+    c.same_shape(out, x)
+    return out
+
+
+def lp_norm(c: Context, n: OnnxNode) -> str:
+    """x divided by its norm along an axis, 0 where that is 0."""
+    x, p = c.operand(n, 0), int(n.attrs.get("p", 2))
+    axis = axis_of(int(n.attrs.get("axis", -1)), len(c.shape(x)))
+    if p not in (1, 2):
+        raise ModelError(f"p is {p}: only the norms 1 and 2 are defined")
+    sizes = c.emit("abs", [x]) if p == 1 else c.emit("mul", [x, x])
+    norm = c.emit("reduce_sum", [sizes], axes=(axis,), keepdims=True)
+    norm = norm if p == 1 else c.emit("sqrt", [norm])
+    zero = c.scalar(0, x)
+    return c.emit("where", [c.emit("equal", [norm, zero]), zero, c.emit("div", [x, norm])])
+
+
 def instance_norm(c: Context, n: OnnxNode) -> str:
     x, scale, bias = c.operands(n)
     rank = len(c.shape(x))

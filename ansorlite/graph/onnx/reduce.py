@@ -5,7 +5,7 @@ Out: `reduce_sum`, ... nodes with the element-wise operators before and after th
 
 import numpy as np
 
-from ansorlite.graph.onnx.context import Context, OnnxNode, Reader
+from ansorlite.graph.onnx.context import Context, OnnxNode, Reader, axis_of
 
 
 def _reduced_axes(c: Context, n: OnnxNode, x: str) -> tuple[int, ...] | None:
@@ -30,6 +30,41 @@ def reduce(op: str, before: str = "", after: str = "") -> Reader:
         return c.emit(after, [x]) if after else x
 
     return convert
+
+
+def cumsum(c: Context, n: OnnxNode) -> str:
+    """The running sum along an axis, which is a constant operand."""
+    x = c.operand(n, 0)
+    axis = axis_of(c.number(n, 1), len(c.shape(x)))
+    flags = {k: bool(n.attrs.get(k, 0)) for k in ("exclusive", "reverse")}
+    return c.emit("cumsum", [x], axis=axis, **flags)
+
+
+def cumprod(c: Context, n: OnnxNode) -> str:
+    """The running product: factors at distances 1, 2, 4, ... are multiplied in turn."""
+    x = c.operand(n, 0)
+    shape = c.shape(x)
+    axis = axis_of(c.number(n, 1), len(shape))
+    extent, back = shape[axis], bool(n.attrs.get("reverse", 0))
+    if not c.type(x).size:
+        return x
+
+    def moved(v: str, distance: int) -> str:
+        """Each element is the one `distance` before (behind, where back), or 1."""
+        some = tuple(distance if d == axis else e for d, e in enumerate(shape))
+        c.room(some, c.type(v).dtype)
+        ones = c.constant(np.ones(some, c.type(v).dtype))
+        if distance == extent:
+            return ones
+        kept = _part(c, v, axis, distance if back else 0, extent - distance)
+        return c.emit("concat", [kept, ones] if back else [ones, kept], axis=axis)
+
+    x = moved(x, 1) if n.attrs.get("exclusive", 0) else x
+    distance = 1
+    while distance < extent:
+        x = c.emit("mul", [x, moved(x, distance)])
+        distance *= 2
+    return x
 
 
 def reduce_log_sum_exp(c: Context, n: OnnxNode) -> str:

@@ -1,4 +1,4 @@
-"""Arithmetic element by element: sums, products, quotients, remainders, powers.
+"""Arithmetic element by element: sums, products, quotients, remainders, powers, bits.
 
 Operands broadcast as in numpy. Integers wrap; division of integers truncates towards zero, as in
 ONNX, and by zero it gives zero: no input stops the processor.
@@ -73,8 +73,18 @@ def _modulo(attrs: Attrs, xs: Arrays) -> Array:
         return np.asarray((np.fmod if attrs["fmod"] else np.mod)(*xs))
 
 
+def _modulo_type(attrs: Attrs, types: Types) -> TensorType:
+    """The broadcast of numbers of one dtype."""
+    full = broadcast_type(attrs, types)
+    return full if full.dtype.startswith("float") else _integers(attrs, types)
+
+
 def _modulo_element(attrs: Attrs, xs: Scalars) -> Expr:
-    """a - a/b*b of integers, with the sign of b, or with `fmod` of a; 0 for a divisor of 0."""
+    """a - a/b*b, with the sign of b, or with `fmod` of a; 0 for integers and a divisor of 0."""
+    if is_float(xs[0]):
+        rest, zero = te.fmod(*xs), te.const(0, xs[0].dtype)
+        other = te.any(te.all(rest < zero, xs[1] > zero), te.all(rest > zero, xs[1] < zero))
+        return rest if attrs["fmod"] else te.select(other, rest + xs[1], rest)
     a, b = _wide_integers(xs)
     quotient = _towards_zero(a, b) if attrs["fmod"] else _quotient(a, b)
     rest = te.select(te.equal(b, 0), te.const(0, "int64"), a - quotient * b)
@@ -113,6 +123,34 @@ def _power_element(attrs: Attrs, xs: Scalars) -> Expr:
         square = square * square
     inside = te.all(y >= 0, y < 2**POWER_BITS)
     return te.select(inside, out, unit)
+
+
+def _bits(name: str, fn: Any, element: Any) -> Op:
+    """An operator on the bits of two integers, in two's complement."""
+    return Op(
+        name,
+        "elementwise",
+        _integers,
+        by_numpy(fn),
+        arity=(2, 2),
+        element=by_element(element),
+        traits=("commutative",),
+    )
+
+
+def _shift(attrs: Attrs, xs: Arrays) -> Array:
+    """Bits moved; by counts that the width has not 0, or -1 of negative numbers to the right."""
+    x, count = xs
+    width = x.dtype.itemsize * 8
+    inside = (count >= 0) & (count < width)
+    held = np.where(inside, count, width - 1)
+    if attrs["left"]:
+        return np.asarray(np.where(inside, np.left_shift(x, held), 0)).astype(x.dtype)
+    return np.asarray(np.right_shift(x, held)).astype(x.dtype)
+
+
+def _shift_element(attrs: Attrs, xs: Scalars) -> Expr:
+    return te.shift_left(*xs) if attrs["left"] else te.shift_right(*xs)
 
 
 def _binary(
@@ -154,7 +192,7 @@ OPS = (
     Op(
         "mod",
         "elementwise",
-        _integers,
+        _modulo_type,
         _modulo,
         attrs=("fmod",),
         arity=(2, 2),
@@ -169,5 +207,17 @@ OPS = (
         element=_power_element,
         traits=("integer_product",),
         work=times(16),
+    ),
+    _bits("bit_and", np.bitwise_and, te.bitwise_and),
+    _bits("bit_or", np.bitwise_or, te.bitwise_or),
+    _bits("bit_xor", np.bitwise_xor, te.bitwise_xor),
+    Op(
+        "bit_shift",
+        "elementwise",
+        _integers,
+        _shift,
+        attrs=("left",),
+        arity=(2, 2),
+        element=_shift_element,
     ),
 )

@@ -41,6 +41,11 @@ def by_numpy(fn: Callable[..., Any]) -> Meaning:
     return call
 
 
+def _widely(fn: Callable[[Any], Any]) -> Meaning:
+    """The numpy function `fn` as a meaning, computed in float64 and rounded once."""
+    return by_numpy(lambda x: np.asarray(fn(wide(x))).astype(x.dtype))
+
+
 def by_element(fn: Callable[..., Expr]) -> ElementFn:
     """A function of the operands' elements that needs no attribute."""
     return lambda attrs, xs: fn(*xs)
@@ -115,6 +120,22 @@ def _sign(x: Expr) -> Expr:
     return te.select(x > zero, one, te.select(x < zero, minus, x + zero))
 
 
+# Trigonometric and hyperbolic functions and their inverses: name in `te`, numpy's function.
+ANGLES: tuple[tuple[str, Callable[..., Any]], ...] = (
+    ("sin", np.sin),
+    ("cos", np.cos),
+    ("tan", np.tan),
+    ("asin", np.arcsin),
+    ("acos", np.arccos),
+    ("atan", np.arctan),
+    ("sinh", np.sinh),
+    ("cosh", np.cosh),
+    ("asinh", np.arcsinh),
+    ("acosh", np.arccosh),
+    ("atanh", np.arctanh),
+)
+
+
 def _unary(
     name: str, meaning: Meaning, element: Callable[[Expr], Expr], *traits: Trait, cost: int = 1
 ) -> Op:
@@ -168,6 +189,7 @@ OPS = (
     _unary("bfloat16", lambda attrs, xs: to_bfloat16(xs[0]), te.bfloat16, cost=4),
     _unary("sqrt", by_numpy(np.sqrt), te.sqrt, "keeps_not_negative"),
     _unary("erf", _erf, te.erf, cost=64),
+    *(_unary(name, _widely(fn), getattr(te, name), cost=16) for name, fn in ANGLES),
     _unary("neg", by_numpy(np.negative), lambda x: -x, "integer_sum"),
     _unary("abs", by_numpy(np.abs), te.abs, "not_negative"),
     _unary("floor", by_numpy(np.floor), te.floor),

@@ -13,6 +13,7 @@ from ansorlite.graph.ops import (
     pool,
     quantization,
     reduce,
+    scan,
 )
 from ansorlite.graph.ops.op import Op
 
@@ -31,5 +32,6 @@ OPERATORS: dict[str, Op] = {
         *movement.OPS,
         *indexing.OPS,
         *quantization.OPS,
+        *scan.OPS,
     )
 }

@@ -1,0 +1,66 @@
+"""Dispatch of mathematical functions by the names that expressions have: `emit_math`.
+
+In: an llvmlite IRBuilder, a name, and values of type `float`, `double` or a vector of these. Out:
+the value of the function. The functions are in `codegen.vector_math` and `codegen.trigonometry`;
+those of double call libm, one element at a time.
+"""
+
+from collections.abc import Callable, Sequence
+
+from llvmlite import ir
+
+from ansorlite.codegen import trigonometry as t
+from ansorlite.codegen import vector_math as v
+from ansorlite.codegen.vector_math import B, V
+from ansorlite.errors import BuildError
+
+# te's name -> the emitting function and its number of arguments.
+FUNCTIONS: dict[str, tuple[Callable[..., V], int]] = {
+    "exp": (v.exp, 1),
+    "log": (v.log, 1),
+    "tanh": (v.tanh, 1),
+    "erf": (v.erf, 1),
+    "sigmoid": (v.sigmoid, 1),
+    "pow": (v.power, 2),
+    "fmod": (v.remainder, 2),
+    "sqrt": (v.sqrt, 1),
+    "floor": (v.floor, 1),
+    "abs": (v.absolute, 1),
+    "bfloat16": (v.bfloat16, 1),
+    "sin": (t.sin, 1),
+    "cos": (t.cos, 1),
+    "tan": (t.tan, 1),
+    "asin": (t.asin, 1),
+    "acos": (t.acos, 1),
+    "atan": (t.atan, 1),
+    "sinh": (t.sinh, 1),
+    "cosh": (t.cosh, 1),
+    "asinh": (t.asinh, 1),
+    "acosh": (t.acosh, 1),
+    "atanh": (t.atanh, 1),
+}
+# Functions that call libm's function of the same name on double (error about 1 ulp).
+LIBM = (
+    *("exp", "log", "tanh", "erf", "pow", "fmod", "sin", "cos", "tan", "asin", "acos", "atan"),
+    *("sinh", "cosh", "asinh", "acosh", "atanh"),
+)
+
+
+def emit_math(builder: B, name: str, args: Sequence[V]) -> V:
+    """The value of the function `name` (a key of `FUNCTIONS`) on `args`, all of one type.
+
+    The type is float, double or a vector of these. Raises BuildError for another name, a wrong
+    number of arguments or another type. Example: `emit_math(builder, "tanh", [x])`.
+    """
+    function, arity = FUNCTIONS.get(name, (None, 0))
+    types = ", ".join(str(a.type) for a in args)
+    if function is None:
+        raise BuildError(f"no code for {name}({types}): known are {', '.join(FUNCTIONS)}")
+    if len(args) != arity or any(a.type != args[0].type for a in args):
+        raise BuildError(f"{name} takes {arity} arguments of one type, not ({types})")
+    scalar = v.scalar_of(args[0].type)
+    if not isinstance(scalar, ir.FloatType | ir.DoubleType):
+        raise BuildError(f"{name}({types}): only float and double, cast first")
+    if isinstance(scalar, ir.DoubleType) and name in LIBM:
+        return v.libm(builder, name, args)
+    return function(builder, *args)
