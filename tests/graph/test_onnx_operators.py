@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx_positions
 import pytest
 from onnx_cases import Case, check_stages, model_of, random_inputs
 
@@ -256,6 +257,7 @@ CASES = [
     *ARITHMETIC,
     *REDUCTIONS,
     *MOVEMENT,
+    *onnx_positions.CASES,
 ]
 
 
@@ -283,6 +285,7 @@ def test_negative_padding_cuts() -> None:
 
 def test_every_importer_has_a_case() -> None:
     of_constants = {"Constant", "ConstantOfShape", "Mod", "Range", "Shape", "Size"}
+    of_constants |= onnx_positions.ELSEWHERE
     assert set(READERS) - {c.op for c in CASES} == of_constants
 
 

@@ -15,9 +15,10 @@ from ansorlite.names import brief, first_line
 
 SPELLING = {"float": "float32", "double": "float64"}
 FLAGS = (  # attributes that are 0 or 1
-    *("allowzero", "antialias", "ceil_mode", "count_include_pad", "exclude_outside", "fmod"),
-    *("keepdims", "noop_with_empty_axes", "select_last_index", "spatial", "training_mode"),
-    *("transA", "transB", "upper"),
+    *("align_corners", "allowzero", "antialias", "ceil_mode", "center_point_box"),
+    *("count_include_pad", "exclude_outside", "fmod", "interleaved", "inverse", "is_causal"),
+    *("keepdims", "largest", "noop_with_empty_axes", "onesided", "periodic", "select_last_index"),
+    *("sorted", "spatial", "storage_order", "training_mode", "transA", "transB", "upper"),
 )
 FORMAL = {v: k for k, v in SPELLING.items()}
 

@@ -3,14 +3,17 @@
 `auto_pad` and `output_shape` become paddings here; results are channels first.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 from ansorlite.errors import ModelError
 from ansorlite.graph.onnx import movement
 from ansorlite.graph.onnx.context import Context, OnnxNode, Reader
 
+Pool = Callable[[Context, OnnxNode], str | tuple[str, ...]]
 
-def _numbers(n: OnnxNode, name: str, count: int, least: int = 1) -> tuple[int, ...]:
+
+def numbers(n: OnnxNode, name: str, count: int, least: int = 1) -> tuple[int, ...]:
     """The attribute `name`: `count` whole numbers, each (and by default) at least `least`."""
     found = tuple(int(v) for v in n.attrs.get(name, (least,) * count))
     if len(found) != count or any(v < least for v in found):
@@ -23,9 +26,9 @@ def _window(c: Context, n: OnnxNode, kernel: tuple[int, ...]) -> dict[str, Any]:
     rank, spatial = len(kernel), c.shape(c.operand(n, 0))[2:]
     if rank != len(spatial):
         raise ModelError(f"a kernel of {rank} extents over {len(spatial)} spatial axes")
-    strides, dilations = _numbers(n, "strides", rank), _numbers(n, "dilations", rank)
+    strides, dilations = numbers(n, "strides", rank), numbers(n, "dilations", rank)
     auto = n.attrs.get("auto_pad", "NOTSET")
-    flat = _numbers(n, "pads", 2 * rank, least=0)
+    flat = numbers(n, "pads", 2 * rank, least=0)
     pads = tuple(zip(flat[:rank], flat[rank:], strict=True))
     if auto == "VALID":
         pads = ((0, 0),) * rank
@@ -62,7 +65,7 @@ def conv_transpose(c: Context, n: OnnxNode) -> str:
         layout = "channels_first"
         out = c.emit("conv_transpose", [x, w], strides=strides, pads=pads, layout=layout)
     else:
-        x = _with_zeros_between(c, x, strides)
+        x = with_zeros_between(c, x, strides)
         around = tuple(
             (d * (k - 1) - lo, d * (k - 1) - hi)
             for k, d, (lo, hi) in zip(kernel, dilations, pads, strict=True)
@@ -95,9 +98,9 @@ def _transposed_window(
 ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[tuple[int, int], ...]]:
     """(strides, dilations, pads); `output_padding` is subtracted from the padding at the end."""
     rank = len(kernel)
-    strides, dilations = _numbers(n, "strides", rank), _numbers(n, "dilations", rank)
-    extra = _numbers(n, "output_padding", rank, least=0)
-    flat = _numbers(n, "pads", 2 * rank, least=0)
+    strides, dilations = numbers(n, "strides", rank), numbers(n, "dilations", rank)
+    extra = numbers(n, "output_padding", rank, least=0)
+    flat = numbers(n, "pads", 2 * rank, least=0)
     auto = n.attrs.get("auto_pad", "NOTSET")
     same = auto in ("SAME_UPPER", "SAME_LOWER")
     if auto not in ("NOTSET", "VALID") and not same:
@@ -122,7 +125,7 @@ def _transposed_window(
     return strides, dilations, pads
 
 
-def _with_zeros_between(c: Context, x: str, strides: tuple[int, ...]) -> str:
+def with_zeros_between(c: Context, x: str, strides: tuple[int, ...]) -> str:
     """`stride - 1` zeros after every element of a spatial axis but the last."""
     for axis, s in enumerate(strides, 2):
         if s > 1:
@@ -137,10 +140,12 @@ def _with_zeros_between(c: Context, x: str, strides: tuple[int, ...]) -> str:
     return x
 
 
-def pool(op: str) -> Reader:
-    def convert(c: Context, n: OnnxNode) -> str:
+def pool(op: str) -> Pool:
+    """A pool; that of maxima has their places as its second output."""
+
+    def convert(c: Context, n: OnnxNode) -> str | tuple[str, ...]:
         n.attrs["kernel_shape"]  # there is no default
-        kernel = _numbers(n, "kernel_shape", len(n.attrs["kernel_shape"]))
+        kernel = numbers(n, "kernel_shape", len(n.attrs["kernel_shape"]))
         attrs = _window(c, n, kernel)
         spans = [d * (k - 1) + 1 for k, d in zip(kernel, attrs["dilations"], strict=True)]
         if any(max(pair) >= span for pair, span in zip(attrs["pads"], spans, strict=True)):
@@ -149,7 +154,11 @@ def pool(op: str) -> Reader:
         attrs |= {"kernel": kernel, "ceil_mode": ceil}
         if op == "avg_pool":
             attrs["count_include_pad"] = bool(n.attrs.get("count_include_pad", 0))
-        return c.emit(op, [c.operand(n, 0)], **attrs)
+        out = c.emit(op, [c.operand(n, 0)], **attrs)
+        if op != "max_pool" or len(n.outputs) < 2 or not n.outputs[1]:
+            return out
+        attrs["column_major"] = bool(n.attrs.get("storage_order", 0))
+        return out, c.emit("max_pool_places", [c.operand(n, 0)], **attrs)
 
     return convert
 

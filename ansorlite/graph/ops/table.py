@@ -6,12 +6,15 @@ from ansorlite.graph.ops import (
     conv,
     conv_transpose,
     elementwise,
+    gathering,
     indexing,
     matmul,
     movement,
     normalization,
     pool,
+    ranking,
     reduce,
+    sampling,
 )
 from ansorlite.graph.ops.op import Op
 
@@ -29,5 +32,8 @@ OPERATORS: dict[str, Op] = {
         *normalization.OPS,
         *movement.OPS,
         *indexing.OPS,
+        *gathering.OPS,
+        *ranking.OPS,
+        *sampling.OPS,
     )
 }

@@ -1,0 +1,193 @@
+"""Readers of sampling: GridSample, RoiAlign, MaxUnpool, Col2Im, NonMaxSuppression.
+
+In: a `Context` and an `OnnxNode`. Out: `grid_sample`, `roi_align`, or scatters and sums. What has a
+size that depends on data is computed here where everything is constant, else refused.
+"""
+
+import itertools
+import math
+from typing import Any
+
+import numpy as np
+
+from ansorlite.errors import ModelError
+from ansorlite.graph.onnx import movement
+from ansorlite.graph.onnx.context import Context, OnnxNode
+from ansorlite.graph.onnx.gathering import bounded
+from ansorlite.graph.onnx.windows import numbers, with_zeros_between
+
+MOST_OFFSETS = 1024  # elements of a block of Col2Im
+MOST_GROUPS = 64  # numbers of samples among the boxes of a RoiAlign
+OLD_MODES = {"bilinear": "linear", "bicubic": "cubic"}  # of opset 16
+
+
+def grid_sample(c: Context, n: OnnxNode) -> str:
+    x, grid = c.operand(n, 0), c.operand(n, 1)
+    mode = str(n.attrs.get("mode", "linear"))
+    mode = OLD_MODES.get(mode, mode)
+    if mode == "cubic" and len(c.shape(x)) > 4:
+        raise ModelError(f"mode cubic of {c.type(x)}: only data of one or two spatial axes")
+    padding, align = str(n.attrs.get("padding_mode", "zeros")), n.attrs.get("align_corners", 0)
+    return c.emit("grid_sample", [x, grid], mode=mode, padding=padding, align=bool(align))
+
+
+def roi_align(c: Context, n: OnnxNode) -> str:
+    """Boxes that are constant may have numbers of samples of their own; they run in groups."""
+    x, boxes, images = (c.operand(n, k) for k in range(3))
+    size = tuple(int(n.attrs.get(k, 1)) for k in ("output_height", "output_width"))
+    ratio, scale = int(n.attrs.get("sampling_ratio", 0)), float(n.attrs.get("spatial_scale", 1.0))
+    default = "half_pixel" if n.opset >= 16 else "output_half_pixel"
+    spelled = str(n.attrs.get("coordinate_transformation_mode", default))
+    if spelled not in ("half_pixel", "output_half_pixel") or min(size) < 1 or ratio < 0:
+        raise ModelError(f"mode {spelled!r}, {list(size)} parts, sampling_ratio {ratio}")
+    shift = 0.5 if spelled == "half_pixel" else 0.0
+    attrs: dict[str, Any] = {"size": size, "scale": scale, "shift": shift}
+    attrs["mode"] = str(n.attrs.get("mode", "avg"))
+    if ratio:
+        return c.emit("roi_align", [x, boxes, images], samples=(ratio, ratio), **attrs)
+    known = c.known(n, 1)
+    if known is None:
+        raise ModelError(
+            "sampling_ratio 0 takes as many samples as a box is large, which depends on the input: "
+            "set sampling_ratio, or make the boxes constant"
+        )
+    ends: Any = known
+    lengths = (ends[:, 2:] - ends[:, :2]).astype(np.float32) * np.float32(scale)
+    lengths = lengths if shift else np.maximum(lengths, np.float32(1))
+    counts = np.ceil(lengths[:, ::-1] / np.asarray(size, np.float32)).astype(np.int64)
+    kinds = sorted({(int(a), int(b)) for a, b in np.maximum(counts, 0)})
+    if len(kinds) > MOST_GROUPS:
+        raise ModelError(f"boxes of {len(kinds)} numbers of samples: set sampling_ratio")
+    parts, order = [], []
+    for kind in kinds:
+        rows = np.flatnonzero(np.all(np.maximum(counts, 0) == kind, axis=1))
+        order += rows.tolist()
+        at = c.constant(rows.astype(np.int64))
+        operands = [x, *(c.emit("take", [v, at], axis=0) for v in (boxes, images))]
+        parts.append(c.emit("roi_align", operands, samples=kind, **attrs))
+    if not parts:
+        return c.constant(np.zeros((0, c.shape(x)[1], *size), c.type(x).dtype))
+    whole = c.emit("concat", parts, axis=0) if len(parts) > 1 else parts[0]
+    return c.emit("take", [whole, c.constant(np.argsort(order).astype(np.int64))], axis=0)
+
+
+def max_unpool(c: Context, n: OnnxNode) -> str:
+    """Zeros with the elements of each plane at their places, the second output of a MaxPool."""
+    x, places = c.operand(n, 0), c.operand(n, 1)
+    shape, rank = c.shape(x), len(n.attrs["kernel_shape"])
+    if len(shape) != rank + 2 or c.shape(places) != shape:
+        raise ModelError(f"data {c.type(x)} and places {c.type(places)} for {rank} spatial axes")
+    kernel, strides = numbers(n, "kernel_shape", rank), numbers(n, "strides", rank)
+    flat = numbers(n, "pads", 2 * rank, least=0)
+    rows = zip(shape[2:], kernel, strides, flat[:rank], flat[rank:], strict=True)
+    full = tuple((e - 1) * s - lo - hi + k for e, k, s, lo, hi in rows)
+    wanted = tuple(c.numbers(n, 2))[2:] if c.has(n, 2) else full
+    if (
+        min(full) < 1
+        or len(wanted) != rank
+        or any(w < e for w, e in zip(wanted, full, strict=True))
+    ):
+        raise ModelError(f"output_shape {list(wanted)} has no room for the {list(full)} of a pool")
+    planes, plane, count = math.prod(shape[:2]), math.prod(full), math.prod(shape[2:])
+    bounded(planes * plane * count, f"{count} places in each of {planes} planes of {plane}")
+    c.room([planes, plane], c.type(x).dtype)
+    first = np.arange(planes, dtype=np.int64)[:, None] * plane
+    own = c.emit("reshape", [places], shape=(planes, count))
+    own = c.emit("sub", [own, c.constant(first)])
+    # A place in another plane is one beyond the last: the check of indices tells of it.
+    wrong = c.emit("less", [own, c.scalar(0, own)])
+    own = c.emit("where", [wrong, c.scalar(plane, own), own])
+    nothing = c.constant(np.zeros((planes, plane), c.type(x).dtype))
+    data = c.emit("reshape", [x], shape=(planes, count))
+    out = c.emit("scatter_along", [nothing, own, data], axis=1, reduction="none")
+    out = c.emit("reshape", [out], shape=(*shape[:2], *full))
+    behind = tuple((0, w - e) for w, e in zip(wanted, full, strict=True))
+    return movement.padded(c, out, ((0, 0), (0, 0), *behind), 0)
+
+
+def col2im(c: Context, n: OnnxNode) -> str:
+    """The sum of blocks at their places in the image: one shifted image for each block element."""
+    x, image, block = c.operand(n, 0), c.numbers(n, 1), c.numbers(n, 2)
+    rank, size = len(image), math.prod(block)
+    if len(c.shape(x)) != 3 or len(block) != rank or min(block, default=0) < 1:
+        raise ModelError(f"data {c.type(x)} for an image {image} and blocks {block}")
+    strides, dilations = numbers(n, "strides", rank), numbers(n, "dilations", rank)
+    flat = numbers(n, "pads", 2 * rank, least=0)
+    rows = zip(image, block, strides, dilations, flat[:rank], flat[rank:], strict=True)
+    blocks = tuple((e + lo + hi - d * (k - 1) - 1) // s + 1 for e, k, s, d, lo, hi in rows)
+    batch, channels, count = c.shape(x)
+    if channels % size or min(blocks) < 1 or math.prod(blocks) != count or size > MOST_OFFSETS:
+        raise ModelError(
+            f"data {c.type(x)}: blocks {block} make {list(blocks)} of an image {image}, at most "
+            f"{MOST_OFFSETS} elements a block"
+        )
+    channels //= size
+    x = c.emit("reshape", [x], shape=(batch, channels, size, *blocks))
+    total = ""
+    for k, offset in enumerate(itertools.product(*map(range, block))):
+        starts, sizes = (0, 0, k, *(0,) * rank), (batch, channels, 1, *blocks)
+        part = c.emit("slice", [x], starts=starts, sizes=sizes, steps=(1,) * (rank + 3))
+        part = c.emit("reshape", [part], shape=(batch, channels, *blocks))
+        part = with_zeros_between(c, part, strides)
+        widths = [(0, 0), (0, 0)]
+        for axis, (at, e) in enumerate(zip(offset, image, strict=True)):
+            before = at * dilations[axis] - flat[axis]
+            widths.append((before, e - c.shape(part)[axis + 2] - before))
+        part = movement.padded(c, part, tuple(widths), 0)
+        total = c.emit("add", [total, part]) if total else part
+    return total
+
+
+# ---- suppression --------------------------------------------------------------------------------
+
+
+def non_max_suppression(c: Context, n: OnnxNode) -> str:
+    """The boxes that are chosen, where everything is constant: their number depends on the data."""
+    operands = [c.known(n, k) if c.has(n, k) else np.zeros(0) for k in range(5)]
+    if any(v is None for v in operands):
+        raise ModelError(
+            "the number of boxes that are chosen depends on the input: end the model before this "
+            "node and choose the boxes afterwards"
+        )
+    boxes, scores, count, overlap, least = (np.asarray(v) for v in operands)
+    most = int(count.ravel()[0]) if count.size else 0
+    if boxes.ndim != 3 or scores.ndim != 3 or boxes.shape[2] != 4:
+        raise ModelError(f"boxes {list(boxes.shape)} and scores {list(scores.shape)}")
+    if scores.shape[0] != boxes.shape[0] or scores.shape[2] != boxes.shape[1]:
+        raise ModelError(f"boxes {list(boxes.shape)} and scores {list(scores.shape)}")
+    limit = np.float32(overlap.ravel()[0]) if overlap.size else np.float32(0)
+    c.room([scores.size], cost=boxes.shape[1])
+    found: list[tuple[int, int, int]] = []
+    for image, label in np.ndindex(*scores.shape[:2]):
+        own, corners = scores[image, label], _corners(n, boxes[image])
+        order = np.argsort(-own, kind="stable")
+        if least.size:
+            order = order[own[order] > least.ravel()[0]]
+        kept: list[int] = []
+        for k in order.tolist():
+            if len(kept) >= most:
+                break
+            if not np.any(_overlaps(corners[k], corners[kept]) > limit):
+                kept.append(k)
+        found += [(image, label, k) for k in kept]
+    return c.constant(np.asarray(found, np.int64).reshape(-1, 3))
+
+
+def _corners(n: OnnxNode, boxes: Any) -> Any:
+    """Boxes as [low, low, high, high]."""
+    if n.attrs.get("center_point_box", 0):
+        half = boxes[:, 2:] / 2
+        return np.concatenate([boxes[:, :2] - half, boxes[:, :2] + half], axis=1)
+    a, b = boxes[:, :2], boxes[:, 2:]
+    return np.concatenate([np.minimum(a, b), np.maximum(a, b)], axis=1)
+
+
+def _overlaps(box: Any, others: Any) -> Any:
+    """Intersection over union of a box with others; 0 where one of them is empty."""
+    low, high = np.maximum(box[:2], others[:, :2]), np.minimum(box[2:], others[:, 2:])
+    shared = np.prod(np.maximum(high - low, 0), axis=1)
+    areas = np.prod(others[:, 2:] - others[:, :2], axis=1)
+    own = np.prod(box[2:] - box[:2])
+    union = own + areas - shared
+    valid = (shared > 0) & (areas > 0) & (own > 0) & (union > 0)
+    return np.where(valid, shared / np.where(valid, union, 1), 0)

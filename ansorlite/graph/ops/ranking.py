@@ -1,0 +1,97 @@
+"""Positions of the largest or smallest elements of an axis: top_places.
+
+NaN is greater than every number, as in numpy's order; of equal elements the one that stands first
+comes first. A kernel counts for each element how many stand before it in the order, which takes
+extent^2 comparisons a row; the importer bounds their number.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ansorlite import te
+from ansorlite.errors import ModelError
+from ansorlite.graph.ops.op import Arrays, Op, Orders, Placed, Types
+from ansorlite.graph.types import Array, Attrs, TensorType, axes_in_range, integer
+from ansorlite.ir.expr import Expr, is_float
+from ansorlite.te.tensor import Tensor
+
+
+def _type(attrs: Attrs, types: Types) -> TensorType:
+    """int64: the positions along `axis` of the `count` largest (smallest) elements, in order."""
+    (x,), axis, count = types, integer(attrs, "axis"), integer(attrs, "count")
+    axes_in_range((axis,), x.rank)
+    if not 0 <= count <= x.shape[axis]:
+        raise ModelError(f"{count} elements of axis {axis} of {x}")
+    return TensorType((*x.shape[:axis], count, *x.shape[axis + 1 :]), "int64")
+
+
+def _meaning(attrs: Attrs, xs: Arrays) -> Array:
+    axis, count = integer(attrs, "axis"), integer(attrs, "count")
+    rows = np.moveaxis(xs[0], axis, -1)
+    if attrs["largest"]:  # the reverse of the order of the reversed rows keeps equals in order
+        places = rows.shape[-1] - 1 - np.argsort(rows[..., ::-1], axis=-1, kind="stable")
+        places = places[..., ::-1]
+    else:
+        places = np.argsort(rows, axis=-1, kind="stable")
+    return np.ascontiguousarray(np.moveaxis(places[..., :count], -1, axis), np.int64)
+
+
+def _before(a: Expr, b: Expr, first: Expr, largest: bool) -> Expr:
+    """Whether a stands before b, `first` if a has the lower position."""
+    less = b < a if largest else a < b
+    same = te.equal(a, b)
+    if is_float(a):
+        a_nan, b_nan = te.not_equal(a, a), te.not_equal(b, b)
+        ahead = (a_nan, te.logical_not(b_nan)) if largest else (te.logical_not(a_nan), b_nan)
+        less = te.any(less, te.all(*ahead))
+        same = te.any(same, te.all(a_nan, b_nan))
+    return te.any(less, te.all(same, first))
+
+
+def top_places(x: Tensor, axis: int, count: int, largest: bool) -> Tensor:
+    """int64: positions along `axis` of the `count` largest (smallest) elements, in order."""
+    extent = x.shape[axis]
+    one, none = te.const(1, "int32"), te.const(0, "int32")
+    k = te.reduce_axis(extent, name="k")
+
+    def rank(*i: Any) -> Expr:
+        other = x[(*i[:axis], k, *i[axis + 1 :])]
+        ahead = _before(other, x[i], k < i[axis], largest)
+        return te.sum(te.select(ahead, one, none), axis=k)
+
+    ranks = te.compute(x.shape, rank, name="rank")
+    j = te.reduce_axis(extent, name="j")
+
+    def place(*i: Any) -> Expr:
+        own = te.equal(ranks[(*i[:axis], j, *i[axis + 1 :])], i[axis])
+        return te.max(te.select(own, te.cast(j, "int64"), te.const(0, "int64")), axis=j)
+
+    return te.compute((*x.shape[:axis], count, *x.shape[axis + 1 :]), place, name="top_places")
+
+
+def _tensor(attrs: Attrs, xs: Sequence[Tensor]) -> Tensor:
+    axis, count = integer(attrs, "axis"), integer(attrs, "count")
+    return top_places(xs[0], axis, count, bool(attrs["largest"]))
+
+
+def _layout(attrs: Attrs, types: Types, orders: Orders) -> Placed:
+    perm = orders.operands[0]
+    return Placed((perm,), perm, {"axis": perm.index(integer(attrs, "axis"))})
+
+
+OPS = (
+    Op(
+        "top_places",
+        "anchor",
+        _type,
+        _meaning,
+        attrs=("axis", "count", "largest"),
+        tensor=_tensor,
+        layout=_layout,
+        work=lambda attrs, types, result: (
+            types[0].size * (1 + types[0].shape[integer(attrs, "axis")])
+        ),
+    ),
+)
