@@ -23,7 +23,10 @@ from ansorlite.schedule.lower import lower
 from ansorlite.space.plain import plain_state
 from ansorlite.target import Target
 
-SETTINGS = ("scales", "roi", "pads", "constant_value", "min", "max", "value")  # float operands
+SETTINGS = (  # float operands
+    *("scales", "roi", "pads", "constant_value", "min", "max", "value"),
+    *("lower_edge_hertz", "upper_edge_hertz"),
+)
 
 
 def compiled(parts: Partition, target: Target) -> CompiledModule:

@@ -53,6 +53,31 @@ CASES = [
         {1: ints(3, 5), 2: ints(2, 2)},
         opset=18,
     ),
+    Case("AffineGrid", ((2, 2, 3),), {"align_corners": 1}, {1: ints(2, 1, 3, 4)}, opset=20),
+    Case("AffineGrid", ((1, 3, 4),), {}, {1: ints(1, 1, 2, 3, 4)}, opset=20),
+    Case(
+        "DeformConv",
+        ((1, 4, 5, 6), (6, 2, 2, 3), (1, 24, 4, 3), (6,), (1, 12, 4, 3)),
+        {
+            "group": 2,
+            "offset_group": 2,
+            "pads": [0, 1, 1, 0],
+            "strides": [1, 2],
+            "dilations": [2, 1],
+        },
+        opset=19,
+    ),
+    Case("CenterCropPad", ((4, 5, 6),), {}, {1: ints(7, 2, 3)}, opset=18),
+    Case("CenterCropPad", ((4, 5, 6),), {"axes": [-1, 0]}, {1: ints(9, 1)}, opset=18),
+    Case(
+        "CausalConvWithState",
+        ((2, 3, 5), (3, 1, 4), (3,), (2, 3, 3)),
+        {"activation": "silu"},
+        outputs=2,
+        opset=27,
+    ),
+    Case("LpPool", ((1, 2, 5, 6),), {"kernel_shape": [2, 3], "p": 3}, opset=18),
+    Case("LpPool", ((1, 2, 5, 6),), {"kernel_shape": [2, 3], "strides": [2, 1]}, opset=18),
     Case("Einsum", ((2, 3, 4), (2, 4, 5)), {"equation": "bij, bjk -> bik"}),
     Case("DFT", ((2, 6, 1),), {"axis": 1, "onesided": 1}),
     Case("STFT", ((2, 9, 1),), {}, {1: ints(2)[0], 2: floats(4), 3: ints(4)[0]}),
@@ -60,4 +85,9 @@ CASES = [
     Case("RotaryEmbedding", ((2, 4, 5, 6),), {}, TABLE, opset=23),
 ]
 ELSEWHERE = {"BlackmanWindow", "HammingWindow", "HannWindow", "MelWeightMatrix"}
-ELSEWHERE |= {"NonMaxSuppression", "Scatter", "TopK"}  # of constants, several results, no reference
+ELSEWHERE |= {
+    "GlobalLpPool",
+    "NonMaxSuppression",
+    "Scatter",
+    "TopK",
+}  # of constants, several results, no reference

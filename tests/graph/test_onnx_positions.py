@@ -160,8 +160,9 @@ def test_what_would_take_hours_is_refused() -> None:
     at = np.zeros((1 << 17, 1), np.int64)
     with pytest.raises(ModelError, match=r"the_node.*131072 updates of 131072 rows.*limit"):
         load_onnx(model_of("ScatterND", [floats(1 << 17), at, floats(1 << 17)]))
-    with pytest.raises(ModelError, match=r"the_node.*the 5 first of 131072.*limit"):
-        load_onnx(model_of("TopK", [floats(1 << 17), np.asarray([5])], known=(1,), outputs=2))
+    inputs = [floats(1 << 17), np.asarray([1 << 16])]
+    with pytest.raises(ModelError, match=r"the_node.*the first 65536 elements.*limit"):
+        load_onnx(model_of("TopK", inputs, known=(1,), outputs=2))
 
 
 # ---- rankings -----------------------------------------------------------------------------------
@@ -183,11 +184,30 @@ def test_the_first_elements_in_order(largest: int, dtype: str) -> None:
         check("TopK", [x, np.asarray([count])], attrs, (1,), outputs=2, expected=want)
 
 
+@pytest.mark.parametrize(("largest", "count"), [(1, 5), (0, 5), (1, 1), (0, 1)])
+def test_the_first_of_many_elements(largest: int, count: int) -> None:
+    """An axis that is ranked in blocks; the last block is short, equal elements are everywhere."""
+    x = RNG.integers(-40, 40, (2, 700)).astype(np.float32)
+    x[0, [3, 690]], x[1] = np.nan, np.where(RNG.random(700) < 0.6, np.nan, x[1])
+    x[1, 5:] = np.nan
+    order = np.argsort(x[:, ::-1], kind="stable")[:, ::-1]
+    at = (699 - order if largest else np.argsort(x, kind="stable"))[:, :count].copy()
+    want = [np.take_along_axis(x, at, 1), at]
+    check("TopK", [x, np.asarray([count])], {"largest": largest}, (1,), outputs=2, expected=want)
+
+
 def test_no_first_elements() -> None:
     for out in load_onnx(
         model_of("TopK", [floats(2, 3), np.asarray([0])], {}, (1,), 2)
     ).types.items():
         assert out[0].startswith("x") or 0 in out[1].shape
+
+
+def test_norms_of_whole_images() -> None:
+    x = floats(2, 3, 4, 5)
+    for p in (1, 2, 3):
+        want = (np.abs(x) ** p).sum(axis=(2, 3), keepdims=True) ** (1 / p)
+        check("GlobalLpPool", [x], {"p": p}, expected=[want.astype(np.float32)])
 
 
 def test_both_outputs_of_a_max_pool() -> None:

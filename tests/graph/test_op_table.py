@@ -88,7 +88,8 @@ CASES: dict[str, Case] = {
     ),
     "top_places": Case(attrs={"axis": 2, "count": 3, "largest": True}),
     "grid_sample": Case(
-        (IMAGE, (2, 3, 2, 2)), {"mode": "cubic", "padding": "reflection", "align": False}
+        (IMAGE, (2, 3, 2, 2)),
+        {"mode": "cubic", "padding": "reflection", "align": False, "scaled": True},
     ),
     "roi_align": Case(
         (IMAGE, (3, 4), ("int64", (3,))),

@@ -17,6 +17,7 @@ from ansorlite.graph.types import Array
 
 MOST_COMPARISONS = 1 << 32  # of one scatter or ranking: about a second of a core
 MOST_FACTORS = 1 << 26  # elements that the products of a scatter keep in memory
+LEAST_BLOCKED = 512  # elements of an axis that is ranked in blocks
 MOST_ROUNDS = 32  # updates of one place that are combined one after the other
 MERGED = {"add": "add", "mul": "mul", "max": "maximum", "min": "minimum"}
 
@@ -254,8 +255,46 @@ def top_k(c: Context, n: OnnxNode) -> tuple[str, str]:
     count = int(n.attrs["k"]) if n.opset < 10 else c.number(n, 1)
     if not 0 <= count <= shape[axis]:
         raise ModelError(f"k is {count}, but axis {axis} of {c.type(x)} has {shape[axis]} elements")
-    cost = math.prod(shape) * (shape[axis] + count)
-    bounded(cost, f"the {count} first of {shape[axis]} elements of {c.type(x)}")
-    largest = bool(n.attrs.get("largest", 1))
-    places = c.emit("top_places", [x], axis=axis, count=count, largest=largest)
+    places = _places(c, x, axis, count, bool(n.attrs.get("largest", 1)))
     return c.emit("take_along", [x, places], axis=axis, checked=False), places
+
+
+def _places(c: Context, x: str, axis: int, count: int, largest: bool) -> str:
+    """Positions of the first elements of an axis: those of each block, then the first of those.
+
+    Equal elements stay in order: blocks follow each other, and so do the elements of a block.
+    """
+    shape, attrs = c.shape(x), {"count": count, "largest": largest}
+    extent, block = shape[axis], _block(shape[axis], count)
+    blocks = -(-extent // block) if block else 1
+    cost = blocks * block**2 + (blocks * count) ** 2 if block else extent * max(extent, count)
+    cost = 2 * extent if count == 1 else cost
+    bounded(cost * math.prod(shape) // max(extent, 1), f"the first {count} elements of {c.type(x)}")
+    if not block:
+        return c.emit("top_places", [x], axis=axis, **attrs)
+    pads = tuple((0, blocks * block - extent if d == axis else 0) for d in range(len(shape)))
+    dtype = c.type(x).dtype
+    # Behind all elements of their kind: never among the first.
+    last: Any = -np.inf if largest else np.nan
+    if not dtype.startswith("float"):
+        last = int(np.iinfo(dtype).min if largest else np.iinfo(dtype).max)
+    rows = c.emit("pad", [x], pads=pads, value=last) if pads[axis][1] else x
+    split = (*shape[:axis], blocks, block, *shape[axis + 1 :])
+    rows = c.emit("reshape", [rows], shape=split)
+    own = c.emit("top_places", [rows], axis=axis + 1, **attrs)
+    best = c.emit("take_along", [rows, own], axis=axis + 1, checked=False)
+    first = np.arange(blocks, dtype=np.int64) * block
+    ones = [blocks if d == axis else 1 for d in range(len(split))]
+    own = c.emit("add", [own, c.constant(first.reshape(ones))])
+    joined = (*shape[:axis], blocks * count, *shape[axis + 1 :])
+    own, best = (c.emit("reshape", [v], shape=joined) for v in (own, best))
+    chosen = c.emit("top_places", [best], axis=axis, **attrs)
+    return c.emit("take_along", [own, chosen], axis=axis, checked=False)
+
+
+def _block(extent: int, count: int) -> int:
+    """The length of blocks for which a ranking takes the fewest comparisons; 0 for one block."""
+    if extent <= LEAST_BLOCKED or count < 2:
+        return 0
+    lengths = [2**k for k in range(5, 20) if 2 * count <= 2**k < extent]
+    return min(lengths, key=lambda b: extent * b + (-(-extent // b) * count) ** 2, default=0)

@@ -1,4 +1,4 @@
-"""Readers of sampling: GridSample, RoiAlign, MaxUnpool, Col2Im, NonMaxSuppression.
+"""Readers of sampling: GridSample, AffineGrid, DeformConv, RoiAlign, MaxUnpool, Col2Im, ...
 
 In: a `Context` and an `OnnxNode`. Out: `grid_sample`, `roi_align`, or scatters and sums. What has a
 size that depends on data is computed here where everything is constant, else refused.
@@ -14,7 +14,7 @@ from ansorlite.errors import ModelError
 from ansorlite.graph.onnx import movement
 from ansorlite.graph.onnx.context import Context, OnnxNode
 from ansorlite.graph.onnx.gathering import bounded
-from ansorlite.graph.onnx.windows import numbers, with_zeros_between
+from ansorlite.graph.onnx.windows import conv_window, numbers, with_zeros_between
 
 MOST_OFFSETS = 1024  # elements of a block of Col2Im
 MOST_GROUPS = 64  # numbers of samples among the boxes of a RoiAlign
@@ -28,7 +28,80 @@ def grid_sample(c: Context, n: OnnxNode) -> str:
     if mode == "cubic" and len(c.shape(x)) > 4:
         raise ModelError(f"mode cubic of {c.type(x)}: only data of one or two spatial axes")
     padding, align = str(n.attrs.get("padding_mode", "zeros")), n.attrs.get("align_corners", 0)
-    return c.emit("grid_sample", [x, grid], mode=mode, padding=padding, align=bool(align))
+    attrs = {"mode": mode, "padding": padding, "align": bool(align)}
+    return c.emit("grid_sample", [x, grid], scaled=True, **attrs)
+
+
+def affine_grid(c: Context, n: OnnxNode) -> str:
+    """The grid of a `grid_sample`: each place of the result in homogeneous form times a matrix."""
+    theta, size = c.operand(n, 0), c.numbers(n, 1)
+    rank, batch = len(size) - 2, c.shape(theta)[0]
+    if rank not in (2, 3) or c.shape(theta)[1:] != (rank, rank + 1) or min(size) < 1:
+        raise ModelError(f"theta {c.type(theta)} for a result of {size}: [n, {rank}, {rank + 1}]")
+    c.room([*size[2:], rank + 1], np.float64, cost=4)
+    ends = []
+    for extent in size[2:]:
+        at = np.arange(extent)
+        if n.attrs.get("align_corners", 0):
+            ends.append(2 * at / max(extent - 1, 1) - 1)
+        else:
+            ends.append((2 * at + 1) / extent - 1)
+    axes = np.meshgrid(*ends, indexing="ij")[::-1]
+    whole = np.stack([*axes, np.ones_like(axes[0])], axis=-1).reshape(-1, rank + 1)
+    places = c.constant(whole.astype(c.type(theta).dtype))
+    turned = c.emit("transpose", [theta], perm=(0, 2, 1))
+    out = c.emit("matmul", [places, turned])
+    return c.emit("reshape", [out], shape=(batch, *size[2:], rank))
+
+
+def deform_conv(c: Context, n: OnnxNode) -> str:
+    """Elements sampled at moved places, times the mask; then a product with the weights."""
+    x, w, moves = (c.operand(n, k) for k in range(3))
+    if len(c.shape(x)) != 4 or len(c.shape(w)) != 4 or len(c.shape(moves)) != 4:
+        raise ModelError(f"data {c.type(x)}, weights {c.type(w)}: two spatial axes are supported")
+    (batch, channels, *spatial), (out, per, *kernel) = c.shape(x), c.shape(w)
+    groups, shared = (int(n.attrs.get(k, 1)) for k in ("group", "offset_group"))
+    attrs = conv_window(c, n, tuple(kernel))
+    rows = zip(spatial, kernel, attrs["strides"], attrs["pads"], attrs["dilations"], strict=True)
+    places = [(e + sum(p) - d * (k - 1) - 1) // s + 1 for e, k, s, p, d in rows]
+    size, count = math.prod(kernel), math.prod(places)
+    fits = groups > 0 and shared > 0 and channels == per * groups and out % groups == 0
+    if not fits or channels % shared or min(places) < 1:
+        raise ModelError(f"{groups} groups, {shared} offset groups, weights {c.type(w)}")
+    if c.shape(moves) != (batch, shared * size * 2, *places):
+        raise ModelError(f"offsets {c.type(moves)}: {shared} x {size} x 2 for each of {places}")
+    rows = zip(kernel, places, attrs["strides"], attrs["pads"], attrs["dilations"], strict=True)
+    ends = [np.arange(k)[:, None] * d + np.arange(o) * s - p[0] for k, o, s, p, d in rows]
+    c.room([size, 2, count], np.float64)
+    full = (*kernel, *places)
+    start = np.stack(
+        [
+            np.broadcast_to(ends[0][:, None, :, None], full),
+            np.broadcast_to(ends[1][None, :, None, :], full),
+        ],
+        axis=2,
+    ).reshape(size, 2, *places)
+    moved = c.emit("reshape", [moves], shape=(batch * shared, size, 2, *places))
+    at = c.emit("add", [moved, c.constant(start.astype(c.type(x).dtype))])
+    at = c.emit("transpose", [at], perm=(0, 1, 3, 4, 2))
+    lead = (batch * shared, size * places[0], places[1])
+    at = c.emit("reshape", [at], shape=(*lead, 2))
+    at = c.emit("take", [at, c.constant(np.asarray([1, 0], np.int64))], axis=3)
+    data = c.emit("reshape", [x], shape=(batch * shared, channels // shared, *spatial))
+    flags = {"align": True, "scaled": False}
+    value = c.emit("grid_sample", [data, at], mode="linear", padding="zeros", **flags)
+    if c.has(n, 4):
+        value = c.emit("reshape", [value], shape=(batch, shared, channels // shared, size, count))
+        mask = c.emit("reshape", [c.operand(n, 4)], shape=(batch, shared, 1, size, count))
+        value = c.emit("mul", [value, mask])
+    value = c.emit("reshape", [value], shape=(batch, groups, per * size, count))
+    weights = c.emit("reshape", [w], shape=(groups, out // groups, per * size))
+    value = c.emit("matmul", [weights, value])
+    value = c.emit("reshape", [value], shape=(batch, out, *places))
+    if not c.has(n, 3):
+        return value
+    bias = c.emit("reshape", [c.operand(n, 3)], shape=(out, 1, 1))
+    return c.emit("add", [value, bias])
 
 
 def roi_align(c: Context, n: OnnxNode) -> str:

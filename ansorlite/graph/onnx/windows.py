@@ -21,7 +21,7 @@ def numbers(n: OnnxNode, name: str, count: int, least: int = 1) -> tuple[int, ..
     return found
 
 
-def _window(c: Context, n: OnnxNode, kernel: tuple[int, ...]) -> dict[str, Any]:
+def conv_window(c: Context, n: OnnxNode, kernel: tuple[int, ...]) -> dict[str, Any]:
     """strides, dilations and pads of a window over data of the node's first operand."""
     rank, spatial = len(kernel), c.shape(c.operand(n, 0))[2:]
     if rank != len(spatial):
@@ -48,7 +48,7 @@ def conv(c: Context, n: OnnxNode) -> str:
     if tuple(n.attrs.get("kernel_shape", kernel)) != kernel:
         raise ModelError(f"kernel_shape {n.attrs['kernel_shape']} but weights of {list(kernel)}")
     groups = int(n.attrs.get("group", 1))
-    return c.emit("conv", c.operands(n), groups=groups, **_window(c, n, kernel))
+    return c.emit("conv", c.operands(n), groups=groups, **conv_window(c, n, kernel))
 
 
 def conv_transpose(c: Context, n: OnnxNode) -> str:
@@ -146,7 +146,7 @@ def pool(op: str) -> Pool:
     def convert(c: Context, n: OnnxNode) -> str | tuple[str, ...]:
         n.attrs["kernel_shape"]  # there is no default
         kernel = numbers(n, "kernel_shape", len(n.attrs["kernel_shape"]))
-        attrs = _window(c, n, kernel)
+        attrs = conv_window(c, n, kernel)
         spans = [d * (k - 1) + 1 for k, d in zip(kernel, attrs["dilations"], strict=True)]
         if any(max(pair) >= span for pair, span in zip(attrs["pads"], spans, strict=True)):
             raise ModelError(f"pads {attrs['pads']} are not smaller than the windows {spans}")
@@ -161,6 +161,63 @@ def pool(op: str) -> Pool:
         return out, c.emit("max_pool_places", [c.operand(n, 0)], **attrs)
 
     return convert
+
+
+def lp_pool(c: Context, n: OnnxNode) -> str:
+    """The p-norm of each window: the sum of the powers of its elements, without padding."""
+    kernel = numbers(n, "kernel_shape", len(n.attrs["kernel_shape"]))
+    ceil = bool(n.attrs.get("ceil_mode", 0)) and n.attrs.get("auto_pad", "NOTSET") != "VALID"
+    attrs = {**conv_window(c, n, kernel), "kernel": kernel, "ceil_mode": ceil}
+    x, p = c.operand(n, 0), int(n.attrs.get("p", 2))
+    return _root(c, c.emit("sum_pool", [_power(c, x, p)], **attrs), p)
+
+
+def global_lp_pool(c: Context, n: OnnxNode) -> str:
+    x, p = c.operand(n, 0), int(n.attrs.get("p", 2))
+    if len(c.shape(x)) < 3:
+        raise ModelError(f"{c.type(x)} has no spatial axes")
+    axes = tuple(range(2, len(c.shape(x))))
+    return _root(c, c.emit("reduce_sum", [_power(c, x, p)], axes=axes, keepdims=True), p)
+
+
+def _power(c: Context, x: str, p: int) -> str:
+    if p < 1:
+        raise ModelError(f"the norm p={p}: at least 1")
+    if p == 2:
+        return c.emit("mul", [x, x])
+    size = c.emit("abs", [x])
+    return size if p == 1 else c.emit("pow", [size, c.scalar(p, x)])
+
+
+def _root(c: Context, x: str, p: int) -> str:
+    if p == 1:
+        return x
+    return c.emit("sqrt", [x]) if p == 2 else c.emit("pow", [x, c.scalar(1 / p, x)])
+
+
+def causal_conv(c: Context, n: OnnxNode) -> tuple[str, str]:
+    """A convolution of each channel behind the state: (result, the last elements as next state)."""
+    x, w = c.operand(n, 0), c.operand(n, 1)
+    if len(c.shape(x)) != 3 or len(c.shape(w)) != 3:
+        raise ModelError(f"data {c.type(x)} and weights {c.type(w)}: 3 axes each")
+    (batch, channels, _), size = c.shape(x), c.shape(w)[2]
+    if c.has(n, 3):
+        state = c.operand(n, 3)
+        if c.shape(state) != (batch, channels, size - 1):
+            raise ModelError(f"past_state {c.type(state)}: [{batch}, {channels}, {size - 1}]")
+        x = c.emit("concat", [state, x], axis=2) if size > 1 else x
+    else:
+        x = movement.padded(c, x, ((0, 0), (0, 0), (size - 1, 0)), 0)
+    operands = [x, w, *([c.operand(n, 2)] if c.has(n, 2) else [])]
+    window = {"strides": (1,), "dilations": (1,), "pads": ((0, 0),), "layout": "channels_first"}
+    out = c.emit("conv", operands, groups=channels, **window)
+    activation = n.attrs.get("activation", "none")
+    if activation in ("silu", "swish"):
+        out = c.emit("mul", [out, c.emit("sigmoid", [out])])
+    elif activation != "none":
+        raise ModelError(f"activation {activation!r} is none of none, silu, swish")
+    starts, sizes = (0, 0, c.shape(x)[2] - size + 1), (batch, channels, size - 1)
+    return out, c.emit("slice", [x], starts=starts, sizes=sizes, steps=(1, 1, 1))
 
 
 def global_pool(op: str) -> Reader:

@@ -2,9 +2,10 @@
 
 NaN is greater than every number, as in numpy's order; of equal elements the one that stands first
 comes first. A kernel counts for each element how many stand before it in the order, which takes
-extent^2 comparisons a row; the importer bounds their number.
+extent^2 comparisons a row (of one place extent); the importer bounds their number.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -50,8 +51,43 @@ def _before(a: Expr, b: Expr, first: Expr, largest: bool) -> Expr:
     return te.any(less, te.all(same, first))
 
 
+def first_place(x: Tensor, axis: int, largest: bool) -> Tensor:
+    """int64: the position along `axis` of the first largest (smallest) element."""
+    extent, floats = x.shape[axis], x.dtype.startswith("float")
+    shape = (*x.shape[:axis], 1, *x.shape[axis + 1 :])
+    k, j = (te.reduce_axis(extent, name=n) for n in ("k", "j"))
+    highest = te.const(math.inf, x.dtype) if floats else None
+
+    def best(*i: Any) -> Expr:
+        value = x[(*i[:axis], k, *i[axis + 1 :])]
+        if largest:
+            return te.max(value, axis=k)
+        if highest is not None:  # NaN stands behind infinity
+            value = te.select(te.not_equal(value, value), highest, value)
+        return te.min(value, axis=k)
+
+    top = te.compute(shape, best, name="top")
+    nowhere = te.const(extent, "int64")
+
+    def place(*i: Any) -> Expr:
+        value = x[(*i[:axis], j, *i[axis + 1 :])]
+        here = te.equal(value, top[i])
+        if floats and largest:
+            here = te.any(here, te.not_equal(value, value))
+        return te.min(te.select(here, te.cast(j, "int64"), nowhere), axis=j)
+
+    places = te.compute(shape, place, name="place")
+
+    def found(*i: Any) -> Expr:  # of NaN alone the first is the smallest
+        return te.select(places[i] < nowhere, places[i], te.const(0, "int64"))
+
+    return te.compute(shape, found, name="top_places")
+
+
 def top_places(x: Tensor, axis: int, count: int, largest: bool) -> Tensor:
     """int64: positions along `axis` of the `count` largest (smallest) elements, in order."""
+    if count == 1:
+        return first_place(x, axis, largest)
     extent = x.shape[axis]
     one, none = te.const(1, "int32"), te.const(0, "int32")
     k = te.reduce_axis(extent, name="k")

@@ -58,7 +58,10 @@ Maths = Any  # _Numpy or _Expressions
 
 
 def _grid_type(attrs: Attrs, types: Types) -> TensorType:
-    """x [n, c, *spatial] at grid [n, *out, axes], whose last number is the first spatial axis."""
+    """x [n, c, *spatial] at grid [n, *out, axes], whose last number is the first spatial axis.
+
+    With `scaled` the numbers -1 and 1 are the ends of an axis, else numbers count elements.
+    """
     x, grid = types
     axes = x.rank - 2
     if grid.rank != x.rank or axes not in (1, 2, 3) or grid.shape[-1] != axes:
@@ -92,7 +95,9 @@ def _position(m: Maths, g: Any, extent: int, attrs: Attrs) -> Any:
     """The position of grid number `g` along an axis, as the mode and the padding have it."""
     align, padding = bool(attrs["align"]), text(attrs, "padding")
     one, half = m.number(1, g), m.number(0.5, g)
-    if align:
+    if not attrs["scaled"]:
+        at = g
+    elif align:
         at = (g + one) * half * m.number(extent - 1, g)
     else:
         at = ((g + one) * m.number(extent, g) - one) * half
@@ -342,7 +347,7 @@ OPS = (
         "anchor",
         _grid_type,
         _grid_sample,
-        attrs=("mode", "padding", "align"),
+        attrs=("mode", "padding", "align", "scaled"),
         arity=(2, 2),
         tensor=_grid_tensor,
         work=lambda attrs, types, result: (
