@@ -289,6 +289,17 @@ def test_every_importer_has_a_case() -> None:
     assert set(READERS) - {c.op for c in CASES} == of_constants
 
 
+def test_transposed_windows_that_leave_the_end_out() -> None:
+    """As onnxruntime 1.31 has it: an extent beyond the last window is filled with zeros."""
+    x, w = random_inputs([(1, 1, 3), (1, 1, 2)])
+    want = np.zeros((1, 1, 11), np.float32)
+    for k in range(3):
+        want[..., 3 * k : 3 * k + 2] += x[..., k, None] * w[0]
+    for auto in ("NOTSET", "SAME_UPPER", "SAME_LOWER"):
+        attrs = {"strides": [3], "output_shape": [11], "auto_pad": auto}
+        check_stages(model_of(Case("ConvTranspose", ((1, 1, 3),), attrs, {1: w})), [x], [want])
+
+
 def test_transposed_convolution_by_groups() -> None:
     """onnx's reference has none: each group of channels is a convolution of its own."""
     x, w = random_inputs([IMAGE, (4, 3, 3, 3)])

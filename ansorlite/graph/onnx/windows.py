@@ -121,6 +121,8 @@ def _transposed_window(
         total = (e - 1) * s + more + (k - 1) * d + 1 - int(out)
         small, large = total // 2, total - total // 2
         lo, hi = (small, large) if auto == "SAME_UPPER" else (large, small)
+        if total < 0:  # what the windows do not reach stands at the end
+            lo, hi = 0, total
         pads += ((lo, hi - more),)
     return strides, dilations, pads
 
