@@ -1,9 +1,10 @@
 """Gathers and scatters by positions that are data: take_along, gather_nd, scatter_nd, ...
 
-A position below 0 counts from the end. Kernels clamp positions to the axis; `graph.indices` has the
-caller told of those that leave it. A scatter is written from the view of the result: each element
-looks for the updates whose position is its own, so that no two iterations write one element. That
-takes (positions of the result) x (updates) comparisons, which the importer bounds.
+A position below 0 counts from the end. Kernels clamp positions to the axis, scatter_along drops
+those beyond; `graph.indices` has the caller told of both. A scatter is written from the view of the
+result: each element looks for the updates whose position is its own, so that no two iterations
+write one element. That takes (places of the result) x (updates) comparisons, which the importer
+bounds.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,6 +16,7 @@ from ansorlite import te
 from ansorlite.errors import ModelError
 from ansorlite.graph.ops.indexing import along_axis, clamped
 from ansorlite.graph.ops.op import Arrays, Op, Orders, Placed, Types, wide
+from ansorlite.graph.ops.ranking import counting
 from ansorlite.graph.types import (
     Array,
     Attrs,
@@ -204,13 +206,13 @@ def _scatter(
     """
     dtype, names = x.dtype, tuple(f"i{d}" for d in range(len(x.shape)))
     if reduction == "none":
-        q = te.reduce_axis(count, name="q")
-        nobody = te.const(-1, "int64")
+        q, exact = te.reduce_axis(count, name="q"), counting(count)
+        nobody = te.const(-1, exact)
 
         def newest(*i: Any) -> Expr:
             at = dict(zip(which, i, strict=True))
             whole = [at.get(d, 0) for d in range(len(names))]
-            found = te.select(here(q, whole), te.cast(q, "int64"), nobody)
+            found = te.select(here(q, whole), te.cast(q, exact), nobody)
             return te.max(found, axis=q)
 
         last = te.compute([x.shape[d] for d in which], newest, name="last")
@@ -218,8 +220,8 @@ def _scatter(
         def chosen(*i: Any) -> Expr:
             own = last[tuple(i[d] for d in which)]
             # The place is clamped: an element that has no update reads the first, and drops it.
-            at = te.minimum(te.maximum(own, te.const(0, "int64")), te.const(count - 1, "int64"))
-            return te.select(own >= te.const(0, "int64"), update(at, i), x[i])
+            at = te.minimum(te.maximum(te.cast(own, "int64"), 0), count - 1)
+            return te.select(own >= te.const(0, exact), update(at, i), x[i])
 
         return te.compute(x.shape, chosen, name="scatter")
     if reduction == "mul":
@@ -306,9 +308,12 @@ def _scatter_along_type(attrs: Attrs, types: Types) -> TensorType:
 def _scatter_along(attrs: Attrs, xs: Arrays) -> Array:
     x, indices, updates = xs
     axis = integer(attrs, "axis")
-    places = list(np.indices(indices.shape, sparse=True))
-    places[axis] = _inside(indices, x.shape[axis])
-    return scattered(x, tuple(places), updates, text(attrs, "reduction"))
+    places: Any = list(np.indices(indices.shape))
+    extent = x.shape[axis]
+    places[axis] = np.where(indices < 0, indices.astype(np.int64) + extent, indices)
+    kept = (places[axis] >= 0) & (places[axis] < extent)
+    at = tuple(p[kept] for p in places)
+    return scattered(x, at, updates[kept], text(attrs, "reduction"))
 
 
 def _scatter_along_tensor(attrs: Attrs, xs: Sequence[Tensor]) -> Tensor:
@@ -321,9 +326,11 @@ def _scatter_along_tensor(attrs: Attrs, xs: Sequence[Tensor]) -> Tensor:
         return (*cut[:axis], q, *cut[axis + 1 :])
 
     def here(q: Any, i: Sequence[Any]) -> Expr:
-        at = clamped(te.cast(indices[source(q, i)], "int64"), x.shape[axis])
+        at = indices[source(q, i)]
         short = [d for d, n in enumerate(extents) if d != axis and n < x.shape[d]]
-        return te.all(te.equal(at, i[axis]), *(i[d] < extents[d] for d in short))
+        # An index is compared as it is: with the place from the front and from the end.
+        same = te.any(te.equal(at, i[axis]), te.equal(at, i[axis] - x.shape[axis]))
+        return te.all(same, *(i[d] < extents[d] for d in short))
 
     return _scatter(
         x,

@@ -24,6 +24,7 @@ from ansorlite.graph.ops.op import (
     named,
     wide,
 )
+from ansorlite.graph.ops.ranking import counting
 from ansorlite.graph.ops.reduce import reduce
 from ansorlite.graph.ops.windows import (
     channel_axis,
@@ -201,7 +202,8 @@ def _places_tensor(attrs: Attrs, xs: Sequence[Tensor]) -> Tensor:
     extents, names = x.shape[1:-1], spatial_names(len(kernel))
     ks = tuple(te.reduce_axis(k, name=f"j{n}") for k, n in zip(kernel, names, strict=True))
     count, channels = math.prod(extents), x.shape[-1]
-    nowhere = te.const(count - 1, "int64")
+    exact = counting(count)
+    nowhere = te.const(count - 1, exact)
 
     def first(n: Any, *at: Any) -> Expr:
         rows = zip(at[:-1], ks, strides, dilations, pads, extents, strict=True)
@@ -210,19 +212,19 @@ def _places_tensor(attrs: Attrs, xs: Sequence[Tensor]) -> Tensor:
             where = i * s + k * d - lo
             tests += [where >= 0, where < e]
             source.append(te.minimum(te.maximum(where, 0), e - 1))
-            number = number * e + source[-1]
+            number = number * e + where
         value = x[(n, *source, at[-1])]
         found = te.equal(value, top[(n, *at)])
         if is_float(value):
             found = te.any(found, te.not_equal(value, value))
-        place = te.select(te.all(*tests, found), te.cast(number, "int64"), nowhere)
+        place = te.select(te.all(*tests, found), te.cast(number, exact), nowhere)
         return te.min(place, axis=ks)
 
     axes = ("n", *names, "c")
     places = te.compute(top.shape, named(axes, first), name="place")
 
     def whole(n: Any, *at: Any) -> Any:
-        place: Any = places[(n, *at)]
+        place: Any = te.cast(places[(n, *at)], "int64")
         if attrs["column_major"]:
             rest, place, step = place, te.const(0, "int64"), count
             for e in reversed(extents):

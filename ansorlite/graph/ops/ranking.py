@@ -51,6 +51,13 @@ def _before(a: Expr, b: Expr, first: Expr, largest: bool) -> Expr:
     return te.any(less, te.all(same, first))
 
 
+def counting(extent: int) -> str:
+    """A floating-point dtype that has all whole numbers to `extent`: kernels select integers one by
+    one, but floating-point numbers by vectors.
+    """
+    return "float32" if extent <= 1 << 24 else "float64"
+
+
 def first_place(x: Tensor, axis: int, largest: bool) -> Tensor:
     """int64: the position along `axis` of the first largest (smallest) element."""
     extent, floats = x.shape[axis], x.dtype.startswith("float")
@@ -67,19 +74,20 @@ def first_place(x: Tensor, axis: int, largest: bool) -> Tensor:
         return te.min(value, axis=k)
 
     top = te.compute(shape, best, name="top")
-    nowhere = te.const(extent, "int64")
+    exact = counting(extent)
+    nowhere = te.const(extent, exact)
 
     def place(*i: Any) -> Expr:
         value = x[(*i[:axis], j, *i[axis + 1 :])]
         here = te.equal(value, top[i])
         if floats and largest:
             here = te.any(here, te.not_equal(value, value))
-        return te.min(te.select(here, te.cast(j, "int64"), nowhere), axis=j)
+        return te.min(te.select(here, te.cast(j, exact), nowhere), axis=j)
 
     places = te.compute(shape, place, name="place")
 
     def found(*i: Any) -> Expr:  # of NaN alone the first is the smallest
-        return te.select(places[i] < nowhere, places[i], te.const(0, "int64"))
+        return te.cast(te.select(places[i] < nowhere, places[i], te.const(0, exact)), "int64")
 
     return te.compute(shape, found, name="top_places")
 
@@ -89,7 +97,8 @@ def top_places(x: Tensor, axis: int, count: int, largest: bool) -> Tensor:
     if count == 1:
         return first_place(x, axis, largest)
     extent = x.shape[axis]
-    one, none = te.const(1, "int32"), te.const(0, "int32")
+    exact = counting(extent)
+    one, none = te.const(1, exact), te.const(0, exact)
     k = te.reduce_axis(extent, name="k")
 
     def rank(*i: Any) -> Expr:
@@ -101,10 +110,12 @@ def top_places(x: Tensor, axis: int, count: int, largest: bool) -> Tensor:
     j = te.reduce_axis(extent, name="j")
 
     def place(*i: Any) -> Expr:
-        own = te.equal(ranks[(*i[:axis], j, *i[axis + 1 :])], i[axis])
-        return te.max(te.select(own, te.cast(j, "int64"), te.const(0, "int64")), axis=j)
+        own = te.equal(ranks[(*i[:axis], j, *i[axis + 1 :])], te.cast(i[axis], exact))
+        return te.max(te.select(own, te.cast(j, exact), none), axis=j)
 
-    return te.compute((*x.shape[:axis], count, *x.shape[axis + 1 :]), place, name="top_places")
+    shape = (*x.shape[:axis], count, *x.shape[axis + 1 :])
+    places = te.compute(shape, place, name="place")
+    return te.compute(shape, lambda *i: te.cast(places[i], "int64"), name="top_places")
 
 
 def _tensor(attrs: Attrs, xs: Sequence[Tensor]) -> Tensor:
