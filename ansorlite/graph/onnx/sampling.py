@@ -28,7 +28,7 @@ def grid_sample(c: Context, n: OnnxNode) -> str:
     if mode == "cubic" and len(c.shape(x)) > 4:
         raise ModelError(f"mode cubic of {c.type(x)}: only data of one or two spatial axes")
     padding, align = str(n.attrs.get("padding_mode", "zeros")), n.attrs.get("align_corners", 0)
-    attrs = {"mode": mode, "padding": padding, "align": bool(align)}
+    attrs: dict[str, Any] = {"mode": mode, "padding": padding, "align": bool(align)}
     return c.emit("grid_sample", [x, grid], scaled=True, **attrs)
 
 

@@ -211,7 +211,12 @@ def causal_conv(c: Context, n: OnnxNode) -> tuple[str, str]:
     else:
         x = movement.padded(c, x, ((0, 0), (0, 0), (size - 1, 0)), 0)
     operands = [x, w, *([c.operand(n, 2)] if c.has(n, 2) else [])]
-    window = {"strides": (1,), "dilations": (1,), "pads": ((0, 0),), "layout": "channels_first"}
+    window: dict[str, Any] = {
+        "strides": (1,),
+        "dilations": (1,),
+        "pads": ((0, 0),),
+        "layout": "channels_first",
+    }
     out = c.emit("conv", operands, groups=channels, **window)
     activation = n.attrs.get("activation", "none")
     if activation in ("silu", "swish"):
