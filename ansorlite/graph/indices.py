@@ -1,9 +1,8 @@
 """Indices that are known at run time only: kernels clamp them, a wrong one is an error.
 
-In: a `Partition`. Out: an `IndexCheck` for each node whose operator has an operand of `indices`
-that is not constant: the value that owns the elements, the extent of the axis, the node. A module
-checks graph inputs before its kernels run, and computed indices after, which it keeps in memory
-until then.
+In: a `Partition`. Out: an `IndexCheck` for each operand of `Op.indices` that is not constant: the
+value that owns the elements, the extent of the axis, the node. A module checks graph inputs before
+its kernels run, and computed indices after, which it keeps in memory until then.
 """
 
 from collections.abc import Mapping
@@ -11,7 +10,7 @@ from dataclasses import dataclass
 
 from ansorlite.errors import ModelError
 from ansorlite.graph.ir import Graph
-from ansorlite.graph.types import Array, integer
+from ansorlite.graph.types import Array
 from ansorlite.names import brief
 
 
@@ -43,15 +42,14 @@ def index_checks(graph: Graph, aliases: Mapping[str, str]) -> tuple[IndexCheck, 
     """The checks of an optimised graph; raises ModelError for constant indices that are wrong."""
     found: dict[tuple[str, int], IndexCheck] = {}
     for n in graph.nodes:
-        k = n.operator.indices
-        if k is None:
+        if n.operator.indices is None:
             continue
-        axis = integer(n.attrs, "axis")
-        extent = graph.types[n.inputs[0]].shape[axis]
-        value = aliases.get(n.inputs[k], n.inputs[k])
-        one = IndexCheck(n.name, value, axis, extent)
-        if value in graph.constants:
-            one.check(graph.constants[value])
-        else:
-            found.setdefault((value, extent), one)
+        types = tuple(graph.types[v] for v in n.inputs)
+        for k, axis, extent in n.operator.indices(n.attrs, types):
+            value = aliases.get(n.inputs[k], n.inputs[k])
+            one = IndexCheck(n.name, value, axis, extent)
+            if value in graph.constants:
+                one.check(graph.constants[value])
+            else:
+                found.setdefault((value, extent), one)
     return tuple(found.values())

@@ -9,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 
 from ansorlite.graph.ir import Graph
-from ansorlite.graph.types import integer
 from ansorlite.ir.literals import range_of
 
 
@@ -36,17 +35,17 @@ def _least_extents(graph: Graph) -> dict[str, int]:
     """The least extent that is indexed, by the graph input from which the indices are computed."""
     producers, least = graph.producers, dict[str, int]()
     for n in graph.nodes:
-        k = n.operator.indices
-        if k is None:
+        if n.operator.indices is None:
             continue
-        extent = graph.types[n.inputs[0]].shape[integer(n.attrs, "axis")]
-        seen, stack = set[str](), [n.inputs[k]]
-        while stack:
-            v = stack.pop()
-            if v in seen:
-                continue
-            seen.add(v)
-            stack.extend(producers[v].inputs if v in producers else ())
-            if v in graph.inputs:
-                least[v] = min(extent, least.get(v, extent))
+        types = tuple(graph.types[v] for v in n.inputs)
+        for k, _, extent in n.operator.indices(n.attrs, types):
+            seen, stack = set[str](), [n.inputs[k]]
+            while stack:
+                v = stack.pop()
+                if v in seen:
+                    continue
+                seen.add(v)
+                stack.extend(producers[v].inputs if v in producers else ())
+                if v in graph.inputs:
+                    least[v] = min(extent, least.get(v, extent))
     return least

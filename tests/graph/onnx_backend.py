@@ -26,6 +26,7 @@ from ansorlite.target import Target
 SETTINGS = (  # float operands
     *("scales", "roi", "pads", "constant_value", "min", "max", "value"),
     *("depth", "start", "limit", "delta"),
+    *("lower_edge_hertz", "upper_edge_hertz"),
 )
 
 

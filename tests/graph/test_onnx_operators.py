@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx_positions
 import pytest
 from onnx_cases import Case, check_stages, model_of, random_inputs
 from typed_cases import IN_OTHER_TYPES
@@ -283,6 +284,7 @@ CASES = [
     *ARITHMETIC,
     *REDUCTIONS,
     *MOVEMENT,
+    *onnx_positions.CASES,
 ]
 
 
@@ -312,8 +314,20 @@ def test_every_importer_has_a_case() -> None:
     of_constants = {"Constant", "ConstantOfShape", "Range", "Shape", "Size"}
     others = {*quantization.READERS, *microsoft.READERS}  # in test_onnx_quantization, _microsoft
     others |= {*microsoft_attention.READERS, *microsoft_quantized.READERS}
+    of_constants |= onnx_positions.ELSEWHERE
     elsewhere = of_constants | others | {op for op, *_ in IN_OTHER_TYPES}
     assert set(READERS) - {c.op for c in CASES} == elsewhere - {c.op for c in CASES}
+
+
+def test_transposed_windows_that_leave_the_end_out() -> None:
+    """As onnxruntime 1.31 has it: an extent beyond the last window is filled with zeros."""
+    x, w = random_inputs([(1, 1, 3), (1, 1, 2)])
+    want = np.zeros((1, 1, 11), np.float32)
+    for k in range(3):
+        want[..., 3 * k : 3 * k + 2] += x[..., k, None] * w[0]
+    for auto in ("NOTSET", "SAME_UPPER", "SAME_LOWER"):
+        attrs = {"strides": [3], "output_shape": [11], "auto_pad": auto}
+        check_stages(model_of(Case("ConvTranspose", ((1, 1, 3),), attrs, {1: w})), [x], [want])
 
 
 def test_transposed_convolution_by_groups() -> None:

@@ -88,6 +88,24 @@ CASES: dict[str, Case] = {
     "dequantize": Case((("uint8", IMAGE), (4, 1, 1), ("uint8", ()))),
     "quantization_step": Case((IMAGE, IMAGE)),
     "take": Case((IMAGE, INDICES), {"axis": 1}),
+    "take_along": Case((IMAGE, ("int64", (2, 3, 5, 2))), {"axis": 1, "checked": True}),
+    "gather_nd": Case(((2, 4, 5, 6), ("int64", (2, 3)), ("int64", (2, 3)))),
+    "scatter_nd": Case(
+        ((20, 3), (6, 3), ("int64", (6,)), ("int64", (6,))), {"shape": (4, 5), "reduction": "max"}
+    ),
+    "scatter_along": Case(
+        (IMAGE, ("int64", (2, 3, 4, 6)), (2, 3, 4, 6)), {"axis": 1, "reduction": "none"}
+    ),
+    "top_places": Case(attrs={"axis": 2, "count": 3, "largest": True}),
+    "grid_sample": Case(
+        (IMAGE, (2, 3, 2, 2)),
+        {"mode": "cubic", "padding": "reflection", "align": False, "scaled": True},
+    ),
+    "roi_align": Case(
+        (IMAGE, (3, 4), ("int64", (3,))),
+        {"size": (2, 3), "samples": (2, 1), "scale": 2.0, "shift": 0.5, "mode": "avg"},
+    ),
+    "max_pool_places": Case(attrs={**POOL, "column_major": True}),
     "resample": Case((IMAGE, ("int64", (3, 2)), (3, 2)), {"axis": 2}),
 }
 
@@ -145,7 +163,7 @@ def test_entries_are_complete(op: Op) -> None:
     assert (op.element is not None) == (op.kind == "elementwise")
     assert (op.tensor is not None) == (op.kind in ("anchor", "injective"))
     assert not op.combiner or op.combiner == op.name.removeprefix("reduce_")
-    assert op.indices is None or "axis" in op.attrs
+    assert op.indices is None or op.arity[0] > 1
     assert all(f"        {trait}" in (Op.__doc__ or "") for trait in op.traits)
 
 

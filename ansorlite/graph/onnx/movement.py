@@ -141,6 +141,21 @@ def pad(c: Context, n: OnnxNode) -> str:
     return x
 
 
+def center_crop_pad(c: Context, n: OnnxNode) -> str:
+    """Axes cut or padded with zeros on both sides, one more at the end where the number is odd."""
+    x, wanted = c.operand(n, 0), c.numbers(n, 1)
+    shape = c.shape(x)
+    axes = axes_of(n.attrs.get("axes", range(len(shape))), len(shape))
+    if len(axes) != len(wanted) or min(wanted, default=0) < 0:
+        raise ModelError(f"shape {wanted} for axes {axes} of {c.type(x)}: an extent for each")
+    widths = [(0, 0)] * len(shape)
+    for axis, extent in zip(axes, wanted, strict=True):
+        less, more = max(shape[axis] - extent, 0), max(extent - shape[axis], 0)
+        before = more // 2 - less // 2
+        widths[axis] = (before, extent - shape[axis] - before)
+    return padded(c, x, tuple(widths), 0)
+
+
 def tile(c: Context, n: OnnxNode) -> str:
     """Each axis is repeated as a whole: expanded along a new axis in front."""
     x, times = c.operand(n, 0), c.numbers(n, 1)

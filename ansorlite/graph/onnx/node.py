@@ -18,10 +18,11 @@ from ansorlite.names import brief, first_line
 
 SPELLING = {"float": "float32", "double": "float64"}
 FLAGS = (  # attributes that are 0 or 1
-    *("allowzero", "antialias", "ceil_mode", "count_include_pad"),
-    *("detect_negative", "detect_positive", "exclude_outside", "exclusive", "fmod", "keepdims"),
-    *("noop_with_empty_axes", "reverse", "select_last_index", "sorted", "spatial"),
-    *("training_mode", "transA", "transB", "upper"),
+    *("align_corners", "allowzero", "antialias", "ceil_mode", "center_point_box"),
+    *("count_include_pad", "detect_negative", "detect_positive", "exclude_outside", "exclusive"),
+    *("fmod", "interleaved", "inverse", "is_causal", "keepdims", "largest"),
+    *("noop_with_empty_axes", "onesided", "periodic", "reverse", "select_last_index"),
+    *("sorted", "spatial", "storage_order", "training_mode", "transA", "transB", "upper"),
 )
 NONE: Mapping[str, tuple[str, str]] = MappingProxyType({})
 FORMAL = {v: k for k, v in SPELLING.items()}

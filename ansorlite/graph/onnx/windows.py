@@ -3,14 +3,17 @@
 `auto_pad` and `output_shape` become paddings here; results are channels first.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 from ansorlite.errors import ModelError
 from ansorlite.graph.onnx import movement
 from ansorlite.graph.onnx.context import Context, OnnxNode, Reader
 
+Pool = Callable[[Context, OnnxNode], str | tuple[str, ...]]
 
-def _numbers(n: OnnxNode, name: str, count: int, least: int = 1) -> tuple[int, ...]:
+
+def numbers(n: OnnxNode, name: str, count: int, least: int = 1) -> tuple[int, ...]:
     """The attribute `name`: `count` whole numbers, each (and by default) at least `least`."""
     found = tuple(int(v) for v in n.attrs.get(name, (least,) * count))
     if len(found) != count or any(v < least for v in found):
@@ -18,14 +21,19 @@ def _numbers(n: OnnxNode, name: str, count: int, least: int = 1) -> tuple[int, .
     return found
 
 
+def conv_window(c: Context, n: OnnxNode, kernel: tuple[int, ...]) -> dict[str, Any]:
+    """strides, dilations and pads of a window over data of the node's first operand."""
+    return _window(n, c.shape(c.operand(n, 0))[2:], kernel)
+
+
 def _window(n: OnnxNode, spatial: tuple[int, ...], kernel: tuple[int, ...]) -> dict[str, Any]:
     """strides, dilations and pads of a window over data with these spatial extents."""
     rank = len(kernel)
     if rank != len(spatial):
         raise ModelError(f"a kernel of {rank} extents over {len(spatial)} spatial axes")
-    strides, dilations = _numbers(n, "strides", rank), _numbers(n, "dilations", rank)
+    strides, dilations = numbers(n, "strides", rank), numbers(n, "dilations", rank)
     auto = n.attrs.get("auto_pad", "NOTSET")
-    flat = _numbers(n, "pads", 2 * rank, least=0)
+    flat = numbers(n, "pads", 2 * rank, least=0)
     pads = tuple(zip(flat[:rank], flat[rank:], strict=True))
     if auto == "VALID":
         pads = ((0, 0),) * rank
@@ -67,7 +75,7 @@ def conv_transpose(c: Context, n: OnnxNode) -> str:
         layout = "channels_first"
         out = c.emit("conv_transpose", [x, w], strides=strides, pads=pads, layout=layout)
     else:
-        x = _with_zeros_between(c, x, strides)
+        x = with_zeros_between(c, x, strides)
         around = tuple(
             (d * (k - 1) - lo, d * (k - 1) - hi)
             for k, d, (lo, hi) in zip(kernel, dilations, pads, strict=True)
@@ -100,9 +108,9 @@ def _transposed_window(
 ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[tuple[int, int], ...]]:
     """(strides, dilations, pads); `output_padding` is subtracted from the padding at the end."""
     rank = len(kernel)
-    strides, dilations = _numbers(n, "strides", rank), _numbers(n, "dilations", rank)
-    extra = _numbers(n, "output_padding", rank, least=0)
-    flat = _numbers(n, "pads", 2 * rank, least=0)
+    strides, dilations = numbers(n, "strides", rank), numbers(n, "dilations", rank)
+    extra = numbers(n, "output_padding", rank, least=0)
+    flat = numbers(n, "pads", 2 * rank, least=0)
     auto = n.attrs.get("auto_pad", "NOTSET")
     same = auto in ("SAME_UPPER", "SAME_LOWER")
     if auto not in ("NOTSET", "VALID") and not same:
@@ -123,11 +131,13 @@ def _transposed_window(
         total = (e - 1) * s + more + (k - 1) * d + 1 - int(out)
         small, large = total // 2, total - total // 2
         lo, hi = (small, large) if auto == "SAME_UPPER" else (large, small)
+        if total < 0:  # what the windows do not reach stands at the end
+            lo, hi = 0, total
         pads += ((lo, hi - more),)
     return strides, dilations, pads
 
 
-def _with_zeros_between(c: Context, x: str, strides: tuple[int, ...]) -> str:
+def with_zeros_between(c: Context, x: str, strides: tuple[int, ...]) -> str:
     """`stride - 1` zeros after every element of a spatial axis but the last."""
     for axis, s in enumerate(strides, 2):
         if s > 1:
@@ -142,14 +152,29 @@ def _with_zeros_between(c: Context, x: str, strides: tuple[int, ...]) -> str:
     return x
 
 
-def pool(op: str) -> Reader:
-    return lambda c, n: pooled(c, n, c.operand(n, 0), op)
+def pool(op: str) -> Pool:
+    """A pool; that of maxima has their places as its second output."""
+
+    def convert(c: Context, n: OnnxNode) -> str | tuple[str, ...]:
+        x = c.operand(n, 0)
+        out = pooled(c, n, x, op)
+        if op != "max_pool" or len(n.outputs) < 2 or not n.outputs[1]:
+            return out
+        attrs = _pool_attrs(c, n, x, op)
+        attrs["column_major"] = bool(n.attrs.get("storage_order", 0))
+        return out, c.emit("max_pool_places", [x], **attrs)
+
+    return convert
 
 
 def pooled(c: Context, n: OnnxNode, x: str, op: str) -> str:
     """The pool `op` of data with channels first, with the node's attributes."""
+    return c.emit(op, [x], **_pool_attrs(c, n, x, op))
+
+
+def _pool_attrs(c: Context, n: OnnxNode, x: str, op: str) -> dict[str, Any]:
     n.attrs["kernel_shape"]  # there is no default
-    kernel = _numbers(n, "kernel_shape", len(n.attrs["kernel_shape"]))
+    kernel = numbers(n, "kernel_shape", len(n.attrs["kernel_shape"]))
     attrs = _window(n, c.shape(x)[2:], kernel)
     spans = [d * (k - 1) + 1 for k, d in zip(kernel, attrs["dilations"], strict=True)]
     if any(max(pair) >= span for pair, span in zip(attrs["pads"], spans, strict=True)):
@@ -158,7 +183,69 @@ def pooled(c: Context, n: OnnxNode, x: str, op: str) -> str:
     attrs |= {"kernel": kernel, "ceil_mode": ceil}
     if op == "avg_pool":
         attrs["count_include_pad"] = bool(n.attrs.get("count_include_pad", 0))
-    return c.emit(op, [x], **attrs)
+    return attrs
+
+
+def lp_pool(c: Context, n: OnnxNode) -> str:
+    """The p-norm of each window: the sum of the powers of its elements, without padding."""
+    kernel = numbers(n, "kernel_shape", len(n.attrs["kernel_shape"]))
+    ceil = bool(n.attrs.get("ceil_mode", 0)) and n.attrs.get("auto_pad", "NOTSET") != "VALID"
+    attrs = {**conv_window(c, n, kernel), "kernel": kernel, "ceil_mode": ceil}
+    x, p = c.operand(n, 0), int(n.attrs.get("p", 2))
+    return _root(c, c.emit("sum_pool", [_power(c, x, p)], **attrs), p)
+
+
+def global_lp_pool(c: Context, n: OnnxNode) -> str:
+    x, p = c.operand(n, 0), int(n.attrs.get("p", 2))
+    if len(c.shape(x)) < 3:
+        raise ModelError(f"{c.type(x)} has no spatial axes")
+    axes = tuple(range(2, len(c.shape(x))))
+    return _root(c, c.emit("reduce_sum", [_power(c, x, p)], axes=axes, keepdims=True), p)
+
+
+def _power(c: Context, x: str, p: int) -> str:
+    if p < 1:
+        raise ModelError(f"the norm p={p}: at least 1")
+    if p == 2:
+        return c.emit("mul", [x, x])
+    size = c.emit("abs", [x])
+    return size if p == 1 else c.emit("pow", [size, c.scalar(p, x)])
+
+
+def _root(c: Context, x: str, p: int) -> str:
+    if p == 1:
+        return x
+    return c.emit("sqrt", [x]) if p == 2 else c.emit("pow", [x, c.scalar(1 / p, x)])
+
+
+def causal_conv(c: Context, n: OnnxNode) -> tuple[str, str]:
+    """A convolution of each channel behind the state: (result, the last elements as next state)."""
+    x, w = c.operand(n, 0), c.operand(n, 1)
+    if len(c.shape(x)) != 3 or len(c.shape(w)) != 3:
+        raise ModelError(f"data {c.type(x)} and weights {c.type(w)}: 3 axes each")
+    (batch, channels, _), size = c.shape(x), c.shape(w)[2]
+    if c.has(n, 3):
+        state = c.operand(n, 3)
+        if c.shape(state) != (batch, channels, size - 1):
+            raise ModelError(f"past_state {c.type(state)}: [{batch}, {channels}, {size - 1}]")
+        x = c.emit("concat", [state, x], axis=2) if size > 1 else x
+    else:
+        x = movement.padded(c, x, ((0, 0), (0, 0), (size - 1, 0)), 0)
+    operands = [x, w, *([c.operand(n, 2)] if c.has(n, 2) else [])]
+    window: dict[str, Any] = {
+        "strides": (1,),
+        "dilations": (1,),
+        "pads": ((0, 0),),
+        "layout": "channels_first",
+    }
+    out = c.emit("conv", operands, groups=channels, **window)
+    activation = n.attrs.get("activation", "none")
+    if activation in ("silu", "swish"):
+        out = c.emit("mul", [out, c.emit("sigmoid", [out])])
+    elif activation != "none":
+        raise ModelError(f"activation {activation!r} is none of none, silu, swish")
+    starts, sizes = (0, 0, c.shape(x)[2] - size + 1), (batch, channels, size - 1)
+    return out, c.emit("slice", [x], starts=starts, sizes=sizes, steps=(1, 1, 1))
 
 
 def global_pool(op: str) -> Reader:

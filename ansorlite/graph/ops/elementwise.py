@@ -105,7 +105,7 @@ def _erf(attrs: Attrs, xs: Arrays) -> Array:
     return flat.reshape(x.shape).astype(x.dtype)
 
 
-def _round_even(x: Expr) -> Expr:
+def round_even(x: Expr) -> Expr:
     """The nearest whole number, halves to the even one; -0.3 becomes -0.0."""
     low = te.floor(x)
     rest = x - low
@@ -194,7 +194,7 @@ OPS = (
     _unary("abs", by_numpy(np.abs), te.abs, "not_negative"),
     _unary("floor", by_numpy(np.floor), te.floor),
     _unary("ceil", by_numpy(np.ceil), lambda x: -te.floor(-x)),
-    _unary("round", by_numpy(np.round), _round_even),
+    _unary("round", by_numpy(np.round), round_even),
     _unary("sign", by_numpy(np.sign), _sign),
     _extreme("maximum", np.maximum, te.maximum),
     _extreme("minimum", np.minimum, te.minimum),

@@ -17,11 +17,17 @@ from ansorlite.ir.expr import Expr
 from ansorlite.te.tensor import Tensor
 
 
-def _clamped(at: Expr, extent: int) -> Expr:
+def clamped(at: Expr, extent: int) -> Expr:
     """The position `at`, negative ones counted from the end, clamped to 0 .. extent - 1."""
     first, last = te.const(0, at.dtype), te.const(extent - 1, at.dtype)
     at = te.select(at < first, at + te.const(extent, at.dtype), at)
     return te.minimum(te.maximum(at, first), last)
+
+
+def along_axis(attrs: Attrs, types: Types) -> tuple[tuple[int, int, int], ...]:
+    """An entry's `indices`: operand 1 holds positions along the attribute `axis` of operand 0."""
+    axis = integer(attrs, "axis")
+    return ((1, axis, types[0].shape[axis]),)
 
 
 # ---- take ---------------------------------------------------------------------------------------
@@ -50,7 +56,7 @@ def take(x: Tensor, indices: Tensor, axis: int, name: str = "take") -> Tensor:
     """Element i of `axis` is element indices[i] of x, from the end where negative; clamped."""
 
     def element(*i: Any) -> Expr:
-        return x[(*i[:axis], _clamped(indices[i[axis]], x.shape[axis]), *i[axis + 1 :])]
+        return x[(*i[:axis], clamped(indices[i[axis]], x.shape[axis]), *i[axis + 1 :])]
 
     shape = (*x.shape[:axis], indices.shape[0], *x.shape[axis + 1 :])
     return te.compute(shape, element, name=name)
@@ -88,7 +94,7 @@ def resample(
     t = te.reduce_axis(indices.shape[1], name="t")
 
     def element(*i: Any) -> Expr:
-        at = _clamped(indices[i[axis], t], x.shape[axis])
+        at = clamped(indices[i[axis], t], x.shape[axis])
         return te.sum(x[(*i[:axis], at, *i[axis + 1 :])] * weights[i[axis], t], axis=t)
 
     shape = (*x.shape[:axis], indices.shape[0], *x.shape[axis + 1 :])
@@ -114,7 +120,7 @@ OPS = (
         arity=(2, 2),
         tensor=lambda attrs, xs: take(xs[0], xs[1], integer(attrs, "axis")),
         layout=follows(axis=("axis",)),
-        indices=1,
+        indices=along_axis,
     ),
     Op(
         "resample",

@@ -31,6 +31,7 @@ Forms = Callable[[Attrs, Types], tuple[TensorFn, ...]]
 Transposed = Callable[[Sequence[Tensor], Sequence[Perm | None], Perm | None], Tensor]
 Refine = Callable[[Attrs, Sequence[Array | None]], Attrs]
 Work = Callable[[Attrs, Types, TensorType], int]
+Indexed = Callable[[Attrs, Types], tuple[tuple[int, int, int], ...]]
 
 Kind = Literal["source", "elementwise", "anchor", "injective", "view"]
 Trait = Literal[
@@ -133,7 +134,8 @@ class Op:
     - `identity`: whether the result is the first operand.
     - `scaled_by`: (axis of the result, axis of operand 1) if a factor along the one may be
       multiplied into the other.
-    - `indices`: the operand that holds positions along the attribute `axis` of operand 0.
+    - `indices`: the operands that hold positions, each with the axis that it indexes and the
+      axis's extent; a module checks the positions.
     - `traits`: facts that rewrites and fusion use:
         commutative         a op b is b op a
         reads_once          no element of the operand is read twice: its producers may join
@@ -167,7 +169,7 @@ class Op:
     layout: Layout = in_graph_order
     identity: Callable[[Attrs, Types, TensorType], bool] = never
     scaled_by: Callable[[Attrs, Types], tuple[int, int] | None] | None = None
-    indices: int | None = None
+    indices: Indexed | None = None
     traits: tuple[Trait, ...] = ()
     work: Work = each_element
     padded: Callable[[Attrs, TensorType], TensorType] | None = None

@@ -24,6 +24,7 @@ from ansorlite.graph.ops.op import (
     named,
     wide,
 )
+from ansorlite.graph.ops.ranking import counting
 from ansorlite.graph.ops.reduce import reduce
 from ansorlite.graph.ops.windows import (
     channel_axis,
@@ -39,7 +40,7 @@ from ansorlite.graph.ops.windows import (
     window_extents,
 )
 from ansorlite.graph.types import Array, Attrs, TensorType, ints, pairs, text, type_of
-from ansorlite.ir.expr import Expr
+from ansorlite.ir.expr import Expr, is_float
 from ansorlite.ir.logic import combiner_identity
 from ansorlite.te.tensor import Tensor
 
@@ -120,6 +121,29 @@ def _mean(attrs: Attrs, xs: Arrays) -> Array:
     return np.asarray((total / (counts if first else counts[..., None])).astype(x.dtype))
 
 
+def _places(attrs: Attrs, xs: Arrays) -> Array:
+    """The place of the first maximum of each window in the data, channels first, as one number."""
+    (x,) = xs
+    data, spatial = channels_last(attrs, x), _spatial(attrs, x)
+    extents = data.shape[1:-1]
+    steps = np.arange(math.prod(extents), dtype=np.int64).reshape(1, *extents, 1)
+    best = np.zeros((x.shape[0], *spatial, data.shape[-1]), x.dtype)
+    place: Any = np.full(best.shape, -1, np.int64)
+    views = shifted(data, attrs, ints(attrs, "kernel"), spatial, 0)
+    numbers = shifted(steps, attrs, ints(attrs, "kernel"), spatial, -1)
+    for (_, view), (_, number) in zip(views, numbers, strict=True):
+        at: Any = number
+        better = (place < 0) | (view > best) | ((view != view) & (best == best))
+        better = better & (at >= 0)
+        best, place = np.where(better, view, best), np.where(better, at, place)
+    if attrs["column_major"]:
+        turned = np.ravel_multi_index(np.unravel_index(place, extents)[::-1], extents[::-1])
+        place = turned.astype(np.int64)
+    n = np.arange(x.shape[0], dtype=np.int64).reshape(-1, *(1,) * (x.ndim - 1))
+    planes = n * data.shape[-1] + np.arange(data.shape[-1], dtype=np.int64)
+    return np.ascontiguousarray(channels_back(attrs, planes * math.prod(extents) + place))
+
+
 # ---- expressions --------------------------------------------------------------------------------
 
 
@@ -165,6 +189,52 @@ def global_avg_pool(x: Tensor) -> Tensor:
     return te.compute(total.shape, lambda n, c: total[n, c] * (1.0 / count), name="mean")
 
 
+def _places_tensor(attrs: Attrs, xs: Sequence[Tensor]) -> Tensor:
+    """int64 [n, *out, c]: the least place of a window whose element is the maximum or NaN."""
+    check_channels_last(attrs)
+    (x,), kernel = xs, ints(attrs, "kernel")
+    strides, pads, dilations = (
+        ints(attrs, "strides"),
+        pairs(attrs, "pads"),
+        ints(attrs, "dilations"),
+    )
+    top = pool_nhwc(x, "max", kernel, strides, pads, dilations, bool(attrs["ceil_mode"]), "top")
+    extents, names = x.shape[1:-1], spatial_names(len(kernel))
+    ks = tuple(te.reduce_axis(k, name=f"j{n}") for k, n in zip(kernel, names, strict=True))
+    count, channels = math.prod(extents), x.shape[-1]
+    exact = counting(count)
+    nowhere = te.const(count - 1, exact)
+
+    def first(n: Any, *at: Any) -> Expr:
+        rows = zip(at[:-1], ks, strides, dilations, pads, extents, strict=True)
+        tests, source, number = [], [], 0
+        for i, k, s, d, (lo, _), e in rows:
+            where = i * s + k * d - lo
+            tests += [where >= 0, where < e]
+            source.append(te.minimum(te.maximum(where, 0), e - 1))
+            number = number * e + where
+        value = x[(n, *source, at[-1])]
+        found = te.equal(value, top[(n, *at)])
+        if is_float(value):
+            found = te.any(found, te.not_equal(value, value))
+        place = te.select(te.all(*tests, found), te.cast(number, exact), nowhere)
+        return te.min(place, axis=ks)
+
+    axes = ("n", *names, "c")
+    places = te.compute(top.shape, named(axes, first), name="place")
+
+    def whole(n: Any, *at: Any) -> Any:
+        place: Any = te.cast(places[(n, *at)], "int64")
+        if attrs["column_major"]:
+            rest, place, step = place, te.const(0, "int64"), count
+            for e in reversed(extents):
+                step //= e
+                place, rest = place + (rest % e) * step, rest // e
+        return (n * channels + at[-1]) * count + place
+
+    return te.compute(top.shape, named(axes, whole), name="max_pool_places")
+
+
 def _layout(attrs: Attrs, types: Types, orders: Orders) -> Placed | None:
     if attrs["layout"] == "channels_last":
         return None
@@ -204,7 +274,23 @@ def _pool(name: str, combiner: Literal["max", "sum"], meaning: Meaning, *traits:
     )
 
 
+def _places_type(attrs: Attrs, types: Types) -> TensorType:
+    return TensorType(_type(attrs, types).shape, "int64")
+
+
 OPS = (
+    Op(
+        "max_pool_places",
+        "anchor",
+        _places_type,
+        _places,
+        attrs=(*ATTRS, "column_major"),
+        tensor=_places_tensor,
+        layout=_layout,
+        work=_work,
+        padded=padded_type,
+        free_window=True,
+    ),
     _pool("max_pool", "max", _max),
     _pool("sum_pool", "sum", _sum, "rounded_sum", "keeps_not_negative"),
     Op(

@@ -6,13 +6,16 @@ from ansorlite.graph.ops import (
     conv,
     conv_transpose,
     elementwise,
+    gathering,
     indexing,
     matmul,
     movement,
     normalization,
     pool,
     quantization,
+    ranking,
     reduce,
+    sampling,
     scan,
 )
 from ansorlite.graph.ops.op import Op
@@ -33,5 +36,8 @@ OPERATORS: dict[str, Op] = {
         *indexing.OPS,
         *quantization.OPS,
         *scan.OPS,
+        *gathering.OPS,
+        *ranking.OPS,
+        *sampling.OPS,
     )
 }
