@@ -132,6 +132,7 @@ class _Layout:
         self.weights_bytes = max(at, ALIGNMENT)
         self.checksum = 0  # of the weights, when they are written
         self.links, self.results, self.checks = memory.links, memory.results, memory.checks
+        self.loops = memory.loops
         given = {(link.call, link.slot) for link in memory.links}
         self.slots = [
             [("C", 0) if (k, s) in given else self.place(int(p or 0)) for s, p in enumerate(args)]
@@ -153,6 +154,9 @@ class _Layout:
         for kind, (start, size) in self._starts.items():
             if start <= address < start + max(size, 1):
                 return kind, address - start
+        for at, array in self.weights:  # a part of one
+            if 0 <= address - int(array.ctypes.data) < array.nbytes:
+                return "W", at + address - int(array.ctypes.data)
         raise AnsorliteError("a kernel reads memory that is not the network's own")
 
 
@@ -232,6 +236,7 @@ def _source(network: Linked, layout: _Layout, known_as: str) -> str:
 
 #define N_CALLS {len(calls)}
 #define N_LINKS {len(layout.links)}
+#define N_LOOPS {len(layout.loops)}
 #define N_CHECKS {len(layout.checks)}
 #define N_INPUTS {len(network.graph.inputs)}
 #define N_OUTPUTS {len(network.graph.outputs)}
@@ -248,7 +253,11 @@ def _source(network: Linked, layout: _Layout, known_as: str) -> str:
         "TABLES": tables,
         "CALLS": "\n".join(rows) or "  {0},",
         "CHECKS": _rows(_checks(network, layout)),
-        "LINKS": _rows((n.call, n.slot, n.index, int(n.written)) for n in layout.links),
+        "LINKS": _rows(
+            (n.call, n.slot, n.index, int(n.written), f"{n.start}ll") for n in layout.links
+        ),
+        "MOVES": _rows((k, s, f"{by}ll") for x in layout.loops for k, s, by in x.moves),
+        "LOOPS": _rows((x.first, x.count, f"{x.times}ll", len(x.moves)) for x in layout.loops),
         "INPUTS": ", ".join(f"{v['bytes']}ll" for v in inputs) or "0",
         "OUTPUTS": _rows(_origins(network, layout, outputs)),
         "TOLD": f"{_told('inputs', inputs)}\n{_told('outputs', outputs)}",
@@ -269,14 +278,18 @@ def _rows(rows: Iterable[Sequence[Any]]) -> str:
 
 def _origins(
     network: Linked, layout: _Layout, outputs: Sequence[Mapping[str, Any]]
-) -> Iterator[tuple[str, str, str]]:
+) -> Iterator[tuple[str, str, str, str]]:
     """The origin of each output, as a row of network.c's table OUTPUTS."""
     for v, origin in zip(outputs, layout.results, strict=True):
-        kind = {"written": "K", "constant": "W", "input": "I", "output": "O"}[origin.kind]
-        at = origin.index
+        kind = {"written": "K", "constant": "W", "input": "I", "output": "O", "arena": "A"}[
+            origin.kind
+        ]
+        at, start = origin.index, origin.start
         if kind == "W":
             _, at = layout.place(network.memory.returned[v["name"]])
-        yield f"'{kind}'", f"{at}ll", f"{v['bytes']}ll"
+        elif kind == "A":
+            (_, at), start = layout.place(start), 0
+        yield f"'{kind}'", f"{at}ll", f"{start}ll", f"{v['bytes']}ll"
 
 
 def _checks(network: Linked, layout: _Layout) -> Iterator[tuple[str, ...]]:

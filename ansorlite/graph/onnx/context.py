@@ -37,7 +37,9 @@ class OnnxNode:
 class Context:
     """Values by ONNX name; `dtypes` gives numpy's names of ONNX's dtype numbers.
 
-    `absent` says why outputs are not computed, `later` has the results of all nodes.
+    `absent` says why outputs are not computed, `later` has the results of all nodes. `inside` reads
+    the body of a node: (context, GraphProto, values of its inputs) -> values of its outputs.
+    `sequences` has the elements of values that are sequences.
     """
 
     builder: GraphBuilder
@@ -46,6 +48,8 @@ class Context:
     node: OnnxNode | None = None
     absent: dict[str, str] = field(default_factory=dict)
     later: set[str] = field(default_factory=set)
+    inside: "Callable[[Context, Any, Sequence[str]], Sequence[str]]" = lambda c, g, values: ()
+    sequences: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def has(self, node: OnnxNode, k: int) -> bool:
         """Whether the optional operand k is there."""
@@ -123,6 +127,14 @@ class Context:
     def constant(self, array: Any, name: str = "") -> str:
         assert self.node is not None
         return self.builder.constant(np.asarray(array), name or self.node.outputs[0], computed=True)
+
+    def listed(self, items: Sequence[str]) -> str:
+        """A sequence of values, as a value."""
+        name = f"sequence {len(self.sequences)}"
+        while name in self.builder.types:
+            name += "_"
+        self.sequences[name] = tuple(items)
+        return name
 
     def scalar(self, value: float, like: str) -> str:
         """A constant without dimensions, of the dtype of `like`."""

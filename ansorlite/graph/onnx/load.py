@@ -8,6 +8,7 @@ whatever the file holds, and MissingExtra without the package onnx.
 
 import operator
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -76,6 +77,7 @@ def _network(onnx: Any, model: Any, batch: int | None, dims: Dims) -> Graph:
     if proto.graph.sparse_initializer:
         raise ModelError(f"{name} has sparse initializers, which are not supported: densify them")
     context.later = {v for n in nodes for v in n.outputs}
+    context.inside = partial(_inside, onnx, flat.opset)
     for node in nodes:
         _convert(context, node)
     outputs = [o.name for o in proto.graph.output]
@@ -85,6 +87,9 @@ def _network(onnx: Any, model: Any, batch: int | None, dims: Dims) -> Graph:
     if missing or not outputs:
         listed = _listed([brief(o) for o in missing]) or "(none)"
         raise ModelError(f"{name}: no node computes the output {listed}")
+    for o in outputs:
+        if context.values[o] in context.sequences:
+            raise ModelError(f"output {brief(o)} of {name} is a sequence: return its elements")
     fixed = batch is None and not dims
     for value in proto.graph.output:
         _check_declared(context, value, fixed)
@@ -239,6 +244,41 @@ def _convert(context: Context, node: OnnxNode) -> None:
     context.values.update((v, r) for v, r in zip(node.outputs, results, strict=False) if v)
     for k, v in enumerate(node.outputs[len(results) :], len(results) + 1):
         context.absent[v] = f"{where}: its output {k}, {brief(v)}, is not supported"
+
+
+def _inside(
+    onnx: Any, opset: int, context: Context, graph: Any, given: Sequence[str]
+) -> Sequence[str]:
+    """The values of the outputs of a body whose inputs have the values `given`.
+
+    The body sees the values outside of it; what it computes is seen inside alone.
+    """
+    outside, node = context.values, context.node
+    if len(graph.input) != len(given):
+        raise ModelError(f"its body takes {len(graph.input)} values, {len(given)} are given")
+    context.values = dict(outside)
+    try:
+        own = [v.name for v in (*graph.input, *graph.initializer)]
+        own += [v for n in graph.node for v in n.output]
+        for v in own:
+            context.values.pop(v, None)
+        context.values.update(zip((v.name for v in graph.input), given, strict=True))
+        for tensor in graph.initializer:
+            array = array_of(onnx, tensor, f"initializer {brief(tensor.name)} of a body")
+            context.values[tensor.name] = context.builder.constant(array, tensor.name)
+        for k, proto in enumerate(graph.node):
+            inner = read_node(onnx, proto, k, opset)
+            if inner.op not in READERS:
+                raise ModelError(
+                    f"node {brief(inner.name)} is of the unsupported operator {brief(inner.op)}"
+                )
+            _convert(context, inner)
+        missing = [o.name for o in graph.output if o.name not in context.values]
+        if missing:
+            raise ModelError(f"no node of its body computes {brief(missing[0])}")
+        return [context.values[o.name] for o in graph.output]
+    finally:
+        context.values, context.node = outside, node
 
 
 def _not_there(context: Context, where: str, value: str) -> str:

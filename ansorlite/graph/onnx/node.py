@@ -16,8 +16,8 @@ from ansorlite.names import brief, first_line
 SPELLING = {"float": "float32", "double": "float64"}
 FLAGS = (  # attributes that are 0 or 1
     *("allowzero", "antialias", "ceil_mode", "count_include_pad", "exclude_outside", "fmod"),
-    *("keepdims", "noop_with_empty_axes", "select_last_index", "spatial", "training_mode"),
-    *("transA", "transB", "upper"),
+    *("input_forget", "keepdims", "linear_before_reset", "noop_with_empty_axes"),
+    *("select_last_index", "spatial", "training_mode", "transA", "transB", "upper"),
 )
 FORMAL = {v: k for k, v in SPELLING.items()}
 
@@ -125,6 +125,10 @@ def check_operands(c: Context, n: OnnxNode) -> None:
         if not v:
             if formal.option.name != "Optional":
                 raise ModelError(f"operand {k} ({formal.name}) is missing")
+            continue
+        if c.values[v] in c.sequences:
+            if not any(t.startswith("seq(") for t in formal.types) and formal.type_str != "V":
+                raise ModelError(f"operand {k} ({formal.name}) may not be a sequence")
             continue
         dtype = c.type(c.values[v]).dtype
         if f"tensor({FORMAL.get(dtype, dtype)})" not in formal.types:

@@ -11,12 +11,15 @@ from collections.abc import Callable, Mapping
 from ansorlite.graph.onnx import (
     conditions,
     constants,
+    control,
     elementwise,
     matmul,
     movement,
     normalization,
+    recurrent,
     reduce,
     resize,
+    sequences,
     windows,
 )
 from ansorlite.graph.onnx.context import Context, OnnxNode
@@ -46,6 +49,7 @@ READERS: Mapping[str, Callable[[Context, OnnxNode], str | tuple[str, ...]]] = {
     "Expand": movement.expand,
     "Flatten": movement.flatten,
     "Floor": elementwise.simple("floor"),
+    "GRU": recurrent.gru,
     "Gather": movement.gather,
     "Gelu": elementwise.gelu,
     "Gemm": matmul.gemm,
@@ -59,6 +63,7 @@ READERS: Mapping[str, Callable[[Context, OnnxNode], str | tuple[str, ...]]] = {
     "Identity": movement.identity,
     "InstanceNormalization": normalization.instance_norm,
     "LRN": normalization.lrn,
+    "LSTM": recurrent.lstm,
     "LayerNormalization": normalization.layer_norm,
     "LeakyRelu": elementwise.leaky_relu,
     "Less": elementwise.simple("less"),
@@ -78,6 +83,7 @@ READERS: Mapping[str, Callable[[Context, OnnxNode], str | tuple[str, ...]]] = {
     "PRelu": elementwise.prelu,
     "Pad": movement.pad,
     "Pow": elementwise.pow_,
+    "RNN": recurrent.rnn,
     "Reciprocal": elementwise.reciprocal,
     "ReduceL1": reduce.reduce("reduce_sum", before="abs"),
     "ReduceL2": reduce.reduce("reduce_sum", before="square", after="sqrt"),
@@ -113,4 +119,6 @@ READERS: Mapping[str, Callable[[Context, OnnxNode], str | tuple[str, ...]]] = {
     "Where": elementwise.simple("where"),
     "Xor": conditions.xor,
     **constants.READERS,
+    **control.READERS,
+    **sequences.READERS,
 }

@@ -7,6 +7,7 @@ from ansorlite.graph.ops import (
     conv_transpose,
     elementwise,
     indexing,
+    loops,
     matmul,
     movement,
     normalization,
@@ -29,5 +30,6 @@ OPERATORS: dict[str, Op] = {
         *normalization.OPS,
         *movement.OPS,
         *indexing.OPS,
+        *loops.OPS,
     )
 }
