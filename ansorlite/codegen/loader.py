@@ -179,13 +179,13 @@ class NativeFunction:
 
 
 class Loop(NamedTuple):
-    """`count` calls from `first` on run `times` times together.
+    """`calls` calls from `first` on run `times` times together.
 
     `moves` are (call, slot, bytes): how far a pointer moves after each time.
     """
 
     first: int
-    count: int
+    calls: int
     times: int
     moves: tuple[tuple[int, int, int], ...]
 
@@ -205,17 +205,22 @@ class CallSequence:
         for loop in loops:
             entries += [(f.address, ctypes.addressof(args)) for f, args in calls[at : loop.first]]
             entries.append(self._looped(calls, loop))
-            at = loop.first + loop.count
+            at = loop.first + loop.calls
         entries += [(f.address, ctypes.addressof(args)) for f, args in calls[at:]]
         n = len(entries)
         self._kernels = (ctypes.c_void_p * max(1, n))(*(f for f, _ in entries))
         self._args = (ctypes.c_void_p * max(1, n))(*(args for _, args in entries))
         self._native = _compiled(SEQUENCE_IR, "sequence"), n
 
-    def run(self) -> None:
-        """Run all kernels once, in order."""
+    def run(self, first: int = 0, count: int | None = None) -> None:
+        """Run `count` kernels or loops once, in order, from index `first` on; by default the rest.
+
+        A loop counts as one.
+        """
         (sequence, *_), n = self._native
-        sequence(ctypes.addressof(self._kernels), ctypes.addressof(self._args), n)
+        at = first * ctypes.sizeof(ctypes.c_void_p)
+        kernels, args = ctypes.addressof(self._kernels) + at, ctypes.addressof(self._args) + at
+        sequence(kernels, args, n - first if count is None else count)
 
     def _looped(
         self,
@@ -223,15 +228,15 @@ class CallSequence:
         loop: Loop,
     ) -> tuple[int, int]:
         """(native code, its argument) of a loop."""
-        own = calls[loop.first : loop.first + loop.count]
+        own = calls[loop.first : loop.first + loop.calls]
         kernels = (ctypes.c_void_p * len(own))(*(f.address for f, _ in own))
         args = (ctypes.c_void_p * len(own))(*(ctypes.addressof(a) for _, a in own))
         wide, n = ctypes.sizeof(ctypes.c_void_p), len(loop.moves)
         places = (ctypes.addressof(calls[call][1]) + slot * wide for call, slot, _ in loop.moves)
         slots = (ctypes.c_void_p * max(1, n))(*places)
         strides = (ctypes.c_int64 * max(1, n))(*(by for _, _, by in loop.moves))
-        fields = [loop.times, len(own), *map(ctypes.addressof, (kernels, args))]
-        fields += [n, *map(ctypes.addressof, (slots, strides))]
+        fields = [loop.times, len(own), ctypes.addressof(kernels), ctypes.addressof(args)]
+        fields += [n, ctypes.addressof(slots), ctypes.addressof(strides)]
         described = (ctypes.c_int64 * len(fields))(*fields)
         native = _compiled(LOOP_IR, "loop")
         self._owners += [kernels, args, slots, strides, described, native]

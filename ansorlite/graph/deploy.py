@@ -257,7 +257,7 @@ def _source(network: Linked, layout: _Layout, known_as: str) -> str:
             (n.call, n.slot, n.index, int(n.written), f"{n.start}ll") for n in layout.links
         ),
         "MOVES": _rows((k, s, f"{by}ll") for x in layout.loops for k, s, by in x.moves),
-        "LOOPS": _rows((x.first, x.count, f"{x.times}ll", len(x.moves)) for x in layout.loops),
+        "LOOPS": _rows((x.first, x.calls, f"{x.times}ll", len(x.moves)) for x in layout.loops),
         "INPUTS": ", ".join(f"{v['bytes']}ll" for v in inputs) or "0",
         "OUTPUTS": _rows(_origins(network, layout, outputs)),
         "TOLD": f"{_told('inputs', inputs)}\n{_told('outputs', outputs)}",

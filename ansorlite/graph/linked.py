@@ -56,8 +56,8 @@ class PlacedCheck(NamedTuple):
 class ModuleMemory:
     """The memory of a compiled network, and the pointers of each call.
 
-    `calls` are (kernel, arguments) in running order, some in `loops`. `returned` has the addresses of constants that
-    are outputs of the network, by the output's name.
+    `calls` are (kernel, arguments) in running order, some in `loops`. `returned` has the addresses
+    of constants that are outputs of the network, by the output's name.
     """
 
     arena: Array

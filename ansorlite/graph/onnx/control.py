@@ -27,8 +27,17 @@ def if_(c: Context, n: OnnxNode) -> tuple[str, ...]:
     if known is not None:
         taken = n.attrs["then_branch" if known.item() else "else_branch"]
         return tuple(_counted(n, c.inside(c, taken, ())))
-    before = len(c.builder.producers)
-    branches = [_counted(n, c.inside(c, n.attrs[k], ())) for k in ("then_branch", "else_branch")]
+    before, branches, faults = len(c.builder.producers), list[Sequence[str]](), list[ModelError]()
+    for branch in BRANCHES:
+        try:
+            branches.append(_counted(n, c.inside(c, n.attrs[branch], ())))
+        except ModelError as error:
+            faults.append(error)
+            branches.append(())
+    if len(faults) == len(BRANCHES):
+        raise faults[0]
+    if faults:
+        return _only(c, n, branches[0] or branches[1], not branches[0])
     _refuse_indices(c, before)
     condition = c.emit("reshape", [c.operand(n, 0)], shape=())
     out = []
@@ -41,6 +50,28 @@ def if_(c: Context, n: OnnxNode) -> tuple[str, ...]:
                 "input: export the model with a fixed condition"
             )
         out.append(a if a == b else c.emit("where", [condition, a, b]))
+    return tuple(out)
+
+
+BRANCHES = ("then_branch", "else_branch")
+
+
+def _only(c: Context, n: OnnxNode, values: Sequence[str], otherwise: bool) -> tuple[str, ...]:
+    """The results of the one branch that these sizes allow; a condition that takes the other is an
+    error of the call.
+
+    They are taken from the one row that there is, at 0 for the branch and at 1 for the other.
+    """
+    taken = c.operand(n, 0) if otherwise else c.emit("logical_not", [c.operand(n, 0)])
+    at = c.emit("reshape", [c.emit("cast", [taken], dtype="int64")], shape=(1,))
+    out = []
+    for v in values:
+        if v in c.sequences:
+            raise ModelError("an output is a sequence, and the condition depends on the input")
+        row = c.emit("reshape", [v], shape=(1, *c.shape(v)))
+        name = f"{n.name}, whose other branch does not fit the sizes,"
+        row = c.builder.emit("take", [row, at], n.name, name, axis=0)
+        out.append(c.emit("reshape", [row], shape=c.shape(v)))
     return tuple(out)
 
 
@@ -171,7 +202,7 @@ def _free(graph: Any) -> Iterator[str]:
 
 
 def scan(c: Context, n: OnnxNode) -> tuple[str, ...]:
-    """States and scanned inputs; the results of all steps are stacked along an axis of their own."""
+    """States and scanned inputs; the results of all steps are stacked along an axis."""
     if n.opset < 9:
         raise ModelError("Scan of opset 8 has batches of its own: convert the model to opset 9")
     body, scanned = n.attrs["body"], int(n.attrs["num_scan_inputs"])

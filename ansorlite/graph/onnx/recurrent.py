@@ -89,7 +89,7 @@ def _check_body(b: GraphBuilder) -> None:
 DEFAULTS: dict[str, tuple[float | None, float | None]] = {
     "affine": (math.nan, math.nan),
     "leakyrelu": (0.01, None),
-    "thresholdedrelu": (1.0, None),
+    "thresholdedrelu": (math.nan, None),
     "scaledtanh": (math.nan, math.nan),
     "hardsigmoid": (0.2, 0.5),
     "elu": (1.0, None),
@@ -99,6 +99,8 @@ DEFAULTS: dict[str, tuple[float | None, float | None]] = {
     "softsign": (None, None),
     "tanh": (None, None),
 }
+
+CLIPPED = 2  # activations of a direction whose operand is clipped: not that of an LSTM's cell
 
 
 def _activation(kind: str, alpha: float, beta: float) -> Function:
@@ -156,8 +158,11 @@ def _activations(n: OnnxNode, usual: Sequence[str], directions: int) -> list[lis
             for default, values in zip(DEFAULTS[kind], rest, strict=True)
         ]
         if any(map(math.isnan, numbers)):
-            raise ModelError(f"activation {name} needs activation_alpha and activation_beta")
-        found.append(_clipped(_activation(kind, *numbers), clip))
+            raise ModelError(
+                f"activation {name} needs its own activation_alpha and activation_beta"
+            )
+        limited = len(found) % len(usual) < CLIPPED
+        found.append(_clipped(_activation(kind, *numbers), clip if limited else 0.0))
     return [found[k : k + len(usual)] for k in range(0, len(found), len(usual))]
 
 
@@ -202,12 +207,13 @@ class Layer:
         x, w, r = (c.type(c.operand(n, k)) for k in range(3))
         if x.rank != 3 or w.rank != 3 or r.rank != 3:
             raise ModelError(f"X {x}, W {w} and R {r} need three axes each")
-        times, batch = self.extents
+        _, batch = self.extents
         d, hidden = len(self.reversed), r.shape[2]
         if int(n.attrs.get("hidden_size", hidden)) != hidden:
             raise ModelError(f"hidden_size is {n.attrs['hidden_size']}, R is {r}")
         state = (batch, d, hidden) if self.batch_first else (d, batch, hidden)
-        wanted = {1: (d, g * hidden, x.shape[2]), 2: (d, g * hidden, hidden)}
+        wanted: dict[int, tuple[int, ...]] = {1: (d, g * hidden, x.shape[2])}
+        wanted[2] = (d, g * hidden, hidden)
         wanted |= {3: (d, 2 * g * hidden), 4: (batch,), 5: state, 6: state, 7: (d, 3 * hidden)}
         for k, shape in wanted.items():
             if c.has(n, k) and c.shape(c.operand(n, k)) != shape:
@@ -289,7 +295,7 @@ class Layer:
             return []
         known, lengths = c.known(self.n, 4), c.operand(self.n, 4)
         if known is not None:
-            if np.any((known < 0) | (known > times)):
+            if any(not 0 <= int(v) <= times for v in known.tolist()):
                 raise ModelError(f"sequence_lens {known.tolist()} are not from 0 to {times}")
             if np.all(known == times):
                 return []

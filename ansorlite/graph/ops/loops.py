@@ -3,7 +3,7 @@
 A loop has states, which the body computes from the states before, and may give more values at each
 step. The loop's one result is a vector: all values of the first state by time step, then those of
 the second, and so on. No step overwrites another, so a step's kernels find their operands a fixed
-distance from the step before. Readers of the result take `part`s of it: another name for elements that lie side by side, no copy.
+distance from the step before. Readers of the result take `part`s of it, which are no copies.
 """
 
 import math
