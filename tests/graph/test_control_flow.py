@@ -111,7 +111,8 @@ def test_two_branches_that_do_not_fit_are_refused() -> None:
 LOOP = """g (float[4] x) => (float[4] y, float[T,4] ys) {
   m = Constant<value = int64 {COUNT}>()  t = Constant<value = bool {1}>()
   half = Constant<value = float {0.5}>()
-  y, ys = Loop(m, t, x) <body = b (int64 i, bool c, float[4] s) => (bool d, float[4] n, float[4] o) {
+  y, ys = Loop(m, t, x) <body = b (int64 i, bool c, float[4] s)
+      => (bool d, float[4] n, float[4] o) {
     d = Identity(c)  k = Cast<to = 1>(i)  a = Mul(s, half)  n = Add(a, x)  o = Add(n, k)
   }>
 }"""
