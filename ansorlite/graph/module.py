@@ -41,7 +41,10 @@ from ansorlite.units import format_flop
 
 @dataclass(frozen=True)
 class LayerTime:
-    """Latency of one kernel of the network (seconds, median of the profile's runs)."""
+    """Latency of one kernel of the network (seconds, median of the profile's runs).
+
+    That of a kernel in a loop is the sum over all steps, and so are its operations.
+    """
 
     name: str
     latency_s: float
@@ -353,7 +356,7 @@ class CompiledModule:
         self(*args)
         times = [self.timed_calls(args) for _ in range(repeats)]
         return tuple(
-            LayerTime(s.name, float(t), s.dag.flop)
+            LayerTime(s.name, float(t), s.dag.flop * s.times)
             for (_, _, s), t in zip(self._calls, np.median(times, axis=0), strict=True)
         )
 

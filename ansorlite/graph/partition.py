@@ -9,6 +9,7 @@ the same elements (no copy).
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import groupby
 from typing import NamedTuple
 
@@ -94,7 +95,7 @@ class Partition:
     def subgraphs(self) -> tuple[Subgraph, ...]:
         return tuple(s for s in self.steps if isinstance(s, Subgraph))
 
-    @property
+    @cached_property
     def places(self) -> dict[str, Place]:
         """For each view the place of its elements in the value that owns them."""
         found: dict[str, Place] = {}
@@ -104,7 +105,7 @@ class Partition:
                 found[s.result] = Place(at.owner, at.start + s.start, at.stride + s.stride)
         return found
 
-    @property
+    @cached_property
     def aliases(self) -> dict[str, str]:
         """For each view the value that owns its elements."""
         return {v: at.owner for v, at in self.places.items()}
@@ -220,7 +221,8 @@ def _unfolded(graph: Graph, node: Node) -> tuple[Graph, list[Step]]:
                 steps.append(View(node.inputs[k], name))
         for v, size, start in zip(body.outputs, sizes, starts, strict=True):
             steps.append(View(node.output, names[v], start + now * size, sign * size))
-        steps += [_renamed(s, names, count, f"{stem}{block}") for s in inside.steps]
+        loop = f"{'rest' if block else 'first'}_of_{graph.nodes.index(node)}"
+        steps += [_renamed(s, names, count, loop) for s in inside.steps]
     light = replace(node, attrs={k: v for k, v in node.attrs.items() if k != "body"})
     nodes = tuple(light if n is node else n for n in graph.nodes)
     return replace(graph, nodes=nodes, types=types, constants=constants), steps
@@ -268,6 +270,7 @@ def _renamed(step: Step, names: Mapping[str, str], times: int, loop: str) -> Ste
     others = tuple(Lowered(f.dag, tuple(names[v] for v in f.inputs)) for f in step.others)
     return replace(
         step,
+        name=f"{step.name}_{loop}",
         inputs=tuple(names[v] for v in step.inputs),
         outputs=tuple(names[v] for v in step.outputs),
         others=others,
