@@ -33,6 +33,7 @@ PASSES: tuple[Pass, ...] = (
     rw.merge_views,
     rw.remove_identities,
     rw.split_wide,
+    rw.view_slices,
     rw.merge_duplicates,
 )
 # Replacements for the passes that change how the network rounds.

@@ -291,10 +291,11 @@ def _turned(c: Context, x: str) -> str:
 
 
 def _element(c: Context, x: str, k: int) -> str:
-    """Element k of the first axis; with `part` there is no copy."""
+    """Element k of the first axis."""
     shape = c.shape(x)
-    size = c.type(x).size // shape[0]
-    return c.emit("part", [x], start=k * size, shape=shape[1:])
+    starts, ones = (k, *(0 for _ in shape[1:])), (1,) * len(shape)
+    one = c.emit("slice", [x], starts=starts, sizes=(1, *shape[1:]), steps=ones)
+    return c.emit("reshape", [one], shape=shape[1:])
 
 
 READERS = {"If": if_, "Loop": loop, "Scan": scan}

@@ -57,6 +57,8 @@ def recur(
     results = [b.types[v] for v in made]
     if any(kind.size == 0 for kind in results):
         raise ModelError("the body of a loop makes a value without elements")
+    if any(kind.dtype.startswith(("int", "uint")) for kind in results):
+        raise ModelError("the body of a loop makes integers, which may be indices")
     flat = c.emit(
         "loop",
         [*given, *scanned],

@@ -89,5 +89,6 @@ OPS = (
         _part,
         attrs=("start", "shape"),
         identity=lambda attrs, types, result: types[0] == result,
+        traits=("keeps_not_negative",),
     ),
 )
