@@ -27,6 +27,7 @@ _PUBLIC = {
     "AnsorliteError": "ansorlite.errors",
     "UsageError": "ansorlite.errors",
     "ModelError": "ansorlite.errors",
+    "SizesError": "ansorlite.errors",
     "LogError": "ansorlite.errors",
     "ScheduleError": "ansorlite.errors",
     "BuildError": "ansorlite.errors",

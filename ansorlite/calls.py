@@ -109,15 +109,21 @@ def in_order(
 ) -> list[npt.ArrayLike]:
     """The inputs of a network in the order of `names`, from a call's arguments.
 
-    Raises ModelError where a call mixes positions and names, has a wrong number of inputs, an
-    unknown name, or misses one.
+    Arguments are arrays in order, arrays by name, or one mapping of names to arrays. Raises
+    ModelError where a call mixes these, has a wrong number of inputs, an unknown name, or misses
+    one.
     """
+    if len(args) == 1 and isinstance(args[0], Mapping) and not named:
+        args, named = (), args[0]
+        if not named and names:
+            raise ModelError(f"no value is given for input {brief(names[0])}")
     if args and named:
         raise ModelError("give the network's inputs in order or by name, not both")
     known = ", ".join(map(brief, names))
     unknown = [n for n in named if n not in names]
     if unknown:
-        raise ModelError(f"the network has no input {brief(unknown[0])} (it has: {known})")
+        odd = brief(str(unknown[0]))
+        raise ModelError(f"the network has no input {odd} (it has: {known})")
     missing = [n for n in names if n not in named] if named else []
     if missing:
         raise ModelError(f"no value is given for input {brief(missing[0])}")

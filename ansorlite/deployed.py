@@ -10,7 +10,7 @@ import ctypes
 import os
 import platform
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,17 @@ import numpy.typing as npt
 
 from ansorlite.calls import Array, Operand, Results, address, in_order, new_lock
 from ansorlite.errors import ModelError
-from ansorlite.manifest import LIBRARY, VALUE, WEIGHTS, Metadata, check_files, read_metadata
+from ansorlite.manifest import (
+    LIBRARY,
+    VALUE,
+    WEIGHTS,
+    Metadata,
+    check_files,
+    read_metadata,
+    sizes_of,
+)
 from ansorlite.names import shown
+from ansorlite.sizes import shapes_of, unlisted
 
 ARCHITECTURES = {"AMD64": "x86_64", "arm64": "aarch64"}  # platform.machine() -> name in a triple
 
@@ -54,13 +63,11 @@ class DeployedModule:
         self._library = _library(path / LIBRARY, found, self.metadata)
         self._folder = path.resolve()
         self._lock = new_lock(self)
-        self._operands, self._results = (
-            [Operand(v["name"], v["shape"], v["dtype"], kind) for v in self.metadata[f"{kind}s"]]
-            for kind in ("input", "output")
-        )
-        self._fresh = tuple(map(Results, self._results))
-        self._read = (ctypes.c_void_p * max(1, len(self._operands)))()
-        self._written = (ctypes.c_void_p * max(1, len(self._results)))()
+        self._sizes = [_Size(size) for size in sizes_of(self.metadata)]
+        self._by_shapes = {s.shapes: k for k, s in enumerate(self._sizes)}
+        self._first, self._is_one = self._sizes[0], len(self._sizes) == 1
+        self._read = (ctypes.c_void_p * max(1, len(self._first.operands)))()
+        self._written = (ctypes.c_void_p * max(1, len(self._first.fresh)))()
         self._places = ctypes.addressof(self._read), ctypes.addressof(self._written)
         self._net: int | None = None
         why = ctypes.c_char_p()
@@ -68,7 +75,7 @@ class DeployedModule:
         self._net = self._library.network_open(weights, ctypes.byref(why))
         if not self._net:
             raise ModelError(f"{path} cannot be opened: {(why.value or b'?').decode()}")
-        self._run = self._library.network_run
+        self._run = self._library.network_run_size
 
     def __del__(self) -> None:
         if getattr(self, "_net", None):
@@ -101,26 +108,51 @@ class DeployedModule:
     def __call__(
         self, /, *args: npt.ArrayLike, **named: npt.ArrayLike
     ) -> Array | tuple[Array, ...]:
-        """Run on arrays in input order, or by input name; one array, or a tuple in output order.
+        """Run on arrays; one array, or a tuple in output order.
 
-        Raises ModelError for a wrong number, shape or dtype of inputs. Example: `y = net(x)` or
-        `y = net(data=x)`.
+        Arrays are in input order, by name, or one dict of names and arrays. Raises ModelError for a
+        wrong number, shape or dtype of inputs. Example: `y = net(x)`, `y = net(data=x)` or
+        `y = net({"data": x})`.
         """
-        if named or len(args) != len(self._operands):
+        size, number = self._first, 0
+        if named or len(args) != len(size.operands) or isinstance(args[0] if args else 0, dict):
             args = tuple(in_order(self.inputs, args, named))
+        if not self._is_one:
+            number = self._number(args)
+            size = self._sizes[number]
         given: list[Any] = []
-        for w, x in zip(self._operands, args):  # noqa: B905 (for speed: a call takes microseconds)
+        for w, x in zip(size.operands, args):  # noqa: B905 (for speed: a call takes microseconds)
             given.append(x if w.fits(x) else w.read(x))
         with self._lock:
             for k, x in enumerate(given):
                 self._read[k] = address(x)
-            results = [r.take() for r in self._fresh]
+            results = [r.take() for r in size.fresh]
             for k, y in enumerate(results):
                 self._written[k] = address(y)
-            if self._run(self._net, *self._places):
+            if self._run(self._net, number, *self._places):
                 why = self._library.network_why(self._net)
                 raise ModelError(f"the network cannot run: {why.decode()}")
         return results[0] if len(results) == 1 else tuple(results)
+
+    def _number(self, args: Sequence[npt.ArrayLike]) -> int:
+        """The size that these arrays have; a SizesError lists all where there is none."""
+        shapes = shapes_of(self.inputs, args)
+        found = self._by_shapes.get(shapes)
+        if found is None:
+            raise unlisted(self.inputs, shapes, list(self._by_shapes))
+        return found
+
+
+class _Size:
+    """One size of a network: its operands and memory for its results."""
+
+    def __init__(self, size: Metadata) -> None:
+        self.operands, results = (
+            [Operand(v["name"], v["shape"], v["dtype"], kind) for v in size[f"{kind}s"]]
+            for kind in ("input", "output")
+        )
+        self.fresh = tuple(map(Results, results))
+        self.shapes = tuple(w.shape for w in self.operands)
 
 
 def load_module(folder: str | Path) -> DeployedModule:
@@ -173,33 +205,43 @@ def _library(file: Path, digest: str, metadata: Metadata) -> ctypes.CDLL:
         library.network_identity.restype = ctypes.c_char_p
         library.network_open.restype = ctypes.c_void_p
         library.network_open.argtypes = (ctypes.c_char_p, ctypes.POINTER(ctypes.c_char_p))
-        library.network_run.argtypes = (ctypes.c_void_p,) * 3
-        library.network_run.restype = ctypes.c_int
+        pointer = ctypes.c_void_p
+        library.network_run_size.argtypes = (pointer, ctypes.c_int, pointer, pointer)
+        library.network_run_size.restype = ctypes.c_int
         library.network_why.argtypes = (ctypes.c_void_p,)
         library.network_why.restype = ctypes.c_char_p
         library.network_close.argtypes = (ctypes.c_void_p,)
         known_as = library.network_identity()
-        tables = {
-            "inputs": _library_table(library.network_inputs),
-            "outputs": _library_table(library.network_outputs),
-        }
+        told = [
+            {
+                "inputs": _library_table(library.network_inputs_of, k),
+                "outputs": _library_table(library.network_outputs_of, k),
+            }
+            for k in range(library.network_sizes())
+        ]
     except AttributeError as error:
         raise ModelError(f"{file} is no library of a saved network: {error}") from None
     if known_as != metadata["identity"].encode():
         raise ModelError(
             f"{file} is another network's library: copy all files of one network, or link it again"
         )
-    for kind, told in tables.items():
-        if told != [{key: v[key] for key in VALUE} for v in metadata[kind]]:
-            raise ModelError(f"{file} has other {kind} than the manifest: save the network again")
+    known = sizes_of(metadata)
+    if len(told) != len(known):
+        raise ModelError(f"{file} has other sizes than the manifest: save the network again")
+    for own, size in zip(told, known, strict=True):
+        for kind, values in own.items():
+            if values != [{key: v[key] for key in VALUE} for v in size[kind]]:
+                raise ModelError(
+                    f"{file} has other {kind} than the manifest: save the network again"
+                )
     return library
 
 
-def _library_table(function: Any) -> list[dict[str, Any]]:
-    """The library's own table of inputs or outputs."""
+def _library_table(function: Any, size: int) -> list[dict[str, Any]]:
+    """The library's own table of inputs or outputs of a size."""
     table = ctypes.POINTER(_Value)()
-    function.argtypes = (ctypes.POINTER(ctypes.POINTER(_Value)),)
-    n = function(ctypes.byref(table))
+    function.argtypes = (ctypes.c_int, ctypes.POINTER(ctypes.POINTER(_Value)))
+    n = function(size, ctypes.byref(table))
     return [
         {
             "name": ctypes.string_at(v.name, v.name_bytes).decode("utf-8", "surrogatepass"),

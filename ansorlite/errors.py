@@ -53,6 +53,18 @@ class ModelError(AnsorliteError):
     status = 2
 
 
+class SizesError(ModelError):
+    """Sizes of a network's inputs are missing, contradict each other or are none of the listed.
+
+    The message is in the words of Python; `shell` says the same in those of the command line, and
+    `options` are what has to be added there.
+    """
+
+    def __init__(self, text: str, shell: str = "", options: tuple[str, ...] = ()) -> None:
+        super().__init__(text)
+        self.shell, self.options = shell or text, options
+
+
 class LogError(AnsorliteError):
     """A tuning log cannot be read or used."""
 

@@ -24,7 +24,7 @@ import numpy as np
 from ansorlite.errors import ModelError
 from ansorlite.names import shown
 
-FORMAT = 2
+FORMAT = 3
 LIBRARY, METADATA, WEIGHTS = "libnetwork.so", "network.json", "weights.bin"
 SOURCE, HEADER, THREADS = "network.c", "network.h", "threads.o"
 FLAGS = ("-O2", "-shared", "-fPIC", "-fvisibility=hidden")
@@ -39,10 +39,12 @@ DESCRIBED: dict[str, type] = {
     "requires": list,
     "inputs": list,
     "outputs": list,
+    "more_sizes": list,
     "arena_bytes": int,
     "weights_bytes": int,
     "kernels": int,
 }
+SIZE: dict[str, type] = {"inputs": list, "outputs": list}  # of an entry of more_sizes
 SEALED: dict[str, type] = {"link": str, "identity": str, "files": dict, "sha256": str}
 VALUE: dict[str, type] = {"name": str, "shape": list, "dtype": str, "bytes": int}
 MACH_O = (b"\xcf\xfa\xed\xfe", b"\xca\xfe\xba\xbe")
@@ -102,6 +104,11 @@ def sealed(described: Mapping[str, Any], files: Mapping[str, Any]) -> Metadata:
         "files": dict(files),
     }
     return {**whole, "sha256": digest(whole)}
+
+
+def sizes_of(metadata: Metadata) -> list[Metadata]:
+    """Inputs and outputs of every size."""
+    return [{kind: size[kind] for kind in SIZE} for size in (metadata, *metadata["more_sizes"])]
 
 
 # ---- reading ------------------------------------------------------------------------------------
@@ -187,10 +194,15 @@ def _check_types(file: Path, found: Mapping[str, Any]) -> None:
     _check_keys(file, "", found, {**DESCRIBED, **SEALED})
     if not all(isinstance(name, str) for name in found["requires"]):
         raise _damaged(file, "an entry of requires is no text")
-    for kind in ("inputs", "outputs"):
-        for k, value in enumerate(found[kind]):
-            _check_keys(file, f"{kind}[{k}].", value, VALUE)
-            _check_value(file, f"{kind}[{k}]", value)
+    for n, size in enumerate((found, *found["more_sizes"])):
+        at = f"more_sizes[{n - 1}]." if n else ""
+        _check_keys(file, at, size, SIZE)
+        for kind in SIZE:
+            for k, value in enumerate(size[kind]):
+                _check_keys(file, f"{at}{kind}[{k}].", value, VALUE)
+                _check_value(file, f"{at}{kind}[{k}]", value)
+            if [v["name"] for v in size[kind]] != [v["name"] for v in found[kind]]:
+                raise _damaged(file, f"{at}{kind} are others than those of the first size")
     files, kernels = found["files"], found["kernels"]
     if len(files) < kernels:  # checked before `parts` makes a list of so many names
         raise _damaged(file, f"it has {kernels} kernels and {len(files)} files")

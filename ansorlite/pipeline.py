@@ -4,11 +4,11 @@ Each line of `auto_schedule` is a stage of the flow table in the README; the nam
 debug output, timings and `ansorlite show --stage` use. Open the folder of a stage next.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, NamedTuple, overload
+from typing import Any, Literal, NamedTuple, overload
 
 from ansorlite.codegen.build import build_program
 from ansorlite.codegen.image import KernelImage
@@ -18,11 +18,15 @@ from ansorlite.graph.ir import Graph
 from ansorlite.graph.module import CompiledModule
 from ansorlite.graph.partition import Partition, partition, tasks
 from ansorlite.graph.passes import optimize
+from ansorlite.graph.pool import ConstantPool
+from ansorlite.graph.sized import SizedNetwork
+from ansorlite.graph.sized_module import SizedModule
 from ansorlite.measure.limits import least_seconds
 from ansorlite.measure.peak import Peak
 from ansorlite.measure.runner import LocalRunner
 from ansorlite.measure.timing import TimingPolicy
 from ansorlite.schedule.lower import lower
+from ansorlite.search.adapt import Known, adapted_results
 from ansorlite.search.arguments import (
     check_callable,
     check_names,
@@ -83,8 +87,24 @@ class ScheduledModule(CompiledModule):
     report: NetworkReport
 
 
+class SizedScheduledModule(SizedModule):
+    """A network compiled for several sizes; `report` is of the tasks of all of them."""
+
+    report: NetworkReport
+
+
 @overload
 def auto_schedule(network: Graph, *args: Any, **options: Any) -> ScheduledModule: ...
+
+
+@overload
+def auto_schedule(network: SizedNetwork, *args: Any, **options: Any) -> SizedScheduledModule: ...
+
+
+@overload
+def auto_schedule(
+    network: Graph | SizedNetwork, *args: Any, **options: Any
+) -> ScheduledModule | SizedScheduledModule: ...
 
 
 @overload
@@ -94,7 +114,7 @@ def auto_schedule(
 
 
 def auto_schedule(
-    network: Graph | Sequence[Graph],
+    network: Graph | SizedNetwork | Sequence[Graph],
     n_trials: int | None = None,
     timeout: float | None = None,
     *,
@@ -108,8 +128,9 @@ def auto_schedule(
     exact: bool = False,
     progress: bool = True,
     on_round: Callable[[Sequence[Forms]], None] | None = None,
+    on_new_shape: Literal["refuse", "compile"] = "refuse",
     **session: Any,
-) -> ScheduledModule | list[ScheduledModule]:
+) -> ScheduledModule | SizedScheduledModule | list[ScheduledModule]:
     """Tune all subgraphs of a network, or of several, together and compile them.
 
     >>> module = auto_schedule(load_onnx("model.onnx"), n_trials=800, log="model.jsonl")
@@ -130,6 +151,10 @@ def auto_schedule(
     there are no other forms, and no rewrite that rounds otherwise, such as batch norm folded into
     weights. `on_round` is called after each round with the tuners of each task.
 
+    A network of several sizes (`load_onnx` with lists) becomes one module, which runs the size that
+    a call's arrays have. Other shapes are an error; with `on_new_shape="compile"` they are compiled
+    when they first come, from the programs found here and in the log, adapted to the new extents.
+
     More keyword arguments are those of `search.session.TuneOptions`. Returns one module a network.
     Raises UsageError for an argument without a meaning.
     """
@@ -144,8 +169,10 @@ def auto_schedule(
         check_whole("early_stop_trials", early_stop_trials, 1)
     machine = target or Target.detect()
     graphs = _graphs(network)
+    _check_new_shape(on_new_shape, network)
+    bound = 0.0 if exact else form_rtol
     parts = [partition(optimize(g, exact)) for g in graphs]  # passes, partition, expression
-    shared = shared_tasks([network_tasks(p, machine, 0.0 if exact else form_rtol) for p in parts])
+    shared = shared_tasks([network_tasks(p, machine, bound) for p in parts])
     if n_trials is None and timeout is None:
         n_trials = 64 * len(shared.tasks)
     with _session(n_trials, timeout, seed=seed, log=log, progress=progress, **session) as run:
@@ -160,10 +187,77 @@ def auto_schedule(
             race_follows=True,
         )
         peak = run.peak(machine)
+        pool = ConstantPool() if isinstance(network, SizedNetwork) else None
         modules = [
-            _module(run, p, shared, m, results, peak) for m, p in enumerate(parts)
+            _module(run, p, shared, m, results, peak, pool) for m, p in enumerate(parts)
         ]  # compile
-    return modules[0] if isinstance(network, Graph) else modules
+        if not isinstance(network, SizedNetwork):
+            return modules[0] if isinstance(network, Graph) else modules
+        assert pool is not None
+        pool.forget_sources()
+        found = _all_results(shared, modules)
+        new = None
+        if on_new_shape == "compile":
+            known = [Known(w.similarity, r) for w, r in zip(shared.tasks, found, strict=True)]
+            kept = {
+                k: v for k, v in session.items() if k in ("policy", "params", "space", "pretrained")
+            }
+            options = {"seed": seed, "log": log, "progress": False, **kept}
+            new = NewSizes(network, known, machine, bound, exact, pool, options).compile
+        sized = SizedScheduledModule(modules, network.labels, new)
+        sized.report = _report(run, found, [w.weight for w in shared.tasks], peak)
+        return sized
+
+
+@dataclass(frozen=True)
+class NewSizes:
+    """Makes modules for sizes that were not tuned, of the programs that are `known`."""
+
+    network: SizedNetwork
+    known: Sequence[Known]
+    target: Target
+    form_rtol: float
+    exact: bool
+    pool: ConstantPool
+    session: Mapping[str, Any]
+
+    def compile(self, shapes: Mapping[str, tuple[int, ...]]) -> CompiledModule:
+        """The network for inputs of these shapes; ModelError for those that it cannot have."""
+        parts = partition(optimize(self.network.at(shapes), self.exact))
+        weighted = network_tasks(parts, self.target, self.form_rtol)
+        with _session(0, None, **self.session) as run:
+            results = adapted_results(run, weighted, self.known)
+        forms = [form_of(w, r.task) for w, r in zip(weighted, results, strict=True)]
+        made = CompiledModule(parts, [compile_task(r) for r in results], forms, self.pool)
+        self.pool.forget_sources()
+        return made
+
+
+def _check_new_shape(on_new_shape: str, network: Any) -> None:
+    if on_new_shape not in ("refuse", "compile"):
+        raise UsageError(f"on_new_shape is {on_new_shape!r}: choose 'refuse' or 'compile'")
+    if on_new_shape == "compile" and not isinstance(network, SizedNetwork):
+        raise UsageError(
+            "on_new_shape='compile' needs a network of sizes: load it with a list, such as "
+            "dims={'N': [1]}"
+        )
+
+
+def _all_results(shared: "SharedTasks", modules: Sequence[ScheduledModule]) -> list[TuneResult]:
+    """The result of each shared task, from the first network that has it."""
+    found: dict[int, TuneResult] = {}
+    for own, module in zip(shared.places, modules, strict=True):
+        for k, result in zip(own, module.report.results, strict=True):
+            found.setdefault(k, result)
+    return [found[k] for k in range(len(shared.tasks))]
+
+
+def _report(
+    run: Session, results: Sequence[TuneResult], weights: Sequence[float], peak: Peak | None
+) -> NetworkReport:
+    clock = run.budget.clock.seconds
+    known = tuple(results), tuple(weights), clock, run.budget.elapsed_s
+    return NetworkReport(*known, peak, run.interrupted)
 
 
 @contextmanager
@@ -183,25 +277,21 @@ def _module(
     network: int,
     results: Sequence[TuneResult],
     peak: Peak | None,
+    pool: ConstantPool | None,
 ) -> ScheduledModule:
     """The compiled network of that number, from the results of all tasks."""
     own = shared.places[network]
     weighted = [shared.tasks[k] for k in own]
     tuned = raced_in_place(run, parts, weighted, [results[k] for k in own])
     forms = [form_of(w, r.task) for w, r in zip(weighted, tuned, strict=True)]
-    module = ScheduledModule(parts, [compile_task(r) for r in tuned], forms)
-    module.report = NetworkReport(
-        tuple(tuned),
-        tuple(shared.weights[network][k] for k in own),
-        run.budget.clock.seconds,
-        run.budget.elapsed_s,
-        peak,
-        run.interrupted,
-    )
+    module = ScheduledModule(parts, [compile_task(r) for r in tuned], forms, pool)
+    module.report = _report(run, tuned, [shared.weights[network][k] for k in own], peak)
     return module
 
 
-def _graphs(network: Graph | Sequence[Graph]) -> list[Graph]:
+def _graphs(network: Graph | SizedNetwork | Sequence[Graph]) -> list[Graph]:
+    if isinstance(network, SizedNetwork):
+        return list(network.graphs)
     found: list[Any] = list(network) if isinstance(network, list | tuple) else [network]
     for thing in found:
         if not isinstance(thing, Graph):

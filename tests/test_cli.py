@@ -393,3 +393,15 @@ def test_tune_a_network_file(cli: Cli, tmp_path: Path) -> None:
     records = read_log(log).records
     assert len(records) == 3 and {r.seed for r in records} == {5}
     assert all(r.ok for r in records), [r.error for r in records]
+
+
+def test_tune_a_network_file_in_several_sizes(cli: Cli, tmp_path: Path) -> None:
+    model = onnx_file(tmp_path / "net.onnx", batch="N")
+    assert "2 sizes, which this cannot show together" in cli.fails(
+        "tune", model, "--dim", "N=2,3", "--task", "0"
+    )
+    status, out, err = cli("tune", model, "--shape", "x=2,4", "--shape", "x=3,4", "--trials", 4)
+    assert status == 0, err
+    assert "size x=2x4" in out and out.index("size x=3x4") > out.index("size x=2x4")
+    assert len([line for line in out if line.startswith("plain ")]) == 2
+    assert len([line for line in out if " matmul" in line]) == 2  # a row of each size's task

@@ -26,7 +26,8 @@ from ansorlite.baselines.runs import (
 from ansorlite.graph.ir import Graph
 from ansorlite.graph.partition import partition
 from ansorlite.graph.passes import optimize
-from ansorlite.pipeline import auto_schedule, network_tasks
+from ansorlite.graph.sized import SizedNetwork, graphs_of
+from ansorlite.pipeline import auto_schedule, network_tasks, shared_tasks
 from ansorlite.search.forms import Forms
 from ansorlite.search.searchers import searcher
 from ansorlite.search.tune import tune
@@ -58,7 +59,7 @@ class CompareOptions:
 
 
 def compare(
-    what: SearchTask | Graph,
+    what: SearchTask | Graph | SizedNetwork,
     case: str,
     names: Sequence[str],
     options: CompareOptions,
@@ -78,10 +79,10 @@ def compare(
     runs = []
     for seed in range(options.seeds):
         for name in names:
-            if isinstance(what, Graph):
-                run = run_network(what, name, seed, options)
-            else:
+            if isinstance(what, SearchTask):
                 run = run_task(what, case, name, seed, options)
+            else:
+                run = run_network(what, name, seed, options)
             runs.append(run)
             if output is not None:
                 append_run(output, run)
@@ -106,10 +107,11 @@ def run_task(task: SearchTask, case: str, name: str, seed: int, options: Compare
     return run_of(name, case, seed, found, began)
 
 
-def run_network(graph: Graph, name: str, seed: int, options: CompareOptions) -> Run:
+def run_network(graph: Graph | SizedNetwork, name: str, seed: int, options: CompareOptions) -> Run:
     """One search of a network; the latency of a trial is the sum over the tasks after its round."""
     target = Target.detect()
-    weights = [w.weight for w in network_tasks(partition(optimize(graph)), target)]
+    sizes = [network_tasks(partition(optimize(g)), target) for g in graphs_of(graph)]
+    weights = [w.weight for w in shared_tasks(sizes).tasks]
     latency: list[float | None] = []
     at: list[float] = []
     began, waited_s = time.perf_counter(), 0.0

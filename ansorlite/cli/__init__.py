@@ -12,7 +12,9 @@ import argparse
 import contextlib
 import os
 import resource
+import shlex
 import signal
+import sys
 import threading
 import traceback
 import warnings
@@ -23,7 +25,7 @@ from typing import TextIO
 import ansorlite
 from ansorlite.cli import compare, logs, report, show, tune
 from ansorlite.cli.options import Parser
-from ansorlite.errors import AnsorliteError
+from ansorlite.errors import AnsorliteError, SizesError
 from ansorlite.settings import settings
 from ansorlite.streams import drop_unwritten, occupy_standard_descriptors, one_line, tell
 
@@ -52,6 +54,13 @@ def _run(argv: Sequence[str] | None) -> int:
         return int(args.run(args))
     except SystemExit as leaving:  # argparse: --help, --version, wrong usage
         return leaving.code if isinstance(leaving.code, int) else FAILED
+    except SizesError as error:
+        given = sys.argv[1:] if argv is None else argv
+        line = shlex.join(["ansorlite", *given, *error.options])
+        hint = f": type {line}" if error.options else ""
+        if error.options and not hasattr(args, "dim"):
+            hint = ": this command takes no sizes, give it a model with fixed ones"
+        return _failed(f"{error.shell}{hint}", error.status)
     except AnsorliteError as error:
         return _failed(str(error), error.status)
     except KeyboardInterrupt:

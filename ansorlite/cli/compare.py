@@ -8,8 +8,15 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ansorlite.cli.inputs import network
-from ansorlite.cli.options import Command, count, positive, seconds
+from ansorlite.cli.inputs import network, one_network, sized_network
+from ansorlite.cli.options import (
+    Command,
+    batch_option,
+    count,
+    positive,
+    seconds,
+    size_options,
+)
 from ansorlite.cli.paths import folder, readable, writable
 from ansorlite.cli.tasks import task_of
 from ansorlite.errors import MissingExtra, ModelError, UsageError
@@ -17,6 +24,7 @@ from ansorlite.streams import put, tell
 
 if TYPE_CHECKING:
     from ansorlite.graph.ir import Graph
+    from ansorlite.graph.sized import SizedNetwork
     from ansorlite.task import SearchTask
 
 DEFAULT = ("ansor", "template-xgb", "template-ga", "template-random")
@@ -29,6 +37,8 @@ def compare_options(p: argparse.ArgumentParser) -> None:
     p.add_argument(
         "--task", metavar="NAME|N", help="of a network: this one of its tasks, in its plain form"
     )
+    batch_option(p, "of a case or network: free first extents")
+    size_options(p)
     p.add_argument(
         "--searchers",
         metavar="A,B,...",
@@ -65,7 +75,7 @@ def compare(args: argparse.Namespace) -> int:
         folder(args.logs)
     if args.pretrained is not None:
         readable(args.pretrained)
-    what, case = _what(args.what, args.task)
+    what, case = _what(args)
     flop = _flop(what)
     trials = 64 if args.trials is None and args.timeout is None else args.trials
     options = CompareOptions(trials, args.timeout, args.seeds, args.logs, args.pretrained)
@@ -100,11 +110,12 @@ def compare(args: argparse.Namespace) -> int:
     return 0
 
 
-def _what(text: str, task: str | None) -> "tuple[SearchTask | Graph, str]":
-    """(task or network, its name in runs and logs): a case of the suite where `text` is one."""
+def _what(args: argparse.Namespace) -> "tuple[SearchTask | Graph | SizedNetwork, str]":
+    """(task or network, its name in runs and logs): a case of the suite where the text is one."""
     from ansorlite.workloads import workload
     from ansorlite.workloads.ops import parse_case
 
+    text, task = args.what, args.task
     if not text.endswith(".onnx"):
         try:
             name, index = parse_case(text)
@@ -114,20 +125,27 @@ def _what(text: str, task: str | None) -> "tuple[SearchTask | Graph, str]":
         else:
             if task is not None:
                 raise UsageError(f"{text} is one task: leave out --task")
-            return workload(name, index), f"{name}:{index}"
-    graph = network(text)
+            if args.dim or args.shape:
+                raise UsageError(f"{text} is one task: --dim and --shape are of networks")
+            batch = f" batch {args.batch}" if args.batch else ""
+            return workload(name, index, batch=args.batch or 1), f"{name}:{index}{batch}"
     if task is None:
+        graph = sized_network(args, text)
         return graph, graph.name
-    chosen = task_of(graph, task).task
-    return chosen, f"{graph.name}/{chosen.name}"
+    one = one_network(args, text)
+    chosen = task_of(one, task).task
+    return chosen, f"{one.name}/{chosen.name}"
 
 
-def _flop(what: "SearchTask | Graph") -> float:
+def _flop(what: "SearchTask | Graph | SizedNetwork") -> float:
     from ansorlite.graph.partition import partition
     from ansorlite.graph.passes import optimize
+    from ansorlite.graph.sized import graphs_of
     from ansorlite.task import SearchTask
 
-    return what.flop if isinstance(what, SearchTask) else partition(optimize(what)).flop
+    if isinstance(what, SearchTask):
+        return what.flop
+    return sum(partition(optimize(g)).flop for g in graphs_of(what))
 
 
 def pretrain_options(p: argparse.ArgumentParser) -> None:
@@ -173,6 +191,7 @@ COMMANDS = (
                 "ansorlite compare model.onnx --task 3 --searchers ansor,template-ga",
                 "one task of a network",
             ),
+            ("ansorlite compare model.onnx --dim N=1 --trials 200", "a file with a free extent"),
             ("ansorlite compare C2D:2 --searchers list", "the names of all searchers"),
         ),
     ),

@@ -86,12 +86,24 @@ def seconds(text: str) -> float:
     return value
 
 
-def dim(text: str) -> tuple[str, int]:
-    """`NAME=N` as ("NAME", N)."""
-    name, _, number = text.rpartition("=")
+Listed = tuple[str, list[int]]
+
+
+def dim(text: str) -> Listed:
+    """`NAME=N` or `NAME=N,N` as ("NAME", [N, ...])."""
+    return _named(text, positive, "NAME=N, for example N=1, data.2=224 or w=320,640")
+
+
+def shape(text: str) -> Listed:
+    """`NAME=N,N,...` as ("NAME", [N, ...])."""
+    return _named(text, count, "NAME=N,N,..., for example x=1,3,48,192")
+
+
+def _named(text: str, number: Callable[[str], int], example: str) -> Listed:
+    name, _, numbers = text.rpartition("=")
     if not name:
-        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=N, for example N=1 or data.2=224")
-    return name, positive(number)
+        raise argparse.ArgumentTypeError(f"{text!r} is not {example}")
+    return name, [number(part) for part in numbers.split(",")]
 
 
 def search_options(p: argparse.ArgumentParser, trials: int | None, what: str = "") -> None:
@@ -107,14 +119,24 @@ def search_options(p: argparse.ArgumentParser, trials: int | None, what: str = "
     p.add_argument("-q", "--quiet", action="store_true", help="no progress")
 
 
-def dim_option(p: argparse.ArgumentParser) -> None:
+def size_options(p: argparse.ArgumentParser) -> None:
+    """`--dim` and `--shape`; see `sizes_of`."""
     p.add_argument(
         "--dim",
         type=dim,
-        metavar="NAME=N",
+        metavar="NAME=N,...",
         action="append",
         default=[],
-        help="extent of a dynamic dimension of an ONNX file, by name or place (data.2=224)",
+        help="extent of a free axis of an ONNX file, by name or place (data.2=224); several extents"
+        " make one module of several sizes",
+    )
+    p.add_argument(
+        "--shape",
+        type=shape,
+        metavar="NAME=N,N,...",
+        action="append",
+        default=[],
+        help="whole shape of an input of an ONNX file; again for the same input: one more size",
     )
 
 
@@ -124,4 +146,8 @@ def case_options(p: argparse.ArgumentParser) -> None:
 
 def what_option(p: argparse.ArgumentParser, metavar: str, meaning: str) -> None:
     p.add_argument("case", metavar=metavar, help=meaning)
-    p.add_argument("--batch", type=positive, metavar="N", help="default 1, or as in the file")
+    batch_option(p, "free first extents (default: 1, or as in the file)")
+
+
+def batch_option(p: argparse.ArgumentParser, meaning: str) -> None:
+    p.add_argument("--batch", type=positive, metavar="N", help=meaning)

@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ansorlite.cli.inputs import network
-from ansorlite.cli.options import Command, dim_option, positive
+from ansorlite.cli.inputs import network, one_network
+from ansorlite.cli.options import Command, batch_option, size_options
 from ansorlite.cli.paths import writable
 from ansorlite.cli.tasks import network_tasks_of, tasks_of
 from ansorlite.errors import AnsorliteError, MachineError, UsageError
@@ -35,8 +35,8 @@ def report_options(p: argparse.ArgumentParser) -> None:
         metavar="NAME|FILE",
         help="the network that was tuned: its tasks have weights; found out for known networks",
     )
-    p.add_argument("--batch", type=positive, metavar="N", help="first extent of every input")
-    dim_option(p)
+    batch_option(p, "free first extents")
+    size_options(p)
 
 
 def report(args: argparse.Namespace) -> int:
@@ -45,8 +45,8 @@ def report(args: argparse.Namespace) -> int:
     from ansorlite.report.page import Page, html
     from ansorlite.report.results import gather
 
-    if args.network is None and (args.dim or args.batch):
-        raise UsageError("--batch and --dim are of a network: name it with --network")
+    if args.network is None and (args.dim or args.shape or args.batch):
+        raise UsageError("--batch, --dim and --shape are of a network: name it with --network")
     output = writable(args.output, *args.logs, args.network)
     contents, problems = _contents(args.logs)
     graph, weighted = _network(args, contents)
@@ -99,8 +99,8 @@ def _network(
 
     keys = {r.task for r in contents.records}
     if args.network is not None:
-        graph = network(args.network, args.batch, dict(args.dim))
-        return graph, network_tasks_of(graph, keys)
+        named = one_network(args, args.network)
+        return named, network_tasks_of(named, keys)
     unknown = keys - set(tasks_of(contents.records, ()))
     names = sorted(NETWORKS, key=lambda name: not any(name in p.name for p in args.logs))
     for name in names if unknown else ():

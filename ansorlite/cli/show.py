@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 import ansorlite
-from ansorlite.cli.inputs import case, network
-from ansorlite.cli.options import Command, count, dim_option, what_option
+from ansorlite.cli.inputs import case, one_network, sized_network
+from ansorlite.cli.options import Command, count, size_options, what_option
 from ansorlite.errors import UsageError
 from ansorlite.streams import put, tell
 
@@ -20,7 +20,7 @@ ROWS = ("random", "plain", "best")
 
 def show_options(p: argparse.ArgumentParser) -> None:
     what_option(p, "CASE|NETWORK|FILE.onnx", "a case of the operator suite, or a network")
-    dim_option(p)
+    size_options(p)
     p.add_argument(
         "--stage",
         choices=(*STAGES, *NETWORK_STAGES),
@@ -46,14 +46,21 @@ def devices_options(p: argparse.ArgumentParser) -> None:
 def show(args: argparse.Namespace) -> int:
     """Print one stage of one candidate of a case, or its roofline; or a stage of a network."""
     if args.stage in NETWORK_STAGES:
+        from ansorlite.graph.ir import Graph
         from ansorlite.report.networks import network_stage
 
-        put(network_stage(network(args.case, args.batch, dict(args.dim)), args.stage), end="")
+        found = sized_network(args, args.case)
+        if isinstance(found, Graph) or args.stage == "svg":
+            put(network_stage(one_network(args, args.case), args.stage), end="")
+            return 0
+        for label, graph in zip(found.labels, found.graphs, strict=True):
+            put(f"# size {label}\n{network_stage(graph, args.stage)}", end="")
         return 0
     from ansorlite.report.show import roofline, stage
 
-    if args.dim:
-        raise UsageError(f"--dim is for networks ({', '.join(NETWORK_STAGES)}): leave it out")
+    if args.dim or args.shape:
+        given = "--dim" if args.dim else "--shape"
+        raise UsageError(f"{given} is for networks ({', '.join(NETWORK_STAGES)}): leave it out")
     task = case(args.case, args.batch)
     row = args.row or ("best" if args.log else "random")
     if args.roofline:
@@ -129,6 +136,7 @@ COMMANDS = (
             ("ansorlite show C2D:2 --stage sketches", "the search space of a convolution"),
             ("ansorlite show C2D:2 --log c2d.log --stage asm", "the best program of a log"),
             ("ansorlite show resnet18 --stage svg > resnet18.svg", "a picture of the kernels"),
+            ("ansorlite show m.onnx --shape x=1,3,48,192 --stage passes", "of an input's shape"),
         ),
     ),
     Command(

@@ -11,16 +11,24 @@ from statistics import median
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from ansorlite.cli.inputs import case, network
-from ansorlite.cli.options import Command, case_options, dim_option, positive, search_options
+from ansorlite.cli.inputs import case, one_network, sized_network
+from ansorlite.cli.options import (
+    Command,
+    batch_option,
+    case_options,
+    search_options,
+    size_options,
+)
 from ansorlite.cli.paths import readable, writable
 from ansorlite.cli.tasks import task_of
 from ansorlite.errors import MachineError, MeasureError
 from ansorlite.files import write_whole
+from ansorlite.names import shown
 from ansorlite.streams import put
 
 if TYPE_CHECKING:
     from ansorlite.graph.ir import Graph
+    from ansorlite.graph.sized import SizedNetwork
     from ansorlite.search.result import TuneResult
 
 TIMED_RUNS, TIMED_S = 20, 2.0  # at most so many runs of a network, and about so long
@@ -30,8 +38,8 @@ APART = 0.2  # a difference between tasks and network that is explained
 def tune_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("network", metavar="NETWORK|FILE.onnx")
     search_options(p, None)
-    p.add_argument("--batch", type=positive, metavar="N", help="first extent of every input")
-    dim_option(p)
+    batch_option(p, "free first extents")
+    size_options(p)
     p.add_argument(
         "--scheduler",
         choices=("gradient", "ucb", "round-robin", "round-robin-limits"),
@@ -67,13 +75,13 @@ def tune(args: argparse.Namespace) -> int:
     from ansorlite.pipeline import auto_schedule
 
     output = writable(args.output, args.log, args.network) if args.output else None
-    graph = network(args.network, args.batch, dict(args.dim))
     if args.task is not None:
-        text = _result_text(_tune_part(args, graph))
+        text = _result_text(_tune_part(args, one_network(args, args.network)))
         if output is not None:
             _write(output, text)
         put(text, end="")
         return 0
+    graph = sized_network(args, args.network)
     module = auto_schedule(
         graph,
         args.trials,
@@ -89,11 +97,22 @@ def tune(args: argparse.Namespace) -> int:
         raise KeyboardInterrupt
     text = f"{report}\n"
     if not report.interrupted:
-        text += _compare_with_plain(graph, module)
+        for label, size, own in _sizes(graph, module):
+            text += f"{label}{_compare_with_plain(size, own)}"
     if output is not None:  # first, as nobody may read what is printed
         _write(output, text)
     put(text, end="")
     return 0
+
+
+def _sizes(graph: "Graph | SizedNetwork", module: Any) -> "list[tuple[str, Graph, Any]]":
+    """(title of a line, graph, module) of every size."""
+    from ansorlite.graph.ir import Graph
+
+    if isinstance(graph, Graph):
+        return [("", graph, module)]
+    titles = [f"size {shown(label)}\n" for label in graph.labels]
+    return list(zip(titles, graph.graphs, module.modules, strict=True))
 
 
 def _tune_part(args: argparse.Namespace, graph: "Graph") -> "TuneResult":
@@ -245,6 +264,11 @@ COMMANDS = (
         (
             ("ansorlite tune resnet18 --timeout 120 --log resnet18.log", "two minutes, resumable"),
             ("ansorlite tune model.onnx --dim N=1 --trials 2000", "a file with a dynamic extent"),
+            (
+                "ansorlite tune model.onnx --shape x=1,3,48,192",
+                "a file whose extents have no names",
+            ),
+            ("ansorlite tune model.onnx --dim w=320,640 --dim n=1", "two sizes, tuned together"),
             ("ansorlite tune resnet18 --task 3 --log resnet18.log", "one of its tasks alone"),
         ),
     ),

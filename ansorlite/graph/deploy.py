@@ -1,10 +1,10 @@
 """Step after `compile`: a compiled network -> a folder that needs numpy alone, or a C compiler.
 
-In: a `Linked` network and a folder. Out, in it: `libnetwork.so` where a C compiler links one,
-else what it is linked from; `network.h`, `network.c` (all kernels in order, memory), `kernel*.o`,
-`threads.o`, `weights.bin` in the kernels' own layouts, and the manifest `network.json`. Python
-reads the folder by `ansorlite.deployed`, which needs numpy alone; C by `network.h`. Names are data:
-in C they stand in literals and comments alone, written by `names`.
+In: a `Linked` network, or one for each of its sizes, and a folder. Out, in it: `libnetwork.so`
+where a C compiler links one, else what it is linked from; `network.h`, `network.c` (all kernels in
+order, memory), `kernel*.o`, `threads.o`, `weights.bin` in the kernels' own layouts, and the
+manifest `network.json`. Python reads the folder by `ansorlite.deployed`, which needs numpy alone; C
+by `network.h`. Names are data: in C they stand in literals and comments alone, written by `names`.
 """
 
 import hashlib
@@ -23,6 +23,7 @@ import numpy as np
 import ansorlite
 from ansorlite.calls import ALIGNMENT, aligned_bytes
 from ansorlite.codegen.compile import compile_module
+from ansorlite.codegen.image import KernelImage
 from ansorlite.codegen.threads import serial_ir, threads_ir
 from ansorlite.deployed import cpu_flags
 from ansorlite.errors import AnsorliteError, BuildError
@@ -50,30 +51,31 @@ SOURCE_FORM = Path(__file__).with_name("network.c.in")
 HEADER_FORM = Path(__file__).with_name("network.h.in")
 
 
-def save(network: Linked, folder: str | Path) -> Path:
-    """Write the network into a new or empty folder and return the folder.
+def save(networks: Sequence[Linked], folder: str | Path) -> Path:
+    """Write a network in one or several sizes into a new or empty folder and return the folder.
 
-    The folder is there whole or not at all. Raises AnsorliteError where the folder holds anything
-    or cannot be written, BuildError where the C compiler refuses.
+    The folder is there whole or not at all; weights that sizes share are there once. Raises
+    AnsorliteError where the folder holds anything or cannot be written, BuildError where the C
+    compiler refuses.
     """
     try:
         path = Path(folder)
     except TypeError:
         raise AnsorliteError(f"a {type(folder).__name__} names no folder: give a path") from None
-    layout = _Layout(network)
+    layout = _Layout(networks)
     with whole_folder(path, last=METADATA) as made:
-        _fill(network, layout, made)
+        _fill(layout, made)
     return path
 
 
-def _fill(network: Linked, layout: "_Layout", path: Path) -> None:
-    files = {WEIGHTS: _write_weights(layout, path), **_write_objects(network, path)}
-    described = _described(network, layout)
-    source = _source(network, layout, identity(described, files))
+def _fill(layout: "_Layout", path: Path) -> None:
+    files = {WEIGHTS: _write_weights(layout, path), **_write_objects(layout.images, path)}
+    described = _described(layout)
+    source = _source(layout, identity(described, files))
     (path / SOURCE).write_text(source, encoding="ascii")
-    (path / HEADER).write_text(_header(network), encoding="ascii")
+    (path / HEADER).write_text(_header(layout), encoding="ascii")
     if compiler := shutil.which("cc"):
-        _link(path, [compiler, *link_command(len(network.images))[1:]])
+        _link(path, [compiler, *link_command(len(layout.images))[1:]])
         files[LIBRARY] = file_entry(path / LIBRARY)
     files |= {name: file_entry(path / name) for name in (SOURCE, HEADER)}
     metadata = json.dumps(sealed(described, files), indent=1) + "\n"
@@ -110,34 +112,36 @@ def _link(path: Path, command: Sequence[str]) -> None:
 
 
 class _Layout:
-    """Where each pointer of each kernel points to: (kind, byte offset), by the network's addresses.
+    """Kernels and weights of all sizes, each once, and the tables of every size.
 
-    Kinds are "A" for the arena, "W" for weights, "S" for the workspace, "C" for the caller's.
+    Sizes run one after another, so they share one arena and one workspace, of the largest.
     """
 
-    def __init__(self, network: Linked) -> None:
-        memory = network.memory
-        self.arena_bytes, self.workspace_bytes = memory.arena.nbytes, memory.workspace.nbytes
-        self._starts = {
-            "A": (memory.arena.ctypes.data, memory.arena.nbytes),
-            "S": (memory.workspace.ctypes.data, memory.workspace.nbytes),
-        }
+    def __init__(self, networks: Sequence[Linked]) -> None:
+        self.networks = tuple(networks)
         self.weights: list[tuple[int, Any]] = []
-        self._offsets: dict[int, int] = {}
+        self.offsets: dict[int, int] = {}  # of weights in the file, by their addresses
+        numbers: dict[bytes, int] = {}  # of kernels, by their code
+        self.images: list[KernelImage] = []
         at = 0
-        for array in memory.constants:
-            self.weights.append((at, array))
-            self._offsets[int(array.ctypes.data)] = at
-            at += aligned_bytes(array.nbytes)
+        for network in networks:
+            for array in network.memory.constants:
+                address = int(array.ctypes.data)
+                if address in self.offsets:
+                    continue
+                self.weights.append((at, array))
+                self.offsets[address] = at
+                at += aligned_bytes(array.nbytes)
+            for image in network.images:
+                if numbers.setdefault(image.object_bytes, len(self.images)) == len(self.images):
+                    self.images.append(image)
         self.weights_bytes = max(at, ALIGNMENT)
         self.checksum = 0  # of the weights, when they are written
-        self.links, self.results, self.checks = memory.links, memory.results, memory.checks
-        self.loops = memory.loops
-        given = {(link.call, link.slot) for link in memory.links}
-        self.slots = [
-            [("C", 0) if (k, s) in given else self.place(int(p or 0)) for s, p in enumerate(args)]
-            for k, (_, args) in enumerate(memory.calls)
-        ]
+        names = self.networks[0].graph.outputs
+        self.sizes = [_Size(network, self.offsets, numbers, names) for network in networks]
+        memories = [network.memory for network in networks]
+        self.arena_bytes = max(m.arena.nbytes for m in memories)
+        self.workspace_bytes = max(m.workspace.nbytes for m in memories)
 
     def blocks(self) -> Iterator[Any]:
         """All weights in order, in blocks of bytes that are multiples of `ALIGNMENT`."""
@@ -148,15 +152,52 @@ class _Layout:
         if not any(array.nbytes for _, array in self.weights):
             yield np.zeros(ALIGNMENT, np.uint8)
 
+
+class _Size:
+    """Where each pointer of each kernel points to: (kind, byte offset), by the network's addresses.
+
+    Kinds are "A" for the arena, "W" for weights, "S" for the workspace, "C" for the caller's.
+    `kernels` are the numbers of the kernels in running order, among those of all sizes. Outputs are
+    called as in the first size, by `names`.
+    """
+
+    def __init__(
+        self,
+        network: Linked,
+        offsets: Mapping[int, int],
+        numbers: Mapping[bytes, int],
+        names: Sequence[str],
+    ) -> None:
+        memory = network.memory
+        self.network, self._offsets = network, offsets
+        self._starts = {
+            "A": (memory.arena.ctypes.data, memory.arena.nbytes),
+            "S": (memory.workspace.ctypes.data, memory.workspace.nbytes),
+        }
+        self.links, self.results, self.checks = memory.links, memory.results, memory.checks
+        self.loops = memory.loops
+        self.kernels = [numbers[network.images[k].object_bytes] for k, _ in memory.calls]
+        given = {(link.call, link.slot) for link in memory.links}
+        self.slots = [
+            [("C", 0) if (k, s) in given else self.place(int(p or 0)) for s, p in enumerate(args)]
+            for k, (_, args) in enumerate(memory.calls)
+        ]
+        self.inputs = [_value(network, v) for v in network.graph.inputs]
+        self.outputs = [
+            {**_value(network, v), "name": name}
+            for v, name in zip(network.graph.outputs, names, strict=True)
+        ]
+
     def place(self, address: int) -> tuple[str, int]:
         if address in self._offsets:
             return "W", self._offsets[address]
         for kind, (start, size) in self._starts.items():
             if start <= address < start + max(size, 1):
                 return kind, address - start
-        for at, array in self.weights:  # a part of one
-            if 0 <= address - int(array.ctypes.data) < array.nbytes:
-                return "W", at + address - int(array.ctypes.data)
+        for array in self.network.memory.constants:  # a part of one
+            start = int(array.ctypes.data)
+            if 0 <= address - start < array.nbytes:
+                return "W", self._offsets[start] + address - start
         raise AnsorliteError("a kernel reads memory that is not the network's own")
 
 
@@ -165,10 +206,10 @@ def _padded(block: Any) -> Any:
     return np.concatenate([block, np.zeros(short, np.uint8)]) if short else block
 
 
-def _write_objects(network: Linked, path: Path) -> dict[str, Any]:
+def _write_objects(images: Sequence[KernelImage], path: Path) -> dict[str, Any]:
     """The object files of all kernels; each entry point gets a distinct name."""
     files = {}
-    for k, image in enumerate(network.images):
+    for k, image in enumerate(images):
         if image.symbol != SYMBOL or SYMBOL.encode() not in image.object_bytes:
             raise AnsorliteError(f"kernel {k} has the entry point {image.symbol}, not {SYMBOL}")
         code = image.object_bytes.replace(SYMBOL.encode(), entry(k).encode())
@@ -220,27 +261,17 @@ def entry(k: int) -> str:
     return f"ansorlite_{k:06x}"[: len(SYMBOL)].ljust(len(SYMBOL), "_")
 
 
-def _source(network: Linked, layout: _Layout, known_as: str) -> str:
-    """The C source: tables, then the code that is the same for every network."""
-    used = range(len(network.images))
-    calls = network.memory.calls
-    widest = max((len(s) for s in layout.slots), default=1)
-    rows = []
-    for (k, _), slots in zip(calls, layout.slots, strict=True):
-        places = ", ".join(f"{{'{kind}', {at}ll}}" for kind, at in slots)
-        rows.append(f"  {{{entry(k)}, {len(slots)}, {{{places}}}}},")
-    kernels = "\n".join(f"extern void {entry(k)}(void **);" for k in used)
-    inputs = [_value(network, v) for v in network.graph.inputs]
-    outputs = [_value(network, v) for v in network.graph.outputs]
+def _source(layout: _Layout, known_as: str) -> str:
+    """The C source: tables of all sizes, then the code that is the same for every network."""
+    sizes = layout.sizes
+    kernels = "\n".join(f"extern void {entry(k)}(void **);" for k in range(len(layout.images)))
     tables = f"""{kernels}
 
-#define N_CALLS {len(calls)}
-#define N_LINKS {len(layout.links)}
-#define N_LOOPS {len(layout.loops)}
-#define N_CHECKS {len(layout.checks)}
-#define N_INPUTS {len(network.graph.inputs)}
-#define N_OUTPUTS {len(network.graph.outputs)}
-#define MOST_SLOTS {max(widest, 1)}
+#define N_SIZES {len(sizes)}
+#define N_CALLS {sum(len(s.kernels) for s in sizes)}
+#define N_INPUTS {len(sizes[0].inputs)}
+#define N_OUTPUTS {len(sizes[0].outputs)}
+#define MOST_SLOTS {max([1, *(len(row) for s in sizes for row in s.slots)])}
 #define ARENA_BYTES {layout.arena_bytes}ll
 #define WORKSPACE_BYTES {layout.workspace_bytes}ll
 #define WEIGHTS_BYTES {layout.weights_bytes}ll
@@ -251,19 +282,45 @@ def _source(network: Linked, layout: _Layout, known_as: str) -> str:
     checks = "\n".join(f'  if (!__builtin_cpu_supports("{f}")) return "{f}";' for f in flags)
     filled = {
         "TABLES": tables,
-        "CALLS": "\n".join(rows) or "  {0},",
-        "CHECKS": _rows(_checks(network, layout)),
-        "LINKS": _rows(
-            (n.call, n.slot, n.index, int(n.written), f"{n.start}ll") for n in layout.links
-        ),
-        "MOVES": _rows((k, s, f"{by}ll") for x in layout.loops for k, s, by in x.moves),
-        "LOOPS": _rows((x.first, x.calls, f"{x.times}ll", len(x.moves)) for x in layout.loops),
-        "INPUTS": ", ".join(f"{v['bytes']}ll" for v in inputs) or "0",
-        "OUTPUTS": _rows(_origins(network, layout, outputs)),
-        "TOLD": f"{_told('inputs', inputs)}\n{_told('outputs', outputs)}",
+        "SIZES": "\n".join(_tables(k, size) for k, size in enumerate(sizes)),
+        "ROWS": _rows(_size_rows(sizes)),
         "CPU": checks,
     }
     return _filled(SOURCE_FORM, filled)
+
+
+def _tables(k: int, size: _Size) -> str:
+    """The tables of size k."""
+    calls = []
+    for kernel, slots in zip(size.kernels, size.slots, strict=True):
+        places = ", ".join(f"{{'{kind}', {at}ll}}" for kind, at in slots)
+        calls.append(f"  {{{entry(kernel)}, {len(slots)}, {{{places}}}}},")
+    links = [(n.call, n.slot, n.index, int(n.written), f"{n.start}ll") for n in size.links]
+    loops = [(x.first, x.calls, f"{x.times}ll", len(x.moves)) for x in size.loops]
+    parts = [
+        ("call", "calls", "\n".join(calls) or "  {0},"),
+        ("link_to", "links", _rows(links)),
+        ("loop", "loops", _rows(loops)),
+        ("move", "moves", _rows((k, s, f"{by}ll") for x in size.loops for k, s, by in x.moves)),
+        ("index_check", "checks", _rows(_checks(size))),
+        ("long long", "input_bytes", ", ".join(f"{v['bytes']}ll" for v in size.inputs) or "0"),
+        ("value", "outputs_of", _rows(_origins(size))),
+    ]
+    tables = [f"static const {kind} {name}_{k}[] = {{\n{rows}\n}};" for kind, name, rows in parts]
+    return "\n".join(
+        [*tables, _told(f"inputs_{k}", size.inputs), _told(f"outputs_{k}", size.outputs)]
+    )
+
+
+def _size_rows(sizes: Sequence[_Size]) -> Iterator[tuple[Any, ...]]:
+    """Rows of network.c's table `sizes`: the tables of each size, and where its calls begin."""
+    first = 0
+    for k, s in enumerate(sizes):
+        tables = "calls", "links", "loops", "moves", "checks", "input_bytes", "outputs_of"
+        names = [f"{name}_{k}" for name in tables]
+        told = f"inputs_{k}_told", f"outputs_{k}_told"
+        yield (*names, *told, first, len(s.kernels), len(s.links), len(s.loops), len(s.checks))
+        first += len(s.kernels)
 
 
 def _filled(form: Path, parts: Mapping[str, str]) -> str:
@@ -276,27 +333,27 @@ def _rows(rows: Iterable[Sequence[Any]]) -> str:
     return ",\n".join(f"  {{{', '.join(map(str, row))}}}" for row in rows) or "  {0}"
 
 
-def _origins(
-    network: Linked, layout: _Layout, outputs: Sequence[Mapping[str, Any]]
-) -> Iterator[tuple[str, str, str, str]]:
-    """The origin of each output, as a row of network.c's table OUTPUTS."""
-    for v, origin in zip(outputs, layout.results, strict=True):
-        kind = {"written": "K", "constant": "W", "input": "I", "output": "O", "arena": "A"}[
-            origin.kind
-        ]
+ORIGINS = {"written": "K", "constant": "W", "input": "I", "output": "O", "arena": "A"}
+
+
+def _origins(size: _Size) -> Iterator[tuple[str, str, str, str]]:
+    """The origin of each output, as a row of network.c's table of outputs."""
+    own = size.network.graph.outputs
+    for v, name, origin in zip(size.outputs, own, size.results, strict=True):
+        kind = ORIGINS[origin.kind]
         at, start = origin.index, origin.start
         if kind == "W":
-            _, at = layout.place(network.memory.returned[v["name"]])
+            _, at = size.place(size.network.memory.returned[name])
         elif kind == "A":
-            (_, at), start = layout.place(start), 0
+            (_, at), start = size.place(start), 0
         yield f"'{kind}'", f"{at}ll", f"{start}ll", f"{v['bytes']}ll"
 
 
-def _checks(network: Linked, layout: _Layout) -> Iterator[tuple[str, ...]]:
+def _checks(size: _Size) -> Iterator[tuple[str, ...]]:
     """Indices that are checked at run time: place, number, extent, message."""
-    for check, kind, k in layout.checks:
-        known = network.graph.types[check.value]
-        letter, at = layout.place(k) if kind == "arena" else (kind[0].upper(), k)
+    for check, kind, k in size.checks:
+        known = size.network.graph.types[check.value]
+        letter, at = size.place(k) if kind == "arena" else (kind[0].upper(), k)
         wide = np.dtype(known.dtype).itemsize
         numbers = (f"{at}ll", f"{known.size}ll", str(wide), f"{check.extent}ll")
         yield f"'{letter}'", *numbers, c_string(check.told())
@@ -328,14 +385,17 @@ def _required() -> list[str]:
     return sorted(on & cpu_flags())
 
 
-def _header(network: Linked) -> str:
-    graph = network.graph
-    ends = {"input": network.graph.inputs, "output": network.graph.outputs}
-    lines = [
-        f" *   {kind} {k}: {c_comment(v)}, {graph.types[v]}"
-        for kind, values in ends.items()
-        for k, v in enumerate(values)
-    ]
+def _header(layout: _Layout) -> str:
+    lines = []
+    for n, size in enumerate(layout.sizes):
+        graph = size.network.graph
+        ends = {"input": graph.inputs, "output": graph.outputs}
+        lines += [f" *  size {n}:"] * (len(layout.sizes) > 1)
+        lines += [
+            f" *   {kind} {k}: {c_comment(v)}, {graph.types[v]}"
+            for kind, values in ends.items()
+            for k, v in enumerate(values)
+        ]
     return _filled(HEADER_FORM, {"VALUES": "\n".join(lines)})
 
 
@@ -349,18 +409,19 @@ def _value(network: Linked, name: str) -> dict[str, Any]:
     }
 
 
-def _described(network: Linked, layout: _Layout) -> dict[str, Any]:
+def _described(layout: _Layout) -> dict[str, Any]:
     """The description of the network in network.json: `manifest.DESCRIBED`."""
-    target = Target.detect()
+    target, first = Target.detect(), layout.sizes[0]
     return {
-        "network": network.graph.name,
+        "network": first.network.graph.name,
         "version": ansorlite.__version__,
         "triple": target.triple,
         "cpu": target.cpu,
         "requires": _required(),
-        "inputs": [_value(network, v) for v in network.graph.inputs],
-        "outputs": [_value(network, v) for v in network.graph.outputs],
+        "inputs": first.inputs,
+        "outputs": first.outputs,
+        "more_sizes": [{"inputs": s.inputs, "outputs": s.outputs} for s in layout.sizes[1:]],
         "arena_bytes": layout.arena_bytes,
         "weights_bytes": layout.weights_bytes,
-        "kernels": len(network.images),
+        "kernels": len(layout.images),
     }

@@ -6,8 +6,9 @@ lifetimes; pointers are prepared once; each constant is stored once per layout t
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -33,6 +34,7 @@ from ansorlite.graph.ir import Graph
 from ansorlite.graph.linked import Link, Linked, ModuleMemory, PlacedCheck, Result
 from ansorlite.graph.memory import Lifetime, plan_arena
 from ansorlite.graph.partition import Partition, Place, Subgraph, tasks
+from ansorlite.graph.pool import ConstantPool
 from ansorlite.ir.layout import Layout
 from ansorlite.names import shown
 from ansorlite.target import Target
@@ -61,14 +63,19 @@ class CompiledModule:
     """
 
     def __init__(
-        self, parts: Partition, images: Sequence[KernelImage], forms: Sequence[int] | None = None
+        self,
+        parts: Partition,
+        images: Sequence[KernelImage],
+        forms: Sequence[int] | None = None,
+        pool: ConstantPool | None = None,
     ) -> None:
         """`images[k]` is the kernel of the k-th task of `partition.tasks(parts)`.
 
         `forms[k]` is the index of that kernel's form in `Subgraph.forms`, 0 by default. Of the
         constants the module keeps those that kernels read, in the kernels' layouts, and those
-        that are outputs.
+        that are outputs; `pool` has those that other modules hold, too.
         """
+        self._pool = pool
         self.images = tuple(images)
         self._constants: dict[tuple[str, Layout | None, tuple[int, ...]], Array] = {}
         self._forms = None if forms is None else tuple(forms)
@@ -93,8 +100,16 @@ class CompiledModule:
         return {name: getattr(self, name) for name in kept}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        self.restore(state, {})
+
+    def restore(self, state: dict[str, Any], copies: dict[int, Array]) -> None:
+        """Become the module of that state; `copies` has the constants of others by identity."""
         self.__dict__.update(state)
-        self._constants = {k: resident_copy(x) for k, x in self._constants.items()}
+        self._pool = None
+        for x in self._constants.values():
+            if id(x) not in copies:
+                copies[id(x)] = resident_copy(x)
+        self._constants = {k: copies[id(x)] for k, x in self._constants.items()}
         self._link()
 
     def _link(self) -> None:
@@ -258,7 +273,8 @@ class CompiledModule:
         """A constant of which kernels read parts, in the graph's own order."""
         key = (value, None, self.partition.graph.types[value].shape)
         if key not in self._constants:
-            self._constants[key] = resident_copy(self.partition.graph.constants[value])
+            source = self.partition.graph.constants[value]
+            self._constants[key] = self._held([source], key[1:], lambda: resident_copy(source))
         return self._constants[key]
 
     def _original(self, owner: str, p: Param) -> Array:
@@ -269,9 +285,20 @@ class CompiledModule:
     def _constant(self, value: str, p: Param) -> Array:
         key = (value, p.layout, p.shape)
         if key not in self._constants:
-            x = self.partition.graph.constants[value].reshape(p.shape)
-            self._constants[key] = resident_copy(p.layout.pack(x) if p.layout else x)
+            source = self.partition.graph.constants[value]
+
+            def packed() -> Array:
+                x = source.reshape(p.shape)
+                return resident_copy(p.layout.pack(x) if p.layout else x)
+
+            self._constants[key] = self._held([source], (p.layout, p.shape), packed)
         return self._constants[key]
+
+    def _held(self, sources: Sequence[Array], of: Hashable, make: Callable[[], Array]) -> Array:
+        """An array made of constants, from the pool where there is one."""
+        if self._pool is None:
+            return make()
+        return self._pool.kept((*map(self._pool.digest, sources), of), make)
 
     def _derived(
         self, image: KernelImage, constants: Mapping[str, tuple[str, Array]]
@@ -282,11 +309,19 @@ class CompiledModule:
         source = f"{image.bound} of {[owner for owner, _ in constants.values()]}"
         keys = {p.name: (f"{p.name} by {source}", p.layout, p.shape) for p in wanted}
         if any(key not in self._constants for key in keys.values()):
-            arrays = {name: np.ascontiguousarray(x) for name, (_, x) in constants.items()}
-            found = derive(image.bound, Target.detect(), arrays)
-            for p in wanted:
+            sources = [x for _, x in constants.values()]
+            bound, found = image.bound, dict[str, Array]()
+
+            def made(p: Param) -> Array:
+                if not found:
+                    arrays = {name: np.ascontiguousarray(x) for name, (_, x) in constants.items()}
+                    found.update(derive(bound, Target.detect(), arrays))
                 x = found[p.name]
-                self._constants[keys[p.name]] = resident_copy(p.layout.pack(x) if p.layout else x)
+                return resident_copy(p.layout.pack(x) if p.layout else x)
+
+            for p in wanted:
+                of = (p.name, str(bound), tuple(constants), p.layout, p.shape)
+                self._constants[keys[p.name]] = self._held(sources, of, partial(made, p))
         return {name: self._constants[key] for name, key in keys.items()}
 
     # ---- calls ----------------------------------------------------------------------------------
@@ -294,12 +329,13 @@ class CompiledModule:
     def __call__(
         self, /, *args: npt.ArrayLike, **named: npt.ArrayLike
     ) -> Array | tuple[Array, ...]:
-        """Run on arrays in input order, or by input name; one array, or a tuple in output order.
+        """Run on arrays; one array, or a tuple in output order.
 
-        Raises ModelError for a wrong number, shape or dtype of inputs, and for indices outside of
-        the axis that they index.
+        Arrays are in input order, by name (`module(x=x)`) or in one dict by name. Raises ModelError
+        for a wrong number, shape or dtype of inputs, and for indices outside of the axis that they
+        index.
         """
-        if named or len(args) != len(self._operands):
+        if named or len(args) != len(self._operands) or isinstance(args[0] if args else 0, dict):
             args = tuple(in_order(self.graph_inputs, args, named))
         with self._lock:
             given, results = self._bind(args)
@@ -394,8 +430,16 @@ class CompiledModule:
 
         See `graph.deploy`; raises AnsorliteError where the folder holds anything.
         """
-        linked = Linked(self.partition.graph, self.images, self._memory())
-        return deploy.save(linked, folder)
+        return deploy.save([self.linked()], folder)
+
+    def linked(self) -> Linked:
+        """What `deploy.save` writes."""
+        return Linked(self.partition.graph, self.images, self._memory())
+
+    @property
+    def constants(self) -> tuple[Array, ...]:
+        """The constants in the kernels' layouts, some of which other modules may share."""
+        return tuple(self._constants.values())
 
     @property
     def graph_inputs(self) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ prefetch of a loop that is not there). Such rows would be built, and measured, f
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -45,6 +46,15 @@ class Candidate:
     @property
     def values(self) -> dict[str, tuple[int, ...]]:
         return self.sketch.values(np.asarray(self.row, dtype=np.int32))
+
+
+class Guess(NamedTuple):
+    """A program that was chosen and not measured, in the words of a record."""
+
+    task: str
+    steps: tuple[Any, ...]
+    holes: dict[str, list[int]]
+    ok: bool = True
 
 
 @dataclass

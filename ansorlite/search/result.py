@@ -16,6 +16,7 @@ from ansorlite.measure.limits import least_seconds
 from ansorlite.measure.peak import Peak
 from ansorlite.names import shown
 from ansorlite.records import Record
+from ansorlite.search.history import Guess
 from ansorlite.search.progress import format_failures
 from ansorlite.search.recorded import RecordedSpace
 from ansorlite.tables import ABOVE, time_table
@@ -119,6 +120,7 @@ class TuneResult:
     of_all_forms: int | None = None  # trials, where the task was tuned in several forms
     rivals: tuple[Rival, ...] = ()  # to be raced against the best in the network
     problems: tuple[str, ...] = ()  # what of the log was left out, and why
+    guess: Guess | None = None  # what `predicted` is of, for tasks of other extents
 
     def with_rival(self, k: int) -> "TuneResult":
         """The result with that of `rivals` as the best program."""

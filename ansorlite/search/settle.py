@@ -135,6 +135,7 @@ def _result(session: Session, found: Forms, winner: Winner | None, peak: Peak | 
         program = BestProgram(tuner.task, winner.record, winner.latency_s, peak, tuner.space)
     # Without a measured answer the model's; not that of a model that was to learn first.
     guessed = not session.searches or (not session.searcher.plain and session.budget.left_s() > 0)
+    predicted, guess = tuner.guessed() if program is None and guessed else (None, None)
     return TuneResult(
         tuner.task,
         program,
@@ -142,7 +143,8 @@ def _result(session: Session, found: Forms, winner: Winner | None, peak: Peak | 
         session.budget.clock.seconds,
         session.budget.elapsed_s,
         session.interrupted,
-        tuner.predicted() if program is None and guessed else None,
+        predicted,
+        guess=guess,
         image=None if winner is None else tuner.measuring.kept_image(winner.record),
         of_all_forms=found.trials,
         problems=session.store.problems,

@@ -11,7 +11,7 @@ from typing import Any
 
 from ansorlite.records import Record, distill
 from ansorlite.schedule.naming import canonical_names
-from ansorlite.search.history import Candidate
+from ansorlite.search.history import Candidate, Guess
 from ansorlite.search.shrink_task import adapted, is_legal
 from ansorlite.search.tuner import TaskTuner
 from ansorlite.space.sketch import Sketch
@@ -22,7 +22,7 @@ LATER = 2  # candidates of every other round
 
 
 def transferred(
-    task: SearchTask, space: Sequence[Sketch], records: Sequence[Record], n: int
+    task: SearchTask, space: Sequence[Sketch], records: Sequence[Record | Guess], n: int
 ) -> list[Candidate]:
     """At most n candidates, in the order of the records that they are made of."""
     names = canonical_names(task.dag)

@@ -23,7 +23,7 @@ from ansorlite.records import Record, for_task
 from ansorlite.schedule.lower import lower
 from ansorlite.schedule.naming import canonical_names
 from ansorlite.schedule.state import State
-from ansorlite.search.history import Candidate
+from ansorlite.search.history import Candidate, Guess
 from ansorlite.search.measuring import TaskMeasuring
 from ansorlite.search.policy import SearchPolicy
 from ansorlite.search.recorded import Found, RecordedSpace
@@ -304,12 +304,19 @@ class TaskTuner:
 
     def predicted(self) -> Program:
         """The best that the policy predicts; the plain schedule if it proposes nothing."""
+        return self.guessed()[0]
+
+    def guessed(self) -> tuple[Program, Guess | None]:
+        """`predicted`, and in a record's words what it is of; None for the plain schedule."""
         policy = self.policy
         with self.run.measuring.clock.phase("search"):
             candidates = policy.guess(max(1, self.rounds))
         if not candidates:
-            return lower(self._plain)
-        return candidates[0].sketch.fill(np.asarray(candidates[0].row, dtype=np.int32))
+            return lower(self._plain), None
+        c = candidates[0]
+        steps = tuple(self._names.steps(c.sketch.state.to_json()))
+        guess = Guess(self.task.workload_key, steps, self._names.holes(c.values))
+        return c.sketch.fill(np.asarray(c.row, dtype=np.int32)), guess
 
     # ---- the end --------------------------------------------------------------------------------
 

@@ -110,6 +110,22 @@ def test_wrong_inputs_are_one_kind_of_error(net: Any, args: Any, text: str) -> N
         net(*args)
 
 
+def test_one_dict_of_arrays(net: Any) -> None:
+    x = given(4)
+    assert right(x, net({"x": x})) and right(x, net(x=x))
+    for wrong, text in (
+        (({"z": x},), r"the network has no input z \(it has: x\)"),
+        (({3: x},), "the network has no input 3"),
+        (({},), "no value is given for input x"),
+        (({"x": x}, x), "takes 1 inputs"),
+        (({"x": x[:1]},), r"input x has shape \(1, 40\)"),
+    ):
+        with pytest.raises(ModelError, match=text):
+            net(*wrong)
+    with pytest.raises(ModelError, match="in order or by name, not both"):
+        net({"x": x}, x=x)
+
+
 def test_copies_and_pickles(net: Any) -> None:
     x = given(3)
     for made in (copy.deepcopy(net), copy.copy(net), pickle.loads(pickle.dumps(net))):

@@ -111,7 +111,7 @@ def test_dynamic_image() -> None:
     refused(
         proto,
         r"dynamic dimensions 2 of input x \(height\), 3 of input x \(x\.3\): "
-        r"pass dims=\{'height': 1, 'x\.3': 1\}$",
+        r"pass dims=\{'height': 1, 'x\.3': 1\} or shapes=\{'x': \(1, 3, 1, 1\)\}$",
     )
     refused(proto, r"dynamic dimension 3 \(x\.3\): pass", dims={"height": 8})
     assert load_onnx(proto, dims={"height": 8, "x.3": 9}).types["x"].shape == (1, 3, 8, 9)
@@ -125,11 +125,12 @@ def test_dims_that_nothing_has() -> None:
 
 
 def test_extent_below_one() -> None:
-    refused(model(RELU), "dimension 0 of input x is -1: none is below 0", batch=-1)
+    refused(model(RELU, ("N", 3)), "dimension 0 of input x is -1: none is below 0", batch=-1)
 
 
-def test_batch_replaces_a_fixed_extent() -> None:
-    assert load_onnx(model(RELU), batch=7).types["x"].shape == (7, 3)
+def test_batch_replaces_free_first_extents_only() -> None:
+    refused(model(RELU), r"batch=7 finds no free first extent, .* \(2 of x\): leave it", batch=7)
+    assert load_onnx(model(RELU), batch=2).types["x"].shape == (2, 3)
 
 
 def test_unsupported_dtypes_are_named() -> None:
@@ -154,7 +155,7 @@ def test_input_without_shape() -> None:
 
 def test_shapes_that_do_not_fit_name_the_node() -> None:
     proto = model([node("MatMul", "x", "w")], arrays={"w": np.ones((4, 2), np.float32)})
-    refused(proto, r"node n1 \(matmul\): cannot multiply matrices")
+    refused(proto, r"node n1 \(MatMul\): cannot multiply matrices")
 
 
 def test_a_shape_that_depends_on_the_input() -> None:
@@ -219,3 +220,21 @@ def test_weights_in_a_file_of_their_own(tmp_path: Path) -> None:
     np.testing.assert_allclose(evaluate(load_onnx(path), [x])[0], x @ weight)
     (tmp_path / "w.bin").unlink()
     refused(path, r"net: tensor w names the file 'w\.bin', which does not exist")
+
+
+# ---- the model's own words ----------------------------------------------------------------------
+
+
+def test_operators_that_are_written_out_are_told_as_the_model_has_them() -> None:
+    """A function of the model becomes its body, whose nodes the model's graph does not have."""
+    body = [
+        onnx.helper.make_node("Relu", ["a"], ["r"]),
+        onnx.helper.make_node("MatMul", ["r", "b"], ["c"]),
+    ]
+    opsets = [onnx.helper.make_opsetid("", 17)]
+    function = onnx.helper.make_function("mine", "Block", ["a", "b"], ["c"], body, opsets)
+    call = onnx.helper.make_node("Block", ["x", "w"], ["y"], "block", domain="mine")
+    proto = model([call], arrays={"w": np.ones((4, 2), np.float32)})
+    proto.functions.append(function)
+    proto.opset_import.append(onnx.helper.make_opsetid("mine", 1))
+    refused(proto, r"^node block \(mine\.Block\): .*cannot multiply matrices")

@@ -21,7 +21,8 @@ from ansorlite.names import brief
 class OnnxNode:
     """A node of the model: attributes as Python values and arrays, `opset` of the model.
 
-    `schema` is ONNX's schema of the operator, or None.
+    `schema` is ONNX's schema of the operator, or None. `origin` is the model's own node, as (name,
+    operator), where this one was written out for it.
     """
 
     name: str
@@ -31,6 +32,17 @@ class OnnxNode:
     attrs: dict[str, Any]
     opset: int
     schema: Any = None
+    origin: tuple[str, str] | None = None
+
+    @property
+    def where(self) -> str:
+        """The model's own node, for messages."""
+        return where(*(self.origin or (self.name, self.op)))
+
+
+def where(name: str, op: str) -> str:
+    """A node of the model, for messages."""
+    return f"node {brief(name)} ({brief(op)})"
 
 
 @dataclass
@@ -73,7 +85,8 @@ class Context:
         array = self.known(node, k)
         if array is None:
             raise ModelError(
-                f"operand {brief(node.inputs[k])} must be constant: it depends on the input"
+                f"operand {brief(node.inputs[k])} must be constant: it depends on the input's "
+                "values; export the model with that operand fixed"
             )
         return array
 

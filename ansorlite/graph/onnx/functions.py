@@ -7,7 +7,7 @@ operator whose body has operators that are not supported stays, so that errors n
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ansorlite.errors import ModelError
@@ -27,11 +27,16 @@ Key = tuple[str, str]  # domain and name of an operator or a function
 
 @dataclass(frozen=True)
 class Flat:
-    """The nodes of a network, of one opset, and its initializers."""
+    """The nodes of a network, of one opset, and its initializers.
+
+    `origins` has the model's own node, as (name, operator), of nodes that are written out for it,
+    by the nodes' results.
+    """
 
     nodes: Sequence[Any]
     initializers: Sequence[Any]
     opset: int
+    origins: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
 
 def flattened(onnx: Any, proto: Any, name: str) -> Flat:
@@ -63,7 +68,30 @@ def flattened(onnx: Any, proto: Any, name: str) -> Flat:
         light = _converted(onnx, light, BODIES)
         opset = _opset(light)
     light = _with_bodies(onnx, light, opset, name)
-    return Flat(light.graph.node, [*light.graph.initializer, *heavy], opset)
+    origins = _origins(proto.graph.node, light.graph.node)
+    return Flat(light.graph.node, [*light.graph.initializer, *heavy], opset, origins)
+
+
+def _origins(before: Sequence[Any], after: Sequence[Any]) -> dict[str, tuple[str, str]]:
+    """For results of nodes that are not in `before`: the node there that they compute a part of.
+
+    These are the nodes from which the results of that node follow, back to results of others.
+    """
+    own = {v for n in before for v in n.output if v}
+    kept = {(n.op_type, tuple(n.output)) for n in before}
+    producers = {v: n for n in after for v in n.output if v}
+    found: dict[str, tuple[str, str]] = {}
+    for k, n in enumerate(before):
+        label = n.name or f"{n.op_type}_{k}", _called((n.domain, n.op_type))
+        waiting = [v for v in n.output if v in producers]
+        while waiting:
+            v = waiting.pop()
+            part = producers[v]
+            if v in found or (part.op_type, tuple(part.output)) in kept:
+                continue
+            found[v] = label
+            waiting += [u for u in part.input if u in producers and u not in own]
+    return found
 
 
 def _opset(proto: Any) -> int:
@@ -126,7 +154,7 @@ def _calls(part: Any) -> Iterator[Key]:
 
 
 def _called(key: Key) -> str:
-    return brief(".".join(part for part in key if part))
+    return brief(".".join(part for part in key if part and part != "ai.onnx"))
 
 
 def _light(onnx: Any, proto: Any) -> tuple[Any, list[Any]]:

@@ -1,15 +1,16 @@
 """Step `import`: an ONNX file, its bytes or a ModelProto -> `Graph`.
 
-Shapes become static here: dynamic dimensions need `batch` or `dims`. Everything that depends on
-constants alone is computed on the way (shape arithmetic, expanded weights). The readers of
-ONNX's operators are `onnx.table.READERS`. Raises ModelError with one line that says what to do,
-whatever the file holds, and MissingExtra without the package onnx.
+Shapes become static here: free axes need `dims`, `shapes` or `batch` (`onnx.shapes`). Everything
+that depends on constants alone is computed on the way (shape arithmetic, expanded weights). The
+readers of ONNX's operators are `onnx.table.READERS`. Raises ModelError with one line that says what
+to do, whatever the file holds, and MissingExtra without the package onnx.
 """
 
-import operator
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar, overload
 
 import numpy as np
 
@@ -20,32 +21,76 @@ from ansorlite.graph.onnx.context import Context, OnnxNode
 from ansorlite.graph.onnx.functions import flattened
 from ansorlite.graph.onnx.node import check_operands, dtypes_of, read_node
 from ansorlite.graph.onnx.read import array_of, read_model
+from ansorlite.graph.onnx.shapes import (
+    Asked,
+    Input,
+    Shape,
+    asked,
+    declared_inputs,
+    sizes,
+    static_shapes,
+)
 from ansorlite.graph.onnx.table import READERS
+from ansorlite.graph.sized import SizedNetwork
+from ansorlite.graph.types import Array
 from ansorlite.names import brief, first_line, shown
 
 MOST_CHARACTERS = 900  # of a message
 MOST_LISTED = 12  # names in one message
-Dims = Mapping[str, int]
+Extents = int | Sequence[int]
+Result = TypeVar("Result")
+Shapes = Mapping[str, Sequence[int | None]]
 
 
-def load_onnx(model: Any, batch: int | None = None, dims: Dims | None = None) -> Graph:
+@overload
+def load_onnx(
+    model: Any,
+    batch: int | None = None,
+    dims: Mapping[str, int] | None = None,
+    shapes: Shapes | None = None,
+) -> Graph: ...
+
+
+@overload
+def load_onnx(
+    model: Any,
+    batch: Extents | None = None,
+    dims: Mapping[str, Extents] | None = None,
+    shapes: Mapping[str, Any] | None = None,
+) -> Graph | SizedNetwork: ...
+
+
+def load_onnx(
+    model: Any,
+    batch: Extents | None = None,
+    dims: Mapping[str, Extents] | None = None,
+    shapes: Mapping[str, Any] | None = None,
+) -> Graph | SizedNetwork:
     """The network in `model` (path, bytes or ModelProto), with static shapes.
 
-    Example: `net = al.load_onnx("model.onnx", batch=1)`.
+    Example: `net = al.load_onnx("model.onnx", dims={"N": 1})`.
 
-    `batch` replaces the first extent of every input; `dims` gives extents of dynamic dimensions by
-    their name ('N'), or by place ('data.2'), which comes before a name. Values beyond
-    ANSORLITE_MAX_BYTES, by default half of the memory that this process may have, are refused
-    before they are made.
+    `dims` gives extents of free axes by their name ('N') or place ('data.2'), `shapes` whole shapes
+    of inputs (`{"x": (1, 3, 48, 192)}`), `batch` the free first extents of which nothing else is
+    said. Axes of one name have one size. With a list anywhere (`dims={"w": [320, 640]}`) the result
+    is a network of several sizes, one for each combination; `al.auto_schedule` makes one module of
+    it. Raises SizesError, a ModelError, for sizes that are missing or contradict each other. Values
+    beyond ANSORLITE_MAX_BYTES, by default half of the memory that this process may have, are
+    refused before they are made.
     """
     try:
         import onnx
     except ImportError:
         raise MissingExtra("onnx", "onnx") from None
-    batch, dims = _given(batch, dims)
+    wanted, several = asked(batch, dims, shapes)
+    return _told_in_one_line(lambda: _networks(onnx, model, wanted, several))
+
+
+def _told_in_one_line(work: Callable[[], Result]) -> Result:
+    """The result of `work`; whatever goes wrong is a short ModelError."""
     try:
         with np.errstate(all="ignore"):
-            return _network(onnx, model, batch, dims)
+            return work()
     except ModelError as error:
         if len(str(error)) <= MOST_CHARACTERS:
             raise
@@ -56,29 +101,69 @@ def load_onnx(model: Any, batch: int | None = None, dims: Dims | None = None) ->
         raise ModelError(f"the model is damaged: {first_line(error)}") from error
 
 
-def _network(onnx: Any, model: Any, batch: int | None, dims: Dims) -> Graph:
+@dataclass(frozen=True)
+class _Model:
+    """A model as it was read; networks of every size share its arrays."""
+
+    onnx: Any
+    proto: Any
+    name: str
+    nodes: Sequence[OnnxNode]
+    arrays: Sequence[tuple[str, Array]]
+    inputs: Sequence[Input]
+    opset: int
+
+    def at(self, shapes: Mapping[str, tuple[int, ...]]) -> Graph:
+        """The network for inputs of these shapes."""
+        given: dict[str, Shape] = {k: tuple(s) for k, s in shapes.items()}
+        fixed = static_shapes(self.inputs, Asked(shapes=given), self.name)
+        return _told_in_one_line(lambda: _network(self, fixed, False))
+
+
+def _networks(
+    onnx: Any, model: Any, wanted: Sequence[Asked], several: bool
+) -> Graph | SizedNetwork:
+    source = _read(onnx, model)
+    found = sizes(source.inputs, wanted, source.name)
+    as_declared = wanted == [Asked()]
+    graphs = [_network(source, size.shapes, as_declared) for size in found]
+    if not several:
+        return graphs[0]
+    return SizedNetwork(tuple(graphs), tuple(size.label for size in found), source.at)
+
+
+def _read(onnx: Any, model: Any) -> _Model:
     proto, name = read_model(onnx, model)
     flat = flattened(onnx, proto, name)
-    nodes = [read_node(onnx, n, k, flat.opset) for k, n in enumerate(flat.nodes)]
+    nodes = [read_node(onnx, n, k, flat.opset, flat.origins) for k, n in enumerate(flat.nodes)]
     _check_operators(nodes, name)
-    builder = GraphBuilder(proto.graph.name or name, fold=True)
-    context = Context(builder, dtypes_of(onnx))
     initializers = {t.name for t in flat.initializers}
     inputs = [v for v in proto.graph.input if v.name not in initializers]
-    _check_dims(inputs, dims, name)
-    for value, shape in zip(inputs, _shapes(inputs, batch, dims), strict=True):
-        dtype = context.dtypes.get(value.type.tensor_type.elem_type, "undefined")
-        context.values[value.name] = builder.input(value.name, shape, dtype)
+    arrays: dict[str, Array] = {}
     for tensor in flat.initializers:
-        if tensor.name in context.values:
+        if tensor.name in arrays:
             raise ModelError(f"{name} defines the initializer {brief(tensor.name)} twice")
-        array = array_of(onnx, tensor, f"{name}: initializer {brief(tensor.name)}")
-        context.values[tensor.name] = builder.constant(array, tensor.name)
+        arrays[tensor.name] = array_of(onnx, tensor, f"{name}: initializer {brief(tensor.name)}")
     if proto.graph.sparse_initializer:
         raise ModelError(f"{name} has sparse initializers, which are not supported: densify them")
-    context.later = {v for n in nodes for v in n.outputs}
-    context.inside = partial(_inside, onnx, flat.opset)
-    for node in nodes:
+    return _Model(
+        onnx, proto, name, nodes, tuple(arrays.items()), declared_inputs(inputs), flat.opset
+    )
+
+
+def _network(source: _Model, shapes: Mapping[str, tuple[int, ...]], as_declared: bool) -> Graph:
+    proto, name = source.proto, source.name
+    builder = GraphBuilder(proto.graph.name or name, fold=True)
+    context = Context(builder, dtypes_of(source.onnx))
+    kinds = {v.name: v.type.tensor_type.elem_type for v in proto.graph.input}
+    for value in source.inputs:
+        dtype = context.dtypes.get(kinds[value.name], "undefined")
+        context.values[value.name] = builder.input(value.name, shapes[value.name], dtype)
+    for tensor, array in source.arrays:
+        context.values[tensor] = builder.constant(array, tensor)
+    context.later = {v for n in source.nodes for v in n.outputs}
+    context.inside = partial(_inside, source.onnx, source.opset)
+    for node in source.nodes:
         _convert(context, node)
     outputs = [o.name for o in proto.graph.output]
     missing = [o for o in outputs if o not in context.values]
@@ -90,9 +175,8 @@ def _network(onnx: Any, model: Any, batch: int | None, dims: Dims) -> Graph:
     for o in outputs:
         if context.values[o] in context.sequences:
             raise ModelError(f"output {brief(o)} of {name} is a sequence: return its elements")
-    fixed = batch is None and not dims
     for value in proto.graph.output:
-        _check_declared(context, value, fixed)
+        _check_declared(context, value, as_declared)
     return builder.finish([context.values[o] for o in outputs])
 
 
@@ -115,82 +199,7 @@ def _listed(names: Sequence[str], comma: str = ", ") -> str:
     return comma.join([*names[:MOST_LISTED], *more])
 
 
-# ---- inputs and outputs -------------------------------------------------------------------------
-
-
-def _given(batch: Any, dims: Any) -> tuple[int | None, dict[str, int]]:
-    """The arguments as whole numbers; a ModelError names the one that is none."""
-    if dims is not None and not isinstance(dims, Mapping):
-        raise ModelError(f"dims is a {type(dims).__name__}: give a mapping such as {{'N': 1}}")
-    for key, value in [("batch", batch), *(dims or {}).items()]:
-        if key == "batch" and value is None:
-            continue
-        if not hasattr(value, "__index__") or isinstance(value, bool) or np.ndim(value):
-            raise ModelError(f"the extent {key!r} is {value!r}: give a whole number")
-    found = {str(k): operator.index(v) for k, v in (dims or {}).items()}
-    return None if batch is None else operator.index(batch), found
-
-
-def _symbols(value: Any) -> list[tuple[str, str, int | None]]:
-    """(place, name, fixed extent or None) per dimension; a place is input.axis.
-
-    A fixed extent below 0 is a dynamic one.
-    """
-    out = []
-    for k, d in enumerate(value.type.tensor_type.shape.dim):
-        fixed = int(d.dim_value) if d.HasField("dim_value") and d.dim_value >= 0 else None
-        place = f"{value.name}.{k}"
-        out.append((place, d.dim_param or place, fixed))
-    return out
-
-
-def _check_dims(inputs: Sequence[Any], dims: Dims, name: str) -> None:
-    """Raise a ModelError for a name in `dims` that no dynamic dimension has."""
-    rows = [row for v in inputs for row in _symbols(v)]
-    names = {symbol for _, symbol, fixed in rows if fixed is None}
-    places = {place for place, _, fixed in rows if not fixed}
-    unknown = [s for s in dims if s not in names | places]
-    if unknown:
-        listed = _listed([brief(s) for s in sorted(names)]) or "none"
-        raise ModelError(
-            f"dims names {brief(unknown[0])!r}; the dynamic dimensions of {name}: {listed}"
-        )
-
-
-def _shapes(inputs: Sequence[Any], batch: int | None, dims: Dims) -> list[list[int]]:
-    """The static shape of each input; a ModelError names all extents that are missing."""
-    shapes, missing = [], []
-    for value in inputs:
-        what = f"input {brief(value.name)}"
-        kind = value.type.tensor_type
-        if not value.type.HasField("tensor_type") or not kind.HasField("shape"):
-            raise ModelError(f"{what} has no tensor shape: export the model with shapes")
-        shape: list[int] = []
-        for axis, (place, symbol, fixed) in enumerate(_symbols(value)):
-            given = batch if axis == 0 and batch is not None else dims.get(place)
-            if given is None and fixed is None:
-                given = dims.get(symbol)
-            if given is None and fixed is None:
-                missing.append((what, axis, symbol))
-            if given is not None and given < 0:
-                raise ModelError(f"dimension {axis} of {what} is {given}: none is below 0")
-            shape.append(given if given is not None else fixed or 0)
-        shapes.append(shape)
-    if missing:
-        raise ModelError(_what_is_missing(missing))
-    return shapes
-
-
-def _what_is_missing(missing: Sequence[tuple[str, int, str]]) -> str:
-    names = list(dict.fromkeys(brief(symbol) for _, _, symbol in missing))
-    wanted = ", ".join(f"{name!r}: 1" for name in names[:MOST_LISTED])
-    more = ", ..." * (len(names) > MOST_LISTED)
-    hint = f"pass dims={{{wanted}{more}}}" + " or batch=1" * all(a == 0 for _, a, _ in missing)
-    if len(missing) == 1:
-        what, axis, _ = missing[0]
-        return f"{what} has the dynamic dimension {axis} ({names[0]}): {hint}"
-    found = _listed([f"{axis} of {what} ({brief(symbol)})" for what, axis, symbol in missing])
-    return f"the model has the dynamic dimensions {found}: {hint}"
+# ---- outputs -------------------------------------------------------------------------------------
 
 
 def _check_declared(context: Context, value: Any, fixed: bool) -> None:
@@ -221,7 +230,7 @@ def _check_declared(context: Context, value: Any, fixed: bool) -> None:
 def _convert(context: Context, node: OnnxNode) -> None:
     """Emit `node` by its reader and remember its results; errors name the node."""
     context.node = node
-    where = f"node {brief(node.name)} ({node.op})"
+    where = node.where
     for v in node.inputs:
         if v and v not in context.values:
             raise ModelError(_not_there(context, where, v))
@@ -232,7 +241,7 @@ def _convert(context: Context, node: OnnxNode) -> None:
         check_operands(context, node)
         result = READERS[node.op](context, node)
     except ModelError as error:
-        text = str(error)
+        text = _in_the_models_words(str(error), node)
         raise ModelError(text if text.startswith("node ") else f"{where}: {text}") from None
     except KeyError as error:
         raise ModelError(f"{where} has no attribute {error}") from error
@@ -279,6 +288,12 @@ def _inside(
         return [context.values[o.name] for o in graph.output]
     finally:
         context.values, context.node = outside, node
+
+
+def _in_the_models_words(text: str, node: OnnxNode) -> str:
+    """A message of the graph, which calls its operators otherwise than the model does."""
+    own = rf"node {re.escape(brief(node.name))} \([a-z0-9_]+\)"
+    return re.sub(own, lambda found: node.where, text)
 
 
 def _not_there(context: Context, where: str, value: str) -> str:

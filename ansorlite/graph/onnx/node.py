@@ -5,10 +5,13 @@ wants; `check_operands` does the same for the types of the operands. Raises Mode
 that names the node.
 """
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from ansorlite.errors import ModelError
 from ansorlite.graph.onnx.context import Context, OnnxNode
+from ansorlite.graph.onnx.context import where as where_of
 from ansorlite.graph.onnx.read import array_of
 from ansorlite.graph.onnx.table import READERS
 from ansorlite.names import brief, first_line
@@ -19,6 +22,7 @@ FLAGS = (  # attributes that are 0 or 1
     *("input_forget", "keepdims", "linear_before_reset", "noop_with_empty_axes"),
     *("select_last_index", "spatial", "training_mode", "transA", "transB", "upper"),
 )
+NONE: Mapping[str, tuple[str, str]] = MappingProxyType({})
 FORMAL = {v: k for k, v in SPELLING.items()}
 
 
@@ -28,16 +32,24 @@ def dtypes_of(onnx: Any) -> dict[int, str]:
     return {k: SPELLING.get(v, v) for k, v in spelled.items()}
 
 
-def read_node(onnx: Any, proto: Any, position: int, opset: int) -> OnnxNode:
+def read_node(
+    onnx: Any,
+    proto: Any,
+    position: int,
+    opset: int,
+    origins: Mapping[str, tuple[str, str]] = NONE,
+) -> OnnxNode:
+    """The node; `origins` has the model's own nodes by results of nodes written out for them."""
     try:
         name = proto.name or f"{proto.op_type}_{position}"
         default = "" if proto.domain in ("", "ai.onnx") else f"{proto.domain}."
         op, inputs, outputs = default + proto.op_type, tuple(proto.input), tuple(proto.output)
     except UnicodeDecodeError as error:
         raise ModelError(f"node {position} is damaged: a name is no UTF-8 text") from error
-    where = f"node {brief(name)} ({brief(op)})"
+    origin = next((origins[v] for v in outputs if v in origins), None)
+    where = where_of(*(origin or (name, op)))
     if op not in READERS:
-        return OnnxNode(name, op, inputs, outputs, {}, opset)
+        return OnnxNode(name, op, inputs, outputs, {}, opset, None, origin)
     schema = None if default else _schema(onnx, op, opset)
     attrs: dict[str, Any] = {}
     for a in proto.attribute:
@@ -59,7 +71,7 @@ def read_node(onnx: Any, proto: Any, position: int, opset: int) -> OnnxNode:
         missing = [k for k, a in schema.attributes.items() if a.required and k not in attrs]
         if missing:
             raise ModelError(f"{where} has no attribute {missing[0]!r}")
-    return OnnxNode(name, op, inputs, outputs, attrs, opset, schema)
+    return OnnxNode(name, op, inputs, outputs, attrs, opset, schema, origin)
 
 
 def _schema(onnx: Any, op: str, opset: int) -> Any:

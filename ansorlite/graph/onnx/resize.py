@@ -159,7 +159,7 @@ def _by_scales(shape: tuple[int, ...], axes: Iterable[int], scales: Float) -> di
     rows = {}
     for d, s in zip(found, scales, strict=True):
         extent = float(np.float32(shape[d]) * np.float32(s))
-        if not 0 < s < math.inf or not 1 <= extent < LARGEST:
+        if not 0 < s < math.inf or not min(shape[d], 1) <= extent < LARGEST:
             raise ModelError(f"scale {s} of extent {shape[d]} gives {extent:.6g} elements")
         rows[d] = AxisResize(shape[d], math.floor(extent), float(s))
     return rows
@@ -172,10 +172,10 @@ def _by_sizes(
         raise ModelError(f"{len(sizes)} sizes for {len(axes)} axes")
     policy = n.attrs.get("keep_aspect_ratio_policy", "stretch")
     wanted = {d: int(s) for d, s in zip(axes, sizes, strict=True)}
-    if any(s < 1 or shape[d] < 1 for d, s in wanted.items()):
+    if any((s < 1 or shape[d] < 1) and s != shape[d] for d, s in wanted.items()):
         raise ModelError(f"sizes {list(wanted.values())} of {list(shape)}: at least 1 each")
-    if policy == "stretch":
-        return {d: AxisResize(shape[d], s, s / shape[d]) for d, s in wanted.items()}
+    if policy == "stretch" or 0 in wanted.values():
+        return {d: AxisResize(shape[d], s, s / max(1, shape[d])) for d, s in wanted.items()}
     if policy not in ("not_larger", "not_smaller"):
         raise ModelError(f"keep_aspect_ratio_policy {policy!r} is not known")
     pick = min if policy == "not_larger" else max
@@ -192,6 +192,10 @@ def _resized(
     kind = n.attrs.get("mode", "nearest")
     if kind not in ("nearest", "linear", "cubic"):
         raise ModelError(f"mode {kind!r} is none of nearest, linear, cubic")
+    if not c.type(x).size:
+        extents = [rows[d].out if d in rows else e for d, e in enumerate(c.shape(x))]
+        c.room(extents, c.type(x).dtype)
+        return c.constant(np.zeros(extents, c.type(x).dtype))
     for axis, r in sorted(rows.items(), key=lambda row: row[1].scale):  # fewer elements first
         if r.out == r.n and r.scale == 1.0 and mode != "tf_crop_and_resize":
             continue
