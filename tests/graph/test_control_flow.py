@@ -102,6 +102,11 @@ def test_a_branch_that_the_sizes_rule_out_is_an_error_of_the_call() -> None:
         module(X, np.asarray(True))
 
 
+def test_an_unsupported_operator_in_a_branch_is_named() -> None:
+    text = ON_DATA.replace("u = Exp(x)", "u = Unheard(x)")
+    refused(model(text), "^node Unheard_0 is of the unsupported operator Unheard$")
+
+
 def test_two_branches_that_do_not_fit_are_refused() -> None:
     refused(model(ONE_FITS.replace("t = Transpose(x)", "t = Identity(x)")), "inner extents differ")
 

@@ -17,6 +17,10 @@ from ansorlite.graph.types import Array, Attr, TensorType
 from ansorlite.names import brief
 
 
+class Unsupported(ModelError):
+    """A body has an operator that no reader is for, whatever the sizes are."""
+
+
 @dataclass(frozen=True)
 class OnnxNode:
     """A node of the model: attributes as Python values and arrays, `opset` of the model.

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ansorlite.errors import ModelError
-from ansorlite.graph.onnx.context import Context, OnnxNode, axis_of
+from ansorlite.graph.onnx.context import Context, OnnxNode, Unsupported, axis_of
 from ansorlite.graph.onnx.read import MOST_NODES
 from ansorlite.graph.onnx.recurrent import recur
 from ansorlite.names import brief
@@ -31,6 +31,8 @@ def if_(c: Context, n: OnnxNode) -> tuple[str, ...]:
     for branch in BRANCHES:
         try:
             branches.append(_counted(n, c.inside(c, n.attrs[branch], ())))
+        except Unsupported:
+            raise
         except ModelError as error:
             faults.append(error)
             branches.append(())

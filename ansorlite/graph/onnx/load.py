@@ -17,7 +17,7 @@ import numpy as np
 from ansorlite.errors import AnsorliteError, MissingExtra, ModelError
 from ansorlite.graph.build import GraphBuilder
 from ansorlite.graph.ir import Graph
-from ansorlite.graph.onnx.context import Context, OnnxNode
+from ansorlite.graph.onnx.context import Context, OnnxNode, Unsupported
 from ansorlite.graph.onnx.functions import flattened
 from ansorlite.graph.onnx.node import check_operands, dtypes_of, read_node
 from ansorlite.graph.onnx.read import array_of, read_model
@@ -240,6 +240,8 @@ def _convert(context: Context, node: OnnxNode) -> None:
     try:
         check_operands(context, node)
         result = READERS[node.op](context, node)
+    except Unsupported:
+        raise
     except ModelError as error:
         text = _in_the_models_words(str(error), node)
         raise ModelError(text if text.startswith("node ") else f"{where}: {text}") from None
@@ -278,7 +280,7 @@ def _inside(
         for k, proto in enumerate(graph.node):
             inner = read_node(onnx, proto, k, opset)
             if inner.op not in READERS:
-                raise ModelError(
+                raise Unsupported(
                     f"node {brief(inner.name)} is of the unsupported operator {brief(inner.op)}"
                 )
             _convert(context, inner)
