@@ -12,7 +12,7 @@ import ctypes.util
 import platform
 from collections.abc import Sequence
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import llvmlite.binding as llvm
 import numpy as np
@@ -59,6 +59,68 @@ loop:
   %next = add i64 %i, 1
   %more = icmp slt i64 %next, %n
   br i1 %more, label %loop, label %done
+done:
+  ret void
+}
+"""
+
+# Kernels that run `times` times together; after each time the slots `slots` move by their strides,
+# in bytes, and at the end they go back to where they were.
+LOOP_IR = """
+%loop = type { i64, i64, ptr, ptr, i64, ptr, ptr }
+
+define void @loop(ptr %d) {
+entry:
+  %times_at = getelementptr %loop, ptr %d, i32 0, i32 0
+  %calls_at = getelementptr %loop, ptr %d, i32 0, i32 1
+  %kernels_at = getelementptr %loop, ptr %d, i32 0, i32 2
+  %args_at = getelementptr %loop, ptr %d, i32 0, i32 3
+  %moves_at = getelementptr %loop, ptr %d, i32 0, i32 4
+  %slots_at = getelementptr %loop, ptr %d, i32 0, i32 5
+  %strides_at = getelementptr %loop, ptr %d, i32 0, i32 6
+  %times = load i64, ptr %times_at
+  %calls = load i64, ptr %calls_at
+  %kernels = load ptr, ptr %kernels_at
+  %args = load ptr, ptr %args_at
+  %moves = load i64, ptr %moves_at
+  %slots = load ptr, ptr %slots_at
+  %strides = load ptr, ptr %strides_at
+  br label %step
+step:
+  %t = phi i64 [ 0, %entry ], [ %t_next, %moved ]
+  br label %run
+run:
+  %i = phi i64 [ 0, %step ], [ %i_next, %run ]
+  %k = getelementptr ptr, ptr %kernels, i64 %i
+  %a = getelementptr ptr, ptr %args, i64 %i
+  %kernel = load ptr, ptr %k
+  %arg = load ptr, ptr %a
+  call void %kernel(ptr %arg)
+  %i_next = add i64 %i, 1
+  %more_calls = icmp slt i64 %i_next, %calls
+  br i1 %more_calls, label %run, label %ran
+ran:
+  %t_next = add i64 %t, 1
+  %more = icmp slt i64 %t_next, %times
+  %back = sub i64 1, %times
+  %factor = select i1 %more, i64 1, i64 %back
+  %any = icmp sgt i64 %moves, 0
+  br i1 %any, label %move, label %moved
+move:
+  %m = phi i64 [ 0, %ran ], [ %m_next, %move ]
+  %slot_at = getelementptr ptr, ptr %slots, i64 %m
+  %stride_at = getelementptr i64, ptr %strides, i64 %m
+  %slot = load ptr, ptr %slot_at
+  %stride = load i64, ptr %stride_at
+  %was = load i64, ptr %slot
+  %by = mul i64 %stride, %factor
+  %now = add i64 %was, %by
+  store i64 %now, ptr %slot
+  %m_next = add i64 %m, 1
+  %more_moves = icmp slt i64 %m_next, %moves
+  br i1 %more_moves, label %move, label %moved
+moved:
+  br i1 %more, label %step, label %done
 done:
   ret void
 }
@@ -116,25 +178,71 @@ class NativeFunction:
         repeat(self.address, ctypes.addressof(args), n)
 
 
+class Loop(NamedTuple):
+    """`calls` calls from `first` on run `times` times together.
+
+    `moves` are (call, slot, bytes): how far a pointer moves after each time.
+    """
+
+    first: int
+    calls: int
+    times: int
+    moves: tuple[tuple[int, int, int], ...]
+
+
 class CallSequence:
     """Kernels with prepared pointers that run one after another without Python in between."""
 
     def __init__(
-        self, calls: Sequence[tuple[NativeFunction, ctypes.Array[ctypes.c_void_p]]]
+        self,
+        calls: Sequence[tuple[NativeFunction, ctypes.Array[ctypes.c_void_p]]],
+        loops: Sequence[Loop] = (),
     ) -> None:
-        n = len(calls)
-        self._owners = list(calls)
-        self._kernels = (ctypes.c_void_p * max(1, n))(*(f.address for f, _ in calls))
-        addresses = (ctypes.addressof(args) for _, args in calls)
-        self._args = (ctypes.c_void_p * max(1, n))(*addresses)
+        """`loops` in the order of their first calls; they have no call in common."""
+        self._owners: list[Any] = list(calls)
+        entries: list[tuple[int, int]] = []
+        at = 0
+        for loop in loops:
+            entries += [(f.address, ctypes.addressof(args)) for f, args in calls[at : loop.first]]
+            entries.append(self._looped(calls, loop))
+            at = loop.first + loop.calls
+        entries += [(f.address, ctypes.addressof(args)) for f, args in calls[at:]]
+        n = len(entries)
+        self._kernels = (ctypes.c_void_p * max(1, n))(*(f for f, _ in entries))
+        self._args = (ctypes.c_void_p * max(1, n))(*(args for _, args in entries))
         self._native = _compiled(SEQUENCE_IR, "sequence"), n
 
     def run(self, first: int = 0, count: int | None = None) -> None:
-        """Run `count` kernels once, in order, from index `first` on; by default all of the rest."""
+        """Run `count` kernels or loops once, in order, from index `first` on; by default the rest.
+
+        A loop counts as one.
+        """
         (sequence, *_), n = self._native
         at = first * ctypes.sizeof(ctypes.c_void_p)
         kernels, args = ctypes.addressof(self._kernels) + at, ctypes.addressof(self._args) + at
         sequence(kernels, args, n - first if count is None else count)
+
+    def _looped(
+        self,
+        calls: Sequence[tuple[NativeFunction, ctypes.Array[ctypes.c_void_p]]],
+        loop: Loop,
+    ) -> tuple[int, int]:
+        """(native code, its argument) of a loop."""
+        own = calls[loop.first : loop.first + loop.calls]
+        kernels = (ctypes.c_void_p * len(own))(*(f.address for f, _ in own))
+        args = (ctypes.c_void_p * len(own))(*(ctypes.addressof(a) for _, a in own))
+        wide, n = ctypes.sizeof(ctypes.c_void_p), len(loop.moves)
+        places = (ctypes.addressof(calls[call][1]) + slot * wide for call, slot, _ in loop.moves)
+        slots = (ctypes.c_void_p * max(1, n))(*places)
+        strides = (ctypes.c_int64 * max(1, n))(*(by for _, _, by in loop.moves))
+        fields = [loop.times, len(own), ctypes.addressof(kernels), ctypes.addressof(args)]
+        fields += [n, ctypes.addressof(slots), ctypes.addressof(strides)]
+        described = (ctypes.c_int64 * len(fields))(*fields)
+        native = _compiled(LOOP_IR, "loop")
+        self._owners += [kernels, args, slots, strides, described, native]
+        address = ctypes.cast(native[0], ctypes.c_void_p).value
+        assert address is not None
+        return address, ctypes.addressof(described)
 
 
 def load_image(image: KernelImage) -> NativeFunction:

@@ -63,6 +63,13 @@ class GraphBuilder:
         self.constants[value], self.types[value] = array, type_of(array)
         return value
 
+    def has_computed_indices(self, node: Node) -> bool:
+        """Whether a node takes elements at indices that are known at run time only."""
+        rows = node.operator.indices
+        types = tuple(self.types[v] for v in node.inputs)
+        found = () if rows is None else rows(node.attrs, types)
+        return any(node.inputs[k] not in self.constants for k, _, _ in found)
+
     def emit(
         self,
         op: str,

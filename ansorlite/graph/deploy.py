@@ -175,6 +175,7 @@ class _Size:
             "S": (memory.workspace.ctypes.data, memory.workspace.nbytes),
         }
         self.links, self.results, self.checks = memory.links, memory.results, memory.checks
+        self.loops = memory.loops
         self.kernels = [numbers[network.images[k].object_bytes] for k, _ in memory.calls]
         given = {(link.call, link.slot) for link in memory.links}
         self.slots = [
@@ -193,6 +194,10 @@ class _Size:
         for kind, (start, size) in self._starts.items():
             if start <= address < start + max(size, 1):
                 return kind, address - start
+        for array in self.network.memory.constants:  # a part of one
+            start = int(array.ctypes.data)
+            if 0 <= address - start < array.nbytes:
+                return "W", self._offsets[start] + address - start
         raise AnsorliteError("a kernel reads memory that is not the network's own")
 
 
@@ -290,9 +295,13 @@ def _tables(k: int, size: _Size) -> str:
     for kernel, slots in zip(size.kernels, size.slots, strict=True):
         places = ", ".join(f"{{'{kind}', {at}ll}}" for kind, at in slots)
         calls.append(f"  {{{entry(kernel)}, {len(slots)}, {{{places}}}}},")
+    links = [(n.call, n.slot, n.index, int(n.written), f"{n.start}ll") for n in size.links]
+    loops = [(x.first, x.calls, f"{x.times}ll", len(x.moves)) for x in size.loops]
     parts = [
         ("call", "calls", "\n".join(calls) or "  {0},"),
-        ("link_to", "links", _rows((n.call, n.slot, n.index, int(n.written)) for n in size.links)),
+        ("link_to", "links", _rows(links)),
+        ("loop", "loops", _rows(loops)),
+        ("move", "moves", _rows((k, s, f"{by}ll") for x in size.loops for k, s, by in x.moves)),
         ("index_check", "checks", _rows(_checks(size))),
         ("long long", "input_bytes", ", ".join(f"{v['bytes']}ll" for v in size.inputs) or "0"),
         ("value", "outputs_of", _rows(_origins(size))),
@@ -307,11 +316,10 @@ def _size_rows(sizes: Sequence[_Size]) -> Iterator[tuple[Any, ...]]:
     """Rows of network.c's table `sizes`: the tables of each size, and where its calls begin."""
     first = 0
     for k, s in enumerate(sizes):
-        names = [
-            f"{name}_{k}" for name in ("calls", "links", "checks", "input_bytes", "outputs_of")
-        ]
+        tables = "calls", "links", "loops", "moves", "checks", "input_bytes", "outputs_of"
+        names = [f"{name}_{k}" for name in tables]
         told = f"inputs_{k}_told", f"outputs_{k}_told"
-        yield (*names, *told, first, len(s.kernels), len(s.links), len(s.checks))
+        yield (*names, *told, first, len(s.kernels), len(s.links), len(s.loops), len(s.checks))
         first += len(s.kernels)
 
 
@@ -325,15 +333,20 @@ def _rows(rows: Iterable[Sequence[Any]]) -> str:
     return ",\n".join(f"  {{{', '.join(map(str, row))}}}" for row in rows) or "  {0}"
 
 
-def _origins(size: _Size) -> Iterator[tuple[str, str, str]]:
+ORIGINS = {"written": "K", "constant": "W", "input": "I", "output": "O", "arena": "A"}
+
+
+def _origins(size: _Size) -> Iterator[tuple[str, str, str, str]]:
     """The origin of each output, as a row of network.c's table of outputs."""
     own = size.network.graph.outputs
     for v, name, origin in zip(size.outputs, own, size.results, strict=True):
-        kind = {"written": "K", "constant": "W", "input": "I", "output": "O"}[origin.kind]
-        at = origin.index
+        kind = ORIGINS[origin.kind]
+        at, start = origin.index, origin.start
         if kind == "W":
             _, at = size.place(size.network.memory.returned[name])
-        yield f"'{kind}'", f"{at}ll", f"{v['bytes']}ll"
+        elif kind == "A":
+            (_, at), start = size.place(start), 0
+        yield f"'{kind}'", f"{at}ll", f"{start}ll", f"{v['bytes']}ll"
 
 
 def _checks(size: _Size) -> Iterator[tuple[str, ...]]:

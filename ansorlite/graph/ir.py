@@ -59,7 +59,10 @@ class Graph:
         head = ", ".join(f"{brief(v)}: {self.types[v]}" for v in self.inputs)
         lines = [f"graph {brief(self.name)}({head}):"]
         lines += [f"    {brief(v)} = constant {self.types[v]}" for v in self.constants]
-        lines += [f"    {n}  # {self.types[n.output]}" for n in self.nodes]
+        for n in self.nodes:
+            lines.append(f"    {n}  # {self.types[n.output]}")
+            for step in (v for v in n.attrs.values() if isinstance(v, Step)):
+                lines += ["    " + line for line in str(step.graph).splitlines()]
         return "\n".join([*lines, f"    return {', '.join(map(brief, self.outputs))}", ""])
 
     @property
@@ -106,6 +109,35 @@ class Graph:
         for v in self.outputs:
             if v not in seen:
                 raise ModelError(f"output {brief(v)} of graph {brief(self.name)} is never computed")
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """A graph as the attribute `body` of a loop; equal to itself alone."""
+
+    graph: Graph
+
+    def __repr__(self) -> str:
+        return brief(self.graph.name)
+
+    @property
+    def takes(self) -> tuple[TensorType, ...]:
+        return tuple(self.graph.types[v] for v in self.graph.inputs)
+
+    @property
+    def gives(self) -> tuple[TensorType, ...]:
+        return tuple(self.graph.types[v] for v in self.graph.outputs)
+
+    @property
+    def work(self) -> int:
+        types = self.graph.types
+        return sum(
+            n.operator.work(n.attrs, tuple(types[v] for v in n.inputs), types[n.output])
+            for n in self.graph.nodes
+        )
+
+    def run(self, arrays: Sequence[Array]) -> tuple[Array, ...]:
+        return evaluate(self.graph, arrays)
 
 
 def infer(op: str, name: str, attrs: Attrs, types: Sequence[TensorType]) -> TensorType:

@@ -93,7 +93,7 @@ def channels_last(graph: Graph) -> Graph:
     for node in graph.nodes:
         if node.op == "transpose":
             transpose(layouts, node)
-        elif node.operator.kind == "view":
+        elif node.op == "reshape":
             reshape(layouts, node)
         elif node.operator.kind == "elementwise":
             elementwise(layouts, node)

@@ -10,29 +10,36 @@ from typing import Any, Literal, NamedTuple
 
 from ansorlite.calls import Array
 from ansorlite.codegen.image import KernelImage
+from ansorlite.codegen.loader import Loop
 from ansorlite.graph.indices import IndexCheck
 from ansorlite.graph.ir import Graph
 
 
 @dataclass(frozen=True)
 class Link:
-    """Slot `slot` of call `call` points to a graph input or, with `written`, a graph output."""
+    """Slot `slot` of call `call` points to a graph input or, with `written`, a graph output.
+
+    It points `start` bytes behind the first element.
+    """
 
     call: int
     slot: int
     index: int
     written: bool
+    start: int = 0
 
 
 @dataclass(frozen=True)
 class Result:
     """Where a graph output comes from: kernels ("written"), a constant, an input, another output.
 
-    `index` is the position of the input, or of the earlier output, with the same values.
+    `index` is the position of the input, or of the output that kernels write, with the same values
+    from byte `start` on. In the "arena" they lie at the address `start`.
     """
 
-    kind: Literal["written", "constant", "input", "output"]
+    kind: Literal["written", "constant", "input", "output", "arena"]
     index: int = 0
+    start: int = 0
 
 
 class PlacedCheck(NamedTuple):
@@ -49,14 +56,15 @@ class PlacedCheck(NamedTuple):
 class ModuleMemory:
     """The memory of a compiled network, and the pointers of each call.
 
-    `calls` are (kernel, arguments) in running order. `returned` has the addresses of constants that
-    are outputs of the network, by the output's name.
+    `calls` are (kernel, arguments) in running order, some in `loops`. `returned` has the addresses
+    of constants that are outputs of the network, by the output's name.
     """
 
     arena: Array
     workspace: Array
     constants: tuple[Array, ...]
     calls: tuple[tuple[int, Any], ...]
+    loops: tuple[Loop, ...]
     links: tuple[Link, ...]
     results: tuple[Result, ...]
     checks: tuple[PlacedCheck, ...]

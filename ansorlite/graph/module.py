@@ -5,6 +5,7 @@ arrays in the network's own layouts. All activations live in one arena whose off
 lifetimes; pointers are prepared once; each constant is stored once per layout that a kernel reads.
 """
 
+import math
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -27,12 +28,12 @@ from ansorlite.calls import (
 )
 from ansorlite.codegen.image import KernelImage, Param
 from ansorlite.codegen.kernel import derive
-from ansorlite.codegen.loader import CallSequence, load_image
+from ansorlite.codegen.loader import CallSequence, Loop, load_image
 from ansorlite.graph import deploy
 from ansorlite.graph.ir import Graph
 from ansorlite.graph.linked import Link, Linked, ModuleMemory, PlacedCheck, Result
 from ansorlite.graph.memory import Lifetime, plan_arena
-from ansorlite.graph.partition import Partition, Subgraph, tasks
+from ansorlite.graph.partition import Partition, Place, Subgraph, tasks
 from ansorlite.graph.pool import ConstantPool
 from ansorlite.ir.layout import Layout
 from ansorlite.names import shown
@@ -42,7 +43,10 @@ from ansorlite.units import format_flop
 
 @dataclass(frozen=True)
 class LayerTime:
-    """Latency of one kernel of the network (seconds, median of the profile's runs)."""
+    """Latency of one kernel of the network (seconds, median of the profile's runs).
+
+    That of a kernel in a loop is the sum over all steps, and so are its operations.
+    """
 
     name: str
     latency_s: float
@@ -128,28 +132,38 @@ class CompiledModule:
             for k, v in enumerate(graph.outputs)
             if self._results[k].kind == "written"
         }
-        links = []
+        links, moves = list[Link](), list[tuple[int, int, int]]()
         for n, subgraph in enumerate(parts.subgraphs):
             native = self._kernels[by_subgraph[n]]
             form = 0 if forms is None else forms[by_subgraph[n]]
             inputs = subgraph.forms[form].inputs
-            pointers, owners = self._pointers(inputs, subgraph.outputs, native.image)
-            args = native.pointer_array([int(x.ctypes.data) for x in pointers])
+            pointers, places = self._pointers(inputs, subgraph.outputs, native.image)
+            args = native.pointer_array(pointers)
             self._calls.append((native, args, subgraph))
-            for slot, owner in enumerate(owners):
-                if owner in ends:
-                    links.append(Link(n, slot, ends[owner], False))
-                elif owner in written:
-                    links.append(Link(n, slot, written[owner], True))
+            for slot, place in enumerate(places):
+                if place is None:
+                    continue
+                wide = np.dtype(graph.types[place.owner].dtype).itemsize
+                if place.owner in ends:
+                    links.append(Link(n, slot, ends[place.owner], False, place.start * wide))
+                elif place.owner in written:
+                    links.append(Link(n, slot, written[place.owner], True, place.start * wide))
+                if place.stride:
+                    moves.append((n, slot, place.stride * wide))
         self._links = tuple(links)
         self._order = [by_subgraph[n] for n in range(len(parts.subgraphs))]
-        self._sequence = CallSequence([(native, args) for native, args, _ in self._calls])
+        self._loops = tuple(
+            Loop(k, n, parts.subgraphs[k].times, tuple(m for m in moves if k <= m[0] < k + n))
+            for k, n in _runs(parts.subgraphs)
+            if parts.subgraphs[k].times > 1
+        )
+        self._sequence = CallSequence([(f, args) for f, args, _ in self._calls], self._loops)
         self._operands = tuple(_operand(graph, v, "input") for v in graph.inputs)
-        self._reads: tuple[list[tuple[Any, int]], ...] = tuple([] for _ in graph.inputs)
-        self._fills: tuple[list[tuple[Any, int]], ...] = tuple([] for _ in graph.outputs)
+        self._reads: tuple[list[tuple[Any, int, int]], ...] = tuple([] for _ in graph.inputs)
+        self._fills: tuple[list[tuple[Any, int, int]], ...] = tuple([] for _ in graph.outputs)
         for link in links:
             into = self._fills if link.written else self._reads
-            into[link.index].append((self._calls[link.call][1], link.slot))
+            into[link.index].append((self._calls[link.call][1], link.slot, link.start))
         self._input_checks = [(c, ends[c.value]) for c in parts.checks if c.value in ends]
         self._late_checks = [
             (c, written.get(c.value, -1)) for c in parts.checks if c.value not in ends
@@ -157,19 +171,30 @@ class CompiledModule:
         self._outputs = tuple(Results(_operand(graph, v, "output")) for v in graph.outputs)
 
     def _origins(self) -> Iterator[Result]:
-        """The origin of each graph output in order."""
-        graph, seen = self.partition.graph, dict[str, int]()
-        for k, v in enumerate(graph.outputs):
-            owner = self.partition.aliases.get(v, v)
-            if owner in graph.constants:
-                yield Result("constant")
+        """The origin of each graph output in order: kernels write the first that is all of a value.
+
+        Any other output is copied: from the input, constant or output that holds it, or from the
+        arena.
+        """
+        graph, places = self.partition.graph, self.partition.places
+        at = [places.get(v, Place(v)) for v in graph.outputs]
+        whole: dict[str, int] = {}
+        for k, (v, place) in enumerate(zip(graph.outputs, at, strict=True)):
+            if graph.types[v].size == graph.types[place.owner].size:
+                whole.setdefault(place.owner, k)
+        for k, place in enumerate(at):
+            owner = place.owner
+            start = place.start * np.dtype(graph.types[owner].dtype).itemsize
+            if owner in self._constant_names:
+                yield Result("constant", 0, start)
             elif owner in graph.inputs:
-                yield Result("input", graph.inputs.index(owner))
-            elif owner in seen:
-                yield Result("output", seen[owner])
-            else:
-                seen[owner] = k
+                yield Result("input", graph.inputs.index(owner), start)
+            elif owner not in whole:
+                yield Result("arena", 0, int(self._values[owner].ctypes.data) + start)
+            elif whole[owner] == k:
                 yield Result("written")
+            else:
+                yield Result("output", whole[owner], start)
 
     # ---- memory ---------------------------------------------------------------------------------
 
@@ -180,11 +205,15 @@ class CompiledModule:
         life: dict[str, list[int]] = {}
         for v in graph.inputs:
             life[v] = [-1, -1]
-        for k, s in enumerate(self.partition.subgraphs):
-            for v in (*s.inputs, *s.outputs):
-                owner = alias.get(v, v)
-                if owner not in self._constant_names:
-                    life.setdefault(owner, [k, k])[1] = k
+        for first, count in _runs(self.partition.subgraphs):
+            for k in range(first, first + count):
+                s = self.partition.subgraphs[k]
+                # In a loop what one step reads another may have written before.
+                begin, end = (first, first + count - 1) if s.loop else (k, k)
+                for v in (*s.inputs, *s.outputs):
+                    owner = alias.get(v, v)
+                    if owner not in self._constant_names:
+                        life.setdefault(owner, [begin, end])[1] = end
         for v in (*graph.outputs, *(c.value for c in self.partition.checks)):
             owner = alias.get(v, v)
             if owner in life:
@@ -205,32 +234,48 @@ class CompiledModule:
 
     def _pointers(
         self, read: Sequence[str], written: Sequence[str], image: KernelImage
-    ) -> tuple[list[Array], list[str | None]]:
-        """The arrays and values of a kernel's parameters; None for the kernel's own memory."""
-        inputs, outputs, alias = iter(read), iter(written), self.partition.aliases
-        arrays: list[Array] = []
-        owners: list[str | None] = []
+    ) -> tuple[list[int], list[Place | None]]:
+        """The addresses and places of a kernel's parameters; None for the kernel's own memory."""
+        inputs, outputs, known = iter(read), iter(written), self.partition.places
+        arrays: list[tuple[Array, int]] = []  # and the first element
+        places: list[Place | None] = []
         constants: dict[str, tuple[str, Array]] = {}  # of this kernel: value and array by parameter
         for p in image.params:
             if p.role in ("workspace", "derived"):
-                arrays.append(self._workspace)  # derived ones follow when all constants are known
-                owners.append(None)
+                # derived ones follow when all constants are known
+                arrays.append((self._workspace, 0))
+                places.append(None)
                 continue
             value = next(outputs) if p.role == "output" else next(inputs)
-            owner = alias.get(value, value)
-            owners.append(owner)
+            place = known.get(value, Place(value))
+            places.append(place)
+            owner = place.owner
             if owner in self._values:
-                arrays.append(self._values[owner])
+                arrays.append((self._values[owner], place.start))
+            elif math.prod(p.shape) < self.partition.graph.types[owner].size:
+                arrays.append((self._whole(owner), place.start))
             elif p.name in image.unread:
                 constants[p.name] = owner, self._original(owner, p)
-                arrays.append(self._workspace)
+                arrays.append((self._workspace, 0))
             else:
-                arrays.append(self._constant(owner, p))
-                constants[p.name] = owner, arrays[-1]
+                arrays.append((self._constant(owner, p), 0))
+                constants[p.name] = owner, arrays[-1][0]
+        derived: dict[str, Array] = {}
         if any(p.role == "derived" for p in image.params):
             derived = self._derived(image, constants)
-            arrays = [derived.get(p.name, x) for p, x in zip(image.params, arrays, strict=True)]
-        return arrays, owners
+        addresses = [
+            address(derived[p.name]) if p.name in derived else address(x) + start * x.itemsize
+            for p, (x, start) in zip(image.params, arrays, strict=True)
+        ]
+        return addresses, places
+
+    def _whole(self, value: str) -> Array:
+        """A constant of which kernels read parts, in the graph's own order."""
+        key = (value, None, self.partition.graph.types[value].shape)
+        if key not in self._constants:
+            source = self.partition.graph.constants[value]
+            self._constants[key] = self._held([source], key[1:], lambda: resident_copy(source))
+        return self._constants[key]
 
     def _original(self, owner: str, p: Param) -> Array:
         """A constant that parameters are derived from; empty where the module has those already."""
@@ -311,15 +356,15 @@ class CompiledModule:
             if not w.fits(x):
                 x = w.read(x)
             at = address(x)  # type: ignore[arg-type]
-            for pointers, slot in places:
-                pointers[slot] = at
+            for pointers, slot, start in places:
+                pointers[slot] = at + start
             given.append(x)
         results = []
         for r, places in zip(self._outputs, self._fills):  # noqa: B905
             x = r.take()
             at = address(x)
-            for pointers, slot in places:
-                pointers[slot] = at
+            for pointers, slot, start in places:
+                pointers[slot] = at + start
             results.append(x)
         return given, results
 
@@ -328,30 +373,55 @@ class CompiledModule:
         if origin.kind == "constant":
             value = self.partition.graph.outputs[k]
             source = self.partition.graph.constants[self.partition.aliases.get(value, value)]
+        elif origin.kind == "arena":
+            owner = self.partition.aliases[self.partition.graph.outputs[k]]
+            source = self._values[owner]
         else:
             source = (given if origin.kind == "input" else results)[origin.index]
-        return source.reshape(results[k].shape)
+        return self._part(k, source)
+
+    def _part(self, k: int, source: Array) -> Array:
+        """The elements of output k in the value that has them."""
+        place = self.partition.places.get(self.partition.graph.outputs[k])
+        kind = self.partition.graph.types[self.partition.graph.outputs[k]]
+        start = 0 if place is None else place.start
+        return source.reshape(-1)[start : start + kind.size].reshape(kind.shape)
 
     def profile(self, *args: npt.ArrayLike, repeats: int = 10) -> tuple[LayerTime, ...]:
         """Latency of every kernel on these inputs: the median of `repeats` runs of the network."""
         self(*args)
         times = [self.timed_calls(args) for _ in range(repeats)]
         return tuple(
-            LayerTime(s.name, float(t), s.dag.flop)
+            LayerTime(s.name, float(t), s.dag.flop * s.times)
             for (_, _, s), t in zip(self._calls, np.median(times, axis=0), strict=True)
         )
 
     def timed_calls(self, args: Sequence[npt.ArrayLike]) -> list[float]:
-        """Seconds of every kernel in one run on these inputs, in running order."""
-        times, given = [], in_order(self.graph_inputs, args, {})
+        """Seconds of every kernel in one run on these inputs, in running order.
+
+        The time of a kernel in a loop is the sum over all steps.
+        """
+        times, given = [0.0] * len(self._calls), in_order(self.graph_inputs, args, {})
         with self._lock:
             kept = self._bind(given)
-            for native, call, _ in self._calls:
-                began = perf_counter()
-                native.call(call)
-                times.append(perf_counter() - began)
+            for first, count in _runs(self.partition.subgraphs):
+                self._timed_run(range(first, first + count), times)
             del kept
         return times
+
+    def _timed_run(self, run: range, times: list[float]) -> None:
+        """Add to `times` what the calls of a run take, which may be a loop."""
+        loop = next((x for x in self._loops if x.first == run.start), None)
+        steps = 1 if loop is None else loop.times
+        for t in range(steps):
+            for k in run:
+                native, call, _ = self._calls[k]
+                began = perf_counter()
+                native.call(call)
+                times[k] += perf_counter() - began
+            for k, slot, by in () if loop is None else loop.moves:
+                pointers = self._calls[k][1]
+                pointers[slot] += by if t + 1 < steps else by * (1 - steps)
 
     # ---- deployment -----------------------------------------------------------------------------
 
@@ -393,6 +463,7 @@ class CompiledModule:
             self._workspace,
             tuple(self._constants.values()),
             calls,
+            self._loops,
             self._links,
             self._results,
             tuple(checks),
@@ -404,16 +475,21 @@ class CompiledModule:
 
         One that no kernel reads is kept from here on.
         """
-        owner = self.partition.aliases.get(output, output)
-        kept = (owner, None, self.partition.graph.types[owner].shape)
-        if kept not in self._constants:
-            source = self.partition.graph.constants[owner]
-            self._constants[kept] = self._held([source], kept[1:], lambda: resident_copy(source))
-        return int(self._constants[kept].ctypes.data)
+        return int(self._whole(self.partition.aliases.get(output, output)).ctypes.data)
 
     @property
     def weights_bytes(self) -> int:
         return sum(x.nbytes for x in self._constants.values())
+
+
+def _runs(subgraphs: Sequence[Subgraph]) -> Iterator[tuple[int, int]]:
+    """(first, count) of the subgraphs that run together: those of a loop, or one."""
+    first = 0
+    for k in range(1, len(subgraphs) + 1):
+        loop = subgraphs[first].loop
+        if k == len(subgraphs) or not loop or subgraphs[k].loop != loop:
+            yield first, k - first
+            first = k
 
 
 def _operand(graph: Graph, value: str, kind: str) -> Operand:

@@ -8,18 +8,22 @@ the same elements (no copy).
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import groupby
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from ansorlite import te
 from ansorlite.errors import ModelError
 from ansorlite.graph.fuse import fuse
 from ansorlite.graph.indices import IndexCheck, index_checks
-from ansorlite.graph.ir import Graph, check_inputs
+from ansorlite.graph.ir import Graph, Node, check_inputs
+from ansorlite.graph.ir import Step as Body
 from ansorlite.graph.lower import Lowered, lower, other_forms
-from ansorlite.graph.types import Array
+from ansorlite.graph.types import Array, TensorType, integer
 from ansorlite.names import shown
 from ansorlite.te.dag import ComputeDAG
 from ansorlite.te.tensor import Operation
@@ -30,7 +34,8 @@ class Subgraph:
     """One kernel: `inputs` are graph values in the order of `dag.inputs`, `outputs` likewise.
 
     The shape of a placeholder or output may be another row-major view of the value's shape.
-    `others` compute the same in other forms, such as Winograd's, from the same values.
+    `others` compute the same in other forms, such as Winograd's, from the same values. Subgraphs
+    that follow one another with the same `loop` run `times` times together.
     """
 
     name: str
@@ -39,6 +44,8 @@ class Subgraph:
     outputs: tuple[str, ...]
     nodes: tuple[str, ...]
     others: tuple[Lowered, ...] = ()
+    times: int = 1
+    loop: str = ""
 
     @property
     def forms(self) -> tuple[Lowered, ...]:
@@ -48,13 +55,33 @@ class Subgraph:
 
 @dataclass(frozen=True)
 class View:
-    """`result` has the elements of `source` in the graph's shape of `result`; nothing moves."""
+    """`result` has the elements of `source` in the graph's shape of `result`; nothing moves.
+
+    The first element is element `start` of the source, in a loop `stride` further each time.
+    """
 
     source: str
     result: str
+    start: int = 0
+    stride: int = 0
 
 
-Step = Subgraph | View
+@dataclass(frozen=True)
+class Buffer:
+    """Memory for `value`, which the kernels of a loop fill part by part."""
+
+    value: str
+
+
+class Place(NamedTuple):
+    """Where a value lies: element `start` of `owner` first, `stride` further each time."""
+
+    owner: str
+    start: int = 0
+    stride: int = 0
+
+
+Step = Subgraph | View | Buffer
 
 
 @dataclass(frozen=True)
@@ -68,14 +95,20 @@ class Partition:
     def subgraphs(self) -> tuple[Subgraph, ...]:
         return tuple(s for s in self.steps if isinstance(s, Subgraph))
 
-    @property
-    def aliases(self) -> dict[str, str]:
-        """For each view the value that owns its elements."""
-        owners: dict[str, str] = {}
+    @cached_property
+    def places(self) -> dict[str, Place]:
+        """For each view the place of its elements in the value that owns them."""
+        found: dict[str, Place] = {}
         for s in self.steps:
             if isinstance(s, View):
-                owners[s.result] = owners.get(s.source, s.source)
-        return owners
+                at = found.get(s.source, Place(s.source))
+                found[s.result] = Place(at.owner, at.start + s.start, at.stride + s.stride)
+        return found
+
+    @cached_property
+    def aliases(self) -> dict[str, str]:
+        """For each view the value that owns its elements."""
+        return {v: at.owner for v, at in self.places.items()}
 
     @property
     def checks(self) -> tuple[IndexCheck, ...]:
@@ -84,17 +117,20 @@ class Partition:
 
     @property
     def flop(self) -> float:
-        return sum(s.dag.flop for s in self.subgraphs)
+        return sum(s.dag.flop * s.times for s in self.subgraphs)
 
     def __str__(self) -> str:
         types, lines = self.graph.types, [f"partition of {shown(self.graph.name)}:"]
         for s in self.steps:
-            if isinstance(s, View):
+            if isinstance(s, Buffer):
+                lines.append(f"    {shown(s.value)} = buffer  # {types[s.value]}")
+            elif isinstance(s, View):
                 view = f"{shown(s.result)} = view {shown(s.source)}"
-                lines.append(f"    {view}  # {types[s.result]}")
+                at = f" from {s.start}" * (s.start != 0) + f" by {s.stride}" * (s.stride != 0)
+                lines.append(f"    {view}{at}  # {types[s.result]}")
             else:
                 read, written = (", ".join(map(shown, v)) for v in (s.inputs, s.outputs))
-                call = f"{written} = {s.name}({read})"
+                call = f"{written} = {s.name}({read})" + f" {s.times} times" * (s.times > 1)
                 lines.append(f"    {call}  # {types[s.outputs[0]]}")
         return "\n".join([*lines, f"    return {', '.join(map(shown, self.graph.outputs))}", ""])
 
@@ -102,6 +138,9 @@ class Partition:
         """Raise a ModelError unless every step reads computed values of matching size."""
         ready = {*self.graph.inputs, *self.graph.constants}
         for s in self.steps:
+            if isinstance(s, Buffer):
+                ready.add(s.value)
+                continue
             inputs, outputs = (
                 ((s.source,), (s.result,)) if isinstance(s, View) else (s.inputs, s.outputs)
             )
@@ -124,24 +163,124 @@ class Partition:
 def partition(graph: Graph) -> Partition:
     """Cut an optimised graph into kernels; a ModelError tells if the passes are still to be run."""
     order = {n.output: k for k, n in enumerate(graph.nodes)}
-    steps: list[tuple[int, Step]] = [
-        (order[n.output], View(n.inputs[0], n.output))
-        for n in graph.nodes
-        if n.operator.kind == "view"
-    ]
+    steps: list[tuple[int, Step]] = []
+    for n in graph.nodes:
+        if n.operator.kind == "view":
+            start = integer(n.attrs, "start") if "start" in n.attrs else 0
+            steps.append((order[n.output], View(n.inputs[0], n.output, start)))
     for k, group in enumerate(fuse(graph)):
         dag, inputs = lower(graph, group)
         name = "_".join([*(n.op for n in group.nodes), str(k)])
         nodes = tuple(n.name for n in group.nodes)
         made = Subgraph(name, dag, inputs, (group.output,), nodes, other_forms(graph, group))
         steps.append((order[group.output], made))
-    result = Partition(graph, tuple(s for _, s in sorted(steps, key=lambda item: item[0])))
+    known = graph
+    for n in graph.nodes:
+        if n.operator.kind == "loop":
+            known, own = _unfolded(known, n)
+            steps += [(order[n.output], s) for s in own]
+    ordered = sorted(steps, key=lambda item: item[0])
+    result = Partition(known, tuple(s for _, s in ordered))
     result.verify()
     return result
 
 
+def _unfolded(graph: Graph, node: Node) -> tuple[Graph, list[Step]]:
+    """The kernels of a loop: those of the first step, then those of all others; and their values.
+
+    The first step reads the states that are given, the others those of the step before, which lie
+    in the loop's result. The graph gets the types and constants of the body.
+    """
+    step, times, states = node.attrs["body"], integer(node.attrs, "times"), node.attrs["states"]
+    assert isinstance(step, Body) and isinstance(states, int)
+    inside = _writing_all(partition(step.graph))
+    body, sign = inside.graph, -1 if node.attrs["reverse"] else 1
+    first = times - 1 if sign < 0 else 0
+    sizes = [body.types[v].size for v in body.outputs]
+    starts = [times * sum(sizes[:k]) for k in range(len(sizes))]
+    scanned = len(body.inputs) - integer(node.attrs, "scanned")
+    types, constants = dict(graph.types), dict(graph.constants)
+    stem = _unused(f"{node.output}.step", types)
+    steps: list[Step] = [Buffer(node.output)]
+    for block, (done, count) in enumerate([(0, 1), (1, times - 1)]):
+        if count == 0:
+            continue
+        names = {v: f"{stem}{block}.{v}" for v in body.types}
+        names |= {v: f"{stem}.{v}" for v in body.constants}
+        types |= {names[v]: t for v, t in body.types.items()}
+        constants |= {names[v]: x for v, x in body.constants.items()}
+        now = first + sign * done
+        for k, v in enumerate(body.inputs):
+            size, name = body.types[v].size, names[v]
+            if k >= scanned:
+                steps.append(View(node.inputs[k], name, now * size, sign * size))
+            elif k < states and block:
+                at = starts[k] + (now - sign) * size
+                steps.append(View(node.output, name, at, sign * size))
+            else:
+                steps.append(View(node.inputs[k], name))
+        for v, size, start in zip(body.outputs, sizes, starts, strict=True):
+            steps.append(View(node.output, names[v], start + now * size, sign * size))
+        loop = f"{'rest' if block else 'first'}_of_{graph.nodes.index(node)}"
+        steps += [_renamed(s, names, count, loop) for s in inside.steps]
+    light = replace(node, attrs={k: v for k, v in node.attrs.items() if k != "body"})
+    nodes = tuple(light if n is node else n for n in graph.nodes)
+    return replace(graph, nodes=nodes, types=types, constants=constants), steps
+
+
+def _writing_all(parts: Partition) -> Partition:
+    """The partition with a kernel that writes each output; those that no kernel writes are copied.
+
+    Such an output is an input or a constant, a view of another value, or another output as well.
+    """
+    graph, steps = parts.graph, list(parts.steps)
+    types, outputs = dict(graph.types), list[str]()
+    free = {v for s in parts.subgraphs for v in s.outputs}
+    for v in graph.outputs:
+        if v in free:
+            free.remove(v)
+            outputs.append(v)
+            continue
+        kind, name = types[v], _unused(f"{v}.copy", types)
+        steps.append(Subgraph(f"copy_{len(steps)}", _copy(kind), (v,), (name,), ()))
+        types[name] = kind
+        outputs.append(name)
+    return Partition(replace(graph, outputs=tuple(outputs), types=types), tuple(steps))
+
+
+def _copy(kind: TensorType) -> ComputeDAG:
+    x = te.placeholder((kind.size,), kind.dtype, "data")
+    return te.ComputeDAG([te.compute((kind.size,), lambda i: x[i], name="copy")])
+
+
+def _unused(stem: str, types: Mapping[str, TensorType]) -> str:
+    """The stem, longer where values of the graph begin with it."""
+    while any(v.startswith(stem) for v in types):
+        stem += "_"
+    return stem
+
+
+def _renamed(step: Step, names: Mapping[str, str], times: int, loop: str) -> Step:
+    """A step of a loop's body with the names that its values have outside."""
+    match step:
+        case View():
+            return replace(step, source=names[step.source], result=names[step.result])
+        case Buffer():
+            return Buffer(names[step.value])
+    others = tuple(Lowered(f.dag, tuple(names[v] for v in f.inputs)) for f in step.others)
+    return replace(
+        step,
+        name=f"{step.name}_{loop}",
+        inputs=tuple(names[v] for v in step.inputs),
+        outputs=tuple(names[v] for v in step.outputs),
+        others=others,
+        times=times,
+        loop=loop,
+    )
+
+
 class DistinctSubgraph(NamedTuple):
-    """A distinct computation of a network: how often it occurs, and as which subgraphs."""
+    """A distinct computation of a network: how often it runs, and as which subgraphs."""
 
     dag: ComputeDAG
     weight: int
@@ -157,10 +296,11 @@ def tasks(parts: Partition) -> tuple[DistinctSubgraph, ...]:
     found: dict[str, list[int]] = {}
     for k, s in enumerate(parts.subgraphs):
         found.setdefault(s.dag.workload_key, []).append(k)
+    weights = [sum(parts.subgraphs[k].times for k in ks) for ks in found.values()]
     firsts = [(parts.subgraphs[ks[0]], ks) for ks in found.values()]
     return tuple(
-        DistinctSubgraph(s.dag, len(ks), tuple(ks), tuple(f.dag for f in s.others))
-        for s, ks in firsts
+        DistinctSubgraph(s.dag, weight, tuple(ks), tuple(f.dag for f in s.others))
+        for (s, ks), weight in zip(firsts, weights, strict=True)
     )
 
 
@@ -168,18 +308,32 @@ def evaluate_partition(
     parts: Partition, inputs: Sequence[npt.ArrayLike] | Mapping[str, npt.ArrayLike]
 ) -> tuple[Array, ...]:
     """The graph's outputs, step by step through `ComputeDAG.evaluate`: the meaning, slow."""
-    graph = parts.graph
+    graph, places = parts.graph, parts.places
     given = [inputs[v] for v in graph.inputs] if isinstance(inputs, Mapping) else inputs
     values: dict[str, Array] = {**graph.constants, **check_inputs(graph, given)}
+
+    def elements(v: str, t: int = 0) -> Array:
+        """The value in the graph's shape; a view of the memory of its owner."""
+        at, kind = places.get(v, Place(v)), graph.types[v]
+        start = at.start + t * at.stride
+        return values[at.owner].reshape(-1)[start : start + kind.size].reshape(kind.shape)
+
     for s in parts.steps:
-        if isinstance(s, View):
-            values[s.result] = values[s.source].reshape(graph.types[s.result].shape)
-            continue
-        operands = {
-            op.name: np.ascontiguousarray(values[v]).reshape(op.shape)
-            for op, v in zip(s.dag.inputs, s.inputs, strict=True)
-        }
-        results = s.dag.evaluate(operands)
-        for v, name in zip(s.outputs, s.dag.output_names, strict=True):
-            values[v] = results[name].reshape(graph.types[v].shape)
-    return tuple(values[v] for v in graph.outputs)
+        if isinstance(s, Buffer):
+            values[s.value] = np.empty(graph.types[s.value].shape, graph.types[s.value].dtype)
+    for loop, own in groupby(parts.subgraphs, lambda s: s.loop):
+        together = list(own)
+        for t in range(together[0].times if loop else 1):
+            for s in together:
+                operands = {
+                    op.name: np.ascontiguousarray(elements(v, t)).reshape(op.shape)
+                    for op, v in zip(s.dag.inputs, s.inputs, strict=True)
+                }
+                results = s.dag.evaluate(operands)
+                for v, name in zip(s.outputs, s.dag.output_names, strict=True):
+                    made = results[name].reshape(graph.types[v].shape)
+                    if v in places:
+                        elements(v, t)[...] = made
+                    else:
+                        values[v] = made
+    return tuple(elements(v) for v in graph.outputs)

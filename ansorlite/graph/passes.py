@@ -5,9 +5,10 @@ and meaning (up to rounding), channels last, batch norm folded, without "source"
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from ansorlite.graph import rewrites as rw
-from ansorlite.graph.ir import Graph
+from ansorlite.graph.ir import Graph, Node, Step
 from ansorlite.graph.layout import channels_last
 
 Pass = Callable[[Graph], Graph]
@@ -32,6 +33,7 @@ PASSES: tuple[Pass, ...] = (
     rw.merge_views,
     rw.remove_identities,
     rw.split_wide,
+    rw.view_slices,
     rw.merge_duplicates,
 )
 # Replacements for the passes that change how the network rounds.
@@ -50,4 +52,13 @@ def optimize(graph: Graph, exact: bool = False) -> Graph:
     """
     for step in EXACT_PASSES if exact else PASSES:
         graph = step(graph)
-    return graph
+    bodies = [n for n in graph.nodes if n.operator.kind == "loop"]
+    return replace(graph, nodes=tuple(_of_loop(n, exact) for n in graph.nodes)) if bodies else graph
+
+
+def _of_loop(node: Node, exact: bool) -> Node:
+    """The node with the body of its loop optimised."""
+    step = node.attrs.get("body")
+    if not isinstance(step, Step):
+        return node
+    return replace(node, attrs={**node.attrs, "body": Step(optimize(step.graph, exact))})

@@ -73,6 +73,38 @@ def split_wide(graph: Graph) -> Graph:
     return rewrite(graph, rule)
 
 
+def view_slices(graph: Graph) -> Graph:
+    """rewrite: slice(x) of elements that lie side by side -> part(x), which copies nothing
+
+    A slice stays where a chain of element-wise operators joins it and computes no other element.
+    Integers stay: they may be indices, which are checked value by value.
+    """
+
+    def rule(r: Rewriter, node: Node, xs: list[str]) -> str | None:
+        if node.op != "slice" or r.dtype(xs[0]).startswith(("int", "uint")):
+            return None
+        inner, shape = r.sole(xs[0]), r.shape(xs[0])
+        if inner is not None and inner.operator.kind == "elementwise":
+            return None
+        start = _first_of_run(node, shape)
+        if start is None:
+            return None
+        return r.emit("part", xs, node.output, start=start, shape=ints(node.attrs, "sizes"))
+
+    return rewrite(graph, rule)
+
+
+def _first_of_run(node: Node, shape: tuple[int, ...]) -> int | None:
+    """The first element of a slice whose elements lie side by side; None for any other."""
+    starts, sizes, steps = (ints(node.attrs, k) for k in ("starts", "sizes", "steps"))
+    cut = next((d for d, n in enumerate(sizes) if n != 1), len(sizes))
+    if cut < len(sizes) and (steps[cut] != 1 or sizes[cut + 1 :] != shape[cut + 1 :]):
+        return None
+    if any(n > 1 and step != 1 for n, step in zip(sizes[cut:], steps[cut:], strict=True)):
+        return None
+    return sum(at * math.prod(shape[d + 1 :]) for d, at in enumerate(starts))
+
+
 def remove_identities(graph: Graph) -> Graph:
     """rewrite: identity(x), reshape(x, x.shape), transpose(x, 0..n) ... -> x;
     a reduction over axes of extent 1 -> reshape; those axes leave softmax"""

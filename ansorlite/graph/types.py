@@ -8,6 +8,7 @@ the end check what several operators ask of shapes, dtypes and axes; they raise 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -15,8 +16,6 @@ import numpy.typing as npt
 from ansorlite.errors import ModelError
 
 Array = npt.NDArray[np.generic]
-Attr = int | float | str | bool | tuple[int, ...] | tuple[tuple[int, int], ...]
-Attrs = Mapping[str, Attr]
 DTYPES = (
     *("float32", "float64", "int32", "int64", "bool"),
     *("int8", "uint8", "int16", "uint16", "uint32", "float16"),
@@ -40,6 +39,24 @@ class TensorType:
 
     def __str__(self) -> str:
         return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
+
+
+class Body(Protocol):
+    """What a loop runs at each step: a graph, as operators see it."""
+
+    @property
+    def takes(self) -> tuple[TensorType, ...]: ...
+    @property
+    def gives(self) -> tuple[TensorType, ...]: ...
+    @property
+    def work(self) -> int:
+        """Element operations of one step."""
+
+    def run(self, arrays: Sequence[Array]) -> tuple[Array, ...]: ...
+
+
+Attr = int | float | str | bool | tuple[int, ...] | tuple[tuple[int, int], ...] | Body
+Attrs = Mapping[str, Attr]
 
 
 def type_of(array: Array) -> TensorType:
@@ -82,6 +99,13 @@ def literal(attrs: Attrs, name: str) -> int | float:
 def text(attrs: Attrs, name: str) -> str:
     value = attrs[name]
     assert isinstance(value, str), f"{name}={value!r} is no string"
+    return value
+
+
+def body(attrs: Attrs) -> Body:
+    """The attribute `body`."""
+    value = attrs["body"]
+    assert not isinstance(value, int | float | str | tuple), f"body={value!r} is no graph"
     return value
 
 

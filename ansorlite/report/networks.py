@@ -87,7 +87,7 @@ def _edges(parts: Partition) -> nx.DiGraph:
         for v in dict.fromkeys(aliases.get(v, v) for v in s.inputs):
             if v in source:
                 g.add_edge(source[v], s.name, value=f"{v}: {types[v]}")
-        source.update(dict.fromkeys(s.outputs, s.name))
+        source.update((aliases.get(v, v), s.name) for v in s.outputs)
     for v in parts.graph.outputs:
         owner = aliases.get(v, v)
         g.add_node(f"out {v}", lines=(v, str(types[v])), fill=TERMINAL)

@@ -108,7 +108,7 @@ def test_one_task_of_a_file(
     net: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The task is named, its run has the name of the network, too."""
-    monkeypatch.setattr("ansorlite.cli.compare.network", lambda text: net)
+    monkeypatch.setattr("ansorlite.cli.inputs.network", lambda text, batch: net)
     output = tmp_path / "runs.jsonl"
     arguments = ["compare", "pair.onnx", "--searchers", "random", "--trials", "2"]
     assert cli.main([*arguments, "--task", "softmax_1", "--output", str(output)]) == 0

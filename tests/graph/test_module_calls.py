@@ -263,3 +263,24 @@ def test_saved_networks_check_indices(dtype: str, tmp_path: Path) -> None:
         for wrong in ([0, 5, 0], [0, 4, 0], [-7, 0, 0], [np.iinfo(dtype).max, 0, 0]):
             with pytest.raises(ModelError, match="indices are from -5 to 4"):
                 module(rows, np.array(wrong, dtype))
+
+
+@needs_cc
+def test_outputs_that_are_parts_of_other_values(tmp_path: Path) -> None:
+    """Of an input, of an output, and of a value that is none."""
+    b = GraphBuilder("parts")
+    x = b.input("x", (6, 8))
+    product = b.emit("matmul", [x, b.constant(W[:8, :5])], "product")
+    hidden = b.emit("matmul", [x, b.constant(W[8:16, :3])], "hidden")
+    parts = [b.emit("part", [v], start=6, shape=(4, 3)) for v in (x, product, hidden)]
+    ends = [b.emit("exp", [b.emit("part", [v], start=3, shape=(9,))]) for v in (x, hidden)]
+    net = compiled_plain(b.finish([*parts, product, *ends]))
+    xs = np.random.default_rng(1).standard_normal((2, 6, 8)).astype(np.float32)
+    saved = load_module(net.save(tmp_path / "net"))
+    for call in (net, saved, pickle.loads(pickle.dumps(net))):
+        for given in xs:
+            wide, low = given @ W[:8, :5], given @ W[8:16, :3]
+            wanted = [v.reshape(-1)[6:18].reshape(4, 3) for v in (given, wide, low)]
+            wanted += [wide, *(np.exp(v.reshape(-1)[3:12]) for v in (given, low))]
+            for got, want in zip(call(given), wanted, strict=True):
+                np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)

@@ -11,7 +11,14 @@ from onnx_cases import Case, check_stages, model_of, random_inputs
 from typed_cases import IN_OTHER_TYPES
 
 from ansorlite.graph.ir import evaluate
-from ansorlite.graph.onnx import microsoft, microsoft_attention, microsoft_quantized, quantization
+from ansorlite.graph.onnx import (
+    control,
+    microsoft,
+    microsoft_attention,
+    microsoft_quantized,
+    quantization,
+    sequences,
+)
 from ansorlite.graph.onnx.load import load_onnx
 from ansorlite.graph.onnx.table import READERS
 
@@ -314,6 +321,7 @@ def test_every_importer_has_a_case() -> None:
     of_constants = {"Constant", "ConstantOfShape", "Range", "Shape", "Size"}
     others = {*quantization.READERS, *microsoft.READERS}  # in test_onnx_quantization, _microsoft
     others |= {*microsoft_attention.READERS, *microsoft_quantized.READERS}
+    others |= {"LSTM", "GRU", "RNN", *control.READERS, *sequences.READERS}  # files of their own
     of_constants |= onnx_positions.ELSEWHERE
     elsewhere = of_constants | others | {op for op, *_ in IN_OTHER_TYPES}
     assert set(READERS) - {c.op for c in CASES} == elsewhere - {c.op for c in CASES}

@@ -15,7 +15,7 @@ import pytest
 from ansorlite.errors import ModelError
 from ansorlite.graph import ops
 from ansorlite.graph.build import GraphBuilder
-from ansorlite.graph.ir import Graph, evaluate
+from ansorlite.graph.ir import Graph, Step, evaluate
 from ansorlite.graph.ops.op import Op
 from ansorlite.graph.ops.table import OPERATORS
 from ansorlite.graph.partition import evaluate_partition, partition
@@ -37,6 +37,14 @@ class Case(NamedTuple):
 
     operands: tuple[Any, ...] = (IMAGE,)
     attrs: Mapping[str, Any] = {}
+
+
+def _step() -> Step:
+    """The body of a loop: a new state, and a value that no kernel computes."""
+    b = GraphBuilder("step")
+    state, fixed, row = b.input("s", (2, 3)), b.input("f", (3,)), b.input("r", (2, 3))
+    new = b.emit("tanh", [b.emit("add", [b.emit("mul", [state, fixed]), row])])
+    return Step(b.finish([new, b.emit("reshape", [state], shape=(6,))]))
 
 
 INDICES = ("int64", (3,))
@@ -87,6 +95,11 @@ CASES: dict[str, Case] = {
     "quantize": Case((IMAGE, (4, 1, 1), (1,)), {"dtype": "int8"}),
     "dequantize": Case((("uint8", IMAGE), (4, 1, 1), ("uint8", ()))),
     "quantization_step": Case((IMAGE, IMAGE)),
+    "part": Case(attrs={"start": 7, "shape": (3, 5)}),
+    "loop": Case(
+        ((2, 3), (3,), (4, 2, 3)),
+        {"body": _step(), "times": 4, "states": 1, "scanned": 1, "reverse": True},
+    ),
     "take": Case((IMAGE, INDICES), {"axis": 1}),
     "take_along": Case((IMAGE, ("int64", (2, 3, 5, 2))), {"axis": 1, "checked": True}),
     "gather_nd": Case(((2, 4, 5, 6), ("int64", (2, 3)), ("int64", (2, 3)))),

@@ -261,6 +261,39 @@ def test_adding_zeros_that_enlarge_stays() -> None:
     assert s.optimized(s.b.emit("pow", [s.x, twos])) == ["pow"]
 
 
+@pytest.mark.parametrize(
+    ("starts", "sizes", "steps", "start"),
+    [
+        ((1, 0, 0), (2, 3, 4), (1, 1, 1), 12),
+        ((2, 1, 0), (1, 2, 4), (1, 1, 1), 28),
+        ((0, 2, 1), (1, 1, 3), (1, 1, 1), 9),
+        ((2, 2, 3), (1, 1, 1), (-1, -1, -1), 35),
+        ((0, 0, 0), (2, 2, 4), (1, 1, 1), None),
+        ((0, 0, 0), (2, 3, 4), (2, 1, 1), None),
+        ((0, 2, 0), (1, 3, 4), (1, -1, 1), None),
+    ],
+)
+def test_a_slice_of_neighbours_is_a_view(
+    starts: Any, sizes: Any, steps: Any, start: int | None
+) -> None:
+    b = GraphBuilder("net")
+    x = b.input("x", (3, 3, 4))
+    graph = b.finish([b.emit("slice", [x], starts=starts, sizes=sizes, steps=steps)])
+    after = rw.view_slices(graph)
+    assert_same_meaning(graph, after)
+    assert after.nodes[0].attrs.get("start") == start
+
+
+@pytest.mark.parametrize("dtype", ["int64", "float32"])
+def test_a_slice_of_indices_or_of_a_chain_stays(dtype: str) -> None:
+    """Indices are checked value by value; a chain computes the sliced elements alone."""
+    b = GraphBuilder("net")
+    x = b.input("x", (3, 4), dtype)
+    x = b.emit("abs", [x]) if dtype == "float32" else x
+    y = b.emit("slice", [x], starts=(1, 0), sizes=(1, 4), steps=(1, 1))
+    assert rw.view_slices(b.finish([y])).nodes[-1].op == "slice"
+
+
 def test_duplicates_and_dead_nodes_go() -> None:
     s = Small(2, 3)
     u, v = s.b.emit("exp", [s.x]), s.b.emit("exp", [s.x])

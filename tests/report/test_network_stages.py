@@ -1,12 +1,13 @@
 """Stages of a network as text, and the picture of its partition."""
 
 import xml.etree.ElementTree as ET
+from typing import Any
 
 import pytest
 
 from ansorlite.errors import AnsorliteError
 from ansorlite.graph.build import GraphBuilder
-from ansorlite.graph.ir import Graph
+from ansorlite.graph.ir import Graph, Step
 from ansorlite.graph.partition import partition
 from ansorlite.graph.passes import PASSES, optimize
 from ansorlite.report.networks import network_stage, partition_svg, passes_text
@@ -69,3 +70,16 @@ def test_any_name_is_text(name: str) -> None:
 def test_an_unknown_stage_is_named() -> None:
     with pytest.raises(AnsorliteError, match="passes, partition, svg"):
         network_stage(two_branches(), "dag")
+
+
+def test_the_kernels_of_a_loop_have_boxes_of_their_own() -> None:
+    """Those of the first step and those of the rest; arrows never lead back."""
+    b = GraphBuilder("step")
+    state, row = b.input("state", (2, 3)), b.input("row", (2, 3))
+    step = Step(b.finish([b.emit("tanh", [b.emit("add", [state, row])])]))
+    outer = GraphBuilder("net")
+    x, start = outer.input("x", (4, 2, 3)), outer.input("start", (2, 3))
+    attrs: dict[str, Any] = {"times": 4, "states": 1, "scanned": 1, "reverse": False}
+    y = outer.emit("loop", [start, x], "y", body=step, **attrs)
+    root = ET.fromstring(partition_svg(outer.finish([y])))
+    assert len(root.findall(f"{SVG}g")) == 2 + 2 + 1

@@ -20,6 +20,10 @@ LOWS = ("float16", "bfloat16")  # of numbers that the graph has in float32
 PACKED = {"int4": "int8", "uint4": "uint8", "int2": "int8", "uint2": "uint8"}
 
 
+class Unsupported(ModelError):
+    """A body has an operator that no reader is for, whatever the sizes are."""
+
+
 @dataclass(frozen=True)
 class OnnxNode:
     """A node of the model: attributes as Python values and arrays, `opset` of the model.
@@ -54,6 +58,8 @@ class Context:
 
     `absent` says why outputs are not computed, `later` has the results of all nodes. `lows` has
     the dtype of the values that the model has in float16 or bfloat16, and the graph in float32.
+    `inside` reads the body of a node: (context, GraphProto, values of its inputs) -> values of its
+    outputs. `sequences` has the elements of values that are sequences.
     """
 
     builder: GraphBuilder
@@ -63,6 +69,8 @@ class Context:
     absent: dict[str, str] = field(default_factory=dict)
     later: set[str] = field(default_factory=set)
     lows: dict[str, str] = field(default_factory=dict)
+    inside: "Callable[[Context, Any, Sequence[str]], Sequence[str]]" = lambda c, g, values: ()
+    sequences: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def has(self, node: OnnxNode, k: int) -> bool:
         """Whether the optional operand k is there."""
@@ -157,6 +165,14 @@ class Context:
     def constant(self, array: Any, name: str = "") -> str:
         assert self.node is not None
         return self.builder.constant(np.asarray(array), name or self.node.outputs[0], computed=True)
+
+    def listed(self, items: Sequence[str]) -> str:
+        """A sequence of values, as a value."""
+        name = f"sequence {len(self.sequences)}"
+        while name in self.builder.types:
+            name += "_"
+        self.sequences[name] = tuple(items)
+        return name
 
     def scalar(self, value: float, like: str) -> str:
         """A constant without dimensions, of the dtype of `like`."""

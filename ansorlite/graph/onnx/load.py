@@ -9,6 +9,7 @@ to do, whatever the file holds, and MissingExtra without the package onnx.
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar, overload
 
 import numpy as np
@@ -16,7 +17,7 @@ import numpy as np
 from ansorlite.errors import AnsorliteError, MissingExtra, ModelError
 from ansorlite.graph.build import GraphBuilder
 from ansorlite.graph.ir import Graph
-from ansorlite.graph.onnx.context import LOWS, Context, OnnxNode
+from ansorlite.graph.onnx.context import LOWS, Context, OnnxNode, Unsupported
 from ansorlite.graph.onnx.functions import flattened
 from ansorlite.graph.onnx.node import check_operands, dtypes_of, read_node
 from ansorlite.graph.onnx.read import array_of, read_model
@@ -110,6 +111,7 @@ class _Model:
     nodes: Sequence[OnnxNode]
     arrays: Sequence[tuple[str, Array]]
     inputs: Sequence[Input]
+    opset: int
 
     def at(self, shapes: Mapping[str, tuple[int, ...]]) -> Graph:
         """The network for inputs of these shapes."""
@@ -144,7 +146,9 @@ def _read(onnx: Any, model: Any) -> _Model:
         arrays[tensor.name] = array_of(onnx, tensor, f"{name}: initializer {brief(tensor.name)}")
     if proto.graph.sparse_initializer:
         raise ModelError(f"{name} has sparse initializers, which are not supported: densify them")
-    return _Model(onnx, proto, name, nodes, tuple(arrays.items()), declared_inputs(inputs))
+    return _Model(
+        onnx, proto, name, nodes, tuple(arrays.items()), declared_inputs(inputs), flat.opset
+    )
 
 
 def _network(source: _Model, shapes: Mapping[str, tuple[int, ...]], as_declared: bool) -> Graph:
@@ -158,6 +162,7 @@ def _network(source: _Model, shapes: Mapping[str, tuple[int, ...]], as_declared:
     for tensor, array in source.arrays:
         context.values[tensor] = context.store(array, tensor)
     context.later = {v for n in source.nodes for v in n.outputs}
+    context.inside = partial(_inside, source.onnx, source.opset)
     for node in source.nodes:
         _convert(context, node)
     outputs = [o.name for o in proto.graph.output]
@@ -167,6 +172,9 @@ def _network(source: _Model, shapes: Mapping[str, tuple[int, ...]], as_declared:
     if missing or not outputs:
         listed = _listed([brief(o) for o in missing]) or "(none)"
         raise ModelError(f"{name}: no node computes the output {listed}")
+    for o in outputs:
+        if context.values[o] in context.sequences:
+            raise ModelError(f"output {brief(o)} of {name} is a sequence: return its elements")
     for value in proto.graph.output:
         _check_declared(context, value, as_declared)
     return builder.finish([_output(context, o) for o in outputs])
@@ -255,6 +263,8 @@ def _convert(context: Context, node: OnnxNode) -> None:
     try:
         lows = check_operands(context, node)
         result = READERS[node.op](context, node)
+    except Unsupported:
+        raise
     except ModelError as error:
         text = _in_the_models_words(str(error), node)
         raise ModelError(text if text.startswith("node ") else f"{where}: {text}") from None
@@ -268,10 +278,48 @@ def _convert(context: Context, node: OnnxNode) -> None:
     named = {v: r for v, r in zip(node.outputs, results, strict=False) if v}
     context.values.update(named)
     for v, r in named.items():
+        if r in context.sequences:
+            continue
         if lows.get(v) in LOWS and context.type(r).dtype == "float32":
             context.lows.setdefault(v, lows[v])
     for k, v in enumerate(node.outputs[len(results) :], len(results) + 1):
         context.absent[v] = f"{where}: its output {k}, {brief(v)}, is not supported"
+
+
+def _inside(
+    onnx: Any, opset: int, context: Context, graph: Any, given: Sequence[str]
+) -> Sequence[str]:
+    """The values of the outputs of a body whose inputs have the values `given`.
+
+    The body sees the values outside of it; what it computes is seen inside alone.
+    """
+    outside, node, lows = context.values, context.node, context.lows
+    if len(graph.input) != len(given):
+        raise ModelError(f"its body takes {len(graph.input)} values, {len(given)} are given")
+    context.values, context.lows = dict(outside), dict(lows)
+    try:
+        own = [v.name for v in (*graph.input, *graph.initializer)]
+        own += [v for n in graph.node for v in n.output]
+        for v in own:
+            context.values.pop(v, None)
+            context.lows.pop(v, None)
+        context.values.update(zip((v.name for v in graph.input), given, strict=True))
+        for tensor in graph.initializer:
+            array = array_of(onnx, tensor, f"initializer {brief(tensor.name)} of a body")
+            context.values[tensor.name] = context.store(array, tensor.name)
+        for k, proto in enumerate(graph.node):
+            inner = read_node(onnx, proto, k, opset)
+            if inner.op not in READERS:
+                raise Unsupported(
+                    f"node {brief(inner.name)} is of the unsupported operator {brief(inner.op)}"
+                )
+            _convert(context, inner)
+        missing = [o.name for o in graph.output if o.name not in context.values]
+        if missing:
+            raise ModelError(f"no node of its body computes {brief(missing[0])}")
+        return [context.values[o.name] for o in graph.output]
+    finally:
+        context.values, context.node, context.lows = outside, node, lows
 
 
 def _in_the_models_words(text: str, node: OnnxNode) -> str:

@@ -20,7 +20,8 @@ SPELLING = {"float": "float32", "double": "float64"}
 FLAGS = (  # attributes that are 0 or 1
     *("align_corners", "allowzero", "antialias", "ceil_mode", "center_point_box"),
     *("count_include_pad", "detect_negative", "detect_positive", "exclude_outside", "exclusive"),
-    *("fmod", "interleaved", "inverse", "is_causal", "keepdims", "largest"),
+    *("fmod", "input_forget", "interleaved", "inverse", "is_causal", "keepdims", "largest"),
+    *("linear_before_reset",),
     *("noop_with_empty_axes", "onesided", "periodic", "reverse", "select_last_index"),
     *("sorted", "spatial", "storage_order", "training_mode", "transA", "transB", "upper"),
 )
@@ -143,6 +144,10 @@ def check_operands(c: Context, n: OnnxNode) -> dict[str, str]:
         if not v:
             if formal.option.name != "Optional":
                 raise ModelError(f"operand {k} ({formal.name}) is missing")
+            continue
+        if c.values[v] in c.sequences:
+            if not any(t.startswith("seq(") for t in formal.types) and formal.type_str != "V":
+                raise ModelError(f"operand {k} ({formal.name}) may not be a sequence")
             continue
         dtype = c.declared(v)
         if f"tensor({FORMAL.get(dtype, dtype)})" not in formal.types:

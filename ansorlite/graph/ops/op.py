@@ -33,7 +33,7 @@ Refine = Callable[[Attrs, Sequence[Array | None]], Attrs]
 Work = Callable[[Attrs, Types, TensorType], int]
 Indexed = Callable[[Attrs, Types], tuple[tuple[int, int, int], ...]]
 
-Kind = Literal["source", "elementwise", "anchor", "injective", "view"]
+Kind = Literal["source", "elementwise", "anchor", "injective", "view", "loop"]
 Trait = Literal[
     "commutative",
     "reads_once",
@@ -108,7 +108,8 @@ class Op:
 
     - `kind`: how partition treats the operator. "elementwise". "anchor": a kernel of its own, which
       element-wise readers join. "injective": each result element is one operand element. "view":
-      no kernel, another name for the same elements. "source": rewritten by the passes.
+      no kernel, another name for the same elements, or for some that lie side by side. "loop": the
+      kernels of the attribute `body`, again and again. "source": rewritten by the passes.
     - `shape`: the type of the result; raises ModelError for operands that do not fit.
     - `meaning`: the result in numpy, the reference of passes and kernels. Sums accumulate in
       float64 and are rounded once.

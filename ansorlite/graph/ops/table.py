@@ -8,6 +8,7 @@ from ansorlite.graph.ops import (
     elementwise,
     gathering,
     indexing,
+    loops,
     matmul,
     movement,
     normalization,
@@ -39,5 +40,6 @@ OPERATORS: dict[str, Op] = {
         *gathering.OPS,
         *ranking.OPS,
         *sampling.OPS,
+        *loops.OPS,
     )
 }
