@@ -23,6 +23,7 @@ PASSES: tuple[Pass, ...] = (
     rw.split_bias,
     rw.remove_empty,
     rw.fold_pad,
+    rw.drop_expands,
     rw.lower_means,
     rw.simplify_arithmetic,
     rw.fold_scales,

@@ -216,6 +216,7 @@ RESIZES = [
     ),
     Case("Resize", (SMALL,), {"mode": "cubic", "exclude_outside": 1, "cubic_coeff_a": -0.5}, DOWN),
     Case("Upsample", (SMALL,), {}, {1: np.asarray([1, 1, 2, 3], np.float32)}, 9),
+    Case("Upsample", (SMALL,), {}, {1: np.asarray([2, 3, 1, 0.5], np.float32)}, 9, note="mixed"),
 ]
 CONDITIONS = [
     *(Case(op, ((3, 5), (5,)), {}, then="Where") for op in ("Less", "Greater", "Equal")),

@@ -137,6 +137,87 @@ def test_transposes_stay_at_the_borders() -> None:
     assert ops.count("transpose") == 2 and (ops[0], ops[-1]) == ("transpose", "transpose")
 
 
+def upsampled(s: Small, y: str) -> str:
+    """Every pixel repeated 2 x 2, as a resize to the nearest is imported."""
+    n, c, h, w = s.b.shape(y)
+    y = s.b.emit("reshape", [y], shape=(n, c, h, 1, w, 1))
+    y = s.b.emit("expand", [y], shape=(n, c, h, 2, w, 2))
+    return s.b.emit("reshape", [y], shape=(n, c, 2 * h, 2 * w))
+
+
+def halves(s: Small, y: str, size: int) -> list[str]:
+    n, _, h, w = s.b.shape(y)
+    cut: dict[str, Any] = {"sizes": (n, size, h, w), "steps": (1,) * 4}
+    return [s.b.emit("slice", [y], starts=(0, k * size, 0, 0), **cut) for k in (0, 1)]
+
+
+def feature_pyramid(s: Small) -> str:
+    low = s.conv(s.x, 6)
+    high = s.b.emit("max_pool", [low], kernel=(2, 2), ceil_mode=False, **FIRST | STRIDE_2)
+    return s.b.emit("add", [upsampled(s, s.conv(high, 6)), low])
+
+
+def u_net(s: Small) -> str:
+    left, right = halves(s, s.conv(s.x, 6), 3)
+    down = s.b.emit("max_pool", [left], kernel=(2, 2), ceil_mode=False, **FIRST | STRIDE_2)
+    up = upsampled(s, s.conv(down, 5))
+    return s.b.emit("concat", [up, right, left], axis=1)
+
+
+def gated(s: Small) -> str:
+    """Softmax over channels, and a factor a channel that is a vector expanded."""
+    y = s.b.emit("softmax", [s.conv(s.x, 4)], axes=(1,))
+    gate = s.b.emit("reduce_mean", [y], axes=(2, 3), keepdims=False)
+    gate = s.b.emit("reshape", [s.b.emit("sigmoid", [gate])], shape=(2, 4, 1, 1))
+    return s.b.emit("mul", [y, s.b.emit("expand", [gate], shape=s.b.shape(y))])
+
+
+def vector_beside_features(s: Small) -> str:
+    """A vector, repeated at each pixel, beside the features that it comes from."""
+    y = s.conv(s.x, 4)
+    vector = s.gemm(s.b.emit("reduce_max", [y], axes=(2, 3), keepdims=False), 3)
+    vector = s.b.emit("reshape", [vector], shape=(2, 3, 1, 1))
+    return s.b.emit("concat", [s.b.emit("expand", [vector], shape=(2, 3, 8, 8)), y], axis=1)
+
+
+def linear_upsampling(s: Small) -> str:
+    y = s.conv(s.x, 4)
+    at = s.b.constant(np.array([[0, 1], [1, 2], [2, 3]]), "at")
+    half = s.b.constant(np.full((3, 2), 0.5, np.float32), "half")
+    for axis in (2, 3):
+        y = s.b.emit("resample", [y, at, half], axis=axis)
+    return s.b.emit("pad", [y], pads=((0, 0), (0, 0), (1, 1), (0, 1)), value=1.0)
+
+
+STRIDE_2: dict[str, Any] = {"strides": (2, 2), "pads": ((0, 0), (0, 0))}
+
+
+MIDDLES = (feature_pyramid, u_net, gated, vector_beside_features, linear_upsampling)
+
+
+@pytest.mark.parametrize("middle", MIDDLES)
+def test_only_input_and_output_are_transposed(middle: Any) -> None:
+    s = Small(2, 3, 8, 8)
+    ops = s.optimized(s.conv(middle(s), 5))
+    assert ops.count("transpose") == 2 and (ops[0], ops[-1]) == ("transpose", "transpose")
+
+
+def test_an_expand_before_arithmetic_goes() -> None:
+    s = Small(1, 3)
+    y = s.b.emit("expand", [s.x], shape=(4, 3))
+    assert s.optimized(s.b.emit("add", [y, s.param(4, 3)])) == ["add"]
+    assert s.optimized(s.b.emit("add", [y, s.param(1, 3)])) == ["expand", "add"]
+    z = s.b.emit("expand", [s.x], shape=(4, 3))
+    assert s.optimized(s.b.emit("maximum", [y, z])) == ["expand", "maximum"]
+
+
+def test_expanding_adds_axes_in_front_of_any_order() -> None:
+    s = Small(2, 3, 5, 5)
+    y = s.b.emit("expand", [s.conv(s.x, 4)], shape=(3, 2, 4, 5, 5))
+    y = s.b.emit("reduce_max", [y], axes=(3, 4), keepdims=False)
+    assert s.optimized(y).count("transpose") == 1
+
+
 def test_flatten_into_a_dense_layer_moves_the_weights_rows() -> None:
     s = Small(2, 3, 5, 5)
     y = s.conv(s.x, 4)
