@@ -18,7 +18,8 @@ from ansorlite.graph.ir import Graph
 from ansorlite.graph.onnx.context import Context, OnnxNode
 from ansorlite.graph.onnx.functions import flattened
 from ansorlite.graph.onnx.node import check_operands, dtypes_of, read_node
-from ansorlite.graph.onnx.read import array_of, read_model
+from ansorlite.graph.onnx.order import used
+from ansorlite.graph.onnx.read import array_of, dense_of, read_model
 from ansorlite.graph.onnx.table import READERS
 from ansorlite.names import brief, first_line, shown
 
@@ -62,7 +63,8 @@ def _network(onnx: Any, model: Any, batch: int | None, dims: Dims) -> Graph:
     _check_operators(nodes, name)
     builder = GraphBuilder(proto.graph.name or name, fold=True)
     context = Context(builder, dtypes_of(onnx))
-    initializers = {t.name for t in flat.initializers}
+    outputs = [o.name for o in proto.graph.output]
+    initializers, needed = {t.name for t in flat.initializers}, {*used(flat.nodes), *outputs}
     inputs = [v for v in proto.graph.input if v.name not in initializers]
     _check_dims(inputs, dims, name)
     for value, shape in zip(inputs, _shapes(inputs, batch, dims), strict=True):
@@ -71,14 +73,18 @@ def _network(onnx: Any, model: Any, batch: int | None, dims: Dims) -> Graph:
     for tensor in flat.initializers:
         if tensor.name in context.values:
             raise ModelError(f"{name} defines the initializer {brief(tensor.name)} twice")
+        if tensor.name not in needed:
+            continue
         array = array_of(onnx, tensor, f"{name}: initializer {brief(tensor.name)}")
         context.values[tensor.name] = builder.constant(array, tensor.name)
-    if proto.graph.sparse_initializer:
-        raise ModelError(f"{name} has sparse initializers, which are not supported: densify them")
+    for sparse in proto.graph.sparse_initializer:
+        key = sparse.values.name
+        if key in needed and key not in context.values:
+            array = dense_of(onnx, sparse, f"{name}: initializer {brief(key)}")
+            context.values[key] = builder.constant(array, key)
     context.later = {v for n in nodes for v in n.outputs}
     for node in nodes:
         _convert(context, node)
-    outputs = [o.name for o in proto.graph.output]
     missing = [o for o in outputs if o not in context.values]
     if missing and missing[0] in context.absent:
         raise ModelError(f"{context.absent[missing[0]]}, which is an output of {name}")
@@ -246,5 +252,8 @@ def _not_there(context: Context, where: str, value: str) -> str:
     if value in context.absent:
         return f"{context.absent[value]}, but {where} reads it"
     if value in context.later:
-        return f"{where} reads {brief(value)} before it is computed: sort the nodes"
+        return (
+            f"{where} reads {brief(value)} before it is computed: what the node reads depends on "
+            "its own result"
+        )
     return f"{where} reads {brief(value)}, which no node computes for inference"
