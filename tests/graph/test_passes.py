@@ -202,6 +202,21 @@ def test_only_input_and_output_are_transposed(middle: Any) -> None:
     assert ops.count("transpose") == 2 and (ops[0], ops[-1]) == ("transpose", "transpose")
 
 
+def test_windows_slide_over_spatial_axes_as_they_lie() -> None:
+    """Height and width change places between layers: no element moves."""
+    s = Small(2, 3, 9, 8)
+    y = s.b.emit("transpose", [s.conv(s.x, 4)], perm=(0, 1, 3, 2))
+    uneven: dict[str, Any] = {"pads": ((1, 0), (2, 1)), "strides": (1, 2), "dilations": (2, 1)}
+    y = s.b.emit("conv", [y, s.param(6, 2, 3, 2)], groups=2, **FIRST | uneven)
+    y = s.b.emit("relu", [y])
+    slim: dict[str, Any] = {"pads": ((1, 0), (0, 0)), "dilations": (2, 1)}
+    y = s.b.emit("max_pool", [y], kernel=(2, 1), ceil_mode=False, **FIRST | slim)
+    stretched: dict[str, Any] = {"pads": ((0, 1), (0, 0)), "strides": (2, 1)}
+    w = s.param(6, 5, 3, 2)
+    y = s.b.emit("conv_transpose", [y, w], layout="channels_first", **stretched)
+    assert s.optimized(y).count("transpose") == 2
+
+
 def test_an_expand_before_arithmetic_goes() -> None:
     s = Small(1, 3)
     y = s.b.emit("expand", [s.x], shape=(4, 3))
