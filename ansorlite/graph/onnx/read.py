@@ -239,7 +239,8 @@ def dense_of(onnx: Any, sparse: Any, what: str) -> Array:
     Indices are [count] places in row-major order, or [count, rank].
     """
     values = array_of(onnx, sparse.values, what)
-    at, dims = array_of(onnx, sparse.indices, f"the indices of {what}"), tuple(sparse.dims)
+    at: Any = array_of(onnx, sparse.indices, f"the indices of {what}")
+    dims = tuple(sparse.dims)
     size = math.prod(dims) * values.itemsize
     if any(d < 0 for d in dims) or len(dims) > MOST_AXES or size > most_bytes():
         raise ModelError(
