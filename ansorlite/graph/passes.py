@@ -7,6 +7,7 @@ and meaning (up to rounding), channels last, batch norm folded, without "source"
 from collections.abc import Callable
 
 from ansorlite.graph import rewrites as rw
+from ansorlite.graph.groups import split_groups
 from ansorlite.graph.ir import Graph
 from ansorlite.graph.layout import channels_last
 
@@ -24,6 +25,7 @@ PASSES: tuple[Pass, ...] = (
     rw.remove_empty,
     rw.fold_pad,
     rw.drop_expands,
+    split_groups,
     rw.lower_means,
     rw.simplify_arithmetic,
     rw.fold_scales,

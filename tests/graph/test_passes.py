@@ -10,6 +10,7 @@ from random_nets import nets
 
 from ansorlite.graph import rewrites as rw
 from ansorlite.graph.build import GraphBuilder
+from ansorlite.graph.groups import split_groups
 from ansorlite.graph.ir import Graph, evaluate
 from ansorlite.graph.layout import blocks, channels_last
 from ansorlite.graph.ops.table import OPERATORS
@@ -180,6 +181,19 @@ def vector_beside_features(s: Small) -> str:
     return s.b.emit("concat", [s.b.emit("expand", [vector], shape=(2, 3, 8, 8)), y], axis=1)
 
 
+def group_norm(s: Small) -> str:
+    """Mean and variance of two groups of channels, as the operator is imported."""
+    y = s.conv(s.x, 6)
+    view = s.b.emit("reshape", [y], shape=(2, 2, 3 * 64))
+    mean = s.b.emit("reduce_mean", [view], axes=(2,), keepdims=True)
+    centred = s.b.emit("sub", [view, mean])
+    square = s.b.emit("mul", [centred, centred])
+    power = s.b.emit("reduce_mean", [square], axes=(2,), keepdims=True)
+    out = s.b.emit("div", [centred, s.b.emit("sqrt", [power])])
+    out = s.b.emit("mul", [out, s.param(2, 1)])
+    return s.b.emit("mul", [s.b.emit("reshape", [out], shape=(2, 6, 8, 8)), y])
+
+
 def linear_upsampling(s: Small) -> str:
     y = s.conv(s.x, 4)
     at = s.b.constant(np.array([[0, 1], [1, 2], [2, 3]]), "at")
@@ -192,7 +206,7 @@ def linear_upsampling(s: Small) -> str:
 STRIDE_2: dict[str, Any] = {"strides": (2, 2), "pads": ((0, 0), (0, 0))}
 
 
-MIDDLES = (feature_pyramid, u_net, gated, vector_beside_features, linear_upsampling)
+MIDDLES = (feature_pyramid, u_net, gated, group_norm, vector_beside_features, linear_upsampling)
 
 
 @pytest.mark.parametrize("middle", MIDDLES)
@@ -215,6 +229,18 @@ def test_windows_slide_over_spatial_axes_as_they_lie() -> None:
     w = s.param(6, 5, 3, 2)
     y = s.b.emit("conv_transpose", [y, w], layout="channels_first", **stretched)
     assert s.optimized(y).count("transpose") == 2
+
+
+def test_groups_stay_merged_where_others_read_them() -> None:
+    s = Small(1, 3, 5, 5)
+    view = s.b.emit("reshape", [s.conv(s.x, 4)], shape=(1, 2, 50))
+    mean = s.b.emit("reduce_mean", [view], axes=(2,), keepdims=True)
+    centred = s.b.emit("sub", [view, mean])
+    by_pixel = s.b.emit("mul", [centred, s.param(50)])
+    for outputs in ([centred], [s.b.emit("reshape", [by_pixel], shape=(1, 4, 5, 5))]):
+        graph = s.b.finish(outputs)
+        assert str(split_groups(graph)) == str(graph)
+        assert_same_meaning(graph, optimize(graph))
 
 
 def test_an_expand_before_arithmetic_goes() -> None:
