@@ -206,6 +206,10 @@ def reshape(lay: Layouts, node: Node) -> None:
     if [a for a in perm if shape[a] != 1] == real:
         x = lay.get(source, perm)
     else:
+        if node.output in lay.beside:  # elements move: to where convolutions want them
+            last = last_channels(len(target))
+            order = sorted(runs, key=lambda run: last.index(run[1][0]) if run[1] else -1)
+            gathered = tuple(a for run in order for a in run[0])
         x = lay.get(source, gathered)
     out = tuple(a for run in order for a in run[1])
     if node.output in lay.beside:

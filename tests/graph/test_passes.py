@@ -216,6 +216,17 @@ def test_only_input_and_output_are_transposed(middle: Any) -> None:
     assert ops.count("transpose") == 2 and (ops[0], ops[-1]) == ("transpose", "transpose")
 
 
+@pytest.mark.parametrize("first", [(0, 1, 4, 2, 5, 3), (0, 3, 4, 1, 5, 2)])
+def test_pixels_of_channels_move_once(first: tuple[int, ...]) -> None:
+    """Depth to space of either mode, between convolutions."""
+    s = Small(2, 3, 5, 4)
+    split = (2, 3, 2, 2, 5, 4) if first[1] == 1 else (2, 2, 2, 3, 5, 4)
+    y = s.b.emit("reshape", [s.conv(s.x, 12)], shape=split)
+    y = s.b.emit("transpose", [y], perm=first)
+    y = s.b.emit("reshape", [y], shape=(2, 3, 10, 8))
+    assert s.optimized(s.conv(y, 4)).count("transpose") == 3
+
+
 def test_windows_slide_over_spatial_axes_as_they_lie() -> None:
     """Height and width change places between layers: no element moves."""
     s = Small(2, 3, 9, 8)
