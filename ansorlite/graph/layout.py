@@ -11,9 +11,12 @@ can take is the rule `layout` of its entry in `graph.ops`.
 
 from collections.abc import Sequence
 
+import networkx as nx
+
 from ansorlite.graph.build import GraphBuilder, start
 from ansorlite.graph.ir import Graph, Node
-from ansorlite.graph.ops.op import Orders, Perm, Placed
+from ansorlite.graph.ops.op import Orders, Perm, Placed, in_graph_order
+from ansorlite.graph.ops.windows import last_channels
 from ansorlite.graph.rewrites import only_ones_move
 from ansorlite.graph.types import Attr, ints
 
@@ -26,6 +29,7 @@ class Layouts:
         self.builder: GraphBuilder = start(graph, fold=True)
         self.stored: dict[str, dict[Perm, str]] = {}
         self.first: dict[str, Perm] = {}
+        self.beside = beside_convolutions(graph)
         for v in [*graph.inputs, *graph.constants]:
             self.put(v, identity(graph.types[v].rank), v)
 
@@ -101,6 +105,23 @@ def channels_last(graph: Graph) -> Graph:
             placed(layouts, node)
     outputs = [layouts.get(v, identity(graph.types[v].rank)) for v in graph.outputs]
     return layouts.builder.finish(outputs)
+
+
+def beside_convolutions(graph: Graph) -> set[str]:
+    """Values of the same order of axes as data of convolutions and pools.
+
+    Operators between that run in any order of axes keep it, from operands to results and back.
+    """
+    classes = nx.utils.UnionFind(graph.types)
+    marked = set[str]()
+    for node in graph.nodes:
+        if node.attrs.get("layout") == "channels_first":
+            marked |= {node.inputs[0], node.output}
+        elif node.operator.kind == "elementwise" or node.operator.layout is not in_graph_order:
+            rank = graph.types[node.output].rank
+            classes.union(node.output, *(v for v in node.inputs if graph.types[v].rank == rank))
+    roots = {classes[v] for v in marked}
+    return {v for v in graph.types if classes[v] in roots}
 
 
 def placed(lay: Layouts, node: Node) -> None:
@@ -185,7 +206,16 @@ def reshape(lay: Layouts, node: Node) -> None:
     if [a for a in perm if shape[a] != 1] == real:
         x = lay.get(source, perm)
     else:
+        if node.output in lay.beside:  # elements move: to where convolutions want them
+            last = last_channels(len(target))
+            order = sorted(runs, key=lambda run: last.index(run[1][0]) if run[1] else -1)
+            gathered = tuple(a for run in order for a in run[0])
         x = lay.get(source, gathered)
     out = tuple(a for run in order for a in run[1])
+    if node.output in lay.beside:
+        # Where only extents of 1 move, the value lies as the convolutions around it want it.
+        last = last_channels(len(target))
+        move = tuple(out.index(a) for a in last)
+        out = last if only_ones_move(tuple(target[a] for a in out), move) else out
     new = lay.reshaped(x, tuple(target[a] for a in out), node.output)
     lay.put(node.output, out, new)

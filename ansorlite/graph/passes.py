@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from ansorlite.graph import rewrites as rw
+from ansorlite.graph.groups import split_groups
 from ansorlite.graph.ir import Graph, Node, Step
 from ansorlite.graph.layout import channels_last
 
@@ -24,6 +25,8 @@ PASSES: tuple[Pass, ...] = (
     rw.split_bias,
     rw.remove_empty,
     rw.fold_pad,
+    rw.drop_expands,
+    split_groups,
     rw.lower_means,
     rw.simplify_arithmetic,
     rw.fold_scales,

@@ -15,7 +15,7 @@ from ansorlite.graph.build import Rewriter, rewrite
 from ansorlite.graph.ir import Graph, Node
 from ansorlite.graph.ops.pool import window_counts
 from ansorlite.graph.ops.windows import spatial_axes
-from ansorlite.graph.types import Array, Attr, ints, number, pairs, text
+from ansorlite.graph.types import Array, Attr, broadcast, ints, number, pairs, text
 
 
 def remove_dead_nodes(graph: Graph) -> Graph:
@@ -367,6 +367,25 @@ def fold_scales(graph: Graph) -> Graph:
             return None
         scaled = _scaled(r, xs[0], xs[1], node.output) if node.op == "mul" else None
         return scaled or _merged(r, node.op, xs[0], xs[1], node.output)
+
+    return rewrite(graph, rule)
+
+
+def drop_expands(graph: Graph) -> Graph:
+    """rewrite: op(x, expand(s)) -> op(x, s) for element-wise op that broadcasts s itself"""
+
+    def rule(r: Rewriter, node: Node, xs: list[str]) -> str | None:
+        if node.operator.kind != "elementwise" or len(xs) < 2:
+            return None
+        full, own = graph.types[node.output].shape, list(xs)
+        for k, v in enumerate(xs):
+            inner = r.builder.producers.get(v)
+            if inner is None or inner.op != "expand":
+                continue
+            others = [r.shape(other) for i, other in enumerate(own) if i != k]
+            if broadcast([*others, r.shape(inner.inputs[0])]) == full:
+                own[k] = inner.inputs[0]
+        return None if own == xs else r.emit(node.op, own, node.output, **node.attrs)
 
     return rewrite(graph, rule)
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 import networkx as nx
 
 from ansorlite.errors import UsageError
+from ansorlite.graph.fuse import fuse
 from ansorlite.graph.ir import Graph
 from ansorlite.graph.partition import Partition, Subgraph, partition
 from ansorlite.graph.passes import PASSES, optimize
@@ -32,7 +33,7 @@ OTHERWISE, TERMINAL = "#e4efdc", "#ffffff"
 
 
 def passes_text(graph: Graph) -> str:
-    """The imported graph, and the graph after each pass that changed it."""
+    """The imported graph, the graph after each pass that changed it, and what transposes cost."""
     parts, at = [f"# import\n{graph}"], graph
     for step in PASSES:
         after = step(at)
@@ -41,7 +42,25 @@ def passes_text(graph: Graph) -> str:
         else:
             parts.append(f"# {step.__name__}: {len(at.nodes)} -> {len(after.nodes)} nodes\n{after}")
         at = after
-    return "\n".join(parts)
+    return "\n".join([*parts, _transposes(at)])
+
+
+def _transposes(graph: Graph) -> str:
+    """One line: the transposes that are kernels, each with the elements that it moves.
+
+    Products read and write their operands in any order; such transposes cost nothing.
+    """
+    moved, joined = list[tuple[str, int]](), 0
+    for group in fuse(graph):
+        for n in group.nodes:
+            if n.op == "transpose" and n is group.anchor:
+                moved.append((shown(n.output), graph.types[n.output].size))
+            else:
+                joined += n.op == "transpose"
+    total = sum(size for _, size in moved)
+    each = f": {', '.join(f'{name} {size}' for name, size in moved)}" if moved else ""
+    more = f"; {joined} more are part of products" if joined else ""
+    return f"# transposes: {len(moved)}, {total} elements to move{each}{more}\n"
 
 
 def partition_text(graph: Graph) -> str:

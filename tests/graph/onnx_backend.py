@@ -2,10 +2,13 @@
 
 `prepare` imports a model, `run` compiles and runs it. In these tests, operands that must be
 constant (shapes, axes, ...) are inputs. Where a model cannot be imported without their values,
-`run` turns all inputs that are not float32 data into constants.
+`run` turns all inputs that are not float32 data into constants. `sets` and `outcome` are for a
+case of `onnx.backend.test.loader`; scripts/onnx_node_tests.py counts with them, too.
 """
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -86,3 +89,59 @@ class AnsorliteBackend(Backend):  # type: ignore[misc]
     @classmethod
     def supports_device(cls, device: str) -> bool:
         return device == "CPU"
+
+
+# ---- cases of onnx ------------------------------------------------------------------------------
+
+
+def sets(case: Any) -> Iterator[tuple[onnx.ModelProto, list[Any], list[Any]]]:
+    """(model, inputs, expected outputs) of each data set, from the case or from its files."""
+    if case.model is not None:
+        for inputs, wanted in case.data_sets:
+            yield case.model, inputs, wanted
+        return
+    model = onnx.load(str(Path(case.model_dir) / "model.onnx"))
+    for folder in sorted(Path(case.model_dir).glob("test_data_set_*")):
+        yield model, _arrays(folder, "input"), _arrays(folder, "output")
+
+
+def _arrays(folder: Path, kind: str) -> list[Any]:
+    files = sorted(folder.glob(f"{kind}_*.pb"), key=lambda p: int(p.stem.split("_")[1]))
+    return [onnx.numpy_helper.to_array(onnx.load_tensor(str(p))) for p in files]
+
+
+def outcome(case: Any, model: onnx.ModelProto, inputs: Any, wanted: Any, native: bool) -> str:
+    """ "passed", or why it was refused; AssertionError for a wrong answer."""
+    arrays = [*inputs, *wanted]
+    if not all(isinstance(x, np.ndarray | np.generic) for x in arrays):
+        return "values that are no tensors"
+    try:
+        got = AnsorliteBackend.prepare(model, native=native).run(inputs)
+    except ModelError as error:
+        return str(error)
+    assert len(got) == len(wanted)
+    wanted = [y.astype(np.float32) if y.dtype.name == "bfloat16" else y for y in wanted]
+    for x, y in zip(got, wanted, strict=True):
+        assert (x.dtype, x.shape) == (y.dtype, y.shape)
+        np.testing.assert_allclose(x, y, rtol=case.rtol, atol=max(case.atol, 1e-5))
+    return "passed"
+
+
+GENERAL = (  # what errors of many nodes have in common: their text without names and numbers
+    (r"^.* uses \d+ unsupported operators?: .*$", "unsupported operator"),
+    (r"^.* uses opset .*$", "opset"),
+    (r"^.*has the dynamic dimension.*$", "dynamic dimension"),
+    (r"^node \S+ \([^)]*\):? ", ""),
+    (r": .*$", ""),  # advice
+    (r"\[[^]]*\]", "[...]"),
+    (r"'[^']*'", "..."),
+    (r"(?<![a-z\d])-?\d+(\.\d+)?(?![a-z])", "N"),
+    (r"(operand|output|input|constant|initializer|attribute) (?!N |has|may)\S+", r"\1 ..."),
+)
+
+
+def reason(why: str) -> str:
+    """A refusal without the names and numbers of its model."""
+    for pattern, general in GENERAL:
+        why = re.sub(pattern, general, why)
+    return why[:80]

@@ -6,21 +6,14 @@ tests print counts, with reasons for node tests that were not run.
 
 import warnings
 from collections import Counter
-from collections.abc import Iterator
 from functools import cache
-from pathlib import Path
 from typing import Any
 
-import numpy as np
-import onnx
 import pytest
 from onnx.backend.test.loader import load_model_tests
-from onnx_backend import AnsorliteBackend
+from onnx_backend import outcome, reason, sets
 from sampled import some_or_all
 
-from ansorlite.errors import ModelError
-
-DATA = Path(onnx.__file__).parent / "backend" / "test" / "data"
 EVERY = 12  # node tests of which one runs natively in the default tier
 
 
@@ -31,56 +24,19 @@ def node_cases() -> tuple[Any, ...]:
         return tuple(load_model_tests(kind="node"))
 
 
-def sets_on_disk(case: Any) -> Iterator[tuple[list[Any], list[Any]]]:
-    for folder in sorted(Path(case.model_dir).glob("test_data_set_*")):
-        yield _arrays(folder, "input"), _arrays(folder, "output")
-
-
-def _arrays(folder: Path, kind: str) -> list[Any]:
-    files = sorted(folder.glob(f"{kind}_*.pb"), key=lambda p: int(p.stem.split("_")[1]))
-    return [onnx.numpy_helper.to_array(onnx.load_tensor(str(p))) for p in files]
-
-
-def outcome(case: Any, model: onnx.ModelProto, inputs: Any, wanted: Any, native: bool) -> str:
-    """ "passed", or why it was not run; AssertionError for a wrong answer."""
-    arrays = [*inputs, *wanted]
-    if not all(isinstance(x, np.ndarray | np.generic) for x in arrays):
-        return "values that are no tensors"
-    try:
-        got = AnsorliteBackend.prepare(model, native=native).run(inputs)
-    except ModelError as error:
-        return _kind(str(error))
-    assert len(got) == len(wanted)
-    wanted = [y.astype(np.float32) if y.dtype.name == "bfloat16" else y for y in wanted]
-    for x, y in zip(got, wanted, strict=True):
-        assert (x.dtype, x.shape) == (y.dtype, y.shape)
-        np.testing.assert_allclose(x, y, rtol=case.rtol, atol=max(case.atol, 1e-5))
-    return "passed"
-
-
-def _kind(error: str) -> str:
-    """What errors of many nodes have in common."""
-    for part in ("unsupported operator", "has dtype", "uses opset", "dynamic dimension"):
-        if part in error:
-            return part
-    return error.split(": ", 1)[-1][:60]
-
-
 def run_all(cases: Any, native: bool) -> Counter[str]:
     """Outcomes by kind; fails with all wrong answers and crashes at once."""
     found, wrong = Counter[str](), list[str]()
     for case in cases:
-        on_disk = case.model is None
-        model = onnx.load(str(Path(case.model_dir) / "model.onnx")) if on_disk else case.model
-        for inputs, wanted in sets_on_disk(case) if on_disk else case.data_sets:
+        for model, inputs, wanted in sets(case):
             try:
-                found[outcome(case, model, inputs, wanted, native)] += 1
+                found[reason(outcome(case, model, inputs, wanted, native))] += 1
             except Exception as error:  # all of them are to be seen
                 wrong.append(f"{case.name}: {type(error).__name__} {str(error).strip()[:200]}")
     print(f"\n{found['passed']} passed; not run, by reason:")
-    for reason, count in found.most_common():
-        if reason != "passed":
-            print(f"  {count} {reason}")
+    for why, count in found.most_common():
+        if why != "passed":
+            print(f"  {count} {why}")
     assert not wrong, "\n".join(wrong)
     return found
 

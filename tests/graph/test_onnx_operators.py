@@ -207,6 +207,7 @@ TRANSPOSED = [
     Case("ConvTranspose", ((1, 2, 3, 4, 3),), {"strides": [2] * 3}, {1: weights(2, 3, 3, 3, 2)}),
 ]
 SMALL = (1, 2, 5, 4)
+FLOORED = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
 SCALES = {1: None, 2: np.asarray([1, 1, 2, 1.5], np.float32)}
 DOWN = {1: None, 2: np.asarray([1, 1, 0.6, 0.5], np.float32)}
 SIZES = {1: None, 2: None, 3: int64(1, 2, 7, 3)}
@@ -226,6 +227,7 @@ RESIZES = [
     ),
     Case("Resize", (SMALL,), {"mode": "cubic", "exclude_outside": 1, "cubic_coeff_a": -0.5}, DOWN),
     Case("Upsample", (SMALL,), {}, {1: np.asarray([1, 1, 2, 3], np.float32)}, 9),
+    Case("Resize", (SMALL,), FLOORED, {1: None, 2: np.float32([2, 3, 1, 0.5])}, note="mixed"),
 ]
 CONDITIONS = [
     *(Case(op, ((3, 5), (5,)), {}, then="Where") for op in ("Less", "Greater", "Equal")),

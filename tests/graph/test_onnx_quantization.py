@@ -178,5 +178,5 @@ def test_errors_name_the_model_s_own_operator() -> None:
     versions = [helper.make_opsetid("", 17)]
     model.functions.append(helper.make_function("own", "Twice", ["a"], ["b"], body, versions))
     model.opset_import.append(helper.make_opsetid("own", 1))
-    with pytest.raises(ModelError, match=r"^node call \(Twice\): cannot multiply"):
+    with pytest.raises(ModelError, match=r"^node call \(own\.Twice\): cannot multiply"):
         load_onnx(model)

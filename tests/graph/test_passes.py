@@ -10,6 +10,7 @@ from random_nets import nets
 
 from ansorlite.graph import rewrites as rw
 from ansorlite.graph.build import GraphBuilder
+from ansorlite.graph.groups import split_groups
 from ansorlite.graph.ir import Graph, evaluate
 from ansorlite.graph.layout import blocks, channels_last
 from ansorlite.graph.ops.table import OPERATORS
@@ -135,6 +136,138 @@ def test_transposes_stay_at_the_borders() -> None:
     y = s.b.emit("lrn", [y], axis=1, size=3, alpha=0.1, beta=0.75, bias=1.0)
     ops = s.optimized(s.conv(y, 5))
     assert ops.count("transpose") == 2 and (ops[0], ops[-1]) == ("transpose", "transpose")
+
+
+def upsampled(s: Small, y: str) -> str:
+    """Every pixel repeated 2 x 2, as a resize to the nearest is imported."""
+    n, c, h, w = s.b.shape(y)
+    y = s.b.emit("reshape", [y], shape=(n, c, h, 1, w, 1))
+    y = s.b.emit("expand", [y], shape=(n, c, h, 2, w, 2))
+    return s.b.emit("reshape", [y], shape=(n, c, 2 * h, 2 * w))
+
+
+def halves(s: Small, y: str, size: int) -> list[str]:
+    n, _, h, w = s.b.shape(y)
+    cut: dict[str, Any] = {"sizes": (n, size, h, w), "steps": (1,) * 4}
+    return [s.b.emit("slice", [y], starts=(0, k * size, 0, 0), **cut) for k in (0, 1)]
+
+
+def feature_pyramid(s: Small) -> str:
+    low = s.conv(s.x, 6)
+    high = s.b.emit("max_pool", [low], kernel=(2, 2), ceil_mode=False, **FIRST | STRIDE_2)
+    return s.b.emit("add", [upsampled(s, s.conv(high, 6)), low])
+
+
+def u_net(s: Small) -> str:
+    left, right = halves(s, s.conv(s.x, 6), 3)
+    down = s.b.emit("max_pool", [left], kernel=(2, 2), ceil_mode=False, **FIRST | STRIDE_2)
+    up = upsampled(s, s.conv(down, 5))
+    return s.b.emit("concat", [up, right, left], axis=1)
+
+
+def gated(s: Small) -> str:
+    """Softmax over channels, and a factor a channel that is a vector expanded."""
+    y = s.b.emit("softmax", [s.conv(s.x, 4)], axes=(1,))
+    gate = s.b.emit("reduce_mean", [y], axes=(2, 3), keepdims=False)
+    gate = s.b.emit("reshape", [s.b.emit("sigmoid", [gate])], shape=(2, 4, 1, 1))
+    return s.b.emit("mul", [y, s.b.emit("expand", [gate], shape=s.b.shape(y))])
+
+
+def vector_beside_features(s: Small) -> str:
+    """A vector, repeated at each pixel, beside the features that it comes from."""
+    y = s.conv(s.x, 4)
+    vector = s.gemm(s.b.emit("reduce_max", [y], axes=(2, 3), keepdims=False), 3)
+    vector = s.b.emit("reshape", [vector], shape=(2, 3, 1, 1))
+    return s.b.emit("concat", [s.b.emit("expand", [vector], shape=(2, 3, 8, 8)), y], axis=1)
+
+
+def group_norm(s: Small) -> str:
+    """Mean and variance of two groups of channels, as the operator is imported."""
+    y = s.conv(s.x, 6)
+    view = s.b.emit("reshape", [y], shape=(2, 2, 3 * 64))
+    mean = s.b.emit("reduce_mean", [view], axes=(2,), keepdims=True)
+    centred = s.b.emit("sub", [view, mean])
+    square = s.b.emit("mul", [centred, centred])
+    power = s.b.emit("reduce_mean", [square], axes=(2,), keepdims=True)
+    out = s.b.emit("div", [centred, s.b.emit("sqrt", [power])])
+    out = s.b.emit("mul", [out, s.param(2, 1)])
+    return s.b.emit("mul", [s.b.emit("reshape", [out], shape=(2, 6, 8, 8)), y])
+
+
+def linear_upsampling(s: Small) -> str:
+    y = s.conv(s.x, 4)
+    at = s.b.constant(np.array([[0, 1], [1, 2], [2, 3]]), "at")
+    half = s.b.constant(np.full((3, 2), 0.5, np.float32), "half")
+    for axis in (2, 3):
+        y = s.b.emit("resample", [y, at, half], axis=axis)
+    return s.b.emit("pad", [y], pads=((0, 0), (0, 0), (1, 1), (0, 1)), value=1.0)
+
+
+STRIDE_2: dict[str, Any] = {"strides": (2, 2), "pads": ((0, 0), (0, 0))}
+
+
+MIDDLES = (feature_pyramid, u_net, gated, group_norm, vector_beside_features, linear_upsampling)
+
+
+@pytest.mark.parametrize("middle", MIDDLES)
+def test_only_input_and_output_are_transposed(middle: Any) -> None:
+    s = Small(2, 3, 8, 8)
+    ops = s.optimized(s.conv(middle(s), 5))
+    assert ops.count("transpose") == 2 and (ops[0], ops[-1]) == ("transpose", "transpose")
+
+
+@pytest.mark.parametrize("first", [(0, 1, 4, 2, 5, 3), (0, 3, 4, 1, 5, 2)])
+def test_pixels_of_channels_move_once(first: tuple[int, ...]) -> None:
+    """Depth to space of either mode, between convolutions."""
+    s = Small(2, 3, 5, 4)
+    split = (2, 3, 2, 2, 5, 4) if first[1] == 1 else (2, 2, 2, 3, 5, 4)
+    y = s.b.emit("reshape", [s.conv(s.x, 12)], shape=split)
+    y = s.b.emit("transpose", [y], perm=first)
+    y = s.b.emit("reshape", [y], shape=(2, 3, 10, 8))
+    assert s.optimized(s.conv(y, 4)).count("transpose") == 3
+
+
+def test_windows_slide_over_spatial_axes_as_they_lie() -> None:
+    """Height and width change places between layers: no element moves."""
+    s = Small(2, 3, 9, 8)
+    y = s.b.emit("transpose", [s.conv(s.x, 4)], perm=(0, 1, 3, 2))
+    uneven: dict[str, Any] = {"pads": ((1, 0), (2, 1)), "strides": (1, 2), "dilations": (2, 1)}
+    y = s.b.emit("conv", [y, s.param(6, 2, 3, 2)], groups=2, **FIRST | uneven)
+    y = s.b.emit("relu", [y])
+    slim: dict[str, Any] = {"pads": ((1, 0), (0, 0)), "dilations": (2, 1)}
+    y = s.b.emit("max_pool", [y], kernel=(2, 1), ceil_mode=False, **FIRST | slim)
+    stretched: dict[str, Any] = {"pads": ((0, 1), (0, 0)), "strides": (2, 1)}
+    w = s.param(6, 5, 3, 2)
+    y = s.b.emit("conv_transpose", [y, w], layout="channels_first", **stretched)
+    assert s.optimized(y).count("transpose") == 2
+
+
+def test_groups_stay_merged_where_others_read_them() -> None:
+    s = Small(1, 3, 5, 5)
+    view = s.b.emit("reshape", [s.conv(s.x, 4)], shape=(1, 2, 50))
+    mean = s.b.emit("reduce_mean", [view], axes=(2,), keepdims=True)
+    centred = s.b.emit("sub", [view, mean])
+    by_pixel = s.b.emit("mul", [centred, s.param(50)])
+    for outputs in ([centred], [s.b.emit("reshape", [by_pixel], shape=(1, 4, 5, 5))]):
+        graph = s.b.finish(outputs)
+        assert str(split_groups(graph)) == str(graph)
+        assert_same_meaning(graph, optimize(graph))
+
+
+def test_an_expand_before_arithmetic_goes() -> None:
+    s = Small(1, 3)
+    y = s.b.emit("expand", [s.x], shape=(4, 3))
+    assert s.optimized(s.b.emit("add", [y, s.param(4, 3)])) == ["add"]
+    assert s.optimized(s.b.emit("add", [y, s.param(1, 3)])) == ["expand", "add"]
+    z = s.b.emit("expand", [s.x], shape=(4, 3))
+    assert s.optimized(s.b.emit("maximum", [y, z])) == ["expand", "maximum"]
+
+
+def test_expanding_adds_axes_in_front_of_any_order() -> None:
+    s = Small(2, 3, 5, 5)
+    y = s.b.emit("expand", [s.conv(s.x, 4)], shape=(3, 2, 4, 5, 5))
+    y = s.b.emit("reduce_max", [y], axes=(3, 4), keepdims=False)
+    assert s.optimized(y).count("transpose") == 1
 
 
 def test_flatten_into_a_dense_layer_moves_the_weights_rows() -> None:

@@ -51,6 +51,17 @@ def test_every_pass_is_told() -> None:
         assert f"# {step.__name__}" in text
 
 
+def test_the_passes_end_with_what_transposes_cost() -> None:
+    builder = GraphBuilder("turned")
+    x = builder.input("x", (2, 3, 4, 5))
+    turned = builder.emit("transpose", [x], "turned", perm=(0, 1, 3, 2))
+    product = builder.emit("matmul", [x, turned], "product")
+    last = builder.emit("transpose", [builder.emit("relu", [x])], perm=(1, 0, 3, 2))
+    text = passes_text(builder.finish([product, last])).splitlines()[-1]
+    assert text == "# transposes: 1, 120 elements to move: relu.t 120; 1 more are part of products"
+    assert passes_text(two_branches()).splitlines()[-1] == "# transposes: 0, 0 elements to move"
+
+
 ODD = ['a"b', "a\nb", "<&>", "\0", "\x1b[31m", "\ud800", "\u202e", "", "x" * 10_000, "日本"]
 
 

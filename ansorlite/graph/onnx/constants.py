@@ -18,6 +18,7 @@ from ansorlite.names import brief
 
 _SCALARS: dict[str, Callable[[Any], Any]] = {
     "value": np.asarray,
+    "sparse_value": np.asarray,
     "value_float": lambda v: np.asarray(v, np.float32),
     "value_floats": lambda v: np.asarray(v, np.float32),
     "value_int": lambda v: np.asarray(v, np.int64),

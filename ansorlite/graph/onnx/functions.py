@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ansorlite.errors import ModelError
+from ansorlite.graph.onnx.order import in_order
 from ansorlite.graph.onnx.read import MOST_NODES
 from ansorlite.graph.onnx.table import READERS
 from ansorlite.names import brief, first_line
@@ -50,14 +51,14 @@ def flattened(onnx: Any, proto: Any, name: str) -> Flat:
     used = {(n.domain, n.op_type) for n in proto.graph.node}
     bodies = opset < BODIES and any(_has_body(onnx, *k, BODIES) for k in used)
     if not old and not bodies and not own and not any(_has_body(onnx, *k, opset) for k in used):
-        return Flat(proto.graph.node, proto.graph.initializer, opset)
+        return Flat(in_order(proto.graph.node), proto.graph.initializer, opset)
     _check_growth(proto, name)
     light, heavy = _light(onnx, proto)
     if fault := _fault(onnx, light):
         if own:
             raise ModelError(f"{name} is no valid ONNX model: {fault}")
         _check_opset(opset, name)  # the operators themselves are reported otherwise
-        return Flat(proto.graph.node, proto.graph.initializer, opset)
+        return Flat(in_order(proto.graph.node), proto.graph.initializer, opset)
     if old and not any(n.domain for n in proto.graph.node):
         light = _converted(onnx, _aligned(onnx, _typed(onnx, light)), CONVERTED_TO)
     opset = _opset(light)
@@ -165,7 +166,7 @@ def _light(onnx: Any, proto: Any) -> tuple[Any, list[Any]]:
     light.opset_import.extend(proto.opset_import)
     light.functions.extend(proto.functions)
     light.graph.name = graph.name or "model"
-    light.graph.node.extend(graph.node)
+    light.graph.node.extend(in_order(graph.node))
     light.graph.input.extend(graph.input)
     complete = [v for v in graph.output if v.type.tensor_type.HasField("shape")]
     light.graph.output.extend(complete)  # onnx's tools refuse others, and need none
@@ -181,6 +182,10 @@ def _light(onnx: Any, proto: Any) -> tuple[Any, list[Any]]:
         if tensor.name not in typed:
             info = onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
             (light.graph.value_info if small else light.graph.input).append(info)
+    for sparse in graph.sparse_initializer:
+        values = sparse.values
+        info = onnx.helper.make_tensor_value_info(values.name, values.data_type, sparse.dims)
+        light.graph.input.append(info)
     return light, heavy
 
 

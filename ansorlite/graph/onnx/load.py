@@ -20,7 +20,8 @@ from ansorlite.graph.ir import Graph
 from ansorlite.graph.onnx.context import LOWS, Context, OnnxNode, Unsupported
 from ansorlite.graph.onnx.functions import flattened
 from ansorlite.graph.onnx.node import check_operands, dtypes_of, read_node
-from ansorlite.graph.onnx.read import array_of, read_model
+from ansorlite.graph.onnx.order import used
+from ansorlite.graph.onnx.read import array_of, dense_of, read_model
 from ansorlite.graph.onnx.shapes import (
     Asked,
     Input,
@@ -138,14 +139,19 @@ def _read(onnx: Any, model: Any) -> _Model:
     nodes = [read_node(onnx, n, k, flat.opset, flat.origins) for k, n in enumerate(flat.nodes)]
     _check_operators(nodes, name)
     initializers = {t.name for t in flat.initializers}
+    needed = {*used(flat.nodes), *(o.name for o in proto.graph.output)}
     inputs = [v for v in proto.graph.input if v.name not in initializers]
     arrays: dict[str, Array] = {}
     for tensor in flat.initializers:
         if tensor.name in arrays:
             raise ModelError(f"{name} defines the initializer {brief(tensor.name)} twice")
-        arrays[tensor.name] = array_of(onnx, tensor, f"{name}: initializer {brief(tensor.name)}")
-    if proto.graph.sparse_initializer:
-        raise ModelError(f"{name} has sparse initializers, which are not supported: densify them")
+        if tensor.name in needed:
+            place = f"{name}: initializer {brief(tensor.name)}"
+            arrays[tensor.name] = array_of(onnx, tensor, place)
+    for sparse in proto.graph.sparse_initializer:
+        key = sparse.values.name
+        if key in needed and key not in arrays:
+            arrays[key] = dense_of(onnx, sparse, f"{name}: initializer {brief(key)}")
     return _Model(
         onnx, proto, name, nodes, tuple(arrays.items()), declared_inputs(inputs), flat.opset
     )
@@ -159,13 +165,13 @@ def _network(source: _Model, shapes: Mapping[str, tuple[int, ...]], as_declared:
     for value in source.inputs:
         dtype = context.dtypes.get(kinds[value.name], "undefined")
         context.values[value.name] = _input(context, value.name, shapes[value.name], dtype)
+    outputs = [o.name for o in proto.graph.output]
     for tensor, array in source.arrays:
         context.values[tensor] = context.store(array, tensor)
     context.later = {v for n in source.nodes for v in n.outputs}
     context.inside = partial(_inside, source.onnx, source.opset)
     for node in source.nodes:
         _convert(context, node)
-    outputs = [o.name for o in proto.graph.output]
     missing = [o for o in outputs if o not in context.values]
     if missing and missing[0] in context.absent:
         raise ModelError(f"{context.absent[missing[0]]}, which is an output of {name}")
@@ -333,5 +339,8 @@ def _not_there(context: Context, where: str, value: str) -> str:
     if value in context.absent:
         return f"{context.absent[value]}, but {where} reads it"
     if value in context.later:
-        return f"{where} reads {brief(value)} before it is computed: sort the nodes"
+        return (
+            f"{where} reads {brief(value)} before it is computed: what the node reads depends on "
+            "its own result"
+        )
     return f"{where} reads {brief(value)}, which no node computes for inference"

@@ -12,7 +12,7 @@ from typing import Any
 from ansorlite.errors import ModelError
 from ansorlite.graph.onnx.context import Context, OnnxNode
 from ansorlite.graph.onnx.context import where as where_of
-from ansorlite.graph.onnx.read import array_of
+from ansorlite.graph.onnx.read import array_of, dense_of
 from ansorlite.graph.onnx.table import READERS
 from ansorlite.names import brief, first_line
 
@@ -93,6 +93,8 @@ def _value(onnx: Any, attribute: Any) -> Any:
     kinds = onnx.AttributeProto
     if attribute.type == kinds.TENSOR:
         return array_of(onnx, attribute.t, f"attribute {brief(attribute.name)}")
+    if attribute.type == kinds.SPARSE_TENSOR:
+        return dense_of(onnx, attribute.sparse_tensor, f"attribute {brief(attribute.name)}")
     value = onnx.helper.get_attribute_value(attribute)
     match attribute.type:
         case kinds.STRING:

@@ -233,6 +233,42 @@ def array_of(onnx: Any, tensor: Any, what: str) -> Array:
     return (array.view(np.uint8) != 0) if array.dtype == np.bool_ else array
 
 
+def dense_of(onnx: Any, sparse: Any, what: str) -> Array:
+    """The array of a SparseTensorProto: zeros, and `values` at `indices`.
+
+    Indices are [count] places in row-major order, or [count, rank].
+    """
+    values = array_of(onnx, sparse.values, what)
+    at: Any = array_of(onnx, sparse.indices, f"the indices of {what}")
+    dims = tuple(sparse.dims)
+    size = math.prod(dims) * values.itemsize
+    if any(d < 0 for d in dims) or len(dims) > MOST_AXES or size > most_bytes():
+        raise ModelError(
+            f"{what} with dimensions {_listed(dims)} takes {megabytes(size)}: too much"
+        )
+    if (
+        values.ndim != 1
+        or at.dtype != np.int64
+        or at.shape
+        not in (
+            (len(values),),
+            (len(values), len(dims)),
+        )
+    ):
+        raise ModelError(f"{what}: indices {list(at.shape)} are no places of {values.size} values")
+    rows = at if at.ndim == 1 else np.zeros(len(values), np.int64)
+    limits = (math.prod(dims),) if at.ndim == 1 else dims
+    columns = at[:, None] if at.ndim == 1 else at
+    if np.any(columns < 0) or np.any(columns >= np.asarray(limits)):
+        raise ModelError(f"{what}: an index is outside of the dimensions {_listed(dims)}")
+    if at.ndim == 2:
+        for axis, n in enumerate(dims):
+            rows = rows * n + at[:, axis]
+    dense = np.zeros(math.prod(dims), values.dtype)
+    dense[rows] = values
+    return dense.reshape(dims)
+
+
 def _check_data(onnx: Any, tensor: Any, what: str) -> None:
     """Raise a ModelError unless the data is here and as long as the dimensions say."""
     if tensor.data_location == onnx.TensorProto.EXTERNAL:

@@ -196,6 +196,7 @@ def _resized(
         extents = [rows[d].out if d in rows else e for d, e in enumerate(c.shape(x))]
         c.room(extents, c.type(x).dtype)
         return c.constant(np.zeros(extents, c.type(x).dtype))
+    repeats: dict[int, int] = {}  # by axis, of nearest elements in whole numbers
     for axis, r in sorted(rows.items(), key=lambda row: row[1].scale):  # fewer elements first
         if r.out == r.n and r.scale == 1.0 and mode != "tf_crop_and_resize":
             continue
@@ -205,7 +206,11 @@ def _resized(
             outwards = "ceil" if r.scale < 1 else "floor"  # opset 10, as onnxruntime has that
             whole = rounded(at, outwards if rounding == "outwards" else rounding)
             index = np.clip(whole, 0, r.n - 1).astype(np.int64)
-            x = nearest(c, x, axis, index)
+            times = _repeats(r.n, index)
+            if times and mode != "tf_crop_and_resize":
+                repeats[axis] = times
+            else:
+                x = c.emit("take", [x, c.constant(index)], axis=axis)
         else:
             a, alias = float(n.attrs.get("cubic_coeff_a", -0.75)), bool(n.attrs.get("antialias", 0))
             exclude = bool(n.attrs.get("exclude_outside", 0))
@@ -217,7 +222,7 @@ def _resized(
             x = c.emit("resample", operands, axis=axis)
         if mode == "tf_crop_and_resize":
             x = _filled(c, n, x, axis, (at < 0) | (at > r.n - 1))
-    return x
+    return _repeated(c, x, repeats)
 
 
 def _filled(c: Context, n: OnnxNode, x: str, axis: int, outside: npt.NDArray[np.bool_]) -> str:
@@ -229,13 +234,22 @@ def _filled(c: Context, n: OnnxNode, x: str, axis: int, outside: npt.NDArray[np.
     return c.emit("where", [c.constant(outside.reshape(shape)), value, x])
 
 
-def nearest(c: Context, x: str, axis: int, index: npt.NDArray[np.int64]) -> str:
-    """x[..., index, ...]; an `expand` where every element is repeated equally often."""
-    shape = c.shape(x)
-    times = len(index) // shape[axis]
-    if times and np.array_equal(index, np.repeat(np.arange(shape[axis]), times)):
-        x = c.emit("reshape", [x], shape=(*shape[: axis + 1], 1, *shape[axis + 1 :]))
-        full = (*shape[: axis + 1], times, *shape[axis + 1 :])
-        x = c.emit("expand", [x], shape=full)
-        return c.emit("reshape", [x], shape=(*shape[:axis], len(index), *shape[axis + 1 :]))
-    return c.emit("take", [x, c.constant(index)], axis=axis)
+def _repeats(n: int, index: npt.NDArray[np.int64]) -> int:
+    """How often each of n elements is repeated, one after the other; 0 if not all equally often."""
+    times = len(index) // n if n else 0
+    return times if np.array_equal(index, np.repeat(np.arange(n), times)) else 0
+
+
+def _repeated(c: Context, x: str, times: dict[int, int]) -> str:
+    """Every element `times[axis]` times along each axis: one `expand` for all axes."""
+    if not times:
+        return x
+    split, full, out = list[int](), list[int](), list[int]()
+    for axis, n in enumerate(c.shape(x)):
+        k = times.get(axis, 1)
+        split += [n, 1] if k > 1 else [n]
+        full += [n, k] if k > 1 else [n]
+        out.append(n * k)
+    x = c.emit("reshape", [x], shape=tuple(split))
+    x = c.emit("expand", [x], shape=tuple(full))
+    return c.emit("reshape", [x], shape=tuple(out))

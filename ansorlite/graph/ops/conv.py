@@ -32,11 +32,12 @@ from ansorlite.graph.ops.windows import (
     channels_last,
     check_channels_last,
     data_shape,
-    last_channels,
     padded_type,
     shifted,
     window,
     window_extents,
+    windows_attrs,
+    windows_perm,
 )
 from ansorlite.graph.ops.winograd import is_winograd, winograd_conv_nhwc
 from ansorlite.graph.types import Array, Attrs, TensorType, integer, ints, pairs, same_dtype, text
@@ -283,10 +284,9 @@ def _guard(attrs: Attrs, known: Sequence[Array | None]) -> Attrs:
 def _layout(attrs: Attrs, types: Types, orders: Orders) -> Placed | None:
     if attrs["layout"] == "channels_last":
         return None
-    rank = types[0].rank
-    data, weight = last_channels(rank), (*range(2, rank), 1, 0)
-    perms = (data, weight, (0,))[: len(types)]
-    return Placed(perms, data, {"layout": "channels_last"})
+    data = windows_perm(orders, types[0].rank)
+    perms = (data, (*data[1:-1], 1, 0), (0,))[: len(types)]
+    return Placed(perms, data, windows_attrs(attrs, data))
 
 
 def _scaled_by(attrs: Attrs, types: Types) -> tuple[int, int]:

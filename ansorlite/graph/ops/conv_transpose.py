@@ -20,8 +20,9 @@ from ansorlite.graph.ops.windows import (
     channels_last,
     check_channels_last,
     data_shape,
-    last_channels,
     spatial_axes,
+    windows_attrs,
+    windows_perm,
 )
 from ansorlite.graph.types import (
     Array,
@@ -221,9 +222,8 @@ def _guard(attrs: Attrs, known: Sequence[Array | None]) -> Attrs:
 def _layout(attrs: Attrs, types: Types, orders: Orders) -> Placed | None:
     if attrs["layout"] == "channels_last":
         return None
-    rank = types[0].rank
-    data, weight = last_channels(rank), (*range(2, rank), 0, 1)
-    return Placed((data, weight), data, {"layout": "channels_last"})
+    data = windows_perm(orders, types[0].rank)
+    return Placed((data, (*data[1:-1], 0, 1)), data, windows_attrs(attrs, data))
 
 
 def _scaled_by(attrs: Attrs, types: Types) -> tuple[int, int]:

@@ -219,6 +219,14 @@ def expand(x: Tensor, shape: Sequence[int], name: str = "expand") -> Tensor:
     return te.compute(shape, element, name=name)
 
 
+def _expand_layout(attrs: Attrs, types: Types, orders: Orders) -> Placed:
+    """The operand's order; the axes that are new come first."""
+    (perm,), shape = orders.operands, ints(attrs, "shape")
+    missing = len(shape) - len(perm)
+    out = (*range(missing), *(p + missing for p in perm))
+    return Placed((perm,), out, {"shape": tuple(shape[p] for p in out)})
+
+
 def _reshape_type(attrs: Attrs, types: Types) -> TensorType:
     (x,), shape = types, ints(attrs, "shape")
     if math.prod(shape) != x.size:
@@ -283,6 +291,7 @@ OPS = (
         _expand,
         attrs=("shape",),
         tensor=lambda attrs, xs: expand(xs[0], ints(attrs, "shape")),
+        layout=_expand_layout,
         identity=same_shape,
     ),
     Op(

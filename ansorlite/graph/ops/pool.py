@@ -32,12 +32,13 @@ from ansorlite.graph.ops.windows import (
     channels_last,
     check_channels_last,
     data_shape,
-    last_channels,
     padded_type,
     shifted,
     spatial_axes,
     window,
     window_extents,
+    windows_attrs,
+    windows_perm,
 )
 from ansorlite.graph.types import Array, Attrs, TensorType, ints, pairs, text, type_of
 from ansorlite.ir.expr import Expr, is_float
@@ -238,8 +239,8 @@ def _places_tensor(attrs: Attrs, xs: Sequence[Tensor]) -> Tensor:
 def _layout(attrs: Attrs, types: Types, orders: Orders) -> Placed | None:
     if attrs["layout"] == "channels_last":
         return None
-    data = last_channels(types[0].rank)
-    return Placed((data,), data, {"layout": "channels_last"})
+    data = windows_perm(orders, types[0].rank)
+    return Placed((data,), data, windows_attrs(attrs, data))
 
 
 def _work(attrs: Attrs, types: Types, result: TensorType) -> int:

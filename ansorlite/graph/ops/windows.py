@@ -15,8 +15,8 @@ import numpy as np
 from ansorlite import te
 from ansorlite.errors import ModelError
 from ansorlite.graph.ops.movement import Pads, pad, spatial_names
-from ansorlite.graph.ops.op import Index, Perm
-from ansorlite.graph.types import Array, Attrs, TensorType, ints, pairs, text
+from ansorlite.graph.ops.op import Index, Orders, Perm
+from ansorlite.graph.types import Array, Attr, Attrs, TensorType, ints, pairs, text
 from ansorlite.te.tensor import ReduceAxis, Tensor
 
 # ---- shapes -------------------------------------------------------------------------------------
@@ -160,3 +160,19 @@ def check_channels_last(attrs: Attrs) -> None:
 def last_channels(rank: int) -> Perm:
     """The perm of [n, c, *spatial] that gives [n, *spatial, c]."""
     return (0, *range(2, rank), 1)
+
+
+def windows_perm(orders: Orders, rank: int) -> Perm:
+    """The order in which windows slide over the data: channels last, spatial axes as they lie."""
+    perm = orders.operands[0]
+    return perm if (perm[0], perm[-1]) == (0, 1) else last_channels(rank)
+
+
+def windows_attrs(attrs: Attrs, perm: Perm) -> dict[str, Attr]:
+    """The attributes for data in the order `perm`, where each axis keeps its window."""
+    moved: dict[str, Attr] = {"layout": "channels_last"}
+    for key in ("kernel", "strides", "pads", "dilations"):
+        rows: Any = attrs.get(key)
+        if rows is not None:
+            moved[key] = tuple(rows[a - 2] for a in perm[1:-1])
+    return moved
