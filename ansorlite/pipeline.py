@@ -163,6 +163,7 @@ def auto_schedule(
         modules = [
             _module(run, p, shared, m, results, peak) for m, p in enumerate(parts)
         ]  # compile
+    modules = [g.bound(m) for g, m in zip(graphs, modules, strict=True)]
     return modules[0] if isinstance(network, Graph) else modules
 
 
@@ -310,4 +311,6 @@ def compile_plain(
     """
     machine = target or Target.detect()
     parts = partition(optimize(network, exact))
-    return CompiledModule(parts, [plain_image(w.task) for w in network_tasks(parts, machine)])
+    images = [plain_image(w.task) for w in network_tasks(parts, machine)]
+    plain: CompiledModule = network.bound(CompiledModule(parts, images))
+    return plain
