@@ -128,6 +128,10 @@ def _compiled(
     }
 
     def compiler(graph: Any, fakes: Sequence[Any]) -> Callable[..., list[Any]]:
+        with torch.utils._python_dispatch._disable_current_modes():  # tensors are real from here on
+            return native(graph)
+
+    def native(graph: Any) -> Callable[..., list[Any]]:
         nonlocal constant
         places = [n for n in graph.graph.nodes if n.op == "placeholder"]
         if len(places) != len(flat):

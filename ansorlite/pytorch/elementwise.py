@@ -45,6 +45,14 @@ def rsqrt(c: Context, x: Value) -> Value:
     return c.emit("div", [c.cast(1, dtype), c.emit("sqrt", [c.cast(x, dtype)])])
 
 
+def sign(c: Context, x: Value) -> Value:
+    """-1, 0 or 1; 0 for NaN, other than in ONNX."""
+    out = c.emit("sign", [x])
+    if not c.type(x).dtype.startswith("float"):
+        return out
+    return c.emit("where", [c.emit("equal", [x, x]), out, c.cast(0, c.type(x).dtype)])
+
+
 def silu(c: Context, x: Value) -> Value:
     return c.emit("mul", [x, c.emit("sigmoid", [x])])
 

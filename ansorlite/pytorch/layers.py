@@ -367,16 +367,20 @@ def upsample(rank: int, exact: bool = False, corners: bool = False) -> Reader:
 
 
 def _probed(c: Context, n: int, out: int, rank: int, align: Any, factor: Any, exact: bool) -> Any:
-    """float64[rows, out]: rows of n elements resized by the node's operator, the other axes 1."""
+    """float64[rows, out]: rows of n elements resized by the node's operator.
+
+    The other axes have two equal elements: of one element torch's antialiasing makes nonsense.
+    """
     torch, target = c.torch, c.node.target
     if n > MOST_EXTENT:
         raise ModelError(f"an axis of {n} elements is too long to resize: at most {MOST_EXTENT}")
+    c.room((n, n * 2 ** (rank - 1)), "float32")
     rows = torch.arange(n, dtype=torch.float32)[None] if exact else torch.eye(n)
-    image = rows.reshape(1, -1, n, *(1,) * (rank - 1))
-    size = [out, *(1,) * (rank - 1)]
+    others = (2,) * (rank - 1)
+    image = rows.reshape(1, -1, n, *(1,) * (rank - 1)).expand(1, -1, n, *others)
     operator = getattr(target._overloadpacket, "default")  # noqa: B009 (untyped, by name)
-    result = operator(image, size, *align, factor, *(None,) * (rank - 1))
-    return result.reshape(rows.shape[0], out).double().numpy()
+    result = operator(image.contiguous(), [out, *others], *align, factor, *(None,) * (rank - 1))
+    return result[(..., *(0,) * (rank - 1))].reshape(len(rows), out).double().numpy()
 
 
 def _taps(weights: Any) -> tuple[Any, Any]:

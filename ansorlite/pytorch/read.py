@@ -6,6 +6,7 @@ alone is computed by torch. A ModelError names operator and module of every node
 """
 
 import operator
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,6 +22,7 @@ from ansorlite.pytorch.context import Context, Value, stored_dtype
 from ansorlite.pytorch.table import READERS, advice
 
 MOST_LISTED = 8  # operators in one message, and modules of each
+LOCAL = re.compile(r"^L\['\w+'\]\.?")  # how torch.compile calls the module itself
 CHECKS = ("aten._assert_tensor_metadata.default",)  # of what torch already knows
 
 
@@ -141,7 +143,7 @@ def _where(node: Any) -> str:
         return ""
     path, kind = list(stack.values())[-1][:2]
     kind = kind if isinstance(kind, str) else kind.__name__
-    path = str(path).removeprefix("L['self'].").removeprefix("L['self']").replace("_modules.", "")
+    path = LOCAL.sub("", str(path)).replace("_modules.", "")
     return f"{path} ({kind.split('.')[-1]})" if path else kind.split(".")[-1]
 
 
@@ -159,6 +161,8 @@ def _check_operators(state: _Import, nodes: Sequence[Any], name: str) -> None:
             users.setdefault(target, []).append(_where(node) or node.name)
     if not users:
         return
+    named = {t: places for t, places in users.items() if "." in t}  # no Python on sizes
+    users = named or users
     found = []
     for target, places in sorted(users.items())[:MOST_LISTED]:
         listed = ", ".join(map(brief, list(dict.fromkeys(places))[:MOST_LISTED]))
@@ -233,8 +237,7 @@ def _computed(state: _Import, node: Any, where: str) -> Any:
             state.context.builder.room.another(where, kind)
             state.context.builder.room.compute(where, kind.size)
     given = state.torch.fx.node.map_arg((node.args, dict(node.kwargs)), lambda n: state.known[n])
-    with state.torch.utils._python_dispatch._disable_current_modes():
-        return node.target(*given[0], **given[1])
+    return node.target(*given[0], **given[1])
 
 
 def _operand(state: _Import, node: Any) -> Any:

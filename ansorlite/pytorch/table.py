@@ -24,7 +24,7 @@ def _tensor_and_scalar(name: str, reader: Reader) -> dict[str, Reader]:
 
 
 UNARY = {
-    **{n: n.capitalize() for n in ("abs", "exp", "log", "sqrt", "tanh", "sigmoid", "erf", "sign")},
+    **{n: n.capitalize() for n in ("abs", "exp", "log", "sqrt", "tanh", "sigmoid", "erf")},
     **{n: n.capitalize() for n in ("neg", "relu", "reciprocal", "sin", "cos", "tan", "sinh")},
     **{n: n.capitalize() for n in ("cosh", "asin", "acos", "atan", "asinh", "acosh", "atanh")},
     "hardswish": "HardSwish",
@@ -33,6 +33,7 @@ UNARY = {
 READERS: Mapping[str, Reader] = {
     **{f"aten.{name}.default": ew.unary(op) for name, op in UNARY.items()},
     "aten.rsqrt.default": ew.rsqrt,
+    **_all("sign.default sgn.default", ew.sign),
     "aten.silu.default": ew.silu,
     "aten.gelu.default": ew.gelu,
     "aten.mish.default": ew.mish,
@@ -187,6 +188,8 @@ ADVICE = {
     "aten.rand": "draw random numbers outside of the network",
     "aten.nonzero": "its size depends on data: use torch.where with three arguments",
     "aten.masked_select": "its size depends on data: use torch.where with three arguments",
+    "aten.sym_size": "a size depends on data: use torch.where with three arguments",
+    "aten._assert_": "remove the assertion, or run that part outside of the network",
     "aten._unique": "its size depends on data: compute it outside of the network",
     "aten.as_strided": "write it as slices, views and permutations",
     "aten._local_scalar_dense": "keep numbers that depend on data as tensors: do not call item()",

@@ -10,6 +10,7 @@ torch = pytest.importorskip("torch", reason="needs ansorlite[torch]")
 from torch_cases import assert_equal, compiled, fn, nn, rand  # noqa: E402
 
 import ansorlite as al  # noqa: E402
+from ansorlite.graph.build import GraphBuilder  # noqa: E402
 
 
 class Residual(nn.Module):
@@ -118,7 +119,9 @@ def test_results_keep_the_tree_and_arguments_their_names() -> None:
 
 def test_a_network_from_torch_is_tuned_with_others() -> None:
     net = al.from_torch(mlp().eval(), rand(2, 8))
-    one, other = al.auto_schedule([net, al.network("mlp")], n_trials=0, progress=False)
+    builder = GraphBuilder("relu")
+    graph = builder.finish([builder.emit("relu", [builder.input("x", (2, 3))])])
+    one, other = al.auto_schedule([net, graph], n_trials=0, progress=False)
     assert isinstance(one(rand(2, 8)), torch.Tensor)
     assert isinstance(other, al.CompiledModule)
 
@@ -160,6 +163,16 @@ def test_an_operator_without_a_reader_is_named_with_its_module() -> None:
         al.ModelError, match=r"aten\.linalg_qr\.default \(in inner \(Cumulative\)\)"
     ):
         al.from_torch(Doubled(Cumulative()), rand(3, 3))
+
+
+class Positive(nn.Module):
+    def forward(self, x: Any) -> Any:
+        return x[x > 0] * 2
+
+
+def test_a_size_that_depends_on_data_is_refused() -> None:
+    with pytest.raises(al.ModelError, match=r"Positive.*depends on data"):
+        al.from_torch(Positive(), rand(3, 3))
 
 
 def test_training_is_refused_with_advice() -> None:
