@@ -12,9 +12,9 @@ from typing import Any
 from ansorlite.errors import ModelError, UsageError
 from ansorlite.names import brief, first_line
 from ansorlite.pipeline import auto_schedule
+from ansorlite.pytorch import decompose
 from ansorlite.pytorch.calls import FlatCall
 from ansorlite.pytorch.context import imported_torch
-from ansorlite.pytorch.load import decompositions
 from ansorlite.pytorch.read import Network, Output, read
 
 MOST_VARIANTS = 16  # of one graph: shapes, and values of its parameters
@@ -157,7 +157,7 @@ def _compiled(
 
         return run
 
-    table = decompositions(torch, dict(core_aten_decompositions()))
+    table = decompose.table(torch, dict(core_aten_decompositions()))
     with torch.no_grad():
         call = aot_module_simplified(
             module,

@@ -11,10 +11,10 @@ from typing import Any
 
 from ansorlite.errors import ModelError, UsageError
 from ansorlite.names import brief, first_line
+from ansorlite.pytorch import decompose
 from ansorlite.pytorch.calls import Signature, TorchNetwork
 from ansorlite.pytorch.context import imported_torch
 from ansorlite.pytorch.read import Literal, Output, read
-from ansorlite.pytorch.table import READERS
 
 
 def from_torch(
@@ -56,17 +56,10 @@ def from_torch(
     return _network(torch, program, name, names)
 
 
-def decompositions(torch: Any, table: Any) -> Any:
-    """torch's table of decompositions without the operators that have readers."""
-    for op in [op for op in table if str(op) in READERS]:
-        del table[op]
-    return table
-
-
 def _network(torch: Any, program: Any, name: str, names: tuple[str, ...]) -> TorchNetwork:
     try:
         with torch.no_grad():
-            table = decompositions(torch, torch.export.default_decompositions())
+            table = decompose.table(torch, torch.export.default_decompositions())
             program = program.run_decompositions(table)
     except Exception as error:  # torch's own kinds
         raise ModelError(f"PyTorch cannot decompose {name}: {first_line(error)}") from error

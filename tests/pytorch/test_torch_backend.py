@@ -54,6 +54,16 @@ def test_a_module_runs_natively(natively: list[Any]) -> None:
     assert len(natively[0].constants) >= 4
 
 
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_the_fused_layers_of_transformers(norm_first: bool, natively: list[Any]) -> None:
+    torch.manual_seed(0)
+    options = {"batch_first": True, "norm_first": norm_first}
+    module = nn.TransformerEncoderLayer(8, 2, 16, activation="gelu", **options).eval()
+    x, gone = rand(2, 5, 8), torch.tensor([[False, False, True, True, True], [False] * 5])
+    assert_equal(fast(module)(x, src_key_padding_mask=gone), module(x, src_key_padding_mask=gone))
+    assert len(natively) == 1
+
+
 def test_the_backend_goes_by_its_name() -> None:
     from torch._dynamo.backends.registry import lookup_backend
 
