@@ -298,6 +298,7 @@ def attention(
     if dropout:
         raise ModelError("attention with dropout is for training: call eval() of the module")
     dtype, rank = c.type(q).dtype, c.rank(q)
+    k, v = (_for_each_head(c, x, c.shape(q)[1]) for x in (k, v))
     turned = c.emit("transpose", [k], perm=(*range(rank - 2), rank - 1, rank - 2))
     factor = 1 / math.sqrt(c.shape(q)[-1]) if scale is None else scale
     scores = c.emit("mul", [c.emit("matmul", [q, turned]), c.cast(factor, dtype)])
@@ -319,6 +320,16 @@ def attention(
         plain = c.emit("softmax", [scores], axes=(rank - 1,))
         weights = c.emit("where", [c.emit("equal", [top, low]), c.cast(0, dtype), plain])
     return c.emit("matmul", [weights, v]), None
+
+
+def _for_each_head(c: Context, x: Value, heads: int) -> Value:
+    """Keys or values [batch, groups, rows, n], those of a group repeated for its heads."""
+    batch, groups, *rest = c.shape(x)
+    if groups == heads:
+        return x
+    split = c.reshape(x, (batch, groups, 1, *rest))
+    full = c.emit("expand", [split], shape=(batch, groups, heads // groups, *rest))
+    return c.reshape(full, (batch, heads, *rest))
 
 
 def _leaves_all(mask: Any) -> bool:
@@ -388,6 +399,17 @@ def _taps(weights: Any) -> tuple[Any, Any]:
     taps = max(1, int(np.count_nonzero(weights, axis=0).max()))
     at = np.argsort(weights == 0, axis=0, kind="stable")[:taps].T
     return at.astype(np.int64), np.take_along_axis(weights.T, at, axis=1)
+
+
+def grid_sample(
+    c: Context, x: Value, grid: Value, mode: int, padding: int, align_corners: bool
+) -> Value:
+    options = {
+        "mode": ("linear", "nearest", "cubic")[mode],
+        "padding_mode": ("zeros", "border", "reflection")[padding],
+        "align_corners": int(align_corners),
+    }
+    return c.by_onnx("GridSample", x, grid, **options)
 
 
 def pixel_shuffle(c: Context, x: Value, factor: int) -> Value:

@@ -194,6 +194,16 @@ def embedding(c: Context, table: Value, places: Value, *options: Any) -> Value:
     return _taken(c, table, places, 0)
 
 
+def unfold(c: Context, x: Value, dim: int, size: int, step: int) -> Value:
+    """Windows along an axis; their elements become the last axis."""
+    axis, rank = c.axis(dim, c.rank(x)), c.rank(x)
+    count = (c.shape(x)[axis] - size) // step + 1
+    places = np.arange(count)[:, None] * step + np.arange(size)
+    out = _taken(c, x, c.constant(places.astype(np.int64)), axis)
+    perm = (*(d for d in range(rank + 1) if d != axis + 1), axis + 1)
+    return c.emit("transpose", [out], perm=perm)
+
+
 def index_select(c: Context, x: Value, dim: int, places: Value) -> Value:
     axis = c.axis(dim, c.rank(x))
     return c.reshape(_taken(c, x, places, axis), c.result_shape())

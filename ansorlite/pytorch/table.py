@@ -133,6 +133,7 @@ READERS: Mapping[str, Reader] = {
     "aten.embedding.default": movement.embedding,
     "aten.index_select.default": movement.index_select,
     **_all("index.Tensor _unsafe_index.Tensor", movement.index),
+    "aten.unfold.default": movement.unfold,
     "aten.index_put.default": movement.index_put,
     "aten.gather.default": movement.gather,
     **_all("scatter.src scatter.value", movement.scatter()),
@@ -156,6 +157,7 @@ READERS: Mapping[str, Reader] = {
     "aten._log_softmax.default": layers.log_softmax,
     "aten._safe_softmax.default": layers.safe_softmax,
     "aten._scaled_dot_product_flash_attention_for_cpu.default": layers.attention,
+    **_all("grid_sampler_2d.default grid_sampler_3d.default", layers.grid_sample),
     "aten.pixel_shuffle.default": layers.pixel_shuffle,
     "aten.pixel_unshuffle.default": layers.pixel_unshuffle,
     **{

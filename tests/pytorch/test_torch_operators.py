@@ -8,6 +8,8 @@ torch = pytest.importorskip("torch", reason="needs ansorlite[torch]")
 
 from torch_cases import Case, Lambda, check_meaning, fn, nn, rand  # noqa: E402
 
+from ansorlite.graph.onnx.table import READERS as ONNX_READERS  # noqa: E402
+
 INF, NAN = float("inf"), float("nan")
 SPECIAL = torch.tensor([0.0, -0.0, 1.0, -1.5, 2.5, 1e-9, 88.0, -88.0, INF, -INF, NAN])
 WHOLE = torch.tensor([[7, -7, 3], [-3, 0, 5]])
@@ -177,6 +179,58 @@ CASES = (
     case("casts", lambda a: (a.int(), a.long(), a.double() * 2, a.bool()), rand(9) * 3),
     case("positions", lambda a: a + torch.arange(4) * torch.tensor(2.0), rand(3, 4)),
 )
+
+PLACES = torch.tensor([[0, 2, 1], [1, 0, 2]])
+
+
+def assigned(a: Any) -> Any:
+    b = a.clone()
+    b[1] = 0
+    b[:, 2] = b[:, 1] * 2
+    b[b > 1] = 7
+    return b
+
+
+def attend_in_groups(q: Any, k: Any) -> Any:
+    return fn.scaled_dot_product_attention(q, k, k, enable_gqa=True)
+
+
+MORE = (
+    case("groups_of_heads", attend_in_groups, rand(1, 4, 3, 4), rand(1, 2, 5, 4)),
+    case("assigned", assigned, rand(3, 4)),
+    case("unfold", lambda a: (a.unfold(1, 3, 2), fn.unfold(a, 3)), rand(1, 7, 7)),
+)
+# By the operator of ONNX whose reader writes them.
+BY_ONNX = {
+    "Sin": [case(n, getattr(torch, n), SPECIAL) for n in ("sin", "cos")],
+    "CumSum": [case("cumsum", lambda a: (a.cumsum(1), (a > 0).cumsum(0)), rand(3, 4))],
+    "TopK": [case("topk", lambda a: (a.topk(2, 1), a.sort(0), a.argsort(1)), rand(3, 4))],
+    "GatherElements": [case("gather", lambda a, i: a.gather(1, i), rand(2, 3), PLACES)],
+    "ScatterElements": [
+        case(
+            "scatter",
+            lambda a, i: (a.scatter(1, i, 3.0), a.scatter_add(1, i, a)),
+            *(rand(2, 3), PLACES),
+        )
+    ],
+    "ScatterND": [
+        case(
+            "index_put",
+            lambda a, i: (a.index_put((i[0],), a), a.index_put((i[0],), a, accumulate=True)),
+            *(rand(3, 4), PLACES),
+        )
+    ],
+    "BitwiseAnd": [case("bitwise", lambda a: (a & 3, a | 8, a ^ 5, ~a), WHOLE)],
+    "IsInf": [case("isinf", lambda a: (a.isinf(), a.isfinite()), SPECIAL)],
+    "GridSample": [
+        case(
+            "grid_sample",
+            lambda a, g: fn.grid_sample(a, g, "bilinear", "border", align_corners=True),
+            *(rand(1, 2, 4, 4), rand(1, 3, 3, 2)),
+        )
+    ],
+}
+CASES += (*MORE, *(c for op, cases in BY_ONNX.items() if op in ONNX_READERS for c in cases))
 
 
 @pytest.mark.parametrize("one", CASES, ids=lambda c: c.name)
