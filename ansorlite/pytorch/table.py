@@ -6,11 +6,13 @@ reader is decomposed by torch first; what has one is left whole. Nodes of consta
 full, tables of positions) are computed by torch itself and need no reader.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
+from ansorlite.graph.onnx.table import READERS as ONNX_READERS
 from ansorlite.pytorch import elementwise as ew
 from ansorlite.pytorch import layers, movement
 from ansorlite.pytorch.context import Result
+from ansorlite.pytorch.recurrent import recurrent
 
 Reader = Callable[..., Result]
 
@@ -30,7 +32,7 @@ UNARY = {
     "hardswish": "HardSwish",
 }
 
-READERS: Mapping[str, Reader] = {
+READERS: dict[str, Reader] = {
     **{f"aten.{name}.default": ew.unary(op) for name, op in UNARY.items()},
     "aten.rsqrt.default": ew.rsqrt,
     **_all("sign.default sgn.default", ew.sign),
@@ -179,6 +181,15 @@ READERS: Mapping[str, Reader] = {
         for form in ("default", "vec")
     },
 }
+
+# Where ONNX's layers have no readers, torch writes every step out.
+RECURRENT = {
+    "aten.lstm.input": ("LSTM", ""),
+    "aten.gru.input": ("GRU", ""),
+    "aten.rnn_tanh.input": ("RNN", "Tanh"),
+    "aten.rnn_relu.input": ("RNN", "Relu"),
+}
+READERS |= {k: recurrent(*v) for k, v in RECURRENT.items() if v[0] in ONNX_READERS}
 
 _EVAL = "call eval() of the module first"
 # What helps where an operator has no reader, by the start of its name.

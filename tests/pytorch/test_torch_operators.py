@@ -200,6 +200,12 @@ MORE = (
     case("assigned", assigned, rand(3, 4)),
     case("unfold", lambda a: (a.unfold(1, 3, 2), fn.unfold(a, 3)), rand(1, 7, 7)),
 )
+MORE += tuple(
+    layer(f"{make.__name__}{layers}{both}", lambda m=make, o=options: m(4, 6, **o), 3, 2, 4)
+    for make in (nn.LSTM, nn.GRU, nn.RNN)
+    for layers, both in ((1, False), (2, True))
+    for options in [{"num_layers": layers, "bidirectional": both, "batch_first": both}]
+)
 # By the operator of ONNX whose reader writes them.
 BY_ONNX = {
     "Sin": [case(n, getattr(torch, n), SPECIAL) for n in ("sin", "cos")],
