@@ -20,6 +20,8 @@ _PUBLIC = {
     "workload": "ansorlite.workloads",
     "network": "ansorlite.workloads",
     "load_onnx": "ansorlite.graph.onnx.load",
+    "from_torch": "ansorlite.pytorch.load",
+    "torch_backend": "ansorlite.pytorch.backend",
     "auto_schedule": "ansorlite.pipeline",
     "load_module": "ansorlite.deployed",
     "CompiledModule": "ansorlite.graph.module",

@@ -192,6 +192,7 @@ def auto_schedule(
             _module(run, p, shared, m, results, peak, pool) for m, p in enumerate(parts)
         ]  # compile
         if not isinstance(network, SizedNetwork):
+            modules = [g.bound(m) for g, m in zip(graphs, modules, strict=True)]
             return modules[0] if isinstance(network, Graph) else modules
         assert pool is not None
         pool.forget_sources()
@@ -400,4 +401,6 @@ def compile_plain(
     """
     machine = target or Target.detect()
     parts = partition(optimize(network, exact))
-    return CompiledModule(parts, [plain_image(w.task) for w in network_tasks(parts, machine)])
+    images = [plain_image(w.task) for w in network_tasks(parts, machine)]
+    plain: CompiledModule = network.bound(CompiledModule(parts, images))
+    return plain

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Sets up .venv if needed, then runs ruff, mypy and the default tier of the tests: four minutes on two
 # idle cores. Further arguments go to pytest: `sh scripts/test.sh -m slow` runs thousands of random
-# cases. Tests of neural models run where torch is: `.venv/bin/pip install -e '.[neural]'`.
+# cases. Tests of PyTorch modules run where torch is: `.venv/bin/pip install -e '.[torch]'`.
 extras=dev
 . "$(dirname "$0")/setup.sh"
 "$PYTHON" -m ruff check .

@@ -51,6 +51,7 @@ ALLOWED: dict[str, set[str]] = {
     "graph": {*_SEARCHING, "manifest", "deployed", "records", "search", "graph.types", "graph.ops"},
     "workloads": {"ir", "te", "target", "task", "graph", "graph.ops"},
     "pipeline": {*_SEARCHING, "measure.limits", "search", "graph"},
+    "pytorch": {"graph", "graph.types", "pipeline"},
     "baselines": {*_SEARCHING, "graph", "graph.types", "records", "search", "pipeline"},
     "report": {
         *_SEARCHING,

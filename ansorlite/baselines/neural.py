@@ -1,4 +1,4 @@
-"""Neural cost models over a program's loops or statements; needs torch (extra `neural`).
+"""Neural cost models over a program's loops or statements; needs torch (extra `torch`).
 
 In: `TrainingGroup`s and float32[P, S, F]. Out: about best/this, as from `cost.model`. A program is
 a sequence: of its loops, from the innermost out ("loops" features, S = 1, cut into tokens), or of
@@ -40,7 +40,7 @@ def _torch() -> Any:
     try:
         import torch
     except ImportError:
-        raise MissingExtra("torch", "neural") from None
+        raise MissingExtra("torch", "torch") from None
     return torch
 
 

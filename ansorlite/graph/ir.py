@@ -6,6 +6,7 @@ deterministic and reads like Python; `verify` states what is legal; `evaluate` i
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -78,6 +79,12 @@ class Graph:
             for v in dict.fromkeys(n.inputs):
                 readers.setdefault(v, []).append(n)
         return readers
+
+    def bound(self, module: Any) -> Any:
+        """The compiled network as its users call it; a graph of another framework's module adds
+        that module's way of being called.
+        """
+        return module
 
     def verify(self) -> None:
         """Raise a ModelError unless names are unique, values typed and defined before use."""

@@ -1,6 +1,6 @@
 """Neural cost models: they learn an order, come back from a file, and say what is missing.
 
-Without torch most of them are skipped: `pip install -e '.[dev,neural]'` has them run.
+Without torch most of them are skipped: `pip install -e '.[dev,torch]'` has them run.
 """
 
 import sys
@@ -23,7 +23,7 @@ def group(seed: int, n: int = 160, statements: int = 2) -> TrainingGroup:
 @pytest.mark.parametrize("objective", ["rank", "regression"])
 @pytest.mark.parametrize("kind", ["gru", "attention"])
 def test_an_order_is_learned(kind: Kind, objective: str, tmp_path: Path) -> None:
-    pytest.importorskip("torch", reason="needs ansorlite[neural]")
+    pytest.importorskip("torch", reason="needs ansorlite[torch]")
     model = NeuralModel(kind, 0, objective)  # type: ignore[arg-type]
     known, test = group(0), group(1)
     assert not model.is_trained and not model.predict(np.stack(test.features)).any()
@@ -45,7 +45,7 @@ def test_an_order_is_learned(kind: Kind, objective: str, tmp_path: Path) -> None
 
 
 def test_nothing_learned_is_nothing_to_save(tmp_path: Path) -> None:
-    pytest.importorskip("torch", reason="needs ansorlite[neural]")
+    pytest.importorskip("torch", reason="needs ansorlite[torch]")
     with pytest.raises(AnsorliteError, match="nothing to save"):
         NeuralModel().save(tmp_path / "model.npz")
     (tmp_path / "text").write_text("no model")
@@ -55,5 +55,5 @@ def test_nothing_learned_is_nothing_to_save(tmp_path: Path) -> None:
 
 def test_without_torch_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(MissingExtra, match=r"ansorlite\[neural\]"):
+    with pytest.raises(MissingExtra, match=r"ansorlite\[torch\]"):
         NeuralModel()

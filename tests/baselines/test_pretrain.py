@@ -92,7 +92,7 @@ def test_one_shot(tmp_path: Path) -> None:
 
 def test_attention(tmp_path: Path) -> None:
     """The self-attention predictor serves one-shot search, and no other."""
-    pytest.importorskip("torch", reason="needs ansorlite[neural]")
+    pytest.importorskip("torch", reason="needs ansorlite[torch]")
     path = tmp_path / "model.npz"
     pretrained(path, kind="attention")
     (task,) = layer_tasks(Layer("dense", (24,), 40, 64), Target.detect())
@@ -106,7 +106,7 @@ def test_attention_without_torch_is_an_error_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(MissingExtra, match=r"ansorlite\[neural\]"):
+    with pytest.raises(MissingExtra, match=r"ansorlite\[torch\]"):
         pretrain([dense_net()], 60.0, tmp_path / "model.npz", kind="attention")
 
 
