@@ -11,10 +11,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ansorlite.search.evolve import Rows, mutate
+from ansorlite.search.evolve import Rows, mutate, neighbours
 from ansorlite.search.history import History, Scores
 from ansorlite.search.select import roulette, unique_rows
 
+ALL_OPTIONS = 40  # of a hole with more, only the neighbours are tried
 Score = Callable[[str, Rows], Scores]
 
 
@@ -24,10 +25,13 @@ class GuessParams:
 
     looked_at: int = 16  # rows of each sketch, to find the promising ones
     draws: int = 12  # random draws for each of those rows, before the legality mask
-    alive: int = 6  # sketches that breed
-    population: int = 384
-    generations: int = 10
+    alive: int = 6  # sketches that breed, at first; half of them are left after each stage
+    stages: int = 3
+    generations: int = 2  # of each stage
+    population: int = 256
     survivors: int = 64  # rows of all sketches that stay as they are
+    climbs: int = 2  # sketches whose best rows climb on
+    steps: int = 8  # of each climb, at most
 
 
 @dataclass(frozen=True)
@@ -54,15 +58,52 @@ def guesses(
             rows = np.concatenate([first[name], rows])
         if len(rows):
             pool[name] = rows, score(name, rows)
-    best = sorted(pool, key=lambda s: -float(pool[s][1].max()))
-    pool = {name: pool[name] for name in best[: params.alive]}
-    for _ in range(params.generations if pool else 0):
-        pool = _next(history, score, rng, pool, params)
-    found = []
-    for name, (rows, scores) in pool.items():
-        k = int(np.argmax(scores))
-        found.append(Guess(name, tuple(int(v) for v in rows[k]), float(scores[k])))
+    best: dict[str, tuple[Rows, float]] = {}
+    for stage in range(params.stages + 1):
+        best |= {name: _best(*pool[name]) for name in pool}
+        ranked = sorted(pool, key=lambda s: -best[s][1])
+        pool = {name: pool[name] for name in ranked[: max(1, params.alive >> stage)]}
+        for _ in range(params.generations if pool and stage < params.stages else 0):
+            pool = _next(history, score, rng, pool, params)
+    ranked = sorted(best, key=lambda s: -best[s][1])
+    for name in ranked[: params.climbs]:
+        best[name] = _climbed(history, score, name, *best[name], params.steps)
+    found = [Guess(s, tuple(int(v) for v in row), score) for s, (row, score) in best.items()]
     return sorted(found, key=lambda g: -g.score)
+
+
+def _best(rows: Rows, scores: Scores) -> tuple[Rows, float]:
+    k = int(np.argmax(scores))
+    return rows[k], float(scores[k])
+
+
+def _climbed(
+    history: History, score: Score, name: str, row: Rows, best: float, steps: int
+) -> tuple[Rows, float]:
+    """The row after steps to the best of all rows that differ in one hole, by one move of it."""
+    holes = history.sketches[name].holes
+    for _ in range(steps):
+        near = []
+        for k, hole in enumerate(holes):
+            many = len(hole.options) > ALL_OPTIONS
+            options = (
+                neighbours(hole.options).of(row[k : k + 1])[0]
+                if many
+                else np.arange(len(hole.options))
+            )
+            options = np.unique(options[options != row[k]])
+            changed = np.repeat(row[None], len(options), axis=0)
+            changed[:, k] = options
+            near.append(changed)
+        rows = np.concatenate([row[None], *near]).astype(np.int32)
+        rows = rows[history.legal(name, rows)]
+        if not len(rows):
+            break
+        found, value = _best(rows, score(name, rows))
+        if value <= best:
+            break
+        row, best = found, value
+    return row, best
 
 
 def _next(

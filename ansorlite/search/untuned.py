@@ -28,7 +28,7 @@ from ansorlite.search.history import History
 from ansorlite.search.policy import round_rng
 from ansorlite.search.shrink_task import adapted, is_legal
 from ansorlite.space.plain import plain_state
-from ansorlite.space.sketch import Pattern, Sketch, pattern_of, sketches, sketches_alike
+from ansorlite.space.sketch import ROWS, Pattern, Sketch, pattern_of, sketches, sketches_alike
 from ansorlite.target import Target
 from ansorlite.task import SearchTask
 
@@ -142,12 +142,18 @@ class Untuned:
         if not found:
             return Answer(lower(plain_state(dag, target)))
         program = history.sketches[found[0].name].fill(np.asarray(found[0].row, np.int32))
-        return Answer(program, tuple(_hint(history, g, names.hole) for g in found[:HINTS]))
+        return Answer(program, tuple(_hint(history, g, names.hole) for g in _varied(found)))
 
 
 def family_of(task: SearchTask) -> str:
     """The computation with its numbers left out: equal for tasks that differ by extents."""
     return _NUMBER.sub("#", task.dag.canonical_text)
+
+
+def _varied(found: Sequence[Guess]) -> list[Guess]:
+    """The best few; among them one fused over rows, if there is one: good for small extents."""
+    rows = [g for g in found if ROWS in g.name][:1]
+    return list(dict.fromkeys([*found[: HINTS - 1], *rows, *found]))[:HINTS]
 
 
 def _hint(history: History, guess: Guess, hole: Renamed) -> Hint:

@@ -47,6 +47,7 @@ from ansorlite.te.dag import ComputeDAG
 from ansorlite.te.tensor import ComputeOp
 
 MAX_SKETCHES = 48  # target number of sketches per task, divided among its structures
+ROWS = "-rows"  # in the names of sketches whose stages are fused over rows
 FACTORED_VARIANTS = 2  # variants of a structure with rfactor, if there are other structures
 
 
@@ -233,7 +234,7 @@ def _variants(
     if opts.locations and not _is_factored(state):
         rows = fuse_rows(base, target) or fuse_rows(state, target)
         if rows is not None:
-            yield "-rows", rows, True
+            yield ROWS, rows, True
     if opts.locations:
         starts = [("", base), *packed]
         for label, s in _locations(starts):
@@ -463,7 +464,7 @@ def _bases(state: State, target: Target) -> Iterator[tuple[str, State]]:
     for base in (packed, state):
         rows = fuse_rows(base, target)
         if rows is not None:
-            yield "-rows", rows
+            yield ROWS, rows
 
 
 def _located(
@@ -489,7 +490,7 @@ def _located(
 
 # ---- sketches of similar computations -----------------------------------------------------------
 
-Pattern = tuple[str, ...]  # canonical steps without annotations, which may depend on extents
+Pattern = tuple[str, ...]  # canonical steps without `Annotate`, which may depend on extents
 
 
 def pattern_of(sketch: Sketch) -> Pattern:
@@ -514,12 +515,13 @@ def sketches_alike(
             continue
         for state, fired in derive(start, target, opts.rules, wanted.begins):
             for label, base in _bases(state, target):
-                for end, at in wanted.located(label, base):
-                    pattern = wanted.own(at)
+                for end, ready in wanted.located(label, base, target):
+                    pattern, beyond = wanted.own(ready), beyond_start or bool(end)
                     if pattern not in found:
-                        ready, beyond = annotate(at, target), beyond_start or bool(end)
                         name = f"s{patterns.index(pattern)}{end}"
                         found[pattern] = Sketch(name, ready, fired, beyond)
+                    if len(found) == len(patterns):
+                        return [found[p] for p in patterns]
     return [found.get(p) for p in patterns]
 
 
@@ -548,17 +550,18 @@ class _Patterns:
         """Does a pattern begin with the steps of the state?"""
         return self.own(state) in self._beginnings
 
-    def located(self, label: str, state: State) -> Iterator[tuple[str, State]]:
-        """(label, state) after compute locations that give one of the patterns."""
+    def located(self, label: str, state: State, target: Target) -> Iterator[tuple[str, State]]:
+        """(label, annotated state) after compute locations that give one of the patterns."""
         own = self.own(state)
-        if own in self._whole:
-            yield label, state
         if own not in self._beginnings:
             return
+        ready = annotate(state, target)
+        if self.own(ready) in self._whole:
+            yield label, ready
         for s in state.schedule.stages:
             for at in location_candidates(state, s.name):
                 step = ComputeAt(s.name, *at)
                 if (*own, *self._text(step)) in self._beginnings:
                     with suppress(ScheduleError):
                         moved = state.apply(step)
-                        yield from self.located(f"{label}@{s.name}:{at[1]}", moved)
+                        yield from self.located(f"{label}@{s.name}:{at[1]}", moved, target)

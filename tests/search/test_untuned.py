@@ -47,12 +47,11 @@ def test_a_family_differs_by_extents_alone() -> None:
     assert family_of(workload("C2D", 1)) != family_of(workload("DEP", 1))
 
 
-@pytest.mark.parametrize("pair", [(matmul(32), matmul(56, "PQRs")), ("C2D:6", "C2D:10")])
+@pytest.mark.parametrize("pair", [(matmul(32), matmul(56, "PQRs")), ("C2D:2", "C2D:3")])
 def test_sketches_of_the_same_patterns(pair: tuple[Any, Any]) -> None:
     """They are those that the whole space has, under whatever names."""
     one, other = (t if isinstance(t, SearchTask) else al.workload(t) for t in pair)
-    if family_of(one) != family_of(other):
-        pytest.skip("the suite has other shapes")
+    assert family_of(one) == family_of(other)
     whole = {pattern_of(s): s for s in sketches(other.dag, other.target)}
     known = [pattern_of(s) for s in sketches(one.dag, one.target)][::5]
     for pattern, found in zip(known, sketches_alike(other.dag, other.target, known), strict=True):
