@@ -23,14 +23,15 @@ Score = Callable[[str, Rows], Scores]
 class GuessParams:
     """How much is looked at."""
 
-    looked_at: int = 16  # rows of each sketch, to find the promising ones
+    looked_at: int = 24  # rows of each sketch, to find the promising ones
     draws: int = 12  # random draws for each of those rows, before the legality mask
-    alive: int = 6  # sketches that breed, at first; half of them are left after each stage
+    alive: int = 16  # sketches that breed, at first; half of them are left after each stage
     stages: int = 3
     generations: int = 2  # of each stage
-    population: int = 256
+    population: int = 256  # at least
+    each: int = 32  # rows of the population for each sketch
     survivors: int = 64  # rows of all sketches that stay as they are
-    climbs: int = 2  # sketches whose best rows climb on
+    climbs: int = 1  # sketches whose best rows climb on
     steps: int = 8  # of each climb, at most
 
 
@@ -59,10 +60,11 @@ def guesses(
         if len(rows):
             pool[name] = rows, score(name, rows)
     best: dict[str, tuple[Rows, float]] = {}
+    alive = min(params.alive, len(pool))
     for stage in range(params.stages + 1):
         best |= {name: _best(*pool[name]) for name in pool}
         ranked = sorted(pool, key=lambda s: -best[s][1])
-        pool = {name: pool[name] for name in ranked[: max(1, params.alive >> stage)]}
+        pool = {name: pool[name] for name in ranked[: max(1, alive >> stage)]}
         for _ in range(params.generations if pool and stage < params.stages else 0):
             pool = _next(history, score, rng, pool, params)
     ranked = sorted(best, key=lambda s: -best[s][1])
@@ -119,7 +121,9 @@ def _next(
     flat = np.concatenate([pool[s][1] for s in names])
     rank = np.empty(len(flat))
     rank[np.argsort(-flat, kind="stable")] = np.arange(len(flat))
-    parents = roulette(np.exp(-4.0 * rank / len(flat)), params.population, rng)
+    parents = roulette(
+        np.exp(-4.0 * rank / len(flat)), max(params.population, params.each * len(names)), rng
+    )
     offset = np.cumsum([0, *(len(pool[s][0]) for s in names)])
     out = {}
     for k, name in enumerate(names):
