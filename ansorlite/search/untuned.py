@@ -33,8 +33,6 @@ from ansorlite.target import Target
 from ansorlite.task import SearchTask
 
 HINTS = 4  # sketches of the first task of a family that the others are searched in
-# The first task of a family is searched longer: the others begin where its search ended.
-WHOLE = GuessParams(looked_at=32, draws=16, generations=3, each=64, climbs=6, steps=16)
 AHEAD_FROM = 6  # tasks from which a process that builds pays for its start
 Renamed = Callable[[str], str]  # canonical name of a hole
 _NUMBER = re.compile(r"(?<![\w.])\d+(?![\w.])")
@@ -70,12 +68,8 @@ class _Open:
 class Untuned:
     """Answers for the tasks of one session; `close` ends its processes."""
 
-    def __init__(
-        self, seed: int, trace: Trace, params: GuessParams | None = None, whole: GuessParams = WHOLE
-    ) -> None:
-        """`params` of a search among hints, `whole` of one among all sketches."""
-        self._seed, self._trace = seed, trace
-        self._params, self._whole = params or GuessParams(), whole
+    def __init__(self, seed: int, trace: Trace, params: GuessParams | None = None) -> None:
+        self._seed, self._trace, self._params = seed, trace, params or GuessParams()
         self._hints: dict[str, tuple[Hint, ...]] = {}
         self._found: dict[str, _Open] = {}  # by workload key
         self._builder: PoolBuilder | None = None
@@ -91,7 +85,7 @@ class Untuned:
         key = object_cache.key_of(
             "untuned",
             (task.dag.ops, task.dag.output_names, task.target),
-            (self._seed, self._params, self._whole, hints),
+            (self._seed, self._params, hints),
         )
         answer = _kept(key)
         if answer is None:
@@ -144,8 +138,7 @@ class Untuned:
         first = {} if whole else _adapted(alike, hints, target, names.hole)
         history = History(space, target)
         rng = round_rng(self._seed, task.workload_key, 1)
-        params = self._whole if whole else self._params
-        found = guesses(history, history.draft, rng, first, params)
+        found = guesses(history, history.draft, rng, first, self._params)
         if not found:
             return Answer(lower(plain_state(dag, target)))
         program = history.sketches[found[0].name].fill(np.asarray(found[0].row, np.int32))
