@@ -10,8 +10,8 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, overload
 
-from ansorlite.codegen.build import build_program
 from ansorlite.codegen.image import KernelImage
+from ansorlite.codegen.object_cache import compiled
 from ansorlite.errors import UsageError
 from ansorlite.graph.contest import Contender, fastest_in_place
 from ansorlite.graph.ir import Graph
@@ -34,10 +34,12 @@ from ansorlite.search.arguments import (
     check_target,
     check_whole,
 )
+from ansorlite.search.clock import PhaseClock
 from ansorlite.search.forms import Forms
 from ansorlite.search.objectives import Objective, OverNetworks
 from ansorlite.search.result import TuneResult, why_above_limit
 from ansorlite.search.session import Session, TuneOptions
+from ansorlite.search.settle import link_s
 from ansorlite.search.task_scheduler import SCHEDULERS
 from ansorlite.search.tune_tasks import WeightedTask, tune_tasks
 from ansorlite.space.plain import plain_state
@@ -171,6 +173,7 @@ def auto_schedule(
     graphs = _graphs(network)
     _check_new_shape(on_new_shape, network)
     bound = 0.0 if exact else form_rtol
+    session.setdefault("clock", PhaseClock())  # passes and partition take of the time, too
     parts = [partition(optimize(g, exact)) for g in graphs]  # passes, partition, expression
     shared = shared_tasks([network_tasks(p, machine, bound) for p in parts])
     if n_trials is None and timeout is None:
@@ -266,7 +269,8 @@ def _session(n_trials: int | None, timeout: float | None, **options: Any) -> Ite
     """A session whose own runner measures as in a network: weights come from memory."""
     with ExitStack() as stack:
         if options.get("runner") is None:
-            options["runner"] = LocalRunner(policy=TimingPolicy(fresh_constants=True))
+            policy = TimingPolicy(fresh_constants=True)
+            options["runner"] = LocalRunner(policy=policy, at_once=n_trials != 0)
             stack.callback(options["runner"].close)
         yield stack.enter_context(Session(n_trials, timeout, **options))
 
@@ -364,7 +368,8 @@ def raced_in_place(
     ]
     try:
         with run.budget.clock.phase("measuring"):
-            picks = fastest_in_place(parts, contenders, run.budget.left_s)
+            run.budget.closing_s = link_s(len(weighted))
+            picks = fastest_in_place(parts, contenders, run.budget.search_left_s)
     except KeyboardInterrupt:
         run.interrupted = True
         return results
@@ -385,22 +390,46 @@ def compile_task(result: TuneResult) -> KernelImage:
     """Object code of a task's best (or predicted) program; else of the plain schedule."""
     if result.best is None and result.predicted is None:
         return plain_image(result.task)
-    return result.image or build_program(result.program, result.task.target)
+    return result.image or compiled(result.program, result.task.target)
 
 
 def plain_image(task: SearchTask) -> KernelImage:
-    return build_program(lower(plain_state(task.dag, task.target)), task.target)
+    return compiled(lower(plain_state(task.dag, task.target)), task.target)
+
+
+@overload
+def compile_plain(
+    network: Graph, target: Target | None = None, exact: bool = False
+) -> CompiledModule: ...
+
+
+@overload
+def compile_plain(
+    network: Graph,
+    target: Target | None = None,
+    exact: bool = False,
+    *,
+    left_s: Callable[[], float],
+) -> CompiledModule | None: ...
 
 
 def compile_plain(
-    network: Graph, target: Target | None = None, exact: bool = False
-) -> CompiledModule:
+    network: Graph,
+    target: Target | None = None,
+    exact: bool = False,
+    *,
+    left_s: Callable[[], float] = lambda: float("inf"),
+) -> CompiledModule | None:
     """The network with the plain schedule everywhere: valid, unsearched, the thing to beat.
 
-    `exact` as in `auto_schedule`.
+    `exact` as in `auto_schedule`. None where the seconds left end before all kernels are built.
     """
     machine = target or Target.detect()
     parts = partition(optimize(network, exact))
-    images = [plain_image(w.task) for w in network_tasks(parts, machine)]
+    images = []
+    for weighted in network_tasks(parts, machine):
+        if left_s() <= 0:
+            return None
+        images.append(plain_image(weighted.task))
     plain: CompiledModule = network.bound(CompiledModule(parts, images))
     return plain

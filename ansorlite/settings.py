@@ -20,7 +20,10 @@ from ansorlite.errors import UsageError
 
 PREFIX = "ANSORLITE_"
 VARIABLES: tuple[tuple[str, str], ...] = (
-    ("ANSORLITE_CACHE_DIR", "directory for calibrations; default: $XDG_CACHE_HOME/ansorlite"),
+    (
+        "ANSORLITE_CACHE_DIR",
+        "off, or the cache's directory; default: $XDG_CACHE_HOME/ansorlite",
+    ),
     ("ANSORLITE_DEBUG", "0..5: 1 rounds, 2 candidates, 3 steps, 4 loop IR, 5 LLVM and assembly"),
     ("ANSORLITE_DUMP", "directory that receives numbered files, one per stage"),
     ("ANSORLITE_VERIFY", "0 or 1: verify every level between the stages"),
@@ -28,6 +31,7 @@ VARIABLES: tuple[tuple[str, str], ...] = (
     ("ANSORLITE_BUILD_WORKERS", "processes that compile; default: the usable processors"),
     ("ANSORLITE_MAX_BYTES", "limit of a network's values; default: half of the usable memory"),
 )
+OFF = "off"  # value of ANSORLITE_CACHE_DIR: nothing is cached
 MAX_THREADS = 4096
 MAX_BYTES = 1 << 60
 MAX_DIGITS = 30  # of a number; int() refuses texts of thousands of digits
@@ -37,8 +41,8 @@ MAX_DIGITS = 30  # of a number; int() refuses texts of thousands of digits
 class Settings:
     """The values of `VARIABLES`; None where the module that uses the value finds the default.
 
-    `cache_dir` is None where no home directory is known: then nothing is cached. Example:
-    `settings().verify`.
+    `cache_dir` is None where no home directory is known, or where ANSORLITE_CACHE_DIR is "off":
+    then nothing is cached. Example: `settings().verify`.
     """
 
     cache_dir: Path | None
@@ -119,13 +123,23 @@ def _directory(name: str, text: str) -> Path:
 
 
 def cache_dir(env: Mapping[str, str]) -> Path | None:
-    """The folder for cached figures of the machine; None where no home directory is known."""
+    """The folder for cached figures and objects of the machine; None where there is to be none.
+
+    That is where the variable is "off", or where no home directory is known.
+    """
     if text := _text(env, "CACHE_DIR"):
+        if cache_is_off(env):
+            return None
         return _directory("CACHE_DIR", text)
     # XDG base directory specification: ignore a relative XDG_CACHE_HOME
     base = Path(env.get("XDG_CACHE_HOME") or "~/.cache")
     found = base if base.is_absolute() else _expanded("~/.cache")
     return None if found is None else found / "ansorlite"
+
+
+def cache_is_off(env: Mapping[str, str]) -> bool:
+    """Is nothing of the machine to be cached?"""
+    return _text(env, "CACHE_DIR").lower() == OFF
 
 
 def _expanded(text: str) -> Path | None:

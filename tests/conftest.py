@@ -47,6 +47,12 @@ def quick_measuring(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ANSORLITE_BUILD_WORKERS", "1")
 
 
+@pytest.fixture(autouse=True)
+def nothing_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No object is taken from a run before; tests of that set a limit and a folder of their own."""
+    monkeypatch.setattr("ansorlite.codegen.object_cache.MOST_BYTES", 0)
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--update-golden", action="store_true", help="write tests/golden/*.txt instead of comparing"

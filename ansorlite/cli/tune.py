@@ -4,7 +4,7 @@ In: parsed arguments. Out: the exit status; tables on standard output, progress 
 """
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -29,6 +29,7 @@ from ansorlite.streams import put
 if TYPE_CHECKING:
     from ansorlite.graph.ir import Graph
     from ansorlite.graph.sized import SizedNetwork
+    from ansorlite.pipeline import NetworkReport
     from ansorlite.search.result import TuneResult
 
 TIMED_RUNS, TIMED_S = 20, 2.0  # at most so many runs of a network, and about so long
@@ -73,7 +74,9 @@ def tune_op_options(p: argparse.ArgumentParser) -> None:
 def tune(args: argparse.Namespace) -> int:
     """Tune all subgraphs of a network, or one; print the tables and what the network gained."""
     from ansorlite.pipeline import auto_schedule
+    from ansorlite.search.clock import PhaseClock
 
+    clock = PhaseClock()  # the time of a command begins with it
     output = writable(args.output, args.log, args.network) if args.output else None
     if args.task is not None:
         text = _result_text(_tune_part(args, one_network(args, args.network)))
@@ -91,14 +94,16 @@ def tune(args: argparse.Namespace) -> int:
         scheduler=args.scheduler,
         exact=args.exact,
         progress=not args.quiet,
+        clock=clock,
     )
     report = module.report
     if report.interrupted and all(r.best is None for r in report.results):
         raise KeyboardInterrupt
     text = f"{report}\n"
     if not report.interrupted:
+        limit_s = float("inf") if args.timeout is None else args.timeout
         for label, size, own in _sizes(graph, module):
-            text += f"{label}{_compare_with_plain(size, own)}"
+            text += f"{label}{_compare_with_plain(size, own, lambda: limit_s - clock.elapsed_s)}"
     if output is not None:  # first, as nobody may read what is printed
         _write(output, text)
     put(text, end="")
@@ -194,15 +199,22 @@ def _nothing_found(result: "TuneResult") -> str:
     return f"no program of {result.task.name} ran; the last: {last.status} {last.error}"
 
 
-def _compare_with_plain(graph: "Graph", module: Any) -> str:
-    """Latency of the network with plain schedules and tuned, and how far their outputs differ."""
+def _compare_with_plain(graph: "Graph", module: Any, left_s: Callable[[], float]) -> str:
+    """Latency of the network with plain schedules and tuned, and how far their outputs differ.
+
+    Where the time left is too short to build and to run the plain network, its latency is what the
+    log has of its tasks.
+    """
     from ansorlite.graph.inputs import random_inputs
     from ansorlite.pipeline import compile_plain
     from ansorlite.units import format_latency
 
     inputs = random_inputs(graph)
-    plain = compile_plain(graph)
-    (before, expected), (after, got) = _timed(plain, inputs), _timed(module, inputs)
+    plain = compile_plain(graph, left_s=left_s)
+    if plain is None or left_s() <= 0:
+        return _by_tasks(module.report)
+    most_s = min(TIMED_S, left_s() / 2)
+    (before, expected), (after, got) = (_timed(m, inputs, most_s) for m in (plain, module))
     text = (
         f"plain {format_latency(before)}, tuned {format_latency(after)}: {before / after:.2f} times"
         " as fast"
@@ -214,6 +226,23 @@ def _compare_with_plain(graph: "Graph", module: Any) -> str:
         return text
     kernels_s = sum(layer.latency_s for layer in module.profile(*inputs))
     return apart_text(tasks_s, kernels_s, after) + text
+
+
+def _by_tasks(report: "NetworkReport") -> str:
+    """What the tasks gained, by their own measurements."""
+    from ansorlite.units import format_latency
+
+    plain = [
+        w * min((x.latency_s for x in r.records if not x.round and x.latency_s), default=0.0)
+        for r, w in zip(report.results, report.weights, strict=True)
+    ]
+    if report.latency_s is None or not all(plain):
+        return "not compared with plain schedules: the time is spent\n"
+    before, after = sum(plain), report.latency_s
+    return (
+        f"tasks: plain {format_latency(before)}, tuned {format_latency(after)}: "
+        f"{before / after:.2f} times as fast (no time is left to run the plain network)\n"
+    )
 
 
 def apart_text(tasks_s: float, kernels_s: float, network_s: float) -> str:
@@ -236,11 +265,11 @@ def apart_text(tasks_s: float, kernels_s: float, network_s: float) -> str:
     return f"{sums}\n  {'; '.join(parts)}\n"
 
 
-def _timed(module: Any, inputs: Sequence[Any]) -> tuple[float, tuple[Any, ...]]:
-    """(median seconds of a call, outputs)."""
+def _timed(module: Any, inputs: Sequence[Any], most_s: float) -> tuple[float, tuple[Any, ...]]:
+    """(median seconds of a call, outputs), of calls that take `most_s` together or are three."""
     out = module(*inputs)
     times: list[float] = []
-    while len(times) < TIMED_RUNS and (len(times) < 3 or sum(times) < TIMED_S):
+    while len(times) < TIMED_RUNS and (len(times) < 3 or sum(times) < most_s):
         began = perf_counter()
         module(*inputs)
         times.append(perf_counter() - began)

@@ -25,10 +25,11 @@ from ansorlite.calls import (
     resident_copy,
     resident_empty,
 )
-from ansorlite.codegen.build import build_program, kernel_assembly, llvm_ir
+from ansorlite.codegen.build import kernel_assembly, llvm_ir
 from ansorlite.codegen.fingerprint import fingerprint
 from ansorlite.codegen.image import KernelImage, Param
 from ansorlite.codegen.loader import load_image
+from ansorlite.codegen.object_cache import compiled
 from ansorlite.errors import ModelError
 from ansorlite.ir.program import Buffer, Program
 from ansorlite.names import shown
@@ -53,7 +54,7 @@ class Kernel:
         bound: Mapping[str, Array] | None = None,
     ) -> None:
         self.program, self.target = program, target
-        self.image = image or build_program(program, target)
+        self.image = image or compiled(program, target)
         self._native = load_image(self.image)
         self._bound = dict(bound or {})  # packed constants by name
         self._lock = new_lock(self)

@@ -44,10 +44,14 @@ def fastest_in_place(
     count = max(map(len, contenders), default=1)
     if count < 2 or left_s() <= 0:
         return [0] * len(contenders)
-    networks = []
+    networks: list[CompiledModule] = []
+    longest_s = 0.0
     for v in range(count):
-        line = [own[v if v < len(own) else 0] for own in contenders]
+        if left_s() < (count - v) * longest_s:
+            return [0] * len(contenders)
+        line, began = [own[v if v < len(own) else 0] for own in contenders], time.perf_counter()
         networks.append(CompiledModule(parts, [c.image for c in line], [c.form for c in line]))
+        longest_s = max(longest_s, time.perf_counter() - began)
     turns = _turns(parts, networks, list(inputs) or random_inputs(parts.graph), left_s)
     if len(turns) < MIN_TURNS:
         return [0] * len(contenders)

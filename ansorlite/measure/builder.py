@@ -10,7 +10,8 @@ by its key.
 import pickle
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from multiprocessing.connection import wait
 from types import TracebackType
 from typing import Any, Protocol, Self
@@ -49,8 +50,28 @@ class Builder(Protocol):
     def close(self) -> None: ...
 
 
+@dataclass
+class _Batch:
+    """Requests that are built together; all but `requests` hold their numbers."""
+
+    requests: list[Any] = field(default_factory=list)
+    waiting: deque[int] = field(default_factory=deque)
+    busy: dict[Worker, int] = field(default_factory=dict)
+    outcomes: dict[int, BuildOutcome] = field(default_factory=dict)
+    repeated: set[int] = field(default_factory=set)
+
+    @property
+    def open(self) -> bool:
+        return bool(self.waiting or self.busy)
+
+    def in_order(self) -> list[BuildOutcome]:
+        return [self.outcomes[k] for k in range(len(self.requests))]
+
+
 class PoolBuilder:
-    """Builds in `n_workers` processes, by default one per core; they start in the background.
+    """Builds in `n_workers` processes, by default one per core.
+
+    They start in the background, `at_once` or with the first build.
 
     A build longer than `timeout_s` is BUILD_TIMEOUT. A build that raises, or ends its process (an
     LLVM assertion), is BUILD_ERROR. If another process or the system killed or stopped the worker,
@@ -72,6 +93,7 @@ class PoolBuilder:
         timeout_s: float = 15.0,
         max_tasks: int = 300,
         entry: str = BUILD_ENTRY,
+        at_once: bool = True,
     ) -> None:
         if n_workers is not None and n_workers < 1:
             raise UsageError(f"n_workers is {n_workers}: give at least 1")
@@ -83,12 +105,14 @@ class PoolBuilder:
         self._timeout_s = timeout_s
         self._shared: dict[str, tuple[int, bytes]] = {}  # serial number and pickle
         self._serial = 0
+        self._ahead = _Batch()
         self._shipped: dict[Worker, tuple[int, dict[str, int]]] = {}  # child's generation, serials
         self._workers = [
             Worker(f"{__name__}:serve", (entry,), name=f"builder {k}", env=env, max_tasks=max_tasks)
             for k in range(n_workers)
         ]
-        self.warm_up()
+        if at_once:
+            self.warm_up()
 
     def warm_up(self) -> None:
         """Start the workers that are not running; returns without waiting for them."""
@@ -117,31 +141,59 @@ class PoolBuilder:
         an outcome.
         """
         self.warm_up()
-        outcomes: dict[int, BuildOutcome] = {}
-        waiting = deque(range(len(requests)))
-        busy: dict[Worker, int] = {}
-        repeated: set[int] = set()
-        try:
-            while waiting or busy or any(w.starting for w in self._workers):
-                for worker in self._workers:
-                    if (reply := worker.poll()) is not None:
-                        k = busy.pop(worker)
-                        if reply.outside and k not in repeated:
-                            repeated.add(k)
-                            waiting.appendleft(k)
-                        else:
-                            outcomes[k] = _outcome(reply)
-                    if waiting and worker.idle:
-                        busy[worker] = waiting.popleft()
-                        # A separate pickle: a bad request must not lose updates of shared objects.
-                        packed = pickle.dumps(requests[busy[worker]], protocol=5)
-                        worker.submit((packed, *self._updates(worker)), self._timeout_s)
+        batch = _Batch(list(requests), deque(range(len(requests))))
+        with self._given_up(batch):
+            while batch.open or any(w.starting for w in self._workers):
+                self._step(batch)
                 self._wait_for_replies()
+        return batch.in_order()
+
+    def begin(self, request: Any) -> None:
+        """Have a request built while the caller does something else; `finish` gives its outcome.
+
+        Workers take up requests when they are idle at this call or at the next one.
+        """
+        self.warm_up()
+        self._ahead.requests.append(request)
+        self._ahead.waiting.append(len(self._ahead.requests) - 1)
+        with self._given_up(self._ahead):
+            self._step(self._ahead)
+
+    def finish(self) -> list[BuildOutcome]:
+        """The outcomes of all requests begun since the last call, in their order."""
+        batch, self._ahead = self._ahead, _Batch()
+        with self._given_up(batch):
+            while batch.open:
+                self._step(batch)
+                if batch.open:
+                    self._wait_for_replies()
+        return batch.in_order()
+
+    def _step(self, batch: "_Batch") -> None:
+        """Take the answers that are there, and give idle workers what waits."""
+        for worker in self._workers:
+            if (reply := worker.poll()) is not None:
+                k = batch.busy.pop(worker)
+                if reply.outside and k not in batch.repeated:
+                    batch.repeated.add(k)
+                    batch.waiting.appendleft(k)
+                else:
+                    batch.outcomes[k] = _outcome(reply)
+            if batch.waiting and worker.idle:
+                batch.busy[worker] = batch.waiting.popleft()
+                # A separate pickle: a bad request must not lose updates of shared objects.
+                packed = pickle.dumps(batch.requests[batch.busy[worker]], protocol=5)
+                worker.submit((packed, *self._updates(worker)), self._timeout_s)
+
+    @contextmanager
+    def _given_up(self, batch: "_Batch") -> Iterator[None]:
+        """Close the workers of a batch whose answers will not be read, where the body fails."""
+        try:
+            yield
         except BaseException:
-            for worker in busy:  # their answers will not be read
+            for worker in batch.busy:
                 worker.close()
             raise
-        return [outcomes[k] for k in range(len(requests))]
 
     def close(self) -> None:
         """Kill the workers; a later build starts new ones."""

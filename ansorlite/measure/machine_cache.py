@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ansorlite.files import write_whole
-from ansorlite.settings import cache_dir
+from ansorlite.settings import cache_dir, cache_is_off
 
 MOST_BYTES = 1 << 24  # a larger file is not read; an intact file has some kilobytes
 
@@ -41,7 +41,8 @@ def read_cache(path: Path | None) -> dict[str, dict[str, Any]]:
 def write_cache(path: Path | None, entries: dict[str, dict[str, Any]]) -> None:
     """Replace the file atomically: a reader sees the old or the new contents, never a part."""
     if path is None:
-        _warn_unwritable("no home directory is known")
+        if not cache_is_off(os.environ):
+            _warn_unwritable("no home directory is known")
         return
     text = json.dumps(entries, indent=1, sort_keys=True) + "\n"
     try:

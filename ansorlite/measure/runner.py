@@ -101,9 +101,10 @@ class Runner(Protocol):
 class LocalRunner:
     """Measures on this machine, in one process that starts in the background.
 
-    A run may take `timeout_s` in total: loading, checking and timing. Kernels use `n_threads`
-    (default: ANSORLITE_NUM_THREADS, else all processors that this process may use). The process
-    keeps about `memory_bytes` of the tasks' data, and computes dropped data again when needed.
+    The process starts `at_once`, or with the first request. A run may take `timeout_s` in total:
+    loading, checking and timing. Kernels use `n_threads` (default: ANSORLITE_NUM_THREADS, else all
+    processors that this process may use). The process keeps about `memory_bytes` of the tasks'
+    data, and computes dropped data again when needed.
     Raises UsageError for `n_threads` below 1 or a time limit that is not positive.
 
     Example::
@@ -122,6 +123,7 @@ class LocalRunner:
         policy: TimingPolicy | None = None,
         max_tasks: int = 2000,
         memory_bytes: int = MEMORY_BYTES,
+        at_once: bool = True,
     ) -> None:
         if n_threads is not None and n_threads < 1:
             raise UsageError(f"n_threads is {n_threads}: give at least 1")
@@ -138,7 +140,8 @@ class LocalRunner:
         env = thread_variables(self.n_threads)
         initargs = (policy or TimingPolicy(), memory_bytes)
         self._worker = Worker(CHILD_ENTRY, initargs, name="runner", env=env, max_tasks=max_tasks)
-        self._worker.start()
+        if at_once:
+            self._worker.start()
 
     def prepare(self, task_key: str, spec: CheckSpec) -> PrepareResult:
         """Make a task's inputs and reference outputs; call it once before `run`.

@@ -360,6 +360,7 @@ def upsample(rank: int, exact: bool = False, corners: bool = False) -> Reader:
         listed = target._overloadname == "vec"
         if listed:
             scales = tuple(scales[0]) if scales[0] is not None else (None,) * rank
+        places: dict[int, Any] = {}
         for k, axis in enumerate(range(len(shape) - rank, len(shape))):
             n = shape[axis]
             factor = scales[k]
@@ -367,12 +368,10 @@ def upsample(rank: int, exact: bool = False, corners: bool = False) -> Reader:
                 continue
             probe = _probed(c, n, out[axis], rank, align, factor, exact)
             if exact:
-                index = np.rint(probe[0]).astype(np.int64)
-                context = c.onnx()
-                x = Value(resize.nearest(context, x, axis, index))
+                places[axis] = np.rint(probe[0]).astype(np.int64)
             else:
                 x = _resampled(c, x, axis, *_taps(probe))
-        return x
+        return Value(resize.nearest(c.onnx(), x, places)) if places else x
 
     return convert
 

@@ -2,8 +2,12 @@
 
 In: `n_trials` (those of the log included), `timeout` in seconds, either may be None. Out: how many
 candidates the next round has, 0 where the budget is spent. One `Budget` owns the clock of a run;
-`part` gives a share of it, for a search that must leave the rest.
+`part` gives a share of it, for a search that must leave the rest. What follows the rounds (builds,
+linking, races) has its time kept free: `closing_s`, from what such work took so far in the run.
 """
+
+from collections import deque
+from statistics import median
 
 import numpy as np
 
@@ -18,6 +22,7 @@ SMALL_ROUND_TASKS = 8
 # similar tasks; the next four gained less (1.5 %) than rounds of the tasks with most at stake.
 FIRST_ROUND = 4
 RESERVED_SHARE = 0.06  # of the time budget, for the race of the last contenders and for compiling
+LAST_ROUNDS = 8  # so many rounds tell how long the next one takes
 
 
 class Budget:
@@ -34,14 +39,20 @@ class Budget:
         self.n_trials, self.timeout, self.round_size = n_trials, timeout, round_size
         self.clock = clock or PhaseClock()
         self.trials_before = 0  # trials of the log: the pace is that of the others
+        self.closing_s = 0.0  # seconds to keep for what comes after rounds and races
+        self._rounds_s: deque[float] = deque(maxlen=LAST_ROUNDS)
 
     def part(self, share: float) -> "Budget":
         """The first `share` (0 to 1) of the trials and of the seconds, on the same clock."""
         n_trials = None if self.n_trials is None else int(share * self.n_trials)
         timeout = None if self.timeout is None else share * self.timeout
         out = Budget(n_trials, timeout, self.clock, self.round_size)
-        out.trials_before = self.trials_before
+        out.trials_before, out.closing_s = self.trials_before, self.closing_s
         return out
+
+    def round_took(self, seconds: float) -> None:
+        """Note the seconds of a round, its search and builds included."""
+        self._rounds_s.append(seconds)
 
     @property
     def elapsed_s(self) -> float:
@@ -52,12 +63,17 @@ class Budget:
         """Seconds left, negative after the end; inf without a time budget."""
         return float("inf") if self.timeout is None else self.timeout - self.elapsed_s
 
+    def search_left_s(self) -> float:
+        """Seconds left for rounds and races: the end of the run needs `closing_s`."""
+        return self.left_s() - self.closing_s
+
     def round_of(self, size: int, done: int, pending: int) -> int:
         """Candidates of the next round: `size`, or what trials and time are left for; 0 to end.
 
         `pending` of the `done` trials belong to that round already (see `TaskTuner.pending`).
         """
-        if self.left_s() <= 0 or (self.n_trials is not None and done >= self.n_trials):
+        spent = self.n_trials is not None and done >= self.n_trials
+        if spent or self.search_left_s() <= 0:
             return 0
         n = size if self.n_trials is None else min(size, self.n_trials - done + pending)
         new = max(0, n - pending)
@@ -69,10 +85,16 @@ class Budget:
     def _affordable(self, n: int, done: int) -> int:
         """At most n trials, fewer where the time left is too short for them at the pace so far."""
         new = done - self.trials_before
-        if self.timeout is None or new < MIN_ROUND:
-            return n if self.left_s() > 0 else 0
+        if self.timeout is None:
+            return n
+        # A round cannot be cut short while it searches and builds, whatever its size.
+        if self._rounds_s and self.search_left_s() < median(self._rounds_s):
+            return 0
+        if new < MIN_ROUND:
+            return n
         pace_s = self.elapsed_s / new
-        return max(0, min(n, int((self.left_s() - RESERVED_SHARE * self.timeout) / pace_s)))
+        left_s = self.left_s() - max(RESERVED_SHARE * self.timeout, self.closing_s)
+        return max(0, min(n, int(left_s / pace_s)))
 
     def largest_round(self, n_tasks: int, n_forms: int) -> int:
         """Candidates of a round, at most: each form of a task gets some four rounds of the trials.

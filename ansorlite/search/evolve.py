@@ -27,18 +27,35 @@ KIND_WEIGHTS = {
 }
 
 
-@lru_cache(maxsize=512)
-def neighbours(options: tuple[tuple[int, ...], ...]) -> npt.NDArray[np.int32]:
+class Neighbours:
     """int32[n_options, MAX_NEIGHBOURS]: options one move away, repeated to fill each line.
 
     A move multiplies or divides one level by a small factor (the outermost level takes up the
     rest), shifts a factor between two levels, or changes the register factor by a little or by a
-    vector, where the other levels stay as near to what they were as their options allow.
+    vector, where the other levels stay as near to what they were as their options allow. Lines are
+    made when they are asked for: a short search asks for few of thousands.
     """
-    where = {o: k for k, o in enumerate(options)}
-    table = np.empty((len(options), MAX_NEIGHBOURS), dtype=np.int32)
-    resized = _other_registers(options)
-    for k, o in enumerate(options):
+
+    def __init__(self, options: tuple[tuple[int, ...], ...]) -> None:
+        self._options = options
+        self._where = {o: k for k, o in enumerate(options)}
+        self._table = np.empty((len(options), MAX_NEIGHBOURS), dtype=np.int32)
+        self._made = np.zeros(len(options), np.bool_)
+        # [n_options, levels]; outer levels by their logarithm
+        values = np.asarray(options, dtype=np.int64).reshape(len(options), -1)
+        self._last, self._outer = values[:, -1], np.log2(values[:, :-1])
+
+    def of(self, rows: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+        """int32[len(rows), MAX_NEIGHBOURS] of options by their numbers."""
+        missing = np.unique(rows[~self._made[rows]])
+        if len(missing):
+            for k, resized in zip(missing, self._other_registers(missing), strict=True):
+                self._table[k] = self._line(int(k), resized)
+            self._made[missing] = True
+        return self._table[rows]
+
+    def _line(self, k: int, resized: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
+        where, o = self._where, self._options[k]
         found: list[int] = []
         width = len(o)
         for a in range(width):
@@ -53,30 +70,36 @@ def neighbours(options: tuple[tuple[int, ...], ...]) -> npt.NDArray[np.int32]:
                             moved = list(down)
                             moved[b] *= p
                             found.append(where.get(tuple(moved), -1))
-        near = dict.fromkeys([*resized[k], *found])
+        near = dict.fromkeys([*resized, *found])
         some = [n for n in near if n >= 0 and n != k][:MAX_NEIGHBOURS]
-        table[k] = np.resize(np.asarray(some or [k], dtype=np.int32), MAX_NEIGHBOURS)
-    return table
+        return np.resize(np.asarray(some or [k], dtype=np.int32), MAX_NEIGHBOURS)
+
+    def _other_registers(self, rows: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:
+        """int64[rows, moves]: the nearest option of every other register factor nearby, or -1.
+
+        Inexact tiles come in other numbers, whose divisors the outer levels have to be.
+        """
+        kinds = np.unique(self._last)
+        last, outer = self._last[rows], self._outer[rows]
+        rank = np.searchsorted(kinds, last)
+        wanted = [kinds[np.clip(rank + s, 0, len(kinds) - 1)] for s in BESIDE]  # at an end: its own
+        wanted += [last + s for s in VECTORS]
+        out = np.full((len(rows), len(wanted)), -1, dtype=np.int64)
+        asked = np.unique(np.concatenate(wanted))
+        for kind in kinds[np.isin(kinds, asked)]:
+            to = np.flatnonzero(self._last == kind)
+            for column, factor in enumerate(wanted):
+                of = np.flatnonzero((factor == kind) & (last != kind))
+                if len(of):
+                    distance = np.abs(outer[of, None] - self._outer[None, to]).sum(axis=2)
+                    out[of, column] = to[np.argmin(distance, axis=1)]
+        return out
 
 
-def _other_registers(options: tuple[tuple[int, ...], ...]) -> npt.NDArray[np.int64]:
-    """int64[n_options, moves]: the nearest option of every other register factor nearby, or -1.
-
-    Inexact tiles come in other numbers, whose divisors the outer levels have to be.
-    """
-    values = np.asarray(options, dtype=np.int64).reshape(len(options), -1)
-    last, outer = values[:, -1], np.log2(values[:, :-1])
-    kinds, rank = np.unique(last, return_inverse=True)
-    wanted = [kinds[np.clip(rank + s, 0, len(kinds) - 1)] for s in BESIDE]  # at an end: its own
-    wanted += [last + s for s in VECTORS]
-    out = np.full((len(options), len(wanted)), -1, dtype=np.int64)
-    for kind in kinds:
-        to = np.flatnonzero(last == kind)
-        for column, factor in enumerate(wanted):
-            of = np.flatnonzero((factor == kind) & (last != kind))
-            distance = np.abs(outer[of, None] - outer[None, to]).sum(axis=2)
-            out[of, column] = to[np.argmin(distance, axis=1)]
-    return out
+@lru_cache(maxsize=512)
+def neighbours(options: tuple[tuple[int, ...], ...]) -> Neighbours:
+    """The moves between options of a hole."""
+    return Neighbours(options)
 
 
 def mutate(rows: Rows, holes: tuple[Hole, ...], rng: np.random.Generator) -> Rows:
@@ -97,7 +120,7 @@ def mutate(rows: Rows, holes: tuple[Hole, ...], rng: np.random.Generator) -> Row
         if at.size == 0:
             continue
         anywhere = (draw[at] * len(h.options)).astype(np.int32)
-        near = neighbours(h.options)[out[at, k], slot[at]]
+        near = neighbours(h.options).of(out[at, k])[np.arange(at.size), slot[at]]
         out[at, k] = np.where(redraw[at], anywhere, near)
     return out
 

@@ -13,8 +13,9 @@ from typing import Protocol
 
 import numpy as np
 
-from ansorlite.codegen.build import BuildRequest, build_program
+from ansorlite.codegen.build import BuildRequest
 from ansorlite.codegen.image import KernelImage
+from ansorlite.codegen.object_cache import compiled
 from ansorlite.errors import BuildError, MeasureError
 from ansorlite.ir.program import Program
 from ansorlite.measure.builder import Builder, BuildOutcome
@@ -186,7 +187,7 @@ class TaskMeasuring:
     def image(self, record: Record, source: ProgramSource) -> KernelImage:
         """Object code of a record, built again if it was not kept."""
         kept = self.kept_image(record)
-        return kept or build_program(source.program(record), self.task.target)
+        return kept or compiled(source.program(record), self.task.target)
 
     # ---- the race -------------------------------------------------------------------------------
 

@@ -17,12 +17,15 @@ from ansorlite.cost.correction import CorrectionModel
 from ansorlite.cost.losses import TrainingGroup
 from ansorlite.cost.model import CostModel, ValidityModel, expanded
 from ansorlite.errors import UsageError
+from ansorlite.ir.program import Program
 from ansorlite.measure.builder import Builder, PoolBuilder
 from ansorlite.measure.peak import Peak, measure_peak
 from ansorlite.measure.runner import LocalRunner, Runner
 from ansorlite.search.arguments import check_able, check_budget, check_path
 from ansorlite.search.budget import Budget
+from ansorlite.search.clock import PhaseClock
 from ansorlite.search.debug import trace_of
+from ansorlite.search.history import Guess
 from ansorlite.search.measuring import Measuring
 from ansorlite.search.policy import EvolutionParams, SearchPolicy
 from ansorlite.search.progress import Progress
@@ -30,11 +33,13 @@ from ansorlite.search.run import Run
 from ansorlite.search.searchers import Context, loaded, searcher
 from ansorlite.search.store import Store
 from ansorlite.search.tuner import TaskTuner
+from ansorlite.search.untuned import Untuned
 from ansorlite.settings import settings
 from ansorlite.space.sketch import Sketch, SpaceOptions
 from ansorlite.target import Target
 from ansorlite.task import SearchTask
 
+USUAL = "evolutionary"  # the policy
 SKETCHES_OF_FORMS = 8  # of each other form of a task
 
 
@@ -46,13 +51,14 @@ class TuneOptions:
     for everything. `policy` is a row of `search.searchers`, `pretrained` a file of
     `baselines.pretrain`. The session makes its own `model`, `builder` or `runner` where None.
     `round_size` fixes the candidates of a round; `space` and `params` replace the searcher's.
+    `clock` is that of the run, where the run began before its session did.
     """
 
     n_trials: int | None = None
     timeout: float | None = None
     seed: int = 0
     log: str | Path | None = None
-    policy: str = "evolutionary"
+    policy: str = USUAL
     model: CostModel | None = None
     builder: Builder | None = None
     runner: Runner | None = None
@@ -61,6 +67,7 @@ class TuneOptions:
     round_size: int | None = None
     params: EvolutionParams | None = None
     pretrained: str | Path | None = None
+    clock: PhaseClock | None = None
 
     def check(self) -> None:
         """UsageError that names the first option without a meaning."""
@@ -85,6 +92,7 @@ class Session:
         """The fields of `TuneOptions`."""
         self.options = TuneOptions(n_trials=n_trials, timeout=timeout, **options)
         self.interrupted = False
+        self.untuned: Untuned | None = None
         self._policies: list[SearchPolicy] = []
         self._trained_on = -1
 
@@ -93,17 +101,19 @@ class Session:
         o = self.options
         o.check()
         self.searcher = searcher(o.policy)
-        self.budget = Budget(o.n_trials, o.timeout, round_size=o.round_size)
+        self.budget = Budget(o.n_trials, o.timeout, o.clock, o.round_size)
         with ExitStack() as stack:
             self.store = Store(o.log, read_only=not self.searches)
             stack.callback(self.store.close)
-            builder = o.builder or _closed_by(stack, PoolBuilder())
-            runner = o.runner or _closed_by(stack, LocalRunner())
+            builder = o.builder or _closed_by(stack, PoolBuilder(at_once=self.searches))
+            runner = o.runner or _closed_by(stack, LocalRunner(at_once=self.searches))
             self.cost_model = self._cost_model()
             self._stack = stack.pop_all()
         self.validity = ValidityModel(seed=o.seed)
         measuring = Measuring(builder, runner, self.budget.clock)
         self.run = Run(self.budget, self.store, measuring, o.seed, trace_of(settings()))
+        if self._is_plain_guess():
+            self.untuned = _closed_by(self._stack, Untuned(o.seed, self.run.trace))
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -113,6 +123,22 @@ class Session:
     def searches(self) -> bool:
         """Is anything to be measured?"""
         return self.options.n_trials != 0
+
+    def _is_plain_guess(self) -> bool:
+        """Is nothing measured, and nothing known that predicts better than the analytic score?"""
+        o = self.options
+        given = (o.model, o.pretrained, o.space, o.params)
+        return not self.searches and o.policy == USUAL and all(x is None for x in given)
+
+    def predicted(self, tuner: TaskTuner, n_tasks: int) -> tuple[Program, Guess | None]:
+        """The program to take for one of so many tasks that nothing was measured of.
+
+        With what it is of in a record's words, where the policy of the task has proposed it.
+        """
+        if self.untuned is None or tuner.trials:
+            return tuner.guessed()
+        with self.budget.clock.phase("search"):
+            return self.untuned.program(tuner.task, n_tasks), None
 
     def _cost_model(self) -> CostModel:
         """The model given, or a pretrained one, or one that knows nothing yet."""

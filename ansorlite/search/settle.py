@@ -6,18 +6,24 @@ inside the network; `TuneResult`s. A run that was cut off before the race has it
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from statistics import median
 from typing import NamedTuple
 
 import numpy as np
 
+from ansorlite.ir.program import Program
 from ansorlite.measure.peak import Peak
 from ansorlite.records import Record
 from ansorlite.search.forms import Forms
+from ansorlite.search.history import Guess
 from ansorlite.search.result import BestProgram, Rival, TuneResult
 from ansorlite.search.session import Session
 from ansorlite.search.tuner import TaskTuner
 
 RIVALS = 2  # programs of a task that go with the best one into the race inside the network
+BUILD_S = 0.2  # seconds to build a kernel, as long as none was built
+BUILDS_TOLD = 64  # so many of the last builds tell how long one takes
+LINK_S = 0.005  # seconds to load a kernel into a network and to pack its constants
 CLOSE = 1.15  # another form takes part if its best is within this factor of the fastest form's
 
 
@@ -63,11 +69,30 @@ def settle_all(
         best = found[k].best_latency_s
         for tuner in found[k].tuners:
             close = best and (tuner.best_latency_s or float("inf")) < CLOSE * best
-            if session.budget.left_s() <= rules.reserve_s or tuner.trials <= 1 or not close:
+            left_s = session.budget.search_left_s()
+            if left_s <= rules.reserve_s or tuner.trials <= 1 or not close:
                 continue
             won = tuner.settle(rules.contenders, min(rules.seconds, rules.trial_s * tuner.trials))
             if won is not None and (k not in winners or won[1] < winners[k].latency_s):
                 winners[k] = Winner(tuner, *won)
+
+
+def closing_s(found: Sequence[Forms], race_follows: bool) -> float:
+    """Seconds that the end of a run takes: kernels that are still to be built, and linking.
+
+    Builds take as long as those that the records tell of. Where `race_follows`, the network is
+    linked for the race of the rivals, too.
+    """
+    known = [r.build_s for f in found for t in f.tuners for r in t.records if r.build_s > 0]
+    each_s = median(known[-BUILDS_TOLD:]) if known else BUILD_S
+    missing = sum(not f.fastest.has_image for f in found)
+    networks = 1 + (1 + RIVALS if race_follows else 0)
+    return missing * each_s + networks * link_s(len(found))
+
+
+def link_s(n_tasks: int) -> float:
+    """Seconds that linking a network of so many kernels takes, about."""
+    return n_tasks * LINK_S
 
 
 def earlier_winner(session: Session, found: Forms) -> Winner | None:
@@ -96,11 +121,15 @@ def settled_results(
     out = []
     for k, f in enumerate(found):
         winner = winners.get(k) or earlier_winner(session, f)
-        out.append(_result(session, f, winner, peak))
+        out.append(_result(session, f, winner, peak, len(found)))
+    if (untuned := session.untuned) is not None:
+        with session.budget.clock.phase("building"):
+            images = [r.image if r.predicted is None else untuned.image(r.task) for r in out]
+        out = [replace(r, image=i) for r, i in zip(out, images, strict=True)]
     try:
         for k, w in sorted(winners.items()) if not session.interrupted else ():
             if race_follows:
-                out[k] = replace(out[k], rivals=_rivals(found[k], w))
+                out[k] = replace(out[k], rivals=_rivals(session, found[k], w))
             if not out[k].rivals:
                 session.store.append_winner(w.record, w.latency_s)
     except KeyboardInterrupt:
@@ -108,8 +137,11 @@ def settled_results(
     return out
 
 
-def _rivals(found: Forms, winner: Winner) -> tuple[Rival, ...]:
-    """The fastest programs of all forms but the winner, as far as they are close to it."""
+def _rivals(session: Session, found: Forms, winner: Winner) -> tuple[Rival, ...]:
+    """The fastest programs of all forms but the winner, as far as they are close to it.
+
+    Where no time is left to build them, only those whose object code was kept.
+    """
     near = [
         (record.latency_s or 0.0, n, record)
         for n, tuner in enumerate(found.tuners)
@@ -118,13 +150,17 @@ def _rivals(found: Forms, winner: Winner) -> tuple[Rival, ...]:
     ]
     most_s = CLOSE * (found.best_latency_s or 0.0)
     nearest = sorted((x for x in near if x[0] < most_s), key=lambda x: x[:2])[:RIVALS]
-    return tuple(
-        Rival(t.task, record, t.measuring.image(record, t.space), t.space)
-        for t, record in ((found.tuners[n], record) for _, n, record in nearest)
-    )
+    out = []
+    for t, record in ((found.tuners[n], record) for _, n, record in nearest):
+        kept = t.measuring.kept_image(record)
+        if kept or session.budget.search_left_s() > BUILD_S:
+            out.append(Rival(t.task, record, kept or t.measuring.image(record, t.space), t.space))
+    return tuple(out)
 
 
-def _result(session: Session, found: Forms, winner: Winner | None, peak: Peak | None) -> TuneResult:
+def _result(
+    session: Session, found: Forms, winner: Winner | None, peak: Peak | None, n_tasks: int
+) -> TuneResult:
     """The result of a task: of its winner, else its best record, else the model's prediction."""
     tuner = found.fastest if winner is None else winner.tuner
     if winner is None and (best := tuner.contenders(1)):
@@ -135,7 +171,10 @@ def _result(session: Session, found: Forms, winner: Winner | None, peak: Peak | 
         program = BestProgram(tuner.task, winner.record, winner.latency_s, peak, tuner.space)
     # Without a measured answer the model's; not that of a model that was to learn first.
     guessed = not session.searches or (not session.searcher.plain and session.budget.left_s() > 0)
-    predicted, guess = tuner.guessed() if program is None and guessed else (None, None)
+    predicted: Program | None = None
+    guess: Guess | None = None
+    if program is None and guessed:
+        predicted, guess = session.predicted(tuner, n_tasks)
     return TuneResult(
         tuner.task,
         program,

@@ -20,7 +20,14 @@ from ansorlite.search.objectives import Objective
 from ansorlite.search.progress import Progress, Snapshot
 from ansorlite.search.result import TuneResult
 from ansorlite.search.session import Session
-from ansorlite.search.settle import Race, Winner, earlier_winner, settle_all, settled_results
+from ansorlite.search.settle import (
+    Race,
+    Winner,
+    closing_s,
+    earlier_winner,
+    settle_all,
+    settled_results,
+)
 from ansorlite.search.shrink_task import shrunk
 from ansorlite.search.task_scheduler import (
     GradientScheduler,
@@ -101,7 +108,9 @@ def tune_tasks(
     try:
         peak = session.peak(weighted[0].task.target) if weighted else None
         known = _known(session, weighted, other_tasks)
-        rounds = Rounds(session, session.budget, manner, counted, known, on_round)
+        rounds = Rounds(
+            session, session.budget, manner, counted, known, on_round, race_follows=race_follows
+        )
         with session.show(peak) as show:
             if session.searches:
                 plan = _plan(session, weighted, scheduler, objective, early_stop_trials, peak)
@@ -199,6 +208,7 @@ class Rounds:
     on_round: Callable[[Sequence[Forms]], None] | None = None
     largest: int | None = None
     neighbours: bool = True
+    race_follows: bool = False
 
     def run(
         self,
@@ -212,18 +222,22 @@ class Rounds:
         # Every task first gets its valid answer, the plain schedule, so that any end has a network.
         if self.manner.plain_first and session.searcher.plain:
             for f in found:
-                if f.tuners[0].rounds == 0:
+                self._keep_time(found)
+                if f.tuners[0].rounds == 0 and self.budget.search_left_s() > 0:
                     f.tuners[0].round(1)
         plan.start([w.weight * _plain_s(f) for w, f in zip(weighted, found, strict=True)])
         while (k := _next_task(weighted, found, plan)) is not None:
             tuner = found[k].next()
+            self._keep_time(found)
             n = self._candidates(tuner, everyone, len(found))
             if n == 0:
                 break
+            began_s = self.budget.elapsed_s
             session.train([*self.counted, *self.known])
             if session.searcher.neighbours and self.neighbours:
                 start_from_others(tuner, everyone, session.store.history, n)
             used = tuner.round(n)
+            self.budget.round_took(self.budget.elapsed_s - began_s)
             found[k].told(tuner, used)
             if used or found[k].exhausted:  # no trials: nothing is left of any form
                 plan.tell(k, found[k].best_latency_s, used)
@@ -236,6 +250,11 @@ class Rounds:
             if stuck:
                 show.note(f"{tuner.task.name}: {SAME_ERRORS} failures alike in a row: {stuck}")
                 break
+
+    def _keep_time(self, found: Sequence[Forms]) -> None:
+        """Keep free what the end of the run takes as things are now, where its time is limited."""
+        if self.budget.timeout is not None and self.manner.plain_first:
+            self.session.budget.closing_s = closing_s(found, self.race_follows)
 
     def _candidates(self, tuner: TaskTuner, everyone: Sequence[TaskTuner], n_tasks: int) -> int:
         """Candidates of the next round of a tuner; 0 to end."""

@@ -112,6 +112,12 @@ class TaskTuner:
                 return found
 
     @property
+    def has_image(self) -> bool:
+        """Is the object code of the best program at hand, so that nothing remains to be built?"""
+        best = self.best
+        return best is not None and self.measuring.kept_image(best) is not None
+
+    @property
     def best_latency_s(self) -> float | None:
         best = self.best
         return None if best is None else best.latency_s
@@ -248,7 +254,7 @@ class TaskTuner:
             return []
         out: list[Record] = []
         for c, built in zip(candidates, self.measuring.build(candidates), strict=True):
-            if self.run.budget.left_s() <= 0:
+            if self.run.budget.search_left_s() <= 0:
                 break
             result = self.measuring.measure(built, self.best_latency_s)
             r = self._record(
@@ -365,5 +371,5 @@ class TaskTuner:
 
         The race takes about `most_s` seconds (see `TaskMeasuring.race`).
         """
-        left_s = self.run.budget.left_s()
+        left_s = self.run.budget.search_left_s()
         return self.measuring.race(self.contenders(n, records), self.space, most_s, left_s)

@@ -309,12 +309,15 @@ SKETCH_RULES: tuple[SketchRule, ...] = (
 
 
 def derive(
-    state: State, target: Target, rules: tuple[SketchRule, ...] = SKETCH_RULES
+    state: State,
+    target: Target,
+    rules: tuple[SketchRule, ...] = SKETCH_RULES,
+    follow: Callable[[State], bool] = lambda state: True,
 ) -> list[tuple[State, tuple[str, ...]]]:
     """All states that the rules reach, with the names of the applied rules, without duplicates.
 
     The stages are visited from the output backwards, and every rule is tried at every stage (paper,
-    section 4.1).
+    section 4.1). Only states that `follow` holds for lead to others.
     """
     done: list[tuple[State, tuple[str, ...]]] = []
     seen: set[tuple[object, ...]] = set()
@@ -332,7 +335,7 @@ def derive(
                 continue
             name = getattr(rule, "__name__", str(rule))
             applied = fired if name == "skip_stage" else (*fired, name)
-            work.extend((s, p, applied) for s, p in outcome.successors)
+            work.extend((s, p, applied) for s, p in outcome.successors if follow(s))
             if outcome.skip_rest:
                 break
     return done

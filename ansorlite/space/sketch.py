@@ -4,7 +4,9 @@ The rules derive structures; packing and compute locations give variants of each
 annotation opens the remaining holes. A `Sketch` is lowered once, on first use.
 """
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
@@ -24,6 +26,7 @@ from ansorlite.schedule.pads import PadInPlace, window_axes
 from ansorlite.schedule.stage import Stage
 from ansorlite.schedule.state import State
 from ansorlite.schedule.steps import (
+    Annotate,
     CacheRead,
     ComputeAt,
     ComputeInline,
@@ -44,6 +47,7 @@ from ansorlite.te.dag import ComputeDAG
 from ansorlite.te.tensor import ComputeOp
 
 MAX_SKETCHES = 48  # target number of sketches per task, divided among its structures
+ROWS = "-rows"  # in the names of sketches whose stages are fused over rows
 FACTORED_VARIANTS = 2  # variants of a structure with rfactor, if there are other structures
 
 
@@ -230,7 +234,7 @@ def _variants(
     if opts.locations and not _is_factored(state):
         rows = fuse_rows(base, target) or fuse_rows(state, target)
         if rows is not None:
-            yield "-rows", rows, True
+            yield ROWS, rows, True
     if opts.locations:
         starts = [("", base), *packed]
         for label, s in _locations(starts):
@@ -460,7 +464,7 @@ def _bases(state: State, target: Target) -> Iterator[tuple[str, State]]:
     for base in (packed, state):
         rows = fuse_rows(base, target)
         if rows is not None:
-            yield "-rows", rows
+            yield ROWS, rows
 
 
 def _located(
@@ -482,3 +486,82 @@ def _located(
                     return None
                 return _located(wanted, f"{label}@{s.name}:{at[1]}", moved, target)
     return None
+
+
+# ---- sketches of similar computations -----------------------------------------------------------
+
+Pattern = tuple[str, ...]  # canonical steps without `Annotate`, which may depend on extents
+
+
+def pattern_of(sketch: Sketch) -> Pattern:
+    """What a sketch has in common with those of computations that differ by extents alone."""
+    return _Patterns(sketch.state.dag, ()).own(sketch.state)
+
+
+def sketches_alike(
+    dag: ComputeDAG,
+    target: Target,
+    patterns: Sequence[Pattern],
+    options: SpaceOptions | None = None,
+) -> list[Sketch | None]:
+    """The sketches of a DAG with these patterns, None where it has none; `sketches` makes all.
+
+    Only states that begin as a pattern does are followed, which takes a fraction of the time.
+    """
+    opts, wanted = options or SpaceOptions(), _Patterns(dag, patterns)
+    found: dict[Pattern, Sketch] = {}
+    for start, beyond_start in _starts(dag, target, opts):
+        if not wanted.begins(start):
+            continue
+        for state, fired in derive(start, target, opts.rules, wanted.begins):
+            for label, base in _bases(state, target):
+                for end, ready in wanted.located(label, base, target):
+                    pattern, beyond = wanted.own(ready), beyond_start or bool(end)
+                    if pattern not in found:
+                        name = f"s{patterns.index(pattern)}{end}"
+                        found[pattern] = Sketch(name, ready, fired, beyond)
+                    if len(found) == len(patterns):
+                        return [found[p] for p in patterns]
+    return [found.get(p) for p in patterns]
+
+
+class _Patterns:
+    """Patterns of another DAG of the same structure, compared with the steps of states."""
+
+    def __init__(self, dag: ComputeDAG, patterns: Sequence[Pattern]) -> None:
+        self._names = canonical_names(dag)
+        self._whole = set(patterns)
+        self._beginnings = {p[:n] for p in patterns for n in range(len(p) + 1)}
+        self._texts: dict[Step, Pattern] = {}
+
+    def own(self, state: State) -> Pattern:
+        """The pattern of a state."""
+        return tuple(text for step in state.steps for text in self._text(step))
+
+    def _text(self, step: Step) -> Pattern:
+        """One text, or none for an annotation."""
+        if step not in self._texts:
+            plain = self._names.steps((step_to_json(step),))[0]
+            note = isinstance(step, Annotate)
+            self._texts[step] = () if note else (json.dumps(plain, sort_keys=True),)
+        return self._texts[step]
+
+    def begins(self, state: State) -> bool:
+        """Does a pattern begin with the steps of the state?"""
+        return self.own(state) in self._beginnings
+
+    def located(self, label: str, state: State, target: Target) -> Iterator[tuple[str, State]]:
+        """(label, annotated state) after compute locations that give one of the patterns."""
+        own = self.own(state)
+        if own not in self._beginnings:
+            return
+        ready = annotate(state, target)
+        if self.own(ready) in self._whole:
+            yield label, ready
+        for s in state.schedule.stages:
+            for at in location_candidates(state, s.name):
+                step = ComputeAt(s.name, *at)
+                if (*own, *self._text(step)) in self._beginnings:
+                    with suppress(ScheduleError):
+                        moved = state.apply(step)
+                        yield from self.located(f"{label}@{s.name}:{at[1]}", moved, target)

@@ -36,6 +36,22 @@ def test_outcomes_come_in_request_order(pool: PoolBuilder) -> None:
     assert pool.build([]) == []
 
 
+def test_requests_are_built_beside_the_caller(pool: PoolBuilder) -> None:
+    for seconds in (0.2, 0.0, 0.1):
+        pool.begin(("sleep", seconds))
+    assert values(pool.finish()) == [0.2, 0.0, 0.1]
+    assert pool.finish() == []
+    pool.begin(("sleep", 0.01))
+    assert values(pool.finish()) == [0.01]
+    assert values(pool.build([("sleep", 0.0)])) == [0.0]
+
+
+def test_processes_start_with_the_first_build() -> None:
+    with PoolBuilder(2, entry=ENTRY, at_once=False) as builder:
+        assert not any(w.starting or w.idle for w in builder._workers)
+        assert values(builder.build([("sleep", 0.0)])) == [0.0]
+
+
 def test_every_worker_takes_part(pool: PoolBuilder) -> None:
     assert len(set(values(pool.build([("pid after", 0.4)] * 6)))) == 2
 

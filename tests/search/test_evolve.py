@@ -10,7 +10,7 @@ Options = tuple[tuple[int, ...], ...]
 
 
 def near(options: Options, option: tuple[int, ...]) -> set[tuple[int, ...]]:
-    table = neighbours(options)
+    table = neighbours(options).of(np.arange(len(options), dtype=np.int32))
     return {options[int(k)] for k in table[options.index(option)]}
 
 
@@ -19,7 +19,7 @@ def test_every_register_factor_is_left_for_the_next_ones(extent: int, levels: in
     """Inexact tiles too, whose outer levels cannot stay as they are."""
     options = tile_options(extent, levels)
     factors = sorted({o[-1] for o in options})
-    table = neighbours(options)
+    table = neighbours(options).of(np.arange(len(options), dtype=np.int32))
     assert table.min() >= 0 and table.max() < len(options)
     for option in options[:: max(1, len(options) // 50)]:
         reached = {o[-1] for o in near(options, option)}
@@ -42,4 +42,4 @@ def test_other_levels_stay_as_near_as_they_can() -> None:
 
 
 def test_an_option_without_another_is_its_own_neighbour() -> None:
-    assert set(neighbours(((3, 2),)).ravel()) == {0}
+    assert set(neighbours(((3, 2),)).of(np.zeros(1, np.int32)).ravel()) == {0}

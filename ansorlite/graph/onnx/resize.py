@@ -7,7 +7,7 @@ Extents, and positions that are rounded, come from float32 scales, as onnxruntim
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -232,6 +232,18 @@ def _filled(c: Context, n: OnnxNode, x: str, axis: int, outside: npt.NDArray[np.
     shape = tuple(len(outside) if d == axis else 1 for d in range(len(c.shape(x))))
     value = c.scalar(float(n.attrs.get("extrapolation_value", 0.0)), x)
     return c.emit("where", [c.constant(outside.reshape(shape)), value, x])
+
+
+def nearest(c: Context, x: str, index: Mapping[int, npt.NDArray[np.int64]]) -> str:
+    """The elements of x at `index[axis]` along each axis."""
+    repeats: dict[int, int] = {}
+    for axis, at in index.items():
+        times = _repeats(c.shape(x)[axis], at)
+        if times:
+            repeats[axis] = times
+        else:
+            x = c.emit("take", [x, c.constant(at)], axis=axis)
+    return _repeated(c, x, repeats)
 
 
 def _repeats(n: int, index: npt.NDArray[np.int64]) -> int:

@@ -1,0 +1,138 @@
+"""Budgets of time: rounds end while there is time for all that follows them."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from search_cases import Pretender, matmul
+
+from ansorlite.graph import contest
+from ansorlite.measure.builder import BuildOutcome
+from ansorlite.measure.result import MeasureResult
+from ansorlite.measure.runner import PrepareResult
+from ansorlite.search.budget import Budget
+from ansorlite.search.clock import PhaseClock
+from ansorlite.search.policy import EvolutionParams
+from ansorlite.search.session import Session
+from ansorlite.search.settle import BUILD_S, LINK_S, RIVALS, closing_s
+from ansorlite.search.tune_tasks import WeightedTask, tune_tasks
+
+FEW = EvolutionParams(population=32, generations=1, looked_at_first=2)
+
+
+class Time:
+    """A clock that goes on only when something takes time."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Slow(Pretender):
+    """A builder and runner of pretended programs that take time on a pretended clock."""
+
+    def __init__(self, time: Time, build_s: float, run_s: float, prepare_s: float = 0.0) -> None:
+        super().__init__()
+        self.time, self.build_s, self.run_s, self.prepare_s = time, build_s, run_s, prepare_s
+
+    def build(self, requests: Sequence[Any]) -> list[BuildOutcome]:
+        self.time.now += self.build_s * len(requests)
+        return super().build(requests)
+
+    def prepare(self, task_key: str, spec: Any) -> PrepareResult:
+        self.time.now += self.prepare_s
+        return super().prepare(task_key, spec)
+
+    def run(self, *args: Any) -> MeasureResult:
+        self.time.now += self.run_s
+        return super().run(*args)
+
+    def race(self, task_key: str, images: Sequence[Any], budget_s: float) -> list[MeasureResult]:
+        self.time.now += budget_s
+        return [super(Slow, self).run(task_key, image) for image in images]
+
+
+def clocked(timeout: float) -> tuple[Time, Budget]:
+    time = Time()
+    return time, Budget(None, timeout, PhaseClock(time))
+
+
+def test_time_for_the_end_is_kept() -> None:
+    time, budget = clocked(60.0)
+    assert budget.round_of(8, 0, 0) == 8
+    time.now, budget.closing_s = 50.0, 9.0
+    assert budget.search_left_s() == pytest.approx(1.0)
+    assert budget.round_of(8, 400, 0) == 8  # 0.125 s each
+    budget.closing_s = 10.0
+    assert budget.round_of(8, 400, 0) == 0
+
+
+def test_no_round_begins_that_cannot_end_in_time() -> None:
+    """A round searches and builds before it can stop, whatever its size."""
+    time, budget = clocked(60.0)
+    for seconds in (2.0, 3.0, 9.0):
+        budget.round_took(seconds)
+    time.now = 56.9
+    assert budget.round_of(1, 4, 0) == 1
+    time.now = 57.1
+    assert budget.round_of(1, 4, 0) == 0
+
+
+@pytest.mark.parametrize(
+    ("build_s", "run_s", "prepare_s"), [(0.1, 0.1, 0.2), (0.02, 0.3, 0.1), (0.1, 0.05, 1.5)]
+)
+def test_many_tasks_end_in_time(
+    build_s: float, run_s: float, prepare_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    time = Time()
+    both = Slow(time, build_s, run_s, prepare_s)
+    monkeypatch.setattr("ansorlite.search.session.measure_peak", lambda target: None)
+    tasks = [WeightedTask(matmul(8 + k), 1.0) for k in range(10)]
+    options = {"clock": PhaseClock(time), "params": FEW, "progress": False}
+    with Session(None, 8.0, builder=both, runner=both, **options) as session:
+        found = tune_tasks(session, tasks, race_follows=True)
+        assert session.budget.left_s() >= session.budget.closing_s - 3 * prepare_s - 8 * build_s
+    assert time.now <= 8.4
+    assert len(found) == len(tasks)
+
+
+def test_the_end_takes_longer_with_kernels_that_are_not_built() -> None:
+    class Tuner:
+        records = ()
+
+        def __init__(self, has_image: bool) -> None:
+            self.has_image = has_image
+
+    class Form:
+        def __init__(self, has_image: bool) -> None:
+            self.fastest = Tuner(has_image)
+            self.tuners = (self.fastest,)
+
+    found: Any = [Form(True), Form(False), Form(False)]
+    assert closing_s(found, False) == pytest.approx(2 * BUILD_S + 3 * LINK_S)
+    assert closing_s(found, True) == pytest.approx(2 * BUILD_S + 3 * (2 + RIVALS) * LINK_S)
+
+
+@pytest.mark.parametrize(("left_s", "linked"), [(0.0, 0), (4.5, 1), (6.5, 3)])
+def test_networks_are_linked_for_the_race_while_there_is_time(
+    left_s: float, linked: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    time, made = Time(), list[object]()
+
+    def module(*args: Any) -> object:
+        time.now += 2.0
+        made.append(args)
+        return args
+
+    monkeypatch.setattr(contest, "CompiledModule", module)
+    monkeypatch.setattr(contest.time, "perf_counter", time)
+    monkeypatch.setattr(contest, "random_inputs", lambda graph: [])
+    monkeypatch.setattr(contest, "_turns", lambda *args: [])
+    image: Any = None
+    contenders = [[contest.Contender(image, 0)] * 3]
+    parts: Any = type("Parts", (), {"graph": None})
+    left: Callable[[], float] = lambda: left_s - time.now  # noqa: E731
+    assert contest.fastest_in_place(parts, contenders, left) == [0]
+    assert len(made) == linked
