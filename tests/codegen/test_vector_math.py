@@ -199,7 +199,9 @@ def test_pow_special_cases_are_those_of_c() -> None:
 
 
 @pytest.mark.parametrize("lanes", [1, 4])
-@pytest.mark.parametrize("name", [n for n, (_, arity) in FUNCTIONS.items() if arity == 1])
+@pytest.mark.parametrize(
+    "name", [n for n, (_, arity) in FUNCTIONS.items() if arity == 1 and n != "bfloat16"]
+)
 def test_double(name: str, lanes: int) -> None:
     exact = {n: f for n, f, *_ in UNARY}[name]
     x = np.random.default_rng(3).uniform(-20, 20, 400)

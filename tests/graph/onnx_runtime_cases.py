@@ -68,7 +68,9 @@ def run_kernels(parts: Partition, inputs: list[Any]) -> tuple[Any, ...]:
     values = {**graph.constants, **dict(zip(graph.inputs, inputs, strict=True))}
     for s in parts.steps:
         if isinstance(s, View):
-            values[s.result] = values[s.source].reshape(graph.types[s.result].shape)
+            kind = graph.types[s.result]
+            flat = values[s.source].reshape(-1)[s.start : s.start + kind.size]
+            values[s.result] = flat.reshape(kind.shape)
             continue
         operands = zip(s.dag.inputs, s.inputs, strict=True)
         arrays = {p.name: np.ascontiguousarray(values[v]).reshape(p.shape) for p, v in operands}
