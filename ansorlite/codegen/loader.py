@@ -17,12 +17,15 @@ from typing import Any, NamedTuple
 import llvmlite.binding as llvm
 import numpy as np
 
-from ansorlite.calls import ALIGNMENT, Array
+from ansorlite.calls import ALIGNMENT, Array, aligned_copy, aligned_empty
 from ansorlite.codegen import openmp
 from ansorlite.codegen.compile import new_jit
 from ansorlite.codegen.image import KernelImage, Param
 from ansorlite.errors import BuildError
 from ansorlite.target import Target
+
+# Whoever calls a `NativeFunction` needs arrays at multiples of 64 bytes for its packed parameters.
+__all__ = ["CallSequence", "Loop", "NativeFunction", "aligned_copy", "aligned_empty", "load_image"]
 
 _ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 _REPEAT = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
