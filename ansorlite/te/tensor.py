@@ -109,8 +109,18 @@ class ComputeOp:
 Operation = Placeholder | ComputeOp
 
 
+class Extent(int):
+    """A known extent: an int, with the `value` that the expression of a known extent has, too."""
+
+    __slots__ = ()
+
+    @property
+    def value(self) -> int:
+        return int(self)
+
+
 def _ints(name: str, extents: tuple[Expr, ...]) -> tuple[int, ...]:
-    found = tuple(int(e.value) for e in extents if isinstance(e, Const))
+    found = tuple(Extent(e.value) for e in extents if isinstance(e, Const))
     if len(found) < len(extents):
         raise ModelError(f"the shape of {name} depends on holes: {', '.join(map(str, extents))}")
     return found

@@ -109,7 +109,7 @@ def test_errors(make: Callable[[], Any], text: str) -> None:
 def test_shapes_are_tuples_of_ints_as_numpy_takes_them() -> None:
     dag = te.ComputeDAG([matmul()])
     assert [op.shape for op in dag.ops] == [(4, 8), (8, 5), (4, 5)]
-    assert all(type(n) is int for op in dag.ops for n in op.shape)
+    assert all(isinstance(n, int) for op in dag.ops for n in op.shape)
     assert np.zeros(dag.inputs[0].shape).shape == (4, 8)
 
 
