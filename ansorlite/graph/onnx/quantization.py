@@ -165,6 +165,8 @@ def convolution(
     c: Context, n: OnnxNode, operands: tuple[int, int], zeros: tuple[str | None, str | None]
 ) -> str:
     """The convolution of the operands at these places less their zero points, in int32."""
+    if n.attrs.get("channels_last", 0):
+        raise ModelError("channels_last=1 is not supported: export the model with channels first")
     x, w = (c.operand(n, k) for k in operands)
     zero_x, zero_w = zeros
     zero_x = None if zero_x is None else spread(c, zero_x, c.shape(x), 1)
