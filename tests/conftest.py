@@ -9,15 +9,12 @@ writes the file instead.
 import os
 import signal
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from golden_files import compare_golden
 from hypothesis import HealthCheck, settings
-
-from ansorlite.search.settle import Race
-from ansorlite.search.tune_tasks import ALONE
+from quick_script import quick_manner
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -42,8 +39,7 @@ def quick_measuring(monkeypatch: pytest.MonkeyPatch) -> None:
     tests/measure has this fixture do nothing: the timing itself is tested there.
     """
     monkeypatch.setattr("ansorlite.measure.runner.CHILD_ENTRY", "quick_runner:serve")
-    short = replace(ALONE, race=Race(contenders=4, seconds=0.1))
-    monkeypatch.setattr("ansorlite.search.tune.ALONE", short)
+    monkeypatch.setattr("ansorlite.search.tune.ALONE", quick_manner())
     monkeypatch.setenv("ANSORLITE_BUILD_WORKERS", "1")
 
 

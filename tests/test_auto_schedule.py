@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from sampled import sampled
 from search_cases import Pretender
 
 import ansorlite as al
@@ -73,7 +74,7 @@ def relative_error(got: npt.NDArray[Any], expected: npt.NDArray[Any]) -> float:
 def tuned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Graph, Any, Path]:
     net = small_net()
     log = tmp_path_factory.mktemp("net") / "net.jsonl"
-    module = al.auto_schedule(net, n_trials=24, log=log, seed=1, params=FEW, progress=False)
+    module = al.auto_schedule(net, n_trials=18, log=log, seed=1, params=FEW, progress=False)
     return net, module, log
 
 
@@ -93,7 +94,7 @@ def test_tuned_network_is_right_on_other_data(tuned: tuple[Graph, Any, Path]) ->
 def test_report_has_every_task_and_every_trial(tuned: tuple[Graph, Any, Path]) -> None:
     _, module, log = tuned
     rows = module.report.rows
-    assert sum(r.trials for r in rows) == 24 == len(read_log(log).records)
+    assert sum(r.trials for r in rows) == 18 == len(read_log(log).records)
     assert all(r.latency_s is not None for r in rows)
     assert "conv" in str(module.report) and "measuring" in str(module.report)
 
@@ -168,7 +169,9 @@ def _dense(name: str, seed: int, *widths: int) -> Graph:
     return b.finish([y])
 
 
-@pytest.mark.parametrize("scheduler", ["gradient", "ucb", "round-robin", "round-robin-limits"])
+@pytest.mark.parametrize(
+    "scheduler", sampled(["gradient", "ucb", "round-robin-limits", "round-robin"], 2)
+)
 def test_networks_share_their_tasks(scheduler: str, tmp_path: Path) -> None:
     """The layers of 24 by 24 are tuned once, and count for both networks."""
     nets = [_dense("one", 0, 16, 24, 24), _dense("two", 1, 24, 24, 24, 8)]
@@ -228,8 +231,8 @@ def test_a_convolution_is_tuned_in_every_form(tmp_path: Path) -> None:
     window = {"strides": (1, 1), "pads": ((1, 1), (1, 1)), "dilations": (1, 1)}
     x = b.input("x", (1, 16, 12, 12))
     net = b.finish([b.emit("conv", [x, weight], groups=1, layout="channels_first", **window)])
-    options = {"log": tmp_path / "log", "progress": False, "round_size": 4, "params": FEW}
-    module = al.auto_schedule(net, n_trials=16, **options)
+    options = {"log": tmp_path / "log", "progress": False, "round_size": 3, "params": FEW}
+    module = al.auto_schedule(net, n_trials=14, **options)
     image = picture(net)
     want = evaluate(net, [image])[0]
     assert relative_error(module(image), want) < 1e-4
@@ -239,9 +242,9 @@ def test_a_convolution_is_tuned_in_every_form(tmp_path: Path) -> None:
     assert len(forms) == 3 and {f.dag.workload_key for f in forms} <= logged
     again = al.auto_schedule(net, n_trials=0, **options)
     assert relative_error(again(image), want) < 1e-4
-    assert sum(r.trials for r in again.report.rows) == 16
-    resumed = al.auto_schedule(net, n_trials=18, **options)
-    assert len(read_log(tmp_path / "log").records) == 18
+    assert sum(r.trials for r in again.report.rows) == 14
+    resumed = al.auto_schedule(net, n_trials=15, **options)
+    assert len(read_log(tmp_path / "log").records) == 15
     assert relative_error(resumed(image), want) < 1e-4
 
 

@@ -21,7 +21,7 @@ from ansorlite.target import Target
 from ansorlite.te.tensor import Tensor
 from ansorlite.workloads.ops import define
 
-ROWS = 2  # candidates of each program
+ROWS = 1  # candidates of each program
 OPERATORS: dict[str, dict[str, int]] = {
     "C1D": {"N": 16, "L": 13, "CI": 3, "CO": 7, "k": 3, "s": 2, "p": 1},
     "C2D": {"N": 16, "H": 7, "W": 5, "CI": 3, "CO": 13, "k": 3, "s": 1, "p": 1},

@@ -24,7 +24,7 @@ TARGET = Target.detect()
 SPACE = sketches(TASK.dag, TARGET)
 
 
-@some_or_all(4)
+@some_or_all(8)
 def test_what_features_cannot_tell_apart_is_the_same_code(every: int) -> None:
     history = History(SPACE, TARGET)
     rng = np.random.default_rng(0)
@@ -63,7 +63,7 @@ def test_tiles_and_vectors_make_another_program() -> None:
                     )
 
 
-@some_or_all(8)
+@some_or_all(16)
 def test_a_prefetch_that_has_nothing_to_ask_for_changes_nothing(every: int) -> None:
     """Its operand is made in the same program."""
     a, b, c = (te.placeholder((64, 64), name=name) for name in "ABC")

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 EXAMPLES = Path(__file__).parents[2] / "scripts" / "examples"
+QUICK = Path(__file__).parents[1] / "quick_script.py"  # kernels are timed briefly
 MAX_LINES = 60
 # File, modules and programs that the example needs, a piece of what it prints.
 NEEDS = (
@@ -29,7 +30,11 @@ def test_example(name: str, needs: tuple[str, ...], printed: str, tmp_path: Path
             pytest.skip(f"the example needs {need}")
     env = {k: v for k, v in os.environ.items() if not k.startswith("ANSORLITE_")}
     ran = subprocess.run(
-        [sys.executable, EXAMPLES / name], cwd=tmp_path, env=env, capture_output=True, text=True
+        [sys.executable, QUICK, EXAMPLES / name],
+        cwd=tmp_path,
+        env=env,
+        capture_output=True,
+        text=True,
     )
     assert ran.returncode == 0, ran.stderr
     assert printed in ran.stdout

@@ -163,7 +163,7 @@ def _all_properties(case: Case, seed: int) -> None:
             check(c)
 
 
-@settings(max_examples=25)
+@settings(max_examples=10)
 @given(dags(max_stages=3), st.integers(0, 1 << 20))
 def test_small_counterexamples(case: Case, seed: int) -> None:
     _all_properties(case, seed)

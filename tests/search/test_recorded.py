@@ -71,7 +71,7 @@ def test_every_sketch_is_found_by_its_steps(case: str) -> None:
                 assert found.name == s.name
 
 
-@some_or_all(10)
+@some_or_all(32)
 @pytest.mark.parametrize("policy", ["evolutionary", "template-random"])
 def test_a_program_is_the_one_that_was_recorded(policy: str, every: int) -> None:
     task = matmul(48)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sampled import sampled
 from search_cases import matmul, matmul_form
 
 import ansorlite as al
@@ -62,7 +63,7 @@ def test_sketches_of_the_same_patterns(pair: tuple[Any, Any]) -> None:
             assert found.holes == same.holes
 
 
-@pytest.mark.parametrize("name", ["C2D:2", "DEP:1", "GMM:1", "NRM:1"])
+@pytest.mark.parametrize("name", sampled(["C2D:2", "GMM:1", "DEP:1", "NRM:1"], 2))
 def test_as_good_as_a_thorough_search_predicts(name: str, chooser: Untuned) -> None:
     task = al.workload(name)
     space = sketches(task.dag, task.target)

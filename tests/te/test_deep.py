@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from native import run_native
+from sampled import some_or_all
 
 from ansorlite import te
 from ansorlite.cost.features import FeaturePlan
@@ -92,8 +93,9 @@ def test_every_level_takes_what_is_deep(name: str) -> None:
     assert np.isfinite(FeaturePlan(sketch.program)(columns, 2, Target.detect())).all()
 
 
-def test_code_is_generated_for_what_is_deep() -> None:
-    for body in (_sum, _selects_by_value):
+@some_or_all(2)
+def test_code_is_generated_for_what_is_deep(every: int) -> None:
+    for body in (_sum, _selects_by_value)[::every]:
         dag = te.ComputeDAG([te.compute((16,), body, name="Y")])
         inputs = random_inputs(dag, 0)
         got = run_native(lower(plain_state(dag, Target.detect())), inputs, Target.detect())
