@@ -70,7 +70,7 @@ DET = {"p2o.DynamicDimension.1": 320, "p2o.DynamicDimension.2": 320}
 VAD_SIZES = {"input.1": 576, "state.1": 1, "sequence": 576, "batch": 1}
 VAD_KINDS = {"sr": "16 kHz", "*": "sound"}
 RULES = (
-    Rule("rapidocr*/*_det_*", DET, {"*": "image -1..1"}),
+    Rule("rapidocr*/*_det_*", DET, {"*": "page -1..1"}),
     Rule("rapidocr*/*_rec_*", {"x.2": 48, "p2o.DynamicDimension.1": 320}, {"*": "image -1..1"}),
     Rule("rapidocr*/*_cls_*", {"x.2": 48, "x.3": 192}, {"*": "image -1..1"}),
     Rule(
@@ -110,6 +110,19 @@ def image(shape: tuple[int, ...], rng: np.random.Generator, low: float, high: fl
     return np.asarray(low + (high - low) * np.clip(smooth, 0, 1))
 
 
+def page(shape: tuple[int, ...], rng: np.random.Generator, low: float, high: float) -> Array:
+    """Light with dark lines of strokes, as print has, in its last two axes, from `low` to `high`."""
+    out = image(shape, rng, low + 0.8 * (high - low), high)
+    *_, h, w = shape
+    for top in range(int(rng.integers(4, 16)), h - 14, 28):
+        for left in range(int(rng.integers(4, 40)), w - 20, 9):
+            for _ in range(3):  # strokes of a letter
+                i, j = top + int(rng.integers(0, 8)), left + int(rng.integers(0, 5))
+                tall = bool(rng.integers(0, 2))
+                out[..., i : i + (9 if tall else 2), j : j + (2 if tall else 6)] = low
+    return out
+
+
 def sound(shape: tuple[int, ...], rng: np.random.Generator) -> Array:
     """Tones of changing loudness with noise, about 0.1 in amplitude, along the last axis."""
     at = np.arange(shape[-1]) / 16000
@@ -120,9 +133,10 @@ def sound(shape: tuple[int, ...], rng: np.random.Generator) -> Array:
 
 def values(kind: str, shape: tuple[int, ...], dtype: str, rng: np.random.Generator) -> Array:
     """An input of that kind: a kind names its distribution, and its range where it has one."""
-    if kind.startswith("image "):
-        low, high = map(float, kind.removeprefix("image ").split(".."))
-        made = image(shape, rng, low, high)
+    if ".." in kind:
+        name, ends = kind.split()
+        low, high = map(float, ends.split(".."))
+        made = {"image": image, "page": page}[name](shape, rng, low, high)
     else:
         kinds: dict[str, Callable[[], Array]] = {
             "normal": lambda: rng.standard_normal(shape),

@@ -9,15 +9,13 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from native import run_native
 from onnx import TensorProto, helper, numpy_helper
+from onnx_backend import compiled
 
 from ansorlite.graph.ir import evaluate
 from ansorlite.graph.onnx.load import load_onnx
-from ansorlite.graph.partition import Partition, View, partition
+from ansorlite.graph.partition import Partition, partition
 from ansorlite.graph.passes import optimize
-from ansorlite.schedule.lower import lower
-from ansorlite.space.plain import plain_state
 from ansorlite.target import Target
 
 HOST = Target.detect()
@@ -64,20 +62,8 @@ def expected(model: onnx.ModelProto, inputs: Arrays) -> list[Any]:
 
 def run_kernels(parts: Partition, inputs: list[Any]) -> tuple[Any, ...]:
     """The outputs by native code of each kernel's plain schedule."""
-    graph = parts.graph
-    values = {**graph.constants, **dict(zip(graph.inputs, inputs, strict=True))}
-    for s in parts.steps:
-        if isinstance(s, View):
-            kind = graph.types[s.result]
-            flat = values[s.source].reshape(-1)[s.start : s.start + kind.size]
-            values[s.result] = flat.reshape(kind.shape)
-            continue
-        operands = zip(s.dag.inputs, s.inputs, strict=True)
-        arrays = {p.name: np.ascontiguousarray(values[v]).reshape(p.shape) for p, v in operands}
-        results = run_native(lower(plain_state(s.dag, HOST)), arrays, HOST)
-        for v, name in zip(s.outputs, s.dag.output_names, strict=True):
-            values[v] = results[name].reshape(graph.types[v].shape)
-    return tuple(values[v] for v in graph.outputs)
+    out = compiled(parts, HOST)(*inputs)
+    return out if isinstance(out, tuple) else (out,)
 
 
 def check(

@@ -238,9 +238,11 @@ def _aligned(onnx: Any, proto: Any) -> Any:
     del proto.graph.node[:]
     for k, node in enumerate(nodes):
         values = {a.name: a.i for a in node.attribute}
-        if {"axis", "broadcast"} <= set(values) and all(v in ranks for v in node.input):
-            behind = ranks[node.input[0]] - values["axis"] - ranks[node.input[1]]
-            if values["axis"] >= 0 and behind > 0:
+        axis = values.get("axis") if "broadcast" in values else None
+        axis = 1 if node.op_type == "PRelu" else axis  # the slopes are those of channels
+        if axis is not None and all(v in ranks for v in node.input):
+            behind = ranks[node.input[0]] - axis - ranks[node.input[1]]
+            if axis >= 0 and ranks[node.input[1]] > 0 and behind > 0:
                 axes = [ranks[node.input[1]] + d for d in range(behind)]
                 name = f"{node.input[1]}.aligned{k}"
                 make = onnx.helper.make_node

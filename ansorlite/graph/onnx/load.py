@@ -7,6 +7,7 @@ to do, whatever the file holds, and MissingExtra without the package onnx.
 """
 
 import re
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -231,26 +232,25 @@ def _output(context: Context, name: str) -> str:
 
 
 def _check_declared(context: Context, value: Any, fixed: bool) -> None:
-    """Raise a ModelError where an output is not what the model declares.
+    """A ModelError for an output of another dtype than the model declares, a warning of a shape.
 
-    Extents are compared where the caller changed none (`fixed`); rank and dtype always are.
+    Exporters leave shapes behind that are not those of the results, and every runtime takes them.
+    Extents are compared where the caller changed none (`fixed`).
     """
     kind = value.type.tensor_type
     got = context.type(context.values[value.name])
     got = TensorType(got.shape, context.declared(value.name))
     dtype = context.dtypes.get(kind.elem_type, "undefined")
     declared = [d.dim_value if d.dim_value > 0 else None for d in kind.shape.dim]
-    wrong = kind.elem_type and dtype != got.dtype
+    shape = ", ".join("?" if d is None else str(d) for d in declared)
+    text = f"output {brief(value.name)} is {got}, the model declares {dtype}[{shape}]"
+    if kind.elem_type and dtype != got.dtype:
+        raise ModelError(f"{text}: correct the declaration or remove it")
     if kind.HasField("shape"):
-        wrong = wrong or len(declared) != got.rank
         pairs = zip(declared, got.shape, strict=False)
-        wrong = wrong or (fixed and any(d is not None and d != n for d, n in pairs))
-    if wrong:
-        shape = ", ".join("?" if d is None else str(d) for d in declared)
-        raise ModelError(
-            f"output {brief(value.name)} is {got}, the model declares {dtype}[{shape}]: "
-            "correct the declaration or remove it"
-        )
+        other = fixed and any(d is not None and d != n for d, n in pairs)
+        if other or len(declared) != got.rank:
+            warnings.warn(text, UserWarning, stacklevel=2)
 
 
 # ---- nodes --------------------------------------------------------------------------------------

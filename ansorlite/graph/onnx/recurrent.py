@@ -209,18 +209,22 @@ class Layer:
         if x.rank != 3 or w.rank != 3 or r.rank != 3:
             raise ModelError(f"X {x}, W {w} and R {r} need three axes each")
         _, batch = self.extents
-        d, hidden = len(self.reversed), r.shape[2]
+        d, hidden = len(self.reversed), self.hidden
         if int(n.attrs.get("hidden_size", hidden)) != hidden:
             raise ModelError(f"hidden_size is {n.attrs['hidden_size']}, R is {r}")
         state = (batch, d, hidden) if self.batch_first else (d, batch, hidden)
-        wanted: dict[int, tuple[int, ...]] = {1: (d, g * hidden, x.shape[2])}
-        wanted[2] = (d, g * hidden, hidden)
+        wanted = self.weight_shapes(d, x.shape[2])
         wanted |= {3: (d, 2 * g * hidden), 4: (batch,), 5: state, 6: state, 7: (d, 3 * hidden)}
         for k, shape in wanted.items():
             if c.has(n, k) and c.shape(c.operand(n, k)) != shape:
                 raise ModelError(
                     f"operand {k} is {c.type(c.operand(n, k))}, the others want {list(shape)}"
                 )
+
+    def weight_shapes(self, directions: int, features: int) -> dict[int, tuple[int, ...]]:
+        """What the operands that are weights have to be, by their place."""
+        rows = self.gates * self.hidden
+        return {1: (directions, rows, features), 2: (directions, rows, self.hidden)}
 
     @property
     def extents(self) -> tuple[int, int]:
@@ -276,11 +280,23 @@ class Layer:
         if self.batch_first:
             x = c.emit("transpose", [x], perm=(1, 0, 2))
         x = c.emit("reshape", [x], shape=(times * batch, c.shape(x)[2]))
-        w = c.emit("transpose", [self.of(1, direction)], perm=(1, 0))
-        out = c.emit("matmul", [x, w])
+        out = self.input_product(x, direction)
         out = out if bias is None else c.emit("add", [out, bias])
         out = c.emit("reshape", [out], shape=(times, batch, g, h))
         return c.emit("transpose", [out], perm=(0, 2, 1, 3))
+
+    def input_product(self, x: str, direction: int) -> str:
+        """x [times * batch, features] times the weights of a direction: [.., gates * hidden]."""
+        w = self.c.emit("transpose", [self.of(1, direction)], perm=(1, 0))
+        return self.c.emit("matmul", [x, w])
+
+    def state_weights(self, direction: int) -> list[str]:
+        """The fixed values that `state_product` needs."""
+        return [self.turned(self.of(2, direction), 0, self.gates)]
+
+    def state_product(self, c: Context, state: str, weights: Sequence[str], more: str) -> str:
+        """state [batch, hidden] times the weights, and `more`: [gates, batch, hidden]."""
+        return _gates(c, state, weights[0], self.gates, more)
 
     def biases(self, direction: int) -> tuple[str, str] | None:
         """The biases of W and of R, [gates * hidden] each."""
@@ -382,9 +398,10 @@ def _gate(c: Context, gates: str, k: int) -> str:
 
 
 def _layer(
-    c: Context, n: OnnxNode, gates: int, states: int, cell: Callable[[Layer, int], list[str]]
-) -> tuple[str, ...]:
-    layer = Layer(c, n, gates, states)
+    c: Context, n: OnnxNode, gates: int, states: int,
+    cell: Callable[[Layer, int], list[str]], kind: type[Layer] = Layer,
+) -> tuple[str, ...]:  # fmt: skip
+    layer = kind(c, n, gates, states)
     layer.check()
     if 0 in layer.extents or layer.hidden == 0:
         return layer.empty()
@@ -457,7 +474,7 @@ def _mixed(c: Context, z: str, new: str, old: str) -> str:
     return c.emit("add", [left, c.emit("mul", [z, old])])
 
 
-def lstm(c: Context, n: OnnxNode) -> tuple[str, ...]:
+def lstm(c: Context, n: OnnxNode, kind: type[Layer] = Layer) -> tuple[str, ...]:
     """c' = f * c + i * g, h' = o * h(c'); gates in the order i, o, f, g."""
     coupled = bool(n.attrs.get("input_forget", 0))
 
@@ -469,13 +486,13 @@ def lstm(c: Context, n: OnnxNode) -> tuple[str, ...]:
 
         def cell(c: Context, states: list[str], own: list[str], rows: list[str]) -> list[str]:
             state, memory = states
-            gates = _gates(c, state, own[0], 4, rows[0])
+            gates = layer.state_product(c, state, own[len(holes) :], rows[0])
             i, o, forget, new = (_gate(c, gates, k) for k in range(4))
 
             def seen(gate: str, k: int, memory: str) -> str:
                 if not holes:
                     return gate
-                return c.emit("add", [gate, c.emit("mul", [memory, own[1 + k]])])
+                return c.emit("add", [gate, c.emit("mul", [memory, own[k]])])
 
             i = f(c, seen(i, 0, memory))
             if coupled:
@@ -486,6 +503,6 @@ def lstm(c: Context, n: OnnxNode) -> tuple[str, ...]:
             now = c.emit("add", [kept, c.emit("mul", [i, g(c, new)])])
             return [c.emit("mul", [f(c, seen(o, 1, now)), last(c, now)]), now]
 
-        return layer.run(d, [layer.turned(layer.of(2, d), 0, 4), *holes], bias, cell)
+        return layer.run(d, [*holes, *layer.state_weights(d)], bias, cell)
 
-    return _layer(c, n, 4, 2, direction)
+    return _layer(c, n, 4, 2, direction, kind)

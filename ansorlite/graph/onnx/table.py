@@ -20,6 +20,7 @@ from ansorlite.graph.onnx import (
     microsoft,
     microsoft_attention,
     microsoft_quantized,
+    microsoft_recurrent,
     movement,
     normalization,
     quantization,
@@ -184,6 +185,7 @@ READERS: Mapping[str, Callable[[Context, OnnxNode], str | tuple[str, ...]]] = {
     **microsoft.READERS,
     **microsoft_attention.READERS,
     **microsoft_quantized.READERS,
+    **microsoft_recurrent.READERS,
     **control.READERS,
     **sequences.READERS,
 }
