@@ -19,6 +19,7 @@ from ansorlite.graph.module import CompiledModule
 from ansorlite.graph.partition import Partition, partition, tasks
 from ansorlite.graph.passes import optimize
 from ansorlite.graph.pool import ConstantPool
+from ansorlite.graph.precision import check_precision
 from ansorlite.graph.sized import SizedNetwork
 from ansorlite.graph.sized_module import SizedModule
 from ansorlite.measure.limits import least_seconds
@@ -128,6 +129,7 @@ def auto_schedule(
     early_stop_trials: int | None = None,
     form_rtol: float = FORM_RTOL,
     exact: bool = False,
+    precision: str = "float32",
     progress: bool = True,
     on_round: Callable[[Sequence[Forms]], None] | None = None,
     on_new_shape: Literal["refuse", "compile"] = "refuse",
@@ -151,7 +153,9 @@ def auto_schedule(
     of a tile, so an outlier, infinity or NaN spreads over its tile: one element of 1e8 costs its
     neighbours their digits. With `exact` each operator of the network is computed as it is written:
     there are no other forms, and no rewrite that rounds otherwise, such as batch norm folded into
-    weights. `on_round` is called after each round with the tuners of each task.
+    weights. With `precision="bf16"` products and convolutions with constant weights compute in
+    bfloat16 with sums in float32, and what they read is stored as bfloat16; all else stays float32.
+    `on_round` is called after each round with the tuners of each task.
 
     A network of several sizes (`load_onnx` with lists) becomes one module, which runs the size that
     a call's arrays have. Other shapes are an error; with `on_new_shape="compile"` they are compiled
@@ -165,6 +169,7 @@ def auto_schedule(
     check_names(session, [f.name for f in fields(TuneOptions)])
     check_target(target)
     check_number("form_rtol", form_rtol)
+    check_precision(precision)
     check_callable("objective", objective)
     check_callable("on_round", on_round)
     if early_stop_trials is not None:
@@ -174,7 +179,9 @@ def auto_schedule(
     _check_new_shape(on_new_shape, network)
     bound = 0.0 if exact else form_rtol
     session.setdefault("clock", PhaseClock())  # passes and partition take of the time, too
-    parts = [partition(optimize(g, exact)) for g in graphs]  # passes, partition, expression
+    parts = [
+        partition(optimize(g, exact, precision)) for g in graphs
+    ]  # passes, partition, expression
     shared = shared_tasks([network_tasks(p, machine, bound) for p in parts])
     if n_trials is None and timeout is None:
         n_trials = 64 * len(shared.tasks)
@@ -207,7 +214,8 @@ def auto_schedule(
                 k: v for k, v in session.items() if k in ("policy", "params", "space", "pretrained")
             }
             options = {"seed": seed, "log": log, "progress": False, **kept}
-            new = NewSizes(network, known, machine, bound, exact, pool, options).compile
+            lowering = exact, precision
+            new = NewSizes(network, known, machine, bound, lowering, pool, options).compile
         sized = SizedScheduledModule(modules, network.labels, new)
         sized.report = _report(run, found, [w.weight for w in shared.tasks], peak)
         return sized
@@ -221,13 +229,13 @@ class NewSizes:
     known: Sequence[Known]
     target: Target
     form_rtol: float
-    exact: bool
+    lowering: tuple[bool, str]  # exact, precision
     pool: ConstantPool
     session: Mapping[str, Any]
 
     def compile(self, shapes: Mapping[str, tuple[int, ...]]) -> CompiledModule:
         """The network for inputs of these shapes; ModelError for those that it cannot have."""
-        parts = partition(optimize(self.network.at(shapes), self.exact))
+        parts = partition(optimize(self.network.at(shapes), *self.lowering))
         weighted = network_tasks(parts, self.target, self.form_rtol)
         with _session(0, None, **self.session) as run:
             results = adapted_results(run, weighted, self.known)

@@ -100,6 +100,10 @@ class Target:
         """A short text that depends on all fields, for example "znver3-2c-1f0a9c3d"."""
         return f"{self.cpu}-{self.cores}c-{_short_hash(repr(self))}"
 
+    def has(self, feature: str) -> bool:
+        """Does LLVM know that the CPU has the feature, for example "avx512bf16"?"""
+        return f"+{feature}" in self.features.split(",")
+
     @property
     def has_masks(self) -> bool:
         """Has the target masked vector loads without extra cost (AVX and later)?"""

@@ -16,6 +16,7 @@ from llvmlite import ir
 
 from ansorlite.calls import ALIGNMENT, aligned_bytes
 from ansorlite.codegen.compile import data_layout
+from ansorlite.codegen.dot import accumulated
 from ansorlite.codegen.emit_expr import ExprEmitter
 from ansorlite.codegen.emit_index import I1, I32, I64, PTR, TYPES, VOID, declared
 from ansorlite.codegen.scope import Env, Memory, Scope
@@ -23,9 +24,10 @@ from ansorlite.codegen.vector_math import extremum
 from ansorlite.codegen.zeros import decided, is_zero
 from ansorlite.errors import BuildError
 from ansorlite.ir.deep import with_deep_stack
-from ansorlite.ir.expr import Const, Expr, Load, is_int
+from ansorlite.ir.expr import Const, Expr, Load, Op, is_int
 from ansorlite.ir.interpret import concrete_shape
 from ansorlite.ir.literals import BYTES
+from ansorlite.ir.packed import DOTS
 from ansorlite.ir.program import (
     Alloc,
     Block,
@@ -342,8 +344,8 @@ class _StmtEmitter(ExprEmitter):
     def __init__(
         self, builder: ir.IRBuilder, module: ir.Module, target: Target, past_caches: bool = True
     ) -> None:
-        super().__init__(builder)
-        self.module, self.target, self.past_caches = module, target, past_caches
+        super().__init__(builder, target)
+        self.module, self.past_caches = module, past_caches
         self._heap: list[ir.Value] = []
 
     def allocate(self, buffers: list[Buffer]) -> dict[str, Memory]:
@@ -557,6 +559,12 @@ class _StmtEmitter(ExprEmitter):
         if env.vector is not None and not moving:
             raise BuildError(f"store to {s.buffer} does not move with vector loop {env.vector}")
         if s.combiner == "sum" and is_zero(s.value, env.ranges):
+            return
+        if s.combiner == "sum" and isinstance(s.value, Op) and s.value.name in DOTS:
+            old = self.wide(Load(s.buffer, s.indices, dtype), env)
+            x, y = (self.wide(a, env) for a in s.value.args)
+            value = accumulated(self.b, s.value.name, old, x, y, self.target)
+            self.store(s.buffer, s.indices, value, env)
             return
         value = self.wide(s.value, env)
         if s.combiner:

@@ -8,10 +8,12 @@ either not executed where the condition is false, or reads a constant block of t
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 from llvmlite import ir
 
 from ansorlite.calls import ALIGNMENT
+from ansorlite.codegen.dot import emit_packed
 from ansorlite.codegen.emit_index import I1, I32, I64, TYPES, IndexEmitter, declared
 from ansorlite.codegen.functions import emit_math
 from ansorlite.codegen.scope import Env
@@ -19,8 +21,10 @@ from ansorlite.codegen.vector_math import call_math, constant_of, extremum
 from ansorlite.codegen.zeros import decided
 from ansorlite.ir.expr import Const, Expr, Load, Op, Poly, Var, add, is_float, is_int, mul, terms_of
 from ansorlite.ir.literals import BITS, BYTES, WIDE, least, rounded, wrapped
+from ansorlite.ir.packed import PACKED
 from ansorlite.ir.ranges import bounds
 from ansorlite.ir.traverse import loads, substitute
+from ansorlite.target import Target
 
 FLOATS = ("float32", "float64")
 MAX_FILL = 4096  # largest row, in elements, that a constant block may replace (see `_filled`)
@@ -32,8 +36,9 @@ _ORDERED = {"lt": "<", "le": "<=", "eq": "==", "ne": "!="}
 class ExprEmitter(IndexEmitter):
     """Emits expressions with one builder; `env` is given to every call."""
 
-    def __init__(self, builder: ir.IRBuilder) -> None:
+    def __init__(self, builder: ir.IRBuilder, target: Target) -> None:
         super().__init__(builder)
+        self.target = target
         self._split_at: dict[tuple[Load, Expr], tuple[Expr, Expr, int]] = {}
 
     def opaque(self, atom: Expr, env: Env) -> ir.Value:
@@ -42,7 +47,38 @@ class ExprEmitter(IndexEmitter):
         assert isinstance(atom, Op)
         if atom.name == "select":
             return self._select_scalar(atom, env)
+        if atom.name in PACKED:
+            return self._widen(self._packed(atom, env), "int32")
         return self._cast_scalar(atom, env)
+
+    def _packed(self, e: Op, env: Env) -> ir.Value:
+        """An operation on packed numbers, of scalars; neighbours in memory are read as one."""
+        together = self._together(e, env)
+        if together is not None:
+            return together
+        args = [self._scalar(a, env) for a in e.args]
+        key = ("packed", e.name)
+        return self.once(key, args, env, lambda: emit_packed(self.b, self.target, e.name, args))
+
+    def _together(self, e: Op, env: Env) -> ir.Value | None:
+        """The parts as one number of 32 bits, if they lie in this order side by side."""
+        parts = [a.args[0] for a in e.args if isinstance(a, Op) and a.name == "cast"]
+        first = parts[0] if parts else None
+        if not e.name.startswith("pack") or len(parts) < len(e.args) or not isinstance(first, Load):
+            return None
+        size = BYTES[first.dtype]
+        if size * len(parts) != 4:
+            return None
+        start = self.flat(first.tensor, first.indices, env)
+        for k, part in enumerate(parts):
+            if not isinstance(part, Load) or part.tensor != first.tensor:
+                return None
+            if self.flat(part.tensor, part.indices, env) != add(start, k):
+                return None
+        at = self.address(first.tensor, start, env)
+        constant = env.memory[first.tensor].constant
+        read = partial(self.b.load, at, typ=I32, align=size)
+        return self._loaded(at, env, -1, read, constant)
 
     def _widen(self, v: ir.Value, dtype: str) -> ir.Value:
         return v if dtype == "int64" else self.b.sext(v, I64)
@@ -135,6 +171,8 @@ class ExprEmitter(IndexEmitter):
                 return out
             case "not":
                 return b.not_(args[0])
+            case name if name in PACKED:
+                return emit_packed(b, self.target, name, args)
             case name if name in _ORDERED:
                 if is_float(e.args[0]):
                     if name == "ne":
@@ -257,6 +295,8 @@ class ExprEmitter(IndexEmitter):
         assert env.vector is not None
         if isinstance(e, Load):
             return self._load_vector(e, env)
+        if isinstance(e, Op) and e.name in PACKED:
+            return self._apply(e, [self.wide(a, env) for a in e.args])
         if is_int(e):
             return self._int_vector(e, env)
         assert isinstance(e, Op)

@@ -16,6 +16,7 @@ from ansorlite.codegen.scope import Env, Scoped
 from ansorlite.errors import BuildError
 from ansorlite.ir.expr import Const, Expr, Op, Var, add, mul, terms_of
 from ansorlite.ir.literals import BITS, ceil_divide, floor_divide, modulo, wrapped
+from ansorlite.ir.packed import PACKED
 from ansorlite.ir.ranges import coefficient
 from ansorlite.ir.traverse import substitute
 
@@ -164,7 +165,7 @@ class IndexEmitter(Scoped, ABC):
             return int(atom.value)
         if isinstance(atom, Var):
             return env.vars[atom.name]
-        if not isinstance(atom, Op) or atom.name in ("select", "cast"):
+        if not isinstance(atom, Op) or atom.name in ("select", "cast", *PACKED):
             return self.opaque(atom, env)
         args = [self.index(a, env) for a in atom.args]
         if all(isinstance(a, int) for a in args):

@@ -11,6 +11,7 @@ from ansorlite.graph import rewrites as rw
 from ansorlite.graph.groups import split_groups
 from ansorlite.graph.ir import Graph, Node, Step
 from ansorlite.graph.layout import channels_last
+from ansorlite.graph.precision import lowered
 
 Pass = Callable[[Graph], Graph]
 
@@ -48,13 +49,15 @@ EXACTLY: dict[Pass, tuple[Pass, ...]] = {
 EXACT_PASSES: tuple[Pass, ...] = tuple(p for step in PASSES for p in EXACTLY.get(step, (step,)))
 
 
-def optimize(graph: Graph, exact: bool = False) -> Graph:
+def optimize(graph: Graph, exact: bool = False, precision: str = "float32") -> Graph:
     """All of `PASSES`, one after the other; each result is verified where it is built.
 
     With `exact` each operator's result is rounded as the network writes it (`EXACT_PASSES`).
+    `precision` is one of `graph.precision.PRECISIONS`; bodies of loops stay in float32.
     """
     for step in EXACT_PASSES if exact else PASSES:
         graph = step(graph)
+    graph = lowered(graph, precision)
     bodies = [n for n in graph.nodes if n.operator.kind == "loop"]
     return replace(graph, nodes=tuple(_of_loop(n, exact) for n in graph.nodes)) if bodies else graph
 

@@ -26,6 +26,7 @@ from ansorlite.ir.literals import (
     modulo,
     rounded,
 )
+from ansorlite.ir.packed import PACKED
 from ansorlite.ir.program import Alloc, Block, Buffer, For, If, Prefetch, Program, Stmt, Store
 from ansorlite.ir.traverse import below
 
@@ -286,6 +287,7 @@ _RUNTIME: dict[str, Any] = {
     "floor_": _ieee(np.floor),
     "abs_": abs,
     "bfloat16_": bfloat16,
+    **{f"{name}_": rule.number for name, rule in PACKED.items()},
     "floordiv_": floor_divide,
     "ceildiv_": ceil_divide,
     "mod_": modulo,

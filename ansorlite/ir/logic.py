@@ -21,6 +21,7 @@ from ansorlite.ir.expr import (
 )
 from ansorlite.ir.extremum import extremum
 from ansorlite.ir.literals import range_of
+from ansorlite.ir.packed import PACKED
 
 
 def all_of(*conds: Any) -> Expr:
@@ -128,6 +129,17 @@ def shift(name: str, a: Any, b: Any) -> Expr:
     if name == "shift_left":
         return select(inside, cast_op(Op(name, (wrapped_int(x), held), x.dtype), x.dtype), low)
     return Op(name, (wrapped_int(x), select(inside, held, high)), x.dtype)
+
+
+def packed(name: str, *args: Any) -> Expr:
+    """An operation of `ir.packed.PACKED`; AnsorliteError for operands of other dtypes."""
+    rule = PACKED[name]
+    exprs = [widened(wrap(a)) for a in args]
+    wanted = "float32" if name == "bf16_bits" else "int32"
+    if len(exprs) != rule.arity or any(e.dtype != wanted for e in exprs):
+        given = ", ".join(e.dtype for e in exprs)
+        raise AnsorliteError(f"{name} takes {rule.arity} operands of dtype {wanted}, got {given}")
+    return Op(name, tuple(map(wrapped_int, exprs)), rule.dtype)
 
 
 def combiner_identity(combiner: str, dtype: str) -> Const:

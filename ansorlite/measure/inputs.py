@@ -1,7 +1,7 @@
 """Random inputs of a task, equal in every process and for every candidate.
 
 In: a ComputeDAG and a seed. Out: arrays by placeholder name. Floats are normally distributed with
-standard deviation 1/3, so mostly in [-1, 1]. Integers that index a tensor are valid indices; other
+standard deviation 1/3, so mostly in [-1, 1], and so are numbers of bfloat16 in integers. Integers that index a tensor are valid indices; other
 integers are small, or any of those with 8 or 16 bits. An array depends only on the seed and the
 position of its placeholder.
 """
@@ -13,10 +13,11 @@ import networkx as nx
 import numpy as np
 
 from ansorlite.calls import Array
-from ansorlite.ir.expr import Expr, Load, Var
+from ansorlite.ir.expr import Expr, Load, Op, Var
 from ansorlite.ir.literals import WIDE, range_of
+from ansorlite.ir.packed import bits_of
 from ansorlite.ir.ranges import Interval, bounds
-from ansorlite.ir.traverse import loads, transform
+from ansorlite.ir.traverse import loads, transform, walk
 from ansorlite.te.dag import ComputeDAG
 from ansorlite.te.tensor import ComputeOp, Placeholder
 
@@ -30,11 +31,37 @@ def random_inputs(dag: ComputeDAG, seed: int, *, positive: bool = False) -> dict
     Positive inputs serve computations with logarithms or square roots, which else give NaN.
     Example: `random_inputs(task.dag, seed=0)`.
     """
-    limits = index_limits(dag)
-    return {
-        op.name: _random(op, np.random.default_rng([seed, k]), limits.get(op.name), positive)
-        for k, op in enumerate(dag.inputs)
-    }
+    limits, low = index_limits(dag), bfloat16_inputs(dag)
+    arrays: dict[str, Array] = {}
+    for k, op in enumerate(dag.inputs):
+        rng = np.random.default_rng([seed, k])
+        if op.name in low:
+            arrays[op.name] = _bfloat16(op, rng, positive)
+        else:
+            arrays[op.name] = _random(op, rng, limits.get(op.name), positive)
+    return arrays
+
+
+def _bfloat16(op: Placeholder, rng: np.random.Generator, positive: bool) -> Array:
+    """Numbers of bfloat16 in the integers of a placeholder, one for each 16 bits."""
+    count = np.dtype(op.dtype).itemsize // 2
+    x = rng.standard_normal((*op.shape, count), dtype=np.float32) * np.float32(1 / 3)
+    bits = bits_of(np.abs(x) + np.float32(0.01) if positive else x)
+    return np.asarray(bits.view(op.dtype).reshape(op.shape))
+
+
+def bfloat16_inputs(dag: ComputeDAG) -> set[str]:
+    """The placeholders of integers that hold numbers of bfloat16: what is read as such."""
+    held: set[str] = set()
+    for op in reversed(dag.computes):
+        exprs = [e for e in walk(op.body) if isinstance(e, Op)]
+        found = [e for e in exprs if e.name in ("bf16_value", "dot_bf16")]
+        if op.name in held:  # a copy, such as a pad
+            found += [op.body] if isinstance(op.body, Op) else []
+            held |= {x.tensor for x in [op.body] if isinstance(x, Load)}
+        for e in found:
+            held |= {x.tensor for a in e.args for x in loads(a)}
+    return {p.name for p in dag.inputs if p.name in held and p.dtype in ("uint16", "int32")}
 
 
 def _random(op: Placeholder, rng: np.random.Generator, limit: int | None, positive: bool) -> Array:

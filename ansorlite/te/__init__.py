@@ -23,11 +23,12 @@ overflow on the way may yield another infinity or NaN.
 
 from typing import Any
 
+from ansorlite.errors import AnsorliteError
 from ansorlite.ir.expr import Const, Expr, cast, compare, int_divide, wrap, wrapped_int
 from ansorlite.ir.extremum import extremum
 from ansorlite.ir.logic import all_of as all
 from ansorlite.ir.logic import any_of as any
-from ansorlite.ir.logic import bitwise, call, negate, select, shift
+from ansorlite.ir.logic import bitwise, call, negate, packed, select, shift
 from ansorlite.te.dag import ComputeDAG
 from ansorlite.te.points import evaluate_points
 from ansorlite.te.tensor import (
@@ -58,6 +59,8 @@ __all__ = [
     "atan",
     "atanh",
     "bfloat16",
+    "bfloat16_bits",
+    "bfloat16_value",
     "bitwise_and",
     "bitwise_or",
     "bitwise_xor",
@@ -67,6 +70,8 @@ __all__ = [
     "const",
     "cos",
     "cosh",
+    "dot_bfloat16",
+    "dot_int8",
     "elementwise",
     "equal",
     "erf",
@@ -82,6 +87,7 @@ __all__ = [
     "min",
     "minimum",
     "not_equal",
+    "pack",
     "placeholder",
     "pow",
     "reduce_axis",
@@ -297,3 +303,30 @@ def shift_left(a: Any, b: Any) -> Expr:
 def shift_right(a: Any, b: Any) -> Expr:
     """The integer `a` moved by `b` bits, its sign kept. AnsorliteError for other dtypes."""
     return shift("shift_right", a, b)
+
+
+def bfloat16_bits(x: Any) -> Expr:
+    """int32: the upper 16 bits of the nearest bfloat16 of a float32; halves to even, NaN stays."""
+    return packed("bf16_bits", x)
+
+
+def bfloat16_value(bits: Any) -> Expr:
+    """float32: the number whose upper 16 bits are the lower ones of an int32."""
+    return packed("bf16_value", bits)
+
+
+def pack(*parts: Any) -> Expr:
+    """int32: two numbers of 16 bits, or four of 8, side by side, the first in the lowest bits."""
+    if len(parts) not in (2, 4):
+        raise AnsorliteError(f"{len(parts)} numbers do not fill 32 bits: give two or four")
+    return packed("pack16" if len(parts) == 2 else "pack8", *parts)
+
+
+def dot_bfloat16(a: Any, b: Any) -> Expr:
+    """float32: the sum of products of two pairs of bfloat16, each pair an int32."""
+    return packed("dot_bf16", a, b)
+
+
+def dot_int8(a: Any, b: Any) -> Expr:
+    """int32: the sum of products of four bytes, unsigned of `a` and signed of `b`."""
+    return packed("dot_u8s8", a, b)

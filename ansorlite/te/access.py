@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ansorlite.ir.expr import Const, Expr, Load, Op, Var, is_float, terms_of
+from ansorlite.ir.packed import DOTS
 from ansorlite.ir.ranges import coefficient
 from ansorlite.ir.traverse import loads, walk
 from ansorlite.te.tensor import Axis, ComputeOp
@@ -206,8 +207,8 @@ def operation_counts(op: ComputeOp) -> tuple[tuple[str, int], ...]:
             classes |= {"min": "minmax", "max": "minmax"}
             add(classes.get(e.name, "math"))
     if op.combiner == "sum":
-        if isinstance(op.body, Op) and op.body.name == "mul":
-            add("mul", -1)
+        if isinstance(op.body, Op) and op.body.name in ("mul", *DOTS):
+            add("math" if op.body.name in DOTS and is_float(op.body) else "mul", -1)
             add("mad")
         else:
             add("addsub")

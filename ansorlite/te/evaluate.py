@@ -18,6 +18,7 @@ import numpy.typing as npt
 from ansorlite.errors import ModelError
 from ansorlite.ir.expr import COMPARE, Const, Expr, Load, Op, Poly, Var, is_float, is_int
 from ansorlite.ir.literals import BITS, WIDE, least, rounded, wrapped
+from ansorlite.ir.packed import PACKED
 from ansorlite.ir.traverse import below
 from ansorlite.te.tensor import ComputeOp, Placeholder
 
@@ -214,6 +215,8 @@ def _apply(e: Op, args: list[Any]) -> Any:
             return args[0] // args[1] + (args[0] % args[1] != 0)
         case "mod":
             return args[0] % args[1]
+        case name if name in PACKED:
+            return PACKED[name].array(*args)
         case name if name in _SMOOTH:
             wide = [np.asarray(a, np.float64) for a in args]
             return np.asarray(_SMOOTH[name](*wide)).astype(e.dtype)

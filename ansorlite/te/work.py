@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from ansorlite.ir.expr import Const, Expr, Load, Op, is_float
 from ansorlite.ir.logic import UNARY, conjuncts
+from ansorlite.ir.packed import DOTS, PACKED
 from ansorlite.ir.ranges import Evaluator
 from ansorlite.ir.traverse import loads, substitute, walk
 from ansorlite.te.tensor import Axis, ComputeOp, Operation
@@ -54,9 +55,11 @@ def least_flop(op: ComputeOp, by_name: Mapping[str, Operation]) -> float:
     return _points(op) * (len(distinct) / len(values) + _combines(op))
 
 
-def _counts(e: Expr) -> bool:
-    """True for a node that counts as one floating-point operation."""
-    return isinstance(e, Op) and e.name in _FLOP_OPS and is_float(e)
+def _counts(e: Expr) -> int:
+    """Operations that a node counts as: of floats, and of products of packed numbers."""
+    if isinstance(e, Op) and e.name in DOTS:
+        return 2 * PACKED[e.name].depth - 1
+    return int(isinstance(e, Op) and e.name in _FLOP_OPS and is_float(e))
 
 
 def _combines(op: ComputeOp) -> int:

@@ -92,6 +92,12 @@ CASES: dict[str, Case] = {
     "expand": Case(((4, 1, 6),), {"shape": IMAGE}),
     "reshape": Case(attrs={"shape": (2, 2, 2, 30)}),
     "bfloat16": Case(),
+    "to_bf16": Case(),
+    "from_bf16": Case((("uint16", IMAGE),)),
+    "matmul_bf16": Case((("uint16", IMAGE), ("int32", (3, 5)))),
+    "conv_bf16": Case(
+        (("uint16", (2, 5, 6, 4)), ("int32", (2, 3, 2, 6))), {**WINDOW, "layout": "channels_last"}
+    ),
     "quantize": Case((IMAGE, (4, 1, 1), (1,)), {"dtype": "int8"}),
     "dequantize": Case((("uint8", IMAGE), (4, 1, 1), ("uint8", ()))),
     "quantization_step": Case((IMAGE, IMAGE)),

@@ -9,6 +9,7 @@ from ansorlite.graph.ops import (
     gathering,
     indexing,
     loops,
+    low_precision,
     matmul,
     movement,
     normalization,
@@ -41,5 +42,6 @@ OPERATORS: dict[str, Op] = {
         *ranking.OPS,
         *sampling.OPS,
         *loops.OPS,
+        *low_precision.OPS,
     )
 }

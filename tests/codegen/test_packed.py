@@ -1,0 +1,154 @@
+"""Numbers in pairs and fours: numpy, interpreter, dot-product instructions and steps agree."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from native import run_native
+
+from ansorlite import te
+from ansorlite.codegen.build import kernel_assembly
+from ansorlite.codegen.dot import INSTRUCTIONS, Instruction, instruction
+from ansorlite.errors import AnsorliteError
+from ansorlite.ir import packed
+from ansorlite.ir.interpret import interpret
+from ansorlite.ir.packed import PACKED, bits_of, float_of, pairs_of
+from ansorlite.schedule.lower import lower
+from ansorlite.schedule.state import State
+from ansorlite.schedule.steps import Annotate, Reorder
+from ansorlite.space.plain import plain_state
+from ansorlite.space.sketch import sketches
+from ansorlite.target import Target
+
+HOST, NARROW = Target.detect(), Target.host_as("x86-avx2") if Target.detect().has_masks else None
+TARGETS = [t for t in (HOST, NARROW) if t is not None]
+RNG = np.random.default_rng(0)
+ODD = np.float32([0, -0.0, 1, np.nan, np.inf, -np.inf, 1e-40, 3e38, 1.00390625, 1.01171875, -7.5])
+
+
+def floats(*shape: int) -> Any:
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+def test_bits_are_those_of_the_nearest_number() -> None:
+    got = float_of(bits_of(ODD))
+    wanted = np.float32([0, -0.0, 1, np.nan, np.inf, -np.inf, 1e-40, 3e38, 1, 1.015625, -7.5])
+    np.testing.assert_allclose(got, wanted, rtol=2**-8, atol=1e-41)
+    assert got[8] == 1 and got[9] == 1.015625  # halves go to the even one
+    pairs = pairs_of(np.uint16([[1, 2], [3, 4]]), 0)
+    assert pairs.tolist() == [[1 | 3 << 16, 2 | 4 << 16]]
+    assert bits_of(np.float32([3.4e38]))[0] == bits_of(np.float32([np.inf]))[0]
+
+
+@pytest.mark.parametrize("name", PACKED)
+def test_numbers_and_arrays_mean_the_same(name: str) -> None:
+    rule = PACKED[name]
+    if name == "bf16_bits":
+        rows = [(float(x),) for x in ODD if not np.isnan(x)]
+    else:
+        rows = RNG.integers(-(2**31), 2**31, (50, rule.arity)).tolist()
+        rows = [[v & 0xBFFFBFFF for v in row] for row in rows]  # no infinity, no NaN
+        rows = [[v - (1 << 32) if v >> 31 else v for v in row] for row in rows]
+    got = rule.array(*(np.asarray(c) for c in zip(*rows, strict=True)))
+    wanted = [rule.number(*row) for row in rows]
+    np.testing.assert_allclose(np.asarray(got, np.float64), wanted, rtol=1e-6, atol=1e-6)
+
+
+def product(m: int, n: int, words: int) -> te.Tensor:
+    a = te.placeholder((m, 2 * words), "uint16", name="A")
+    b = te.placeholder((words, n), "int32", name="B", constant=True)
+    k = te.reduce_axis(words, "k")
+
+    def element(i: Any, j: Any) -> Any:
+        pair = te.pack(a[i, 2 * k], a[i, 2 * k + 1])
+        return te.sum(te.dot_bfloat16(pair, b[k, j]), axis=k)
+
+    return te.compute((m, n), element, "C")
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda t: f"{t.vector_bytes} bytes")
+@pytest.mark.parametrize(("m", "n", "words"), [(1, 1, 1), (3, 5, 4), (7, 37, 11)])
+def test_products_of_bfloat16(m: int, n: int, words: int, target: Target) -> None:
+    dag = te.ComputeDAG([product(m, n, words)])
+    a, b = bits_of(floats(m, 2 * words)), bits_of(floats(2 * words, n))
+    inputs = {"A": a, "B": pairs_of(b)}
+    wanted = float_of(a).astype(np.float64) @ float_of(b)
+    np.testing.assert_allclose(dag.evaluate(inputs)["C"], wanted, rtol=1e-5, atol=1e-5)
+    programs = [lower(plain_state(dag, target))]
+    programs += [s.fill(s.sample(1, RNG)[0]) for s in sketches(dag, target)[:2]]
+    for p in programs:
+        for got in (interpret(p, inputs)["C"], run_native(p, inputs, target)["C"]):
+            np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda t: f"{t.vector_bytes} bytes")
+def test_products_of_bytes_are_exact(target: Target) -> None:
+    a = te.placeholder((5, 28), "uint8", name="A")
+    b = te.placeholder((7, 33), "int32", name="B", constant=True)
+    k = te.reduce_axis(7, "k")
+
+    def element(i: Any, j: Any) -> Any:
+        four = te.pack(*(a[i, 4 * k + d] for d in range(4)))
+        return te.sum(te.dot_int8(four, b[k, j]), axis=k)
+
+    dag = te.ComputeDAG([te.compute((5, 33), element, "C")])
+    x = RNG.integers(0, 256, (5, 28)).astype(np.uint8)
+    y = RNG.integers(-128, 128, (28, 33)).astype(np.int8)
+    x[0], y[:, 0] = 255, -128  # the ends
+    words = np.ascontiguousarray(y.reshape(7, 4, 33).transpose(0, 2, 1)).view(np.int32)[..., 0]
+    inputs = {"A": x, "B": words}
+    wanted = x.astype(np.int64) @ y
+    np.testing.assert_array_equal(dag.evaluate(inputs)["C"], wanted)
+    programs = [lower(plain_state(dag, target))]
+    programs += [s.fill(s.sample(1, RNG)[0]) for s in sketches(dag, target)[:2]]
+    for p in programs:
+        np.testing.assert_array_equal(interpret(p, inputs)["C"], wanted)
+        np.testing.assert_array_equal(run_native(p, inputs, target)["C"], wanted)
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda t: f"{t.vector_bytes} bytes")
+def test_there_and_back(target: Target) -> None:
+    """Special values too: NaN, infinities, halves, subnormal numbers."""
+    x = np.concatenate([ODD, floats(30)])
+    a = te.placeholder(x.shape, name="A")
+    bits = te.compute(x.shape, lambda i: te.cast(te.bfloat16_bits(a[i]), "uint16"), "bits")
+    back = te.compute(x.shape, lambda i: te.bfloat16_value(bits[i]) + 0.0, "back")
+    dag = te.ComputeDAG([bits, back])
+    wanted = float_of(bits_of(x))
+    native = run_native(lower(plain_state(dag, target)), {"A": x}, target)
+    for values in (dag.evaluate({"A": x}), native):
+        np.testing.assert_array_equal(float_of(values["bits"]), wanted)
+        np.testing.assert_array_equal(values["back"], wanted)
+
+
+MNEMONICS = {"dot_bf16": "vdpbf16ps", "dot_u8s8": "vpdpbusd"}
+
+
+@pytest.mark.parametrize("known", INSTRUCTIONS, ids=lambda i: f"{i.op}-{i.feature}-{i.lanes}")
+def test_the_instruction_is_in_the_code(known: Instruction) -> None:
+    """Of a target that has it, also where it is another machine."""
+    base = Target.cross("x86-avx512")
+    target = replace(base, features=f"{base.features},+{known.feature}")
+    assert instruction(base, known.op, known.lanes) is None
+    assert instruction(target, known.op, known.lanes) is not None
+    a = te.placeholder((known.lanes,), "int32", name="A")
+    b = te.placeholder((6, known.lanes), "int32", name="B")
+    k = te.reduce_axis(6, "k")
+    dot = te.dot_bfloat16 if known.op == "dot_bf16" else te.dot_int8
+    c = te.compute((known.lanes,), lambda i: te.sum(dot(a[i], b[k, i]), axis=k), "C")
+    state = State(te.ComputeDAG([c])).apply(
+        Reorder("C", ("k", "i")), Annotate("C", "i", "lanes", known.lanes)
+    )
+    mnemonic = MNEMONICS[known.op]
+    assert mnemonic in kernel_assembly(lower(state), target)
+    assert mnemonic not in kernel_assembly(lower(state), base)
+
+
+def test_wrong_operands() -> None:
+    a = te.placeholder((4,), name="A")
+    with pytest.raises(AnsorliteError, match="dot_bf16 takes 2 operands of dtype int32, got float"):
+        te.dot_bfloat16(a[0], a[1])
+    with pytest.raises(AnsorliteError, match="3 numbers do not fill 32 bits"):
+        te.pack(1, 2, 3)
+    assert packed.DOTS == ("dot_bf16", "dot_u8s8")

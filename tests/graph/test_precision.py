@@ -1,0 +1,138 @@
+"""Networks in bfloat16: which nodes, how far from float32, and native code that agrees."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx_backend import compiled
+
+import ansorlite as al
+from ansorlite.errors import UsageError
+from ansorlite.graph.build import GraphBuilder
+from ansorlite.graph.ir import Graph, evaluate
+from ansorlite.graph.partition import partition
+from ansorlite.graph.passes import optimize
+from ansorlite.target import Target
+
+RNG = np.random.default_rng(0)
+WINDOW = {"strides": (1, 1), "pads": ((1, 1), (1, 1)), "dilations": (1, 1)}
+POINT = {"strides": (1, 1), "pads": ((0, 0), (0, 0)), "dilations": (1, 1)}
+
+
+def weight(*shape: int) -> Any:
+    return (RNG.standard_normal(shape) / np.sqrt(np.prod(shape[1:]))).astype(np.float32)
+
+
+def net(odd: bool = False) -> Graph:
+    """Convolutions (plain, of single channels, strided), a residual, a pool, a dense layer."""
+    b = GraphBuilder("net")
+
+    def conv(x: str, co: int, ci: int, groups: int = 1, **window: Any) -> str:
+        size = 3 if window["pads"][0][0] else 1
+        w = b.constant(weight(co, ci // groups, size, size))
+        return b.emit("conv", [x, w], groups=groups, layout="channels_first", **window)
+
+    n = 9 if odd else 10
+    y = b.emit("relu", [conv(b.input("x", (1, 3, 13, 15)), n, 3, **WINDOW)])
+    z = b.emit("relu", [conv(y, n, n, **WINDOW)])
+    z = b.emit("relu", [conv(z, n, n, groups=n, **WINDOW)])
+    y = b.emit("relu", [b.emit("add", [conv(z, n, n, **POINT), y])])
+    y = conv(y, n, n, **{**WINDOW, "strides": (2, 2)})
+    y = b.emit(
+        "max_pool",
+        [y],
+        kernel=(2, 2),
+        ceil_mode=False,
+        layout="channels_first",
+        **{**POINT, "strides": (2, 2)},
+    )
+    y = b.emit("reshape", [y], shape=(1, n * 12))
+    y = b.emit("matmul", [y, b.constant(weight(n * 12, 7))])
+    return b.finish([b.emit("softmax", [y], axes=(1,))])
+
+
+def picture() -> Any:
+    return RNG.standard_normal((1, 3, 13, 15)).astype(np.float32)
+
+
+def test_products_of_even_numbers_of_terms_are_lowered() -> None:
+    graph = optimize(net(), precision="bf16")
+    ops = [n.op for n in graph.nodes]
+    assert ops.count("conv_bf16") == 3  # the others have three channels, or one
+    assert ops.count("conv") == 2 and ops.count("matmul_bf16") == 1
+    stored = {v: graph.types[v].dtype for n in graph.nodes for v in n.inputs if "bf16" in n.op}
+    assert set(stored.values()) == {"float32", "uint16", "int32"}
+    assert [n.op for n in optimize(net(odd=True), precision="bf16").nodes].count("conv_bf16") == 0
+
+
+@pytest.mark.parametrize("odd", [False, True])
+def test_all_levels_agree(odd: bool) -> None:
+    graph, x = net(odd), picture()
+    exactly = evaluate(graph, [x])[0]
+    low = optimize(graph, precision="bf16")
+    wanted = evaluate(low, [x])[0]
+    assert np.abs(wanted - exactly).max() <= 1e-2 * np.abs(exactly).max()
+    got = compiled(partition(low), Target.detect())(x)
+    np.testing.assert_allclose(got, wanted, rtol=2e-3, atol=1e-5)
+
+
+def test_special_values_go_through() -> None:
+    b = GraphBuilder("dense")
+    y = b.emit("matmul", [b.emit("relu", [b.input("x", (4, 6))]), b.constant(weight(6, 5))])
+    graph = optimize(b.finish([y]), precision="bf16")
+    x = RNG.standard_normal((4, 6)).astype(np.float32)
+    x[1, 2], x[2, 3] = np.nan, np.inf
+    got = compiled(partition(graph), Target.detect())(x)
+    wanted = evaluate(graph, [x])[0]
+    assert np.isnan(got[1]).all() and not np.isfinite(got[2]).any()
+    np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_weights_that_are_not_finite_stay() -> None:
+    b = GraphBuilder("dense")
+    w = weight(6, 5)
+    w[0, 0] = np.inf
+    graph = b.finish([b.emit("matmul", [b.emit("relu", [b.input("x", (4, 6))]), b.constant(w)])])
+    assert [n.op for n in optimize(graph, precision="bf16").nodes] == ["relu", "matmul"]
+
+
+def test_tuned_and_compiled() -> None:
+    """Winograd's form, in float32, is one of the forms of a convolution of bfloat16."""
+    graph, x = net(), picture()
+    parts = partition(optimize(graph, precision="bf16"))
+    module = al.auto_schedule(graph, n_trials=12, precision="bf16", progress=False, round_size=2)
+    wanted = evaluate(parts.graph, [x])[0]
+    np.testing.assert_allclose(module(x), wanted, rtol=5e-3, atol=1e-5)
+    b = GraphBuilder("wide")
+    y = b.emit("relu", [b.input("x", (1, 16, 12, 12))])
+    y = b.emit(
+        "conv", [y, b.constant(weight(16, 16, 3, 3))], groups=1, layout="channels_first", **WINDOW
+    )
+    wide = partition(optimize(b.finish([y]), precision="bf16"))
+    (task,) = (s for s in wide.subgraphs if s.others)
+    data = RNG.standard_normal((1, 16, 12, 12)).astype(np.float32)
+    outs = []
+    for form in task.forms:
+        values = dict(
+            zip((p.name for p in form.dag.inputs), _operands(wide, form, data), strict=True)
+        )
+        outs.append(next(iter(form.dag.evaluate(values).values())))
+    for out in outs[1:]:
+        np.testing.assert_allclose(out.reshape(outs[0].shape), outs[0], rtol=1e-3, atol=1e-3)
+
+
+def _operands(parts: Any, form: Any, data: Any) -> list[Any]:
+    """Arrays of a form's placeholders: weights, and bits of data."""
+    from ansorlite.ir.packed import bits_of
+
+    found = []
+    for p, v in zip(form.dag.inputs, form.inputs, strict=True):
+        known = parts.graph.constants.get(v)
+        array = bits_of(np.moveaxis(data, 1, -1)) if known is None else known
+        found.append(np.ascontiguousarray(array).reshape(p.shape))
+    return found
+
+
+def test_unknown_precisions_are_refused() -> None:
+    with pytest.raises(UsageError, match="precision is 'fp8': choose one of float32, bf16"):
+        al.auto_schedule(net(), n_trials=0, precision="fp8", progress=False)
