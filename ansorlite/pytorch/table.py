@@ -12,7 +12,7 @@ from ansorlite.graph.onnx.table import READERS as ONNX_READERS
 from ansorlite.pytorch import elementwise as ew
 from ansorlite.pytorch import layers, movement
 from ansorlite.pytorch.context import Result
-from ansorlite.pytorch.recurrent import recurrent
+from ansorlite.pytorch.recurrent import one_direction, recurrent
 
 Reader = Callable[..., Result]
 
@@ -190,6 +190,7 @@ RECURRENT = {
     "aten.rnn_relu.input": ("RNN", "Relu"),
 }
 READERS |= {k: recurrent(*v) for k, v in RECURRENT.items() if v[0] in ONNX_READERS}
+READERS["aten.mkldnn_rnn_layer.default"] = one_direction
 
 _EVAL = "call eval() of the module first"
 # What helps where an operator has no reader, by the start of its name.
