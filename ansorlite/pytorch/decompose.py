@@ -91,6 +91,16 @@ def table(torch: Any, given: Any) -> Any:
         x = first(x + attended(x))
         return second(x + fed(x))
 
+    def bucketize(x: Any, bounds: Any, *, out_int32: bool = False, right: bool = False) -> Any:
+        x = x.unsqueeze(-1)
+        below = (bounds <= x) if right else (bounds < x)
+        return below.sum(-1, dtype=torch.int32 if out_int32 else torch.int64)
+
+    def cdist(a: Any, b: Any, p: float, mode: int | None = None) -> Any:
+        return torch.linalg.vector_norm(a.unsqueeze(-2) - b.unsqueeze(-3), p, -1)
+
+    given[aten.bucketize.Tensor] = bucketize
+    given[aten._cdist_forward.default] = cdist
     given[aten._native_multi_head_attention.default] = attention
     given[aten._transformer_encoder_layer_fwd.default] = encoder_layer
     return given

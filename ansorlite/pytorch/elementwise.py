@@ -371,9 +371,15 @@ def whole_product(c: Context, x: Value, dtype: Any = None) -> Value:
     return product(c, x)
 
 
-def cumsum(c: Context, x: Value, dim: int, dtype: Any) -> Value:
-    axis = c.constant(np.asarray(c.axis(dim, c.rank(x)), np.int64))
-    return c.by_onnx("CumSum", c.cast(x, c.dtype()), axis) if c.rank(x) else c.cast(x, c.dtype())
+def running(op: str) -> Reader:
+    """cumsum and cumprod along an axis, `op` of ONNX."""
+
+    def convert(c: Context, x: Value, dim: int, dtype: Any) -> Value:
+        axis = c.constant(np.asarray(c.axis(dim, c.rank(x)), np.int64))
+        x = c.cast(x, c.dtype())
+        return c.by_onnx(op, x, axis) if c.rank(x) else x
+
+    return convert
 
 
 def top_k(c: Context, x: Value, k: int, dim: int, largest: bool, ordered: bool) -> Result:

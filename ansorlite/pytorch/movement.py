@@ -271,24 +271,82 @@ def _whole_numbers(c: Context, places: Value) -> Value:
 def index_put(
     c: Context, x: Value, places: Sequence[Value | None], source: Value, accumulate: bool, *_: Any
 ) -> Value:
-    """x with the source at positions of its first axes; one condition of x's shape is a choice."""
+    """x with the source at positions of some axes; under a condition, a choice.
+
+    Indexed axes are brought to the front and back.
+    """
+    at = [axis for axis, p in enumerate(places) if p is not None]
     found = [p for p in places if p is not None]
-    dtype = c.type(x).dtype
-    if len(found) == 1 and c.type(found[0]).dtype == "bool" and c.type(source).size == 1:
-        if accumulate or places[0] is None:
+    dtype, rank = c.type(x).dtype, c.rank(x)
+    if len(found) == 1 and c.type(found[0]).dtype == "bool":
+        rest = rank - at[0] - c.rank(found[0])
+        if accumulate or (c.type(source).size != 1 and (at[0] or c.rank(source) > rest)):
             raise ModelError("only x[condition] = number is supported: use torch.where")
-        mask = c.reshape(found[0], (*c.shape(found[0]), *(1,) * (c.rank(x) - c.rank(found[0]))))
-        return c.emit("where", [mask, c.reshape(c.cast(source, dtype), ()), x])
-    if list(places[: len(found)]) != found:
-        raise ModelError("only the first axes may be indexed: permute the tensor")
+        mask = c.reshape(found[0], (*c.shape(found[0]), *(1,) * rest))
+        source = c.cast(source, dtype)
+        return c.emit(
+            "where", [mask, c.reshape(source, c.shape(source)[-rest:] if rest else ()), x]
+        )
     shape = np.broadcast_shapes(*(c.shape(_whole_numbers(c, p)) for p in found))
     rows = []
     for p in found:
         p = c.cast(p, "int64")
         p = p if c.shape(p) == shape else c.emit("expand", [p], shape=shape)
         rows.append(c.reshape(p, (*shape, 1)))
-    joined = c.by_onnx("Concat", *rows, axis=len(shape))
-    full = (*shape, *c.shape(x)[len(found) :])
-    source = c.cast(source, dtype)
+    others = [d for d in range(rank) if d not in at]
+    order = (*at, *others)
+    source, first = c.cast(source, dtype), at[0] if at == [*range(at[0], at[-1] + 1)] else 0
+    extents = [c.shape(x)[d] for d in others]
+    full = (*extents[:first], *shape, *extents[first:])
     source = source if c.shape(source) == full else c.emit("expand", [source], shape=full)
-    return c.by_onnx("ScatterND", x, joined, source, reduction="add" if accumulate else "none")
+    if first and shape:  # the axes of the positions go to the front
+        own = range(first, first + len(shape))
+        perm = (*own, *range(first), *range(own.stop, len(full)))
+        source = c.emit("transpose", [source], perm=perm)
+    if order != tuple(range(rank)):
+        x = c.emit("transpose", [x], perm=order)
+    joined = c.by_onnx("Concat", *rows, axis=len(shape))
+    out = c.by_onnx("ScatterND", x, joined, source, reduction="add" if accumulate else "none")
+    if order == tuple(range(rank)):
+        return out
+    return c.emit("transpose", [out], perm=tuple(order.index(d) for d in range(rank)))
+
+
+def diagonal(c: Context, x: Value, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Value:
+    """Elements [..., k, k + offset] of two axes; these become one, the last."""
+    rank = c.rank(x)
+    a, b = c.axis(dim1, rank), c.axis(dim2, rank)
+    rest = tuple(d for d in range(rank) if d not in (a, b))
+    x = c.emit("transpose", [x], perm=(*rest, a, b)) if (*rest, a, b) != (*range(rank),) else x
+    *lead, rows, columns = c.shape(x)
+    count = max(0, min(rows + min(offset, 0), columns - max(offset, 0)))
+    flat = c.reshape(x, (*lead, rows * columns))
+    start = (max(offset, 0) - min(offset, 0) * columns) if count else 0
+    return part(c, flat, rank - 2, start, count, columns + 1)
+
+
+def as_strided(
+    c: Context, x: Value, size: Sequence[int], stride: Sequence[int], offset: int | None = None
+) -> Value:
+    """Elements by their places in memory, which are known: those of the operand in torch."""
+    source = c.node.args[0].meta["val"]
+    c.room([max(c.type(x).size, math.prod(size))], "int64")
+    own = _places(source.shape, source.stride(), source.storage_offset())
+    wanted = _places(size, stride, source.storage_offset() if offset is None else offset)
+    order = np.argsort(own)
+    k = np.searchsorted(own, wanted, sorter=order).clip(max=max(own.size - 1, 0))
+    found = order[k] if own.size else k
+    if not np.array_equal(own[found] if own.size else own, wanted):
+        raise ModelError("it reads memory that is no element of its operand")
+    if np.array_equal(found, np.arange(c.type(x).size)):
+        return c.reshape(x, c.result_shape())
+    flat = c.reshape(x, (c.type(x).size,))
+    return c.reshape(_taken(c, flat, c.constant(found.astype(np.int64)), 0), c.result_shape())
+
+
+def _places(size: Sequence[int], stride: Sequence[int], offset: int) -> Any:
+    """The place in memory of each element, in order."""
+    places = np.full((), int(offset), np.int64)
+    for n, step in zip(size, stride, strict=True):
+        places = places[..., None] + np.arange(int(n)) * int(step)
+    return places.ravel()

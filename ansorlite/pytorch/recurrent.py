@@ -68,6 +68,39 @@ def recurrent(op: str, activation: str = "") -> Callable[..., Result]:
     return convert
 
 
+def one_direction(
+    c: Context,
+    x: Value,
+    weight: Value,
+    recurrence: Value,
+    bias: Value,
+    recurrence_bias: Value,
+    hidden: Value,
+    cell: Value,
+    reverse: bool,
+    batch_sizes: Sequence[int],
+    mode: int,
+    size: int,
+    layers: int,
+    has_biases: bool,
+    bidirectional: bool,
+    batch_first: bool,
+    train: bool,
+) -> Result:
+    """A layer of an LSTM in one direction, as `torch.compile` splits it."""
+    if batch_sizes or mode != 2 or layers != 1 or bidirectional or batch_first:
+        raise ModelError("it is supported for one layer of an LSTM in one direction, time first")
+    weights = [_stacked(c, "LSTM", [w], size) for w in (weight, recurrence)]
+    both = None
+    if has_biases:
+        halves = [_stacked(c, "LSTM", [b], size) for b in (bias, recurrence_bias)]
+        both = c.by_onnx("Concat", *halves, axis=1)
+    operands = [x, *weights, both, None, hidden, cell]
+    direction = "reverse" if reverse else "forward"
+    out, *last = c.several_by_onnx("LSTM", 3, *operands, hidden_size=size, direction=direction)
+    return c.reshape(out, (*c.shape(x)[:2], size)), *last, None
+
+
 def _stacked(c: Context, op: str, each: Sequence[Value], hidden: int) -> Value:
     """[directions, gates * hidden, ...] of ONNX from a weight or bias of each direction."""
     out = []

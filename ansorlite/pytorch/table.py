@@ -12,7 +12,7 @@ from ansorlite.graph.onnx.table import READERS as ONNX_READERS
 from ansorlite.pytorch import elementwise as ew
 from ansorlite.pytorch import layers, movement
 from ansorlite.pytorch.context import Result
-from ansorlite.pytorch.recurrent import recurrent
+from ansorlite.pytorch.recurrent import one_direction, recurrent
 
 Reader = Callable[..., Result]
 
@@ -104,7 +104,8 @@ READERS: dict[str, Reader] = {
     "aten.linalg_vector_norm.default": ew.vector_norm,
     "aten.prod.dim_int": ew.product,
     "aten.prod.default": ew.whole_product,
-    "aten.cumsum.default": ew.cumsum,
+    "aten.cumsum.default": ew.running("CumSum"),
+    "aten.cumprod.default": ew.running("CumProd"),
     "aten.topk.default": ew.top_k,
     "aten.sort.default": ew.sort,
     "aten.sort.stable": ew.stable_sort,
@@ -136,6 +137,8 @@ READERS: dict[str, Reader] = {
     "aten.index_select.default": movement.index_select,
     **_all("index.Tensor _unsafe_index.Tensor", movement.index),
     "aten.unfold.default": movement.unfold,
+    "aten.diagonal.default": movement.diagonal,
+    "aten.as_strided.default": movement.as_strided,
     "aten.index_put.default": movement.index_put,
     "aten.gather.default": movement.gather,
     **_all("scatter.src scatter.value", movement.scatter()),
@@ -190,6 +193,7 @@ RECURRENT = {
     "aten.rnn_relu.input": ("RNN", "Relu"),
 }
 READERS |= {k: recurrent(*v) for k, v in RECURRENT.items() if v[0] in ONNX_READERS}
+READERS["aten.mkldnn_rnn_layer.default"] = one_direction
 
 _EVAL = "call eval() of the module first"
 # What helps where an operator has no reader, by the start of its name.
@@ -204,7 +208,6 @@ ADVICE = {
     "aten.sym_size": "a size depends on data: use torch.where with three arguments",
     "aten._assert_": "remove the assertion, or run that part outside of the network",
     "aten._unique": "its size depends on data: compute it outside of the network",
-    "aten.as_strided": "write it as slices, views and permutations",
     "aten._local_scalar_dense": "keep numbers that depend on data as tensors: do not call item()",
 }
 

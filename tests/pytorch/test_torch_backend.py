@@ -72,6 +72,19 @@ def test_the_backend_goes_by_its_name() -> None:
     assert lookup_backend("ansorlite") is al.torch_backend
 
 
+@pytest.mark.parametrize("biases", [False, True])
+def test_lstms_run_natively_where_torch_hands_them_over(biases: bool, natively: list[Any]) -> None:
+    from torch._dynamo import config
+
+    torch.manual_seed(0)
+    module = nn.LSTM(4, 3, bidirectional=True, batch_first=True, bias=biases).eval()
+    with config.patch(allow_rnn=True), warnings.catch_warnings():
+        warnings.filterwarnings("error", message="ansorlite")
+        (got, last), (want, ends) = fast(module)(rand(2, 5, 4)), module(rand(2, 5, 4))
+    assert_equal((got, *last), (want, *ends))
+    assert len(natively) == 1
+
+
 def test_parameters_that_change_count(natively: list[Any]) -> None:
     module, x = mlp(), rand(2, 4)
     quick = fast(module)

@@ -183,6 +183,12 @@ CASES = (
 PLACES = torch.tensor([[0, 2, 1], [1, 0, 2]])
 
 
+def put(a: Any, places: Any, value: Any) -> Any:
+    a = a.clone()
+    a[places] = value
+    return a
+
+
 def assigned(a: Any) -> Any:
     b = a.clone()
     b[1] = 0
@@ -200,11 +206,47 @@ MORE = (
     case("assigned", assigned, rand(3, 4)),
     case("unfold", lambda a: (a.unfold(1, 3, 2), fn.unfold(a, 3)), rand(1, 7, 7)),
 )
+SQUARES, BOUNDS = rand(2, 4, 4), torch.tensor([-1.0, 0.0, 1.0, 2.0])
+LIKE = ((2, 4, 4), (16, 4, 1))
 MORE += tuple(
     layer(f"{make.__name__}{layers}{both}", lambda m=make, o=options: m(4, 6, **o), 3, 2, 4)
     for make in (nn.LSTM, nn.GRU, nn.RNN)
     for layers, both in ((1, False), (2, True))
     for options in [{"num_layers": layers, "bidirectional": both, "batch_first": both}]
+)
+MORE += (
+    case("diagonal", lambda a: (a.diagonal(1, 1, 2), a.diagonal(-1, 0, 2), a.diagonal(7)), SQUARES),
+    case("einsum-diagonal", lambda a: torch.einsum("bii->bi", a), SQUARES),
+    case("as_strided", lambda a: (a.as_strided((2, 3), (1, 4), 2), a.as_strided(*LIKE)), SQUARES),
+    case("pool-last", lambda a: fn.adaptive_avg_pool2d(a.permute(0, 3, 1, 2), 1), rand(2, 3, 3, 4)),
+    case(
+        "fold",
+        lambda a: fn.fold(fn.unfold(a, 3, padding=1), (4, 5), 3, padding=1),
+        rand(1, 2, 4, 5),
+    ),
+    case(
+        "index_put-axes",
+        lambda a, b, i: (
+            put(a, (slice(None), i[0]), b[:, [0, 1, 1]]),
+            put(a, (slice(None), i[0], i[1]), b[:, 0]),
+            put(a, (i[0], slice(None), i[1]), b[0, 0]),
+        ),
+        *(rand(3, 3, 3), rand(3, 2, 3), PLACES),
+    ),
+    case("masked-rows", lambda a: a.index_put((a.sum(1) > 0,), torch.arange(4.0)), rand(3, 4)),
+    case("masked-columns", lambda a: put(a, (slice(None), a[0] > 0), 7.0), rand(3, 4)),
+    case("cumprod", lambda a: a.cumprod(1), rand(3, 4)),
+    case(
+        "cdist",
+        lambda a, b: (torch.cdist(a, b), torch.cdist(a, b, 1)),
+        rand(2, 3, 4),
+        rand(2, 5, 4),
+    ),
+    case(
+        "bucketize",
+        lambda a: (torch.bucketize(a, BOUNDS), torch.bucketize(a, BOUNDS, right=True)),
+        torch.tensor([[-3.0, -1.0, 0.5], [1.0, 2.0, 9.0]]),
+    ),
 )
 # By the operator of ONNX whose reader writes them.
 BY_ONNX = {

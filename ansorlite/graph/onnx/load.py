@@ -20,6 +20,7 @@ from ansorlite.graph.build import GraphBuilder
 from ansorlite.graph.ir import Graph
 from ansorlite.graph.onnx.context import LOWS, Context, OnnxNode, Unsupported
 from ansorlite.graph.onnx.functions import flattened
+from ansorlite.graph.onnx.masked import with_choices
 from ansorlite.graph.onnx.node import check_operands, dtypes_of, read_node
 from ansorlite.graph.onnx.order import used
 from ansorlite.graph.onnx.read import array_of, dense_of, read_model
@@ -171,7 +172,7 @@ def _network(source: _Model, shapes: Mapping[str, tuple[int, ...]], as_declared:
         context.values[tensor] = context.store(array, tensor)
     context.later = {v for n in source.nodes for v in n.outputs}
     context.inside = partial(_inside, source.onnx, source.opset)
-    for node in source.nodes:
+    for node in with_choices(context, source.nodes, outputs):
         _convert(context, node)
     missing = [o for o in outputs if o not in context.values]
     if missing and missing[0] in context.absent:
