@@ -111,7 +111,7 @@ def image(shape: tuple[int, ...], rng: np.random.Generator, low: float, high: fl
 
 
 def page(shape: tuple[int, ...], rng: np.random.Generator, low: float, high: float) -> Array:
-    """Light with dark lines of strokes, as print has, in its last two axes, from `low` to `high`."""
+    """Light with dark lines of strokes, as print has, in the last two axes."""
     out = image(shape, rng, low + 0.8 * (high - low), high)
     *_, h, w = shape
     for top in range(int(rng.integers(4, 16)), h - 14, 28):

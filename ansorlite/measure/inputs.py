@@ -1,9 +1,9 @@
 """Random inputs of a task, equal in every process and for every candidate.
 
 In: a ComputeDAG and a seed. Out: arrays by placeholder name. Floats are normally distributed with
-standard deviation 1/3, so mostly in [-1, 1], and so are numbers of bfloat16 in integers. Integers that index a tensor are valid indices; other
-integers are small, or any of those with 8 or 16 bits. An array depends only on the seed and the
-position of its placeholder.
+standard deviation 1/3, so mostly in [-1, 1], and so is bfloat16 in integers. Integers that index a
+tensor are valid indices; other integers are small, or any of those with 8 or 16 bits. An array
+depends only on the seed and the position of its placeholder.
 """
 
 from collections.abc import Mapping
