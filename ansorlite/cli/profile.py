@@ -67,11 +67,12 @@ def _sizes(
 ) -> "list[tuple[str, Graph, CompiledModule]]":
     """(label, graph, module) of every size, with the log's programs or plain schedules."""
     from ansorlite.graph.ir import Graph
+    from ansorlite.graph.sized_module import SizedModule
     from ansorlite.pipeline import auto_schedule, compile_plain
 
-    one = isinstance(network, Graph)
     graphs = [network] if isinstance(network, Graph) else list(network.graphs)
     labels = [""] if isinstance(network, Graph) else list(network.labels)
+    modules: list[CompiledModule]
     if args.plain:
         modules = [compile_plain(graph, exact=args.exact) for graph in graphs]
     else:
@@ -82,7 +83,7 @@ def _sizes(
                 f"log: no program of {len(missing)} tasks, such as {shown(missing[0])}: the model"
                 " decides"
             )
-        modules = [made] if one else made.modules
+        modules = made.modules if isinstance(made, SizedModule) else [made]
     return list(zip(labels, graphs, modules, strict=True))
 
 
