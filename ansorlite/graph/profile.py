@@ -10,7 +10,7 @@ again and again on the data that it finds in the network, so caches and branches
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -22,12 +22,13 @@ import numpy.typing as npt
 from ansorlite.calls import in_order
 from ansorlite.codegen.loader import load_image
 from ansorlite.codegen.openmp import max_threads
-from ansorlite.codegen.stamps import REGION, StampedCalls, StampedRegions, Stamps
+from ansorlite.codegen.stamps import CALL, REGION, StampedCalls, StampedRegions, Stamps
 from ansorlite.errors import MachineError
 from ansorlite.files import write_whole
 from ansorlite.graph.linked import Bound, BoundCall
 from ansorlite.graph.trace import trace_events
 from ansorlite.measure.limits import known_limits, task_roofs
+from ansorlite.measure.peak import Peak
 from ansorlite.names import shown
 from ansorlite.search.arguments import check_whole
 from ansorlite.search.result import why_above_limit
@@ -50,6 +51,8 @@ if TYPE_CHECKING:
 REPEATS = 20  # rounds
 ALONE_S, ALONE_RUNS = 2e-3, 5  # a run of one kernel lasts so long, or is one call; runs
 MOST_CALLS = 10_000  # in such a run
+
+_NOTES = "calls", "regions"
 
 Seconds = npt.NDArray[np.float64]
 
@@ -127,6 +130,7 @@ class Profile:
     network_s: float
     stamped_s: float
     regions_s: float
+    peak: Peak
     calls: Stamps = field(compare=False, repr=False)
     regions: Stamps = field(compare=False, repr=False)
 
@@ -182,6 +186,7 @@ class Profile:
             f" ({format_share(share(away, self.network_s))})",
             f"a call from Python {format_latency(self.call_s)}; with the clock around kernels"
             f" {format_latency(self.stamped_s)}, in their regions {format_latency(self.regions_s)}",
+            f"the machine's limits: {self.peak}",
         ]
         found: dict[str, list[str]] = {}
         for k, row in enumerate(self.rows):
@@ -198,7 +203,27 @@ class Profile:
             rows.append({**own, "share_of_limit": row.share_of_limit})
         kept = ("network", "cpu", "threads", "rounds", "call_s", "network_s", "stamped_s")
         figures = {name: getattr(self, name) for name in (*kept, "regions_s", "kernels_s")}
-        return {**figures, "between_s": self.between_s, "kernels": rows}
+        figures |= {"between_s": self.between_s, "peak": asdict(self.peak)}
+        return {**figures, "kernels": rows}
+
+    @classmethod
+    def from_dict(cls, found: dict[str, Any]) -> "Profile":
+        """The profile of `as_dict`, without a trace. Raises ValueError for anything else."""
+        none = np.zeros((0, REGION), np.int64)
+        try:
+            rows = []
+            for row in found["kernels"]:
+                own = {f.name: row[f.name] for f in fields(KernelTime)}
+                own["moved"] = Moved(**{f.name: int(row["moved"][f.name]) for f in fields(Moved)})
+                rows.append(KernelTime(**{**own, "nodes": tuple(own["nodes"])}))
+            kept = [f.name for f in fields(cls) if f.name not in ("rows", "peak", *_NOTES)]
+            figures = {name: found[name] for name in kept}
+            peak = Peak(**found["peak"])
+            made = cls(**figures, rows=tuple(rows), peak=peak, calls=none[:, :CALL], regions=none)
+            str(made)  # numbers are numbers
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise ValueError(f"no profile: {type(error).__name__} {error}") from None
+        return made
 
     def to_json(self) -> str:
         """`as_dict` as indented JSON, seconds and bytes as numbers."""
@@ -298,6 +323,7 @@ def profile(
         median(rounds.network_s),
         median(rounds.stamped_s),
         median(rounds.regions_s),
+        limits if isinstance(limits, Peak) else limits.peak,
         *rounds.notes,
     )
 

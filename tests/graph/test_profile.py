@@ -155,6 +155,24 @@ def test_text_and_json(profile: Profile) -> None:
         )
 
 
+def test_json_is_a_profile_again(profile: Profile) -> None:
+    read = json.loads(profile.to_json())
+    again = Profile.from_dict(read)
+    assert again == profile and str(again) == str(profile)
+    for wrong in ([], {}, {**read, "kernels": 3}, {**read, "peak": {}}, {**read, "call_s": "x"}):
+        with pytest.raises(ValueError, match="no profile"):
+            Profile.from_dict(wrong)  # type: ignore[arg-type]
+
+
+def test_notes_lie_within_each_other_and_within_the_run(profile: Profile) -> None:
+    calls, regions = profile.calls, profile.regions
+    assert np.all(np.diff(calls[:, 1:].reshape(-1)) >= 0)
+    assert (calls[-1, 2] - calls[0, 1]) / 1e9 <= profile.regions_s, "the fastest is not the median"
+    for begin, end in regions[:, 1:3]:
+        assert any(first <= begin <= end <= last for _, first, last in calls)
+    assert sum(row.regions for row in profile.rows) == len(regions)
+
+
 def test_alone_only_where_it_is_asked_for(module: CompiledModule) -> None:
     found = module.profile(*INPUTS, repeats=1, alone=False)
     assert {row.alone_s for row in found.rows} == {None} and " - " in str(found)
