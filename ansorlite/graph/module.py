@@ -44,7 +44,8 @@ from ansorlite.graph.linked import (
 from ansorlite.graph.memory import Lifetime, plan_arena
 from ansorlite.graph.partition import Partition, Place, Subgraph, tasks
 from ansorlite.graph.pool import ConstantPool
-from ansorlite.graph.profile import REPEATS, Profile, profile
+from ansorlite.graph.profile import Profile
+from ansorlite.graph.profile_runs import REPEATS, profile
 from ansorlite.ir.layout import Layout
 from ansorlite.names import shown
 from ansorlite.target import Target
@@ -390,9 +391,9 @@ class CompiledModule:
     ) -> Profile:
         """Where the time of a call with these inputs goes, kernel by kernel.
 
-        Medians of `repeats` rounds; without `alone` no kernel is run apart from the others. Other
-        calls of the module wait until the profile is made. See `graph.profile`; raises ModelError
-        as a call does, UsageError for less than one round.
+        Medians of the faster half of `repeats` rounds; without `alone` no kernel is run apart from
+        the others. Other calls of the module wait until the profile is made. See `graph.profile`;
+        raises ModelError as a call does, UsageError for less than one round.
         """
         return profile(self, args, repeats, alone)
 

@@ -1,41 +1,25 @@
 """Where the time of a compiled network goes, kernel by kernel (`CompiledModule.profile`).
 
-In: a module and the arrays of a call. Out: a `Profile`, with a row a kernel. Each round runs the
-network untouched, then with the clock around each kernel (times in place: the same kernels, buffers
-and order), then kernels linked to threads that note their own times (waiting, and the trace).
-Rounds follow one another without a pause, and medians over rounds count. Alone, a kernel runs
-again and again on the data that it finds in the network, so caches and branches know them.
+In: what `profile_runs` found on a module and the arrays of a call. Out: a `Profile` with a row a
+kernel, as a table, as JSON and as a trace for Chrome. Times in place are those of the untouched
+kernels in the network's own order and buffers; limits are those of `measure.limits`.
 """
 
 import json
-import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from statistics import median
-from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from ansorlite.calls import in_order
-from ansorlite.codegen.loader import load_image
-from ansorlite.codegen.openmp import max_threads
-from ansorlite.codegen.stamps import CALL, REGION, StampedCalls, StampedRegions, Stamps
+from ansorlite.codegen.stamps import CALL, REGION, Stamps
 from ansorlite.errors import MachineError
 from ansorlite.files import write_whole
-from ansorlite.graph.linked import Bound, BoundCall
 from ansorlite.graph.trace import trace_events
-from ansorlite.measure.limits import known_limits, task_roofs
 from ansorlite.measure.peak import Peak
 from ansorlite.names import shown
-from ansorlite.search.arguments import check_whole
-from ansorlite.search.result import why_above_limit
-from ansorlite.tables import ABOVE, ABOVE_LIMIT, aligned, shortened
-from ansorlite.target import Target
-from ansorlite.task import SearchTask
-from ansorlite.te.work import elements_read
+from ansorlite.tables import ABOVE, aligned, shortened
 from ansorlite.units import (
     format_bytes,
     format_gflops,
@@ -45,16 +29,8 @@ from ansorlite.units import (
     share,
 )
 
-if TYPE_CHECKING:
-    from ansorlite.graph.module import CompiledModule
-
-REPEATS = 20  # rounds
-ALONE_S, ALONE_RUNS = 2e-3, 5  # a run of one kernel lasts so long, or is one call; runs
-MOST_CALLS = 10_000  # in such a run
-
+DISTURBED = 1.2  # from here on, what slower rounds took is told
 _NOTES = "calls", "regions"
-
-Seconds = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -116,7 +92,8 @@ class Profile:
     """Kernels in running order, and what the network takes without the clock around them.
 
     `call_s` is a call from Python, `network_s` the same kernels run untouched, `stamped_s` with
-    the clock around each of them, `regions_s` with the clock in their regions, too. `calls` and
+    the clock around each of them, `regions_s` with the clock in their regions, too; medians of the
+    faster half of the rounds, of which the others took `slower_rounds` times as long. `calls` and
     `regions` are the notes of the fastest round with the latter, in nanoseconds, rows as
     `codegen.stamps` has them. Example: `print(module.profile(x)); module.profile(x).to_json()`.
     """
@@ -130,6 +107,7 @@ class Profile:
     network_s: float
     stamped_s: float
     regions_s: float
+    slower_rounds: float
     peak: Peak
     calls: Stamps = field(compare=False, repr=False)
     regions: Stamps = field(compare=False, repr=False)
@@ -188,6 +166,11 @@ class Profile:
             f" {format_latency(self.stamped_s)}, in their regions {format_latency(self.regions_s)}",
             f"the machine's limits: {self.peak}",
         ]
+        if self.slower_rounds > DISTURBED:
+            lines.append(
+                f"the slower half of the rounds took {self.slower_rounds:.2f} times as long as the"
+                " other: the machine is busy, and these figures are worth little"
+            )
         found: dict[str, list[str]] = {}
         for k, row in enumerate(self.rows):
             if (row.share_of_limit or 0.0) > ABOVE:
@@ -201,8 +184,8 @@ class Profile:
             own = asdict(row)
             own["moved"]["total"] = row.moved.total
             rows.append({**own, "share_of_limit": row.share_of_limit})
-        kept = ("network", "cpu", "threads", "rounds", "call_s", "network_s", "stamped_s")
-        figures = {name: getattr(self, name) for name in (*kept, "regions_s", "kernels_s")}
+        kept = [f.name for f in fields(self) if f.name not in ("rows", "peak", *_NOTES)]
+        figures = {name: getattr(self, name) for name in (*kept, "kernels_s")}
         figures |= {"between_s": self.between_s, "peak": asdict(self.peak)}
         return {**figures, "kernels": rows}
 
@@ -266,221 +249,3 @@ def _idle(rows: Sequence[KernelTime]) -> list[str]:
         format_share(share(sum(row.late_s for row in rows), whole)),
         format_share(share(sum(row.waiting_s for row in rows), whole)),
     ]
-
-
-# ---- the runs -----------------------------------------------------------------------------------
-
-
-def profile(
-    module: "CompiledModule", args: Sequence[npt.ArrayLike], repeats: int, alone: bool
-) -> Profile:
-    """See `CompiledModule.profile`."""
-    check_whole("repeats", repeats, 1)
-    given = in_order(module.graph_inputs, args, {})
-    module(*given)  # wrong inputs are told here
-    call_s = median(_seconds(lambda: module(*given)) for _ in range(repeats))
-    with module.bound(given) as bound:
-        rounds = _Rounds(bound)
-        rounds.run(repeats)
-        in_place = np.median(rounds.in_place, axis=0)
-        alone_s: list[float | None] = [None] * len(bound.calls)
-        if alone:
-            alone_s = [*_alone(bound, in_place)]
-    target = Target.detect()
-    limits = known_limits(target)
-    late, waiting = (np.median(x, axis=0) * in_place for x in (rounds.late, rounds.waiting))
-    regions, threads = rounds.teams()
-    rows = []
-    for k, call in enumerate(bound.calls):
-        moved = _moved(module, call)
-        least_s, by, above = _limit(call, moved, target, limits)
-        times = call.subgraph.times
-        rows.append(
-            KernelTime(
-                name=call.subgraph.name,
-                nodes=call.subgraph.nodes,
-                times=times,
-                in_place_s=float(in_place[k]),
-                alone_s=alone_s[k],
-                least_s=least_s * times,
-                bound_by=by,
-                flop=call.subgraph.dag.flop * times,
-                moved=moved.of_steps(times),
-                regions=int(regions[k]),
-                threads=int(threads[k]),
-                late_s=float(late[k]),
-                waiting_s=float(waiting[k]),
-                above=above,
-            )
-        )
-    return Profile(
-        module.partition.graph.name,
-        target.cpu,
-        max_threads(),
-        repeats,
-        tuple(rows),
-        call_s,
-        median(rounds.network_s),
-        median(rounds.stamped_s),
-        median(rounds.regions_s),
-        limits if isinstance(limits, Peak) else limits.peak,
-        *rounds.notes,
-    )
-
-
-def _seconds(run: Any) -> float:
-    began = perf_counter()
-    run()
-    return perf_counter() - began
-
-
-class _Rounds:
-    """The rounds on bound arrays; rows of `in_place`, `late`, `waiting` are rounds.
-
-    The latter two are shares of the kernel's time in the same round, so that a disturbed round
-    weighs no more than others.
-    """
-
-    def __init__(self, bound: Bound) -> None:
-        self.bound = bound
-        self.in_place: list[Seconds] = []
-        self.late: list[Seconds] = []
-        self.waiting: list[Seconds] = []
-        self.network_s: list[float] = []
-        self.stamped_s: list[float] = []
-        self.regions_s: list[float] = []
-        self.notes: tuple[Stamps, Stamps]
-        calls = [(c.native, c.args) for c in bound.calls]
-        self._stamped = StampedCalls(calls, bound.loops)
-        self._threads = StampedRegions()
-        copies = {
-            id(c.native): load_image(c.native.image, self._threads.threads) for c in bound.calls
-        }
-        noted = [(copies[id(f)], args) for f, args in calls]
-        self._noted = StampedCalls(noted, bound.loops)
-
-    def run(self, repeats: int) -> None:
-        self._stamped.run()
-        self._noted.run()  # counts the regions
-        self._threads.allow(self._threads.count)
-        for _ in range(repeats):
-            self._threads.clear()
-            self.bound.sequence.run()  # threads are awake, caches hold what a call leaves
-            self.network_s.append(_seconds(self.bound.sequence.run))
-            self.stamped_s.append(_seconds(self._stamped.run))
-            self.regions_s.append(_seconds(self._noted.run))
-            self._keep()
-
-    def _keep(self) -> None:
-        """Take over the notes of a round."""
-        n = len(self.bound.calls)
-        rows, noted, regions = self._stamped.rows, self._noted.rows, self._threads.rows
-        spent = (rows[:, 2] - rows[:, 1]) / 1e9
-        self.in_place.append(np.bincount(rows[:, 0], spent, n).astype(np.float64))
-        owner, whole = (
-            owners(noted, regions),
-            np.bincount(noted[:, 0], noted[:, 2] - noted[:, 1], n),
-        )
-        for each, found in zip((self.late, self.waiting), idle(regions), strict=True):
-            each.append(np.bincount(owner, found, n) / np.maximum(1, whole))
-        if self.regions_s[-1] == min(self.regions_s):
-            self.notes = noted.copy(), regions.copy()
-
-    def teams(self) -> tuple[Stamps, Stamps]:
-        """(regions, most threads of one) of each call."""
-        n = len(self.bound.calls)
-        calls, regions = self.notes
-        owner, most = owners(calls, regions), np.ones(n, np.int64)
-        np.maximum.at(most, owner, regions[:, 0])
-        return np.bincount(owner, minlength=n), most
-
-
-def owners(calls: Stamps, regions: Stamps) -> Stamps:
-    """The number of the call in which each region ran."""
-    found: Stamps = calls[np.searchsorted(calls[:, 1], regions[:, 1], "right") - 1, 0]
-    return found
-
-
-def idle(regions: Stamps) -> tuple[Seconds, Seconds]:
-    """(nanoseconds before a thread begins, after its end) of each region, means over its threads.
-
-    Both, and a thread's own time, add up to the time of the region. A thread that never began is
-    late for all of it.
-    """
-    begin, end = regions[:, 1:2], regions[:, 2:3]
-    first, last = regions[:, REGION::2], regions[:, REGION + 1 :: 2]
-    team = np.arange(first.shape[1]) < regions[:, :1]
-    came = first > 0
-    late = np.where(team, np.where(came, first, end) - begin, 0)
-    waiting = np.where(team & came, end - last, 0)
-    n = np.maximum(1, team.sum(axis=1))
-    return late.sum(axis=1) / n, waiting.sum(axis=1) / n
-
-
-def _alone(bound: Bound, in_place: Seconds) -> list[float]:
-    """Seconds of each call alone, times the steps of its loop.
-
-    The network runs on from call to call, so each finds its own data. What kernels of a loop change
-    while they are repeated is put back before the loop runs.
-    """
-    found = [0.0] * len(bound.calls)
-    loops = {x.first: x for x in bound.loops}
-    k = entry = 0
-    while k < len(bound.calls):
-        loop = loops.get(k)
-        count, times = (1, 1) if loop is None else (loop.calls, loop.times)
-        kept = None if loop is None else bound.arena.copy()
-        for n in range(k, k + count):
-            found[n] = times * _repeated(bound.calls[n], float(in_place[n]) / times)
-        if kept is not None:
-            bound.arena[...] = kept
-            bound.sequence.run(entry, 1)
-        k, entry = k + count, entry + 1
-    return found
-
-
-def _repeated(call: BoundCall, expected_s: float) -> float:
-    n = max(1, min(MOST_CALLS, math.ceil(ALONE_S / max(expected_s, 1e-9))))
-    call.native.repeat(call.args, n)
-    return median(_seconds(lambda: call.native.repeat(call.args, n)) / n for _ in range(ALONE_RUNS))
-
-
-# ---- bytes and limits ---------------------------------------------------------------------------
-
-
-def _moved(module: "CompiledModule", call: BoundCall) -> Moved:
-    """The bytes of one step."""
-    form = call.subgraph.forms[call.form]
-    most = elements_read(form.dag.ops)
-    inputs, places = iter(form.inputs), module.partition.places
-    read = constants = written = scratch = 0
-    for p in call.native.image.params:
-        if p.role == "output":
-            written += p.nbytes
-        elif p.role == "workspace":
-            scratch += p.nbytes
-        elif p.role == "derived":
-            constants += 0 if p.name in call.native.image.unread else p.nbytes
-        else:
-            value = next(inputs)
-            owner = places[value].owner if value in places else value
-            n = 0 if p.name in call.native.image.unread else p.nbytes
-            if p.name in most:
-                n = min(n, int(most[p.name]) * np.dtype(p.dtype).itemsize)
-            if owner in module.constant_names:
-                constants += n
-            else:
-                read += n
-    return Moved(read, constants, written, scratch)
-
-
-def _limit(call: BoundCall, moved: Moved, target: Target, limits: Any) -> tuple[float, str, str]:
-    """(least seconds of one step, what binds, why a kernel may be faster)."""
-    s = call.subgraph
-    form = s.forms[call.form].dag
-    task = SearchTask(form, target, s.name, None if form is s.dag else s.dag)
-    roofs = task_roofs(task, limits, (moved.read + moved.constants, moved.written))
-    roof = max(roofs, key=lambda r: r.seconds)
-    if roof.is_flop:
-        return roof.seconds, "multiply-adds", why_above_limit(task)
-    return roof.seconds, roof.name.rpartition(", ")[2], ABOVE_LIMIT

@@ -15,7 +15,8 @@ from ansorlite.calls import Array, in_order, new_lock
 from ansorlite.errors import ModelError
 from ansorlite.graph import deploy
 from ansorlite.graph.module import CompiledModule
-from ansorlite.graph.profile import REPEATS, Profile
+from ansorlite.graph.profile import Profile
+from ansorlite.graph.profile_runs import REPEATS
 from ansorlite.names import shown
 from ansorlite.sizes import Shape, shapes_of, unlisted
 
