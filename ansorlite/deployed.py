@@ -32,7 +32,6 @@ from ansorlite.manifest import (
 from ansorlite.names import shown
 from ansorlite.sizes import shapes_of, unlisted
 
-MOST_THREADS = 1024
 ARCHITECTURES = {"AMD64": "x86_64", "arm64": "aarch64"}  # platform.machine() -> name in a triple
 
 
@@ -46,6 +45,9 @@ def cpu_flags() -> set[str]:
         if key.strip() in ("flags", "Features"):
             return set(value.split())
     return set()
+
+
+MOST_THREADS = 1024
 
 
 class DeployedModule:

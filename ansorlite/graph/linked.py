@@ -17,6 +17,24 @@ from ansorlite.graph.ir import Graph
 from ansorlite.graph.partition import Subgraph
 
 
+class BoundCall(NamedTuple):
+    """One call: its kernel, the pointers, and the form of the subgraph that the kernel computes."""
+
+    native: Any
+    args: Any
+    subgraph: Subgraph
+    form: int
+
+
+class Bound(NamedTuple):
+    """A network whose kernels point to the arrays of a call: nothing is missing but to run it."""
+
+    calls: tuple[BoundCall, ...]
+    sequence: CallSequence
+    loops: tuple[Loop, ...]
+    arena: Array
+
+
 @dataclass(frozen=True)
 class Link:
     """Slot `slot` of call `call` points to a graph input or, with `written`, a graph output.
@@ -79,21 +97,3 @@ class Linked(NamedTuple):
     graph: Graph
     images: tuple[KernelImage, ...]
     memory: ModuleMemory
-
-
-class BoundCall(NamedTuple):
-    """One call: its kernel, the pointers, and the form of the subgraph that the kernel computes."""
-
-    native: Any
-    args: Any
-    subgraph: Subgraph
-    form: int
-
-
-class Bound(NamedTuple):
-    """A network whose kernels point to the arrays of a call: nothing is missing but to run it."""
-
-    calls: tuple[BoundCall, ...]
-    sequence: CallSequence
-    loops: tuple[Loop, ...]
-    arena: Array
