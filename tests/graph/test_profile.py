@@ -1,6 +1,7 @@
 """Profiles of networks: figures that agree with each other, bytes, limits, waiting, traces."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +130,17 @@ def test_wrong_arguments(module: CompiledModule, profile: Profile, tmp_path: Pat
     with pytest.raises(MachineError, match="cannot write"):
         profile.save_trace(tmp_path / "none" / "t.json")
     assert module(*INPUTS).shape == (3, 40)
+
+
+def test_other_calls_wait_and_are_right(module: CompiledModule) -> None:
+    ids = [np.array([k, 2 * k, 3 * k]) for k in range(8)]
+    wanted = [module(x) for x in ids]
+    with ThreadPoolExecutor(3) as pool:
+        profiles = [pool.submit(module.profile, *INPUTS, repeats=2, alone=True) for _ in range(2)]
+        calls = [pool.submit(module, x) for x in ids * 4]
+        for call, want in zip(calls, wanted * 4, strict=True):
+            np.testing.assert_array_equal(call.result(), want)
+        assert all(len(p.result().rows) == len(module.partition.subgraphs) for p in profiles)
 
 
 def test_without_kernels() -> None:
