@@ -29,7 +29,7 @@ from ansorlite.units import (
     share,
 )
 
-DISTURBED = 1.2  # from here on, what slower rounds took is told
+DISTURBED = 1.2  # from here on, that is told
 _NOTES = "calls", "regions"
 
 
@@ -92,9 +92,10 @@ class Profile:
     """Kernels in running order, and what the network takes without the clock around them.
 
     `call_s` is a call from Python, `network_s` the same kernels run untouched, `stamped_s` with
-    the clock around each of them, `regions_s` with the clock in their regions, too; medians of the
-    faster half of the rounds, of which the others took `slower_rounds` times as long. `calls` and
-    `regions` are the notes of the fastest round with the latter, in nanoseconds, rows as
+    the clock around each of them, of which the kernels of a round take `round_s` together,
+    `regions_s` with the clock in their regions, too; medians of the faster half of the rounds, of
+    which the others took `slower_rounds` times as long. `calls` and `regions` are the notes of the
+    fastest round with the latter, in nanoseconds, rows as
     `codegen.stamps` has them. Example: `print(module.profile(x)); module.profile(x).to_json()`.
     """
 
@@ -105,6 +106,7 @@ class Profile:
     rows: tuple[KernelTime, ...]
     call_s: float
     network_s: float
+    round_s: float
     stamped_s: float
     regions_s: float
     slower_rounds: float
@@ -119,8 +121,15 @@ class Profile:
 
     @property
     def between_s(self) -> float:
-        """What the untouched network takes beyond its kernels; negative where the clock costs."""
-        return self.network_s - self.kernels_s
+        """What the untouched network takes beyond the kernels of a round; negative: the clock."""
+        return self.network_s - self.round_s
+
+    @property
+    def disturbed(self) -> float:
+        """How much longer the work of rounds took than the kernels' medians, or slow rounds than
+        fast ones: about 1 on an idle machine.
+        """
+        return max(self.slower_rounds, share(self.round_s, self.kernels_s) or 1.0)
 
     def __str__(self) -> str:
         return "\n".join([self._title(), self._table(), *self._notes()])
@@ -159,17 +168,17 @@ class Profile:
         away = abs(self.between_s)
         more = "more" if self.between_s >= 0 else "less"
         lines = [
-            f"kernels {format_latency(self.kernels_s)}; untouched, the network takes"
-            f" {format_latency(self.network_s)}: {format_latency(away)} {more}"
-            f" ({format_share(share(away, self.network_s))})",
+            f"kernels {format_latency(self.kernels_s)}, in one round"
+            f" {format_latency(self.round_s)}; untouched, the network takes {format_latency(self.network_s)}:"
+            f" {format_latency(away)} {more} ({format_share(share(away, self.network_s))})",
             f"a call from Python {format_latency(self.call_s)}; with the clock around kernels"
             f" {format_latency(self.stamped_s)}, in their regions {format_latency(self.regions_s)}",
             f"the machine's limits: {self.peak}",
         ]
-        if self.slower_rounds > DISTURBED:
+        if self.disturbed > DISTURBED:
             lines.append(
-                f"the slower half of the rounds took {self.slower_rounds:.2f} times as long as the"
-                " other: the machine is busy, and these figures are worth little"
+                f"rounds were disturbed, up to {self.disturbed:.2f} times as long: the machine is"
+                " busy, profile again when it is idle"
             )
         found: dict[str, list[str]] = {}
         for k, row in enumerate(self.rows):

@@ -94,6 +94,7 @@ def profile(
         rows=tuple(rows),
         call_s=median(calls_s[: half(repeats)]),
         network_s=float(np.median(np.array(rounds.network_s)[quiet])),
+        round_s=float(np.median(np.array(rounds.in_place)[quiet].sum(axis=1))),
         stamped_s=float(np.median(np.array(rounds.stamped_s)[quiet])),
         regions_s=float(np.median(np.array(rounds.regions_s)[quiet])),
         slower_rounds=slower,

@@ -154,7 +154,8 @@ def test_the_page_shows_profiles(
     peak = Peak(1e12, 5e11, 1e10)
     row = KernelTime(EVIL, ("n",), 1, 2e-3, None, 1e-3, "l2", 1e6, Moved(1, 2, 3), 1, 2, 1e-4, 0.0)
     none = np.zeros((0, 3), np.int64)
-    made = Profile("net", "cpu", 2, 3, (row,), 3e-3, 2.5e-3, 2.6e-3, 2.7e-3, 1.0, peak, none, none)
+    times = 3e-3, 2.5e-3, 2e-3, 2.6e-3, 2.7e-3, 1.0
+    made = Profile("net", "cpu", 2, 3, (row,), *times, peak, none, none)
     file, output = tmp_path / "profile.json", tmp_path / "page.html"
     path = log(tmp_path / "log", task)
     command = ["report", str(path), "-o", str(output), "--profile", str(file)]
