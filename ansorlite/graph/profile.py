@@ -169,7 +169,8 @@ class Profile:
         more = "more" if self.between_s >= 0 else "less"
         lines = [
             f"kernels {format_latency(self.kernels_s)}, in one round"
-            f" {format_latency(self.round_s)}; untouched, the network takes {format_latency(self.network_s)}:"
+            f" {format_latency(self.round_s)}; untouched, the network takes"
+            f" {format_latency(self.network_s)}:"
             f" {format_latency(away)} {more} ({format_share(share(away, self.network_s))})",
             f"a call from Python {format_latency(self.call_s)}; with the clock around kernels"
             f" {format_latency(self.stamped_s)}, in their regions {format_latency(self.regions_s)}",
