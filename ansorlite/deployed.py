@@ -3,12 +3,14 @@
 In: a folder that `CompiledModule.save` wrote. Out: a `DeployedModule`, callable like the saved
 module. Every file is compared with the manifest before its use, and the library's tables of inputs
 and outputs with those of the manifest. Raises ModelError for a folder without a saved network, a
-changed file, a missing library, or a CPU feature that this machine lacks.
+changed file, a missing library, or a CPU feature that this machine lacks. As a command
+(`python -m ansorlite.deployed DIR --bench`) it describes the network, or times it.
 """
 
 import ctypes
 import os
 import platform
+import sys
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,7 +19,7 @@ from typing import Any
 import numpy.typing as npt
 
 from ansorlite.calls import Array, Operand, Results, address, in_order, new_lock
-from ansorlite.errors import ModelError
+from ansorlite.errors import ModelError, UsageError
 from ansorlite.manifest import (
     LIBRARY,
     VALUE,
@@ -43,6 +45,9 @@ def cpu_flags() -> set[str]:
         if key.strip() in ("flags", "Features"):
             return set(value.split())
     return set()
+
+
+MOST_THREADS = 1024
 
 
 class DeployedModule:
@@ -104,6 +109,31 @@ class DeployedModule:
     def outputs(self) -> tuple[str, ...]:
         """Names of the outputs, in the order of a call's results."""
         return tuple(v["name"] for v in self.metadata["outputs"])
+
+    @property
+    def version(self) -> str:
+        """The version of ansorlite that saved the network."""
+        return str(self._library.network_version().decode())
+
+    @property
+    def threads(self) -> int:
+        """The largest number of threads of a kernel; shared by all modules of the same folder.
+
+        Can be set; raises UsageError for no whole number from 1 on. See ANSORLITE_NUM_THREADS for
+        the number at first.
+        """
+        return int(self._library.network_threads())
+
+    @threads.setter
+    def threads(self, n: int) -> None:
+        if not isinstance(n, int) or isinstance(n, bool) or n < 1:
+            raise UsageError(f"threads is {n!r}: give a whole number from 1 on")
+        self._library.network_set_threads(min(n, MOST_THREADS))
+
+    @property
+    def sizes(self) -> tuple[Metadata, ...]:
+        """Each size's inputs and outputs: lists of name, shape, dtype and bytes."""
+        return tuple(sizes_of(self.metadata))
 
     def __call__(
         self, /, *args: npt.ArrayLike, **named: npt.ArrayLike
@@ -202,7 +232,9 @@ def _library(file: Path, digest: str, metadata: Metadata) -> ctypes.CDLL:
     except OSError as error:
         raise ModelError(f"{file} cannot be loaded: {error}") from None
     try:
-        library.network_identity.restype = ctypes.c_char_p
+        library.network_identity.restype = library.network_version.restype = ctypes.c_char_p
+        library.network_threads.restype = ctypes.c_int
+        library.network_set_threads.argtypes = (ctypes.c_int,)
         library.network_open.restype = ctypes.c_void_p
         library.network_open.argtypes = (ctypes.c_char_p, ctypes.POINTER(ctypes.c_char_p))
         pointer = ctypes.c_void_p
@@ -265,3 +297,9 @@ def _check_machine(metadata: Mapping[str, Any], path: Path) -> None:
             f"{path} was compiled for {metadata['cpu']}; this CPU lacks {', '.join(missing)}: "
             "compile the network on a machine with this CPU"
         )
+
+
+if __name__ == "__main__":
+    from ansorlite.deployed_bench import main
+
+    sys.exit(main(load_module))

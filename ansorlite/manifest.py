@@ -24,9 +24,10 @@ import numpy as np
 from ansorlite.errors import ModelError
 from ansorlite.names import shown
 
-FORMAT = 3
+FORMAT = 4
 LIBRARY, METADATA, WEIGHTS = "libnetwork.so", "network.json", "weights.bin"
 SOURCE, HEADER, THREADS = "network.c", "network.h", "threads.o"
+CPP_HEADER, WRAPPER = "network.hpp", "network.py"
 FLAGS = ("-O2", "-shared", "-fPIC", "-fvisibility=hidden")
 LIBRARIES = ("-lm", "-lpthread")
 MAX_BYTES = 64 << 20  # size of network.json
@@ -206,8 +207,9 @@ def _check_types(file: Path, found: Mapping[str, Any]) -> None:
     files, kernels = found["files"], found["kernels"]
     if len(files) < kernels:  # checked before `parts` makes a list of so many names
         raise _damaged(file, f"it has {kernels} kernels and {len(files)} files")
-    missing = [n for n in (SOURCE, HEADER, *parts(kernels)) if n not in files]
-    more = [n for n in files if n not in (SOURCE, HEADER, LIBRARY, *parts(kernels))]
+    needed = (SOURCE, HEADER, CPP_HEADER, WRAPPER, *parts(kernels))
+    missing = [n for n in needed if n not in files]
+    more = [n for n in files if n not in (LIBRARY, *needed)]
     if missing or more:
         what = "missing from" if missing else "unexpected among"
         raise _damaged(file, f"{shown((missing + more)[0], 80)} is {what} its files")

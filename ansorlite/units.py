@@ -60,6 +60,16 @@ def format_share(share: float | None) -> str:
     return f"{share * 100:.1f} %" if abs(share) < 0.0995 else f"{share * 100:.0f} %"
 
 
+def format_bytes(size_bytes: float | None) -> str:
+    """123456 -> "120.6 KiB"; one decimal."""
+    if size_bytes is None or not math.isfinite(size_bytes):
+        return UNKNOWN
+    for unit, scale in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if size_bytes >= scale:
+            return f"{size_bytes / scale:.1f} {unit}"
+    return f"{size_bytes:.0f} B"
+
+
 def rate(flop: float | None, seconds: float | None) -> float | None:
     """FLOP/s; None where either is unknown or there is no FLOP."""
     if not flop or not seconds or not math.isfinite(seconds):

@@ -1,5 +1,6 @@
 """The command line: what it prints where, its exit statuses, and bad input of every kind."""
 
+import json
 import os
 import shlex
 import subprocess
@@ -393,6 +394,39 @@ def test_tune_a_network_file(cli: Cli, tmp_path: Path) -> None:
     records = read_log(log).records
     assert len(records) == 3 and {r.seed for r in records} == {5}
     assert all(r.ok for r in records), [r.error for r in records]
+
+
+def test_profile_a_network_with_the_programs_of_a_log(cli: Cli, tmp_path: Path) -> None:
+    model, log = onnx_file(tmp_path / "net.onnx", batch="N"), tmp_path / "log"
+    trace, figures = tmp_path / "trace.json", tmp_path / "figures.json"
+    one = ("profile", model, "--dim", "N=3", "--repeats", 2)
+    assert cli("tune", model, "--dim", "N=3", "--log", log, "--trials", 2, "-q")[0] == 0
+    status, out, err = cli(*one, "--log", log, "--trace", trace, "--json", figures)
+    assert (status, err) == (0, [])
+    assert out[0].startswith("net: 1 kernel, ") and "2 rounds" in out[0]
+    assert out[1].split()[:2] == ["ID", "Kernel"] and "untouched" in "".join(out)
+    (kernel,) = json.loads(figures.read_text())["kernels"]
+    events = json.loads(trace.read_text())["traceEvents"]
+    assert kernel["name"] in {e["name"] for e in events} and kernel["alone_s"] > 0
+    status, out, err = cli(*one, "--plain", "--in-place-only", "--json", figures)
+    assert (status, err) == (0, [])
+    assert json.loads(figures.read_text())["kernels"][0]["alone_s"] is None
+    several = cli("profile", model, "--dim", "N=3,2", "--plain", "--repeats", 1, "--trace", trace)
+    assert [line for line in several[1] if line.startswith("size ")] == ["size N=3", "size N=2"]
+    assert {e["pid"] for e in json.loads(trace.read_text())["traceEvents"]} == {1, 2}
+    cli("profile", model, "--dim", "N=3,2", "--plain", "--repeats", 1, "--json", figures)
+    assert set(json.loads(figures.read_text())) == {"N=3", "N=2"}
+
+
+def test_what_cannot_be_profiled(cli: Cli, tmp_path: Path) -> None:
+    model, log = onnx_file(tmp_path / "net.onnx"), tmp_path / "log"
+    assert "cannot read" in cli.fails("profile", model, "--log", log)
+    log.write_text("")
+    assert "leave out --log" in cli.fails("profile", model, "--log", log, "--plain")
+    assert "uses that file" in cli.fails("profile", model, "--log", log, "--trace", log)
+    assert "is a directory" in cli.fails("profile", model, "--json", tmp_path)
+    status, out, err = cli("profile", model, "--log", log, "--repeats", 1)
+    assert status == 0 and out and "the model decides" in "".join(err)
 
 
 def test_tune_a_network_file_in_several_sizes(cli: Cli, tmp_path: Path) -> None:

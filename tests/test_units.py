@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ansorlite.units import (
+    format_bytes,
     format_flop,
     format_flop_rate,
     format_gflops,
@@ -104,3 +105,12 @@ def test_the_figure_is_right_to_its_digits(write: Callable[[float], str], value:
     prefix = 1.0 if unit in ("s", "FLOP") else scale[unit[0]]
     # Below 1 ns and 1 FLOP there is no smaller unit and fewer digits are left.
     assert float(number) * prefix == pytest.approx(value, rel=5.1e-3, abs=6e-13)
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [(0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (5 << 20, "5.0 MiB"), (3 << 30, "3.0 GiB")],
+)
+def test_bytes(size: int, text: str) -> None:
+    assert format_bytes(size) == text
+    assert format_bytes(None) == format_bytes(float("nan")) == "-"

@@ -4,6 +4,7 @@ In: parsed arguments. Out: the exit status; the page is a file. Nothing is measu
 """
 
 import argparse
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from ansorlite.cli.inputs import network, one_network
 from ansorlite.cli.options import Command, batch_option, size_options
-from ansorlite.cli.paths import writable
+from ansorlite.cli.paths import readable, writable
 from ansorlite.cli.tasks import network_tasks_of, tasks_of
 from ansorlite.errors import AnsorliteError, MachineError, UsageError
 from ansorlite.files import write_whole
@@ -35,6 +36,9 @@ def report_options(p: argparse.ArgumentParser) -> None:
         metavar="NAME|FILE",
         help="the network that was tuned: its tasks have weights; found out for known networks",
     )
+    p.add_argument(
+        "--profile", type=Path, metavar="F.json", help="shown, too: of `ansorlite profile --json`"
+    )
     batch_option(p, "free first extents")
     size_options(p)
 
@@ -47,7 +51,8 @@ def report(args: argparse.Namespace) -> int:
 
     if args.network is None and (args.dim or args.shape or args.batch):
         raise UsageError("--batch, --dim and --shape are of a network: name it with --network")
-    output = writable(args.output, *args.logs, args.network)
+    output = writable(args.output, *args.logs, args.network, args.profile)
+    profiles = () if args.profile is None else _profiles(readable(args.profile))
     contents, problems = _contents(args.logs)
     graph, weighted = _network(args, contents)
     known = {form.workload_key for w in weighted for form in w.forms}
@@ -58,6 +63,7 @@ def report(args: argparse.Namespace) -> int:
         gather(contents, weighted, others),
         problems,
         "" if graph is None else partition_svg(graph),
+        profiles,
     )
     try:
         write_whole(output, html(page))
@@ -69,6 +75,22 @@ def report(args: argparse.Namespace) -> int:
     tasks = sum(len(m.tasks) for m in page.machines)
     put(f"{output}: {tasks} tasks, {len(contents.records)} trials")
     return 0
+
+
+def _profiles(path: Path) -> tuple[tuple[str, str], ...]:
+    """(size, text) of every profile in a file that `ansorlite profile --json` wrote."""
+    from ansorlite.graph.profile import Profile
+
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(found, dict) or not found:
+            raise ValueError("it names no network")
+        each = {"": found} if "kernels" in found else found
+        return tuple((size, str(Profile.from_dict(own))) for size, own in each.items())
+    except (OSError, ValueError, TypeError, RecursionError) as error:
+        raise UsageError(
+            f"{path} is no profile, which `ansorlite profile --json` writes: {error}"
+        ) from None
 
 
 def _contents(paths: Sequence[Path]) -> tuple[LogContents, tuple[str, ...]]:

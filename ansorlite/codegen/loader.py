@@ -200,16 +200,22 @@ class CallSequence:
         self,
         calls: Sequence[tuple[NativeFunction, ctypes.Array[ctypes.c_void_p]]],
         loops: Sequence[Loop] = (),
+        instead: Sequence[tuple[int, int]] | None = None,
     ) -> None:
-        """`loops` in the order of their first calls; they have no call in common."""
+        """`loops` in the order of their first calls; they have no call in common.
+
+        `instead` are (native code, its argument) that run in place of each call's kernel; pointers
+        move as they do without.
+        """
         self._owners: list[Any] = list(calls)
+        own = instead or [(f.address, ctypes.addressof(args)) for f, args in calls]
         entries: list[tuple[int, int]] = []
         at = 0
         for loop in loops:
-            entries += [(f.address, ctypes.addressof(args)) for f, args in calls[at : loop.first]]
-            entries.append(self._looped(calls, loop))
+            entries += own[at : loop.first]
+            entries.append(self._looped(calls, own, loop))
             at = loop.first + loop.calls
-        entries += [(f.address, ctypes.addressof(args)) for f, args in calls[at:]]
+        entries += own[at:]
         n = len(entries)
         self._kernels = (ctypes.c_void_p * max(1, n))(*(f for f, _ in entries))
         self._args = (ctypes.c_void_p * max(1, n))(*(args for _, args in entries))
@@ -228,12 +234,13 @@ class CallSequence:
     def _looped(
         self,
         calls: Sequence[tuple[NativeFunction, ctypes.Array[ctypes.c_void_p]]],
+        entries: Sequence[tuple[int, int]],
         loop: Loop,
     ) -> tuple[int, int]:
         """(native code, its argument) of a loop."""
-        own = calls[loop.first : loop.first + loop.calls]
-        kernels = (ctypes.c_void_p * len(own))(*(f.address for f, _ in own))
-        args = (ctypes.c_void_p * len(own))(*(ctypes.addressof(a) for _, a in own))
+        own = entries[loop.first : loop.first + loop.calls]
+        kernels = (ctypes.c_void_p * len(own))(*(code for code, _ in own))
+        args = (ctypes.c_void_p * len(own))(*(argument for _, argument in own))
         wide, n = ctypes.sizeof(ctypes.c_void_p), len(loop.moves)
         places = (ctypes.addressof(calls[call][1]) + slot * wide for call, slot, _ in loop.moves)
         slots = (ctypes.c_void_p * max(1, n))(*places)
@@ -248,8 +255,8 @@ class CallSequence:
         return address, ctypes.addressof(described)
 
 
-def load_image(image: KernelImage) -> NativeFunction:
-    """Link a kernel into this process.
+def load_image(image: KernelImage, threads: openmp.Runtime | None = None) -> NativeFunction:
+    """Link a kernel into this process, with its pool or with other `threads`.
 
     Raises BuildError where the image is for another architecture, is no object file, or needs a
     symbol that this process does not have. A kernel for a newer CPU of the same architecture loads,
@@ -264,7 +271,7 @@ def load_image(image: KernelImage) -> NativeFunction:
         )
     _load_math_library()
     library = llvm.JITLibraryBuilder().add_object_img(image.object_bytes).add_current_process()
-    threads = openmp.runtime()
+    threads = threads or openmp.runtime()
     for name, address in threads.addresses.items():
         library.import_symbol(name, address)
     library.export_symbol(image.symbol)

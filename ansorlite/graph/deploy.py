@@ -3,8 +3,9 @@
 In: a `Linked` network, or one for each of its sizes, and a folder. Out, in it: `libnetwork.so`
 where a C compiler links one, else what it is linked from; `network.h`, `network.c` (all kernels in
 order, memory), `kernel*.o`, `threads.o`, `weights.bin` in the kernels' own layouts, and the
-manifest `network.json`. Python reads the folder by `ansorlite.deployed`, which needs numpy alone; C
-by `network.h`. Names are data: in C they stand in literals and comments alone, written by `names`.
+manifest `network.json`. Python reads the folder by `ansorlite.deployed`, which needs numpy alone,
+or by `network.py`, which needs nothing; C by `network.h`, C++ by `network.hpp`. Names are data: in
+C they stand in literals and comments alone, written by `names`.
 """
 
 import hashlib
@@ -30,12 +31,14 @@ from ansorlite.errors import AnsorliteError, BuildError
 from ansorlite.graph.linked import Linked
 from ansorlite.graph.whole_folder import whole_folder
 from ansorlite.manifest import (
+    CPP_HEADER,
     HEADER,
     LIBRARY,
     METADATA,
     SOURCE,
     THREADS,
     WEIGHTS,
+    WRAPPER,
     file_entry,
     identity,
     kernel_file,
@@ -49,6 +52,8 @@ CHUNK = 1 << 20  # bytes of weights that are written at a time
 SYMBOL = "ansorlite_kernel"
 SOURCE_FORM = Path(__file__).with_name("network.c.in")
 HEADER_FORM = Path(__file__).with_name("network.h.in")
+# Files that are the same for every network: for C++, and for a Python that has ctypes alone.
+WRAPPERS = {name: Path(__file__).with_name(f"{name}.in") for name in (CPP_HEADER, WRAPPER)}
 
 
 def save(networks: Sequence[Linked], folder: str | Path) -> Path:
@@ -77,7 +82,9 @@ def _fill(layout: "_Layout", path: Path) -> None:
     if compiler := shutil.which("cc"):
         _link(path, [compiler, *link_command(len(layout.images))[1:]])
         files[LIBRARY] = file_entry(path / LIBRARY)
-    files |= {name: file_entry(path / name) for name in (SOURCE, HEADER)}
+    for name, form in WRAPPERS.items():
+        (path / name).write_bytes(form.read_bytes())
+    files |= {name: file_entry(path / name) for name in (SOURCE, HEADER, *WRAPPERS)}
     metadata = json.dumps(sealed(described, files), indent=1) + "\n"
     (path / METADATA).write_text(metadata, encoding="ascii")
 
@@ -277,6 +284,9 @@ def _source(layout: _Layout, known_as: str) -> str:
 #define WEIGHTS_BYTES {layout.weights_bytes}ll
 #define WEIGHTS_CHECKSUM {layout.checksum:#018x}ull
 #define IDENTITY {c_string(known_as)}
+
+static const char version[] = {c_string(ansorlite.__version__)};
+static const char name[] = {c_string(layout.networks[0].graph.name)};
 """
     flags = [f for f in _required() if f in C_FLAGS]
     checks = "\n".join(f'  if (!__builtin_cpu_supports("{f}")) return "{f}";' for f in flags)

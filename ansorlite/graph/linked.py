@@ -1,7 +1,8 @@
 """A network's kernels and the memory that they point to; `module` runs it, `deploy` saves it.
 
-In: made by `CompiledModule`. Out: `Linked`, read by `deploy.save`. Addresses are bytes of this
-process; a kernel's arguments are pointers in the order of its parameters.
+In: made by `CompiledModule`. Out: `Linked`, read by `deploy.save`, and `Bound`, read by `profile`.
+Addresses are bytes of this process; a kernel's arguments are pointers in the order of its
+parameters.
 """
 
 from collections.abc import Mapping
@@ -10,9 +11,28 @@ from typing import Any, Literal, NamedTuple
 
 from ansorlite.calls import Array
 from ansorlite.codegen.image import KernelImage
-from ansorlite.codegen.loader import Loop
+from ansorlite.codegen.loader import CallSequence, Loop
 from ansorlite.graph.indices import IndexCheck
 from ansorlite.graph.ir import Graph
+from ansorlite.graph.partition import Subgraph
+
+
+class BoundCall(NamedTuple):
+    """One call: its kernel, the pointers, and the form of the subgraph that the kernel computes."""
+
+    native: Any
+    args: Any
+    subgraph: Subgraph
+    form: int
+
+
+class Bound(NamedTuple):
+    """A network whose kernels point to the arrays of a call: nothing is missing but to run it."""
+
+    calls: tuple[BoundCall, ...]
+    sequence: CallSequence
+    loops: tuple[Loop, ...]
+    arena: Array
 
 
 @dataclass(frozen=True)

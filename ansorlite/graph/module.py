@@ -7,7 +7,8 @@ lifetimes; pointers are prepared once; each constant is stored once per layout t
 
 import math
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -31,26 +32,24 @@ from ansorlite.codegen.kernel import derive
 from ansorlite.codegen.loader import CallSequence, Loop, load_image
 from ansorlite.graph import deploy
 from ansorlite.graph.ir import Graph
-from ansorlite.graph.linked import Link, Linked, ModuleMemory, PlacedCheck, Result
+from ansorlite.graph.linked import (
+    Bound,
+    BoundCall,
+    Link,
+    Linked,
+    ModuleMemory,
+    PlacedCheck,
+    Result,
+)
 from ansorlite.graph.memory import Lifetime, plan_arena
 from ansorlite.graph.partition import Partition, Place, Subgraph, tasks
 from ansorlite.graph.pool import ConstantPool
+from ansorlite.graph.profile import Profile
+from ansorlite.graph.profile_runs import REPEATS, profile
 from ansorlite.ir.layout import Layout
 from ansorlite.names import shown
 from ansorlite.target import Target
 from ansorlite.units import format_flop
-
-
-@dataclass(frozen=True)
-class LayerTime:
-    """Latency of one kernel of the network (seconds, median of the profile's runs).
-
-    That of a kernel in a loop is the sum over all steps, and so are its operations.
-    """
-
-    name: str
-    latency_s: float
-    flop: float
 
 
 class CompiledModule:
@@ -387,14 +386,34 @@ class CompiledModule:
         start = 0 if place is None else place.start
         return source.reshape(-1)[start : start + kind.size].reshape(kind.shape)
 
-    def profile(self, *args: npt.ArrayLike, repeats: int = 10) -> tuple[LayerTime, ...]:
-        """Latency of every kernel on these inputs: the median of `repeats` runs of the network."""
-        self(*args)
-        times = [self.timed_calls(args) for _ in range(repeats)]
-        return tuple(
-            LayerTime(s.name, float(t), s.dag.flop * s.times)
-            for (_, _, s), t in zip(self._calls, np.median(times, axis=0), strict=True)
-        )
+    def profile(
+        self, /, *args: npt.ArrayLike, repeats: int = REPEATS, alone: bool = True
+    ) -> Profile:
+        """Where the time of a call with these inputs goes, kernel by kernel.
+
+        Medians of the faster half of `repeats` rounds; without `alone` no kernel is run apart from
+        the others. Other calls of the module wait until the profile is made. See `graph.profile`;
+        raises ModelError as a call does, UsageError for less than one round.
+        """
+        return profile(self, args, repeats, alone)
+
+    @contextmanager
+    def bound(self, args: Sequence[npt.ArrayLike]) -> Iterator[Bound]:
+        """The kernels with pointers to these inputs and to new results; no other call runs."""
+        given = in_order(self.graph_inputs, args, {})
+        forms = self._forms or (0,) * len(self.images)
+        with self._lock:
+            kept = self._bind(given)
+            calls = (
+                BoundCall(*call, forms[k]) for k, call in zip(self._order, self._calls, strict=True)
+            )
+            yield Bound(tuple(calls), self._sequence, self._loops, self._arena)
+            del kept
+
+    @property
+    def constant_names(self) -> frozenset[str]:
+        """The values of the graph that are constants."""
+        return self._constant_names
 
     def timed_calls(self, args: Sequence[npt.ArrayLike]) -> list[float]:
         """Seconds of every kernel in one run on these inputs, in running order.

@@ -14,7 +14,9 @@ import numpy.typing as npt
 from ansorlite.calls import Array, in_order, new_lock
 from ansorlite.errors import ModelError
 from ansorlite.graph import deploy
-from ansorlite.graph.module import CompiledModule, LayerTime
+from ansorlite.graph.module import CompiledModule
+from ansorlite.graph.profile import Profile
+from ansorlite.graph.profile_runs import REPEATS
 from ansorlite.names import shown
 from ansorlite.sizes import Shape, shapes_of, unlisted
 
@@ -90,10 +92,12 @@ class SizedModule:
         """The module that a call with these arguments runs."""
         return self._of(self._in_order(args, named))
 
-    def profile(self, *args: npt.ArrayLike, repeats: int = 10) -> tuple[LayerTime, ...]:
+    def profile(
+        self, /, *args: npt.ArrayLike, repeats: int = REPEATS, alone: bool = True
+    ) -> Profile:
         """As `CompiledModule.profile`, of the size of these inputs."""
         given = self._in_order(args, {})
-        return self._of(given).profile(*given, repeats=repeats)
+        return self._of(given).profile(*given, repeats=repeats, alone=alone)
 
     def _in_order(self, args: Sequence[Any], named: Mapping[str, Any]) -> list[Any]:
         return in_order(self.graph_inputs, args, named)

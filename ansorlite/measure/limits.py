@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ansorlite.measure.calibrate import Calibration, calibration, level_bytes
-from ansorlite.measure.peak import Peak
+from ansorlite.measure.peak import Peak, measure_peak
+from ansorlite.target import Target
 from ansorlite.task import SearchTask
 
 
@@ -38,13 +39,23 @@ def _size_bytes(shape: tuple[int, ...], dtype: str) -> float:
     return float(math.prod(shape)) * np.dtype(dtype).itemsize
 
 
-def task_roofs(task: SearchTask, limits: Calibration | Peak) -> list[Roof]:
+def known_limits(target: Target) -> Calibration | Peak:
+    """A calibration from the cache, else the machine's peak, measured where it is not known."""
+    return calibration(target) or measure_peak(target)
+
+
+def task_roofs(
+    task: SearchTask,
+    limits: Calibration | Peak,
+    moved: tuple[float, float] | None = None,
+) -> list[Roof]:
     """The limits of any program of the task: its FLOP per run, and its operands moved once.
 
     Operands come from the smallest level of the memory that holds all of them. A `Peak` has the
-    speed of main memory only: operands that fit into a cache then take no time.
+    speed of main memory only: operands that fit into a cache then take no time. `moved` are the
+    bytes (read, written) where these are known better than `task_bytes`.
     """
-    read, written = task_bytes(task)
+    read, written = moved or task_bytes(task)
     size = read + written
     if isinstance(limits, Calibration):
         held = limits.level_of(size, task.target)

@@ -15,7 +15,14 @@ from ansorlite.measure.calibrate import Calibration
 from ansorlite.measure.limits import Roof, task_roofs
 from ansorlite.names import shown
 from ansorlite.task import SearchTask
-from ansorlite.units import format_flop, format_gflops, format_latency, format_share, share
+from ansorlite.units import (
+    format_bytes,
+    format_flop,
+    format_gflops,
+    format_latency,
+    format_share,
+    share,
+)
 
 BARS = 40  # characters of the longest bar
 PLACES = (("l1", True), ("l1", False), ("l2", True), ("l2", False))
@@ -80,7 +87,7 @@ def roofline_text(
         f"{'limit':<22} {'amount':>11} {'speed':>13} {'at least':>10}",
     ]
     for r in roofs:
-        amount = format_flop(r.amount) if r.is_flop else _size(r.amount)
+        amount = format_flop(r.amount) if r.is_flop else format_bytes(r.amount)
         speed = f"{r.per_s / 1e9:.1f} {'GFLOP/s' if r.is_flop else 'GB/s'}"
         lines.append(f"{r.name:<22} {amount:>11} {speed:>13} {_bar(r.seconds, longest)}")
     if latency_s:
@@ -96,10 +103,3 @@ def roofline_text(
 
 def _bar(seconds: float, longest: float) -> str:
     return f"{format_latency(seconds):>10} {'#' * round(BARS * seconds / longest)}".rstrip()
-
-
-def _size(size_bytes: float) -> str:
-    for unit, scale in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if size_bytes >= scale:
-            return f"{size_bytes / scale:.1f} {unit}"
-    return f"{size_bytes:.0f} B"

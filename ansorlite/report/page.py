@@ -35,6 +35,7 @@ TEMPLATE = "page.html.jinja"
 class Page:
     """What a page is made of; `picture` is the SVG of the network, if it is known.
 
+    `profiles` are (size, profile as text) of the network, the size "" where there is one.
     `problems` are lines about records that were left out, `network` is "" where it is not known.
     """
 
@@ -43,6 +44,7 @@ class Page:
     machines: tuple[MachineResult, ...]
     problems: tuple[str, ...] = ()
     picture: str = ""
+    profiles: tuple[tuple[str, str], ...] = ()
 
 
 def html(page: Page) -> str:

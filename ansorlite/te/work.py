@@ -72,6 +72,20 @@ def _points(op: ComputeOp) -> float:
     return float(math.prod(_extent(a.extent) for a in op.axes + op.reduce_axes))
 
 
+def elements_read(ops: Sequence[Operation]) -> dict[str, float]:
+    """Elements of each tensor that the operations read at most, each element counted once.
+
+    A tensor of which few elements are looked up by computed indices is read in part.
+    """
+    found: dict[str, float] = {}
+    sizes = {op.name: float(math.prod(op.shape)) for op in ops}
+    for op in ops:
+        if isinstance(op, ComputeOp):
+            for x in dict.fromkeys(loads(op.body)):
+                found[x.tensor] = found.get(x.tensor, 0.0) + _points(op)
+    return {name: min(n, sizes.get(name, n)) for name, n in found.items()}
+
+
 def pad_tests(op: ComputeOp) -> tuple[Expr, ...] | None:
     """The conditions under which a pad reads its source; None for any other operation."""
     body = op.body

@@ -171,7 +171,7 @@ def test_folders_that_are_no_network(tmp_path: Path, module: CompiledModule) -> 
     with pytest.raises(ModelError, match="is damaged"):
         load_module(tmp_path)
     (tmp_path / "network.json").write_text('{"format": 99}')
-    with pytest.raises(ModelError, match="has format 99; this version reads 3"):
+    with pytest.raises(ModelError, match="has format 99; this version reads 4"):
         load_module(tmp_path)
     with pytest.raises(AnsorliteError, match="name a new folder"):
         module.save(tmp_path)

@@ -207,13 +207,13 @@ TEXTS = {
     "nothing": b"",
     "a list": b"[]",
     "a number": b"2",
-    "not UTF-8": b'{"format": 3, "network": "\xff"}',
-    "deep": b'{"format": 3, "inputs": ' + b"[" * 200_000 + b"]" * 200_000 + b"}",
-    "long number": b'{"format": 3, "kernels": ' + b"9" * 10_000 + b"}",
+    "not UTF-8": b'{"format": 4, "network": "\xff"}',
+    "deep": b'{"format": 4, "inputs": ' + b"[" * 200_000 + b"]" * 200_000 + b"}",
+    "long number": b'{"format": 4, "kernels": ' + b"9" * 10_000 + b"}",
     "format true": b'{"format": true}',
     "format 2.0": b'{"format": 3.0}',
     "format deep": b'{"format": ' + b"[" * 500 + b"]" * 500 + b"}",
-    "NaN": b'{"format": 3, "kernels": NaN}',
+    "NaN": b'{"format": 4, "kernels": NaN}',
     "no keys": b'{"format": 3}',
 }
 

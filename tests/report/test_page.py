@@ -1,6 +1,7 @@
 """The page of `ansorlite report`: its content from a small log, and how a browser shows it."""
 
 import html as markup
+import json
 import re
 import shutil
 import subprocess
@@ -10,12 +11,14 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from log_cases import record, write
 
 import ansorlite
 from ansorlite.cli import main
 from ansorlite.errors import MissingExtra
+from ansorlite.graph.profile import KernelTime, Moved, Profile
 from ansorlite.measure.peak import Peak
 from ansorlite.records import LogContents, RecordLog
 from ansorlite.report import results
@@ -143,6 +146,34 @@ def test_the_page_says_it_all(
     own = [i for i in ids if i and re.fullmatch(r"m1(t\d+)?", i)]
     assert len(set(own)) == len(own) == 2
     assert "prefers-color-scheme: dark" in text and 'lang="en"' in text
+
+
+def test_the_page_shows_profiles(
+    tmp_path: Path, task: SearchTask, capsys: pytest.CaptureFixture[str]
+) -> None:
+    peak = Peak(1e12, 5e11, 1e10)
+    row = KernelTime(EVIL, ("n",), 1, 2e-3, None, 1e-3, "l2", 1e6, Moved(1, 2, 3), 1, 2, 1e-4, 0.0)
+    none = np.zeros((0, 3), np.int64)
+    times = 3e-3, 2.5e-3, 2e-3, 2.6e-3, 2.7e-3, 1.0
+    made = Profile("net", "cpu", 2, 3, (row,), *times, peak, none, none)
+    file, output = tmp_path / "profile.json", tmp_path / "page.html"
+    path = log(tmp_path / "log", task)
+    command = ["report", str(path), "-o", str(output), "--profile", str(file)]
+    own = made.as_dict()
+    for content, titles in (
+        (own, ["Profile"]),
+        ({"N=1": own, "N=2": own}, ["Profile of size N=1", "Profile of size N=2"]),
+    ):
+        file.write_text(json.dumps(content))
+        assert main(command) == 0
+        text = Reader(output.read_text(encoding="utf-8")).text
+        assert all(title in text for title in titles)
+        assert "net: 1 kernel, 2 threads, 3 rounds on cpu" in text and "2.000 ms" in text
+    for wrong in ("", "[]", "3", '{"kernels": [{}]}', '{"a": 1}'):
+        file.write_text(wrong)
+        capsys.readouterr()
+        assert main(command) == 2
+        assert "is no profile" in capsys.readouterr().err
 
 
 def test_names_are_text(tmp_path: Path, task: SearchTask) -> None:

@@ -11,7 +11,7 @@ from ansorlite.graph.ops.movement import pad
 from ansorlite.graph.ops.winograd import winograd_conv_nhwc
 from ansorlite.ir.expr import Expr
 from ansorlite.te.tensor import Tensor
-from ansorlite.te.work import body_flop, kept_share, least_flop, op_flop
+from ansorlite.te.work import body_flop, elements_read, kept_share, least_flop, op_flop
 
 
 def _products(x: Tensor, kernel: int, stride: int, step: int, both: bool = False) -> al.SearchTask:
@@ -117,3 +117,18 @@ def test_the_least_of_winograd_is_its_products() -> None:
     assert 0 < sum(transforms) < 0.1 * least["conv_products"]
     written = [op_flop(by_name[f"conv_{k}"]) for k in ("rows", "data", "inverse", "tiles")]
     assert all(3 * t < w for t, w in zip(transforms, written, strict=True))
+
+
+def _row(index: Expr) -> Expr:
+    return te.minimum(te.maximum(index, 0), 999)
+
+
+def test_elements_that_are_read_count_once_and_only_where_they_are() -> None:
+    table = te.placeholder((1000, 16), name="table")
+    ids = te.placeholder((3,), name="ids", dtype="int64")
+    rows = te.compute((3, 16), lambda i, j: table[_row(ids[i]), j] * 2.0, name="rows")
+    k = te.reduce_axis(16, name="k")
+    w = te.placeholder((16, 40), name="w")
+    y = te.compute((3, 40), lambda i, j: te.sum(rows[i, k] * w[k, j], axis=k), name="y")
+    found = elements_read(te.ComputeDAG([y]).ops)
+    assert found == {"table": 3 * 16, "ids": 3, "rows": 3 * 16, "w": 16 * 40}
