@@ -407,7 +407,10 @@ def plain_image(task: SearchTask) -> KernelImage:
 
 @overload
 def compile_plain(
-    network: Graph, target: Target | None = None, exact: bool = False
+    network: Graph,
+    target: Target | None = None,
+    exact: bool = False,
+    precision: str = "float32",
 ) -> CompiledModule: ...
 
 
@@ -416,6 +419,7 @@ def compile_plain(
     network: Graph,
     target: Target | None = None,
     exact: bool = False,
+    precision: str = "float32",
     *,
     left_s: Callable[[], float],
 ) -> CompiledModule | None: ...
@@ -425,15 +429,17 @@ def compile_plain(
     network: Graph,
     target: Target | None = None,
     exact: bool = False,
+    precision: str = "float32",
     *,
     left_s: Callable[[], float] = lambda: float("inf"),
 ) -> CompiledModule | None:
     """The network with the plain schedule everywhere: valid, unsearched, the thing to beat.
 
-    `exact` as in `auto_schedule`. None where the seconds left end before all kernels are built.
+    `exact`, `precision` as in `auto_schedule`. None where the seconds left end before all kernels
+    are built.
     """
     machine = target or Target.detect()
-    parts = partition(optimize(network, exact))
+    parts = partition(optimize(network, exact, precision))
     images = []
     for weighted in network_tasks(parts, machine):
         if left_s() <= 0:

@@ -106,6 +106,15 @@ def _named(text: str, number: Callable[[str], int], example: str) -> Listed:
     return name, [number(part) for part in numbers.split(",")]
 
 
+def precision_option(p: argparse.ArgumentParser) -> None:
+    p.add_argument(
+        "--precision",
+        choices=("float32", "bf16"),
+        default="float32",
+        help="of products with constant weights (float32)",
+    )
+
+
 def search_options(p: argparse.ArgumentParser, trials: int | None, what: str = "") -> None:
     what = what or (
         "64 a subgraph where no budget is given" if trials is None else f"default {trials}"

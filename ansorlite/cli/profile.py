@@ -11,7 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ansorlite.cli.inputs import sized_network
-from ansorlite.cli.options import Command, batch_option, count, positive, size_options
+from ansorlite.cli.options import (
+    Command,
+    batch_option,
+    count,
+    positive,
+    precision_option,
+    size_options,
+)
 from ansorlite.cli.paths import readable, writable
 from ansorlite.errors import MachineError, UsageError
 from ansorlite.files import write_whole
@@ -29,6 +36,7 @@ def profile_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("--log", type=Path, metavar="F", help="tuning log whose programs are run")
     p.add_argument("--plain", action="store_true", help="plain schedules instead")
     p.add_argument("--exact", action="store_true", help="as the network was tuned")
+    precision_option(p)
     batch_option(p, "free first extents")
     size_options(p)
     p.add_argument("--repeats", type=positive, metavar="N", default=20, help="rounds (20)")
@@ -74,9 +82,16 @@ def _sizes(
     labels = [""] if isinstance(network, Graph) else list(network.labels)
     modules: list[CompiledModule]
     if args.plain:
-        modules = [compile_plain(graph, exact=args.exact) for graph in graphs]
+        modules = [compile_plain(graph, None, args.exact, args.precision) for graph in graphs]
     else:
-        made = auto_schedule(network, 0, log=log, exact=args.exact, progress=False)
+        made = auto_schedule(
+            network,
+            0,
+            log=log,
+            exact=args.exact,
+            precision=args.precision,
+            progress=False,
+        )
         missing = [r.task.name for r in made.report.results if r.best is None]
         if log is not None and missing:
             tell(

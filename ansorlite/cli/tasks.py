@@ -6,6 +6,7 @@ Tasks have the numbers of the table that `ansorlite tune` prints at its end.
 """
 
 from collections.abc import Collection, Iterable
+from itertools import product
 from typing import TYPE_CHECKING
 
 import ansorlite
@@ -22,13 +23,17 @@ MOST_NAME, MOST_DIGITS = 64, 6  # characters of a case that a record names, digi
 
 
 def task_of(
-    graph: "Graph", text: str, target: "Target | None" = None, exact: bool = False
+    graph: "Graph",
+    text: str,
+    target: "Target | None" = None,
+    exact: bool = False,
+    precision: str = "float32",
 ) -> "WeightedTask":
     """The task of that number ("3"), or the one of the subgraph of that name ("conv_relu_3").
 
     A task that occurs several times has the names of all its subgraphs. `target` is this machine by
-    default, `exact` as in `auto_schedule`. Raises UsageError, which lists numbers and names, where
-    the text is neither.
+    default, `exact` and `precision` as in `auto_schedule`. Raises UsageError, which lists numbers
+    and names, where the text is neither.
 
     >>> task_of(network("resnet18"), "2").task.name
     'max_pool_2'
@@ -38,7 +43,7 @@ def task_of(
     from ansorlite.pipeline import FORM_RTOL, network_tasks
     from ansorlite.target import Target
 
-    parts = partition(optimize(graph, exact))
+    parts = partition(optimize(graph, exact, precision))
     weighted = network_tasks(parts, target or Target.detect(), 0.0 if exact else FORM_RTOL)
     if text.isascii() and text.isdecimal() and int(text[:9]) < len(weighted):
         return weighted[int(text)]
@@ -84,21 +89,21 @@ def _suite_tasks(name: str) -> dict[str, "SearchTask"]:
 
 
 def network_tasks_of(graph: "Graph", keys: Collection[str]) -> "list[WeightedTask]":
-    """The tasks of a network, as it was tuned: with or without `--exact`, as more of `keys` say.
+    """The tasks of a network, as it was tuned: `--exact` or not, in the precision of most `keys`.
 
     `keys` are workload keys of records.
     """
     from ansorlite.graph.partition import partition
     from ansorlite.graph.passes import optimize
+    from ansorlite.graph.precision import PRECISIONS
     from ansorlite.pipeline import FORM_RTOL, network_tasks
     from ansorlite.target import Target
 
     machine = Target.detect()
     found = []
-    for exact in (False, True):
-        tasks = network_tasks(
-            partition(optimize(graph, exact)), machine, 0.0 if exact else FORM_RTOL
-        )
+    for exact, precision in product((False, True), PRECISIONS):
+        parts = partition(optimize(graph, exact, precision))
+        tasks = network_tasks(parts, machine, 0.0 if exact else FORM_RTOL)
         own = {form.workload_key for w in tasks for form in w.forms}
         found.append((len(own & set(keys)), tasks))
         if own >= set(keys):

@@ -16,6 +16,7 @@ from ansorlite.cli.options import (
     Command,
     batch_option,
     case_options,
+    precision_option,
     search_options,
     size_options,
 )
@@ -49,6 +50,7 @@ def tune_options(p: argparse.ArgumentParser) -> None:
     )
     p.add_argument("--task", metavar="NAME|N", help="tune one task alone, with all of the budget")
     p.add_argument("--exact", action="store_true", help="no Winograd, nothing rounded otherwise")
+    precision_option(p)
     p.add_argument("--output", type=Path, metavar="F", help="write the closing tables there, too")
 
 
@@ -93,6 +95,7 @@ def tune(args: argparse.Namespace) -> int:
         seed=args.seed,
         scheduler=args.scheduler,
         exact=args.exact,
+        precision=args.precision,
         progress=not args.quiet,
         clock=clock,
     )
@@ -127,7 +130,7 @@ def _tune_part(args: argparse.Namespace, graph: "Graph") -> "TuneResult":
     from ansorlite.search.session import Session
     from ansorlite.search.tune_tasks import tune_tasks
 
-    weighted = replace(task_of(graph, args.task, exact=args.exact), weight=1.0)
+    weighted = replace(task_of(graph, args.task, None, args.exact, args.precision), weight=1.0)
     trials = 64 if args.trials is None and args.timeout is None else args.trials
     with (
         LocalRunner(policy=TimingPolicy(fresh_constants=True)) as runner,
