@@ -23,6 +23,7 @@ _PUBLIC = {
     "from_torch": "ansorlite.pytorch.load",
     "torch_backend": "ansorlite.pytorch.backend",
     "auto_schedule": "ansorlite.pipeline",
+    "accuracy": "ansorlite.graph.accuracy",
     "load_module": "ansorlite.deployed",
     "CompiledModule": "ansorlite.graph.module",
     "Graph": "ansorlite.graph.ir",

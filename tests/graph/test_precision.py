@@ -8,6 +8,7 @@ from onnx_backend import compiled
 
 import ansorlite as al
 from ansorlite.errors import UsageError
+from ansorlite.graph.accuracy import compared
 from ansorlite.graph.build import GraphBuilder
 from ansorlite.graph.ir import Graph, evaluate
 from ansorlite.graph.partition import partition
@@ -136,3 +137,16 @@ def _operands(parts: Any, form: Any, data: Any) -> list[Any]:
 def test_unknown_precisions_are_refused() -> None:
     with pytest.raises(UsageError, match="precision is 'fp8': choose one of float32, bf16"):
         al.auto_schedule(net(), n_trials=0, precision="fp8", progress=False)
+
+
+def test_the_error_is_told() -> None:
+    graph = net()
+    low = compiled(partition(optimize(graph, precision="bf16")), Target.detect())
+    (found,) = al.accuracy(low, graph)
+    assert 1e-6 < found.mean <= found.largest < 1e-2 and found.cosine > 0.9999
+    assert found.same_top in (0.0, 1.0) and "top class" in str(found)
+    (none,) = al.accuracy(lambda x: evaluate(graph, [x])[0], graph, [picture()])
+    assert (none.largest, none.same_top) == (0.0, 1.0)
+    odd = np.float32([[np.nan, 1, 2], [np.inf, 1, 0]])
+    assert compared("y", odd, odd).largest == 0.0
+    assert compared("y", np.zeros((0, 3)), np.zeros((0, 3))).mean == 0.0
