@@ -137,7 +137,7 @@ class _Lowering:
                 break
         operands = [
             self.tensors[v] if v in self.tensors else self.placeholder(v, shape, name)
-            for v, shape, name in zip(node.inputs, views, names, strict=True)
+            for v, shape, name in zip(node.inputs, views, names[: len(views)], strict=True)
         ]
         return self.stored(node, node.operator.tensor(attrs, operands))
 

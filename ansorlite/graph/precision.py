@@ -13,8 +13,8 @@ import numpy as np
 from ansorlite.errors import UsageError
 from ansorlite.graph.build import Rewriter, rewrite
 from ansorlite.graph.ir import Graph, Node
+from ansorlite.graph.ops.low_precision import BF16, packed_weights
 from ansorlite.graph.types import Array
-from ansorlite.ir.packed import bits_of, pairs_of
 
 Precision = Literal["float32", "bf16"]
 PRECISIONS: tuple[str, ...] = get_args(Precision)
@@ -68,7 +68,7 @@ def _to_bfloat16(graph: Graph) -> Graph:
     def rule(r: Rewriter, node: Node, xs: list[str]) -> str | None:
         w = products.get(node.output)
         if w is not None:
-            packed = r.constant(pairs_of(bits_of(w), -2), f"{node.inputs[1]}.bf16")
+            packed = r.constant(packed_weights(BF16, w), f"{node.inputs[1]}.bf16")
             attrs = {k: v for k, v in node.attrs.items() if k != "groups"}
             return r.emit(f"{node.op}_bf16", [as_bits(r, xs[0]), packed], node.output, **attrs)
         if node.operator.kind != "elementwise" or not low & {*node.inputs}:

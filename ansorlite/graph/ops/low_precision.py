@@ -1,11 +1,15 @@
-"""Products of bfloat16 with sums in float32, and the way from float32 to bfloat16 and back.
+"""Products of numbers that lie in pairs and fours: bfloat16, and integers of 8 bits.
 
-bfloat16 is stored as its 16 bits, uint16. A product reads neighbours along the axis that is summed
-as one number of 32 bits: data as it lies in memory, constant weights as int32 [.., n / 2, columns],
-packed by `graph.precision`. Data of convolutions is channels last.
+bfloat16 is stored as its 16 bits, uint16, and summed in float32; uint8 times int8 is summed in
+int32. A product reads neighbours along the axis that is summed as one number of 32 bits: data as it
+lies in memory, constant weights as int32 [.., n / depth, columns], packed by `graph.precision`.
+Data of convolutions is channels last; a third operand is what they see around the data.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -20,61 +24,79 @@ from ansorlite.ir.expr import Expr
 from ansorlite.ir.packed import bits_of, float_of
 from ansorlite.te.tensor import Tensor
 
-STORED = "uint16"
+
+@dataclass(frozen=True)
+class Kind:
+    """How numbers lie in 32 bits: `depth` of them, data stored as `stored`, weights as `weights`.
+
+    `data` and `weight` give the numbers of arrays; `dot` the sum of products of two words.
+    """
+
+    name: str
+    stored: str
+    weights: str
+    result: str
+    data: Callable[[Array], Array]
+    weight: Callable[[Array], Array]
+    dot: Callable[[Any, Any], Expr]
+
+    @property
+    def depth(self) -> int:
+        return 4 // np.dtype(self.stored).itemsize
+
+    def unpacked(self, words: Array) -> Array:
+        """int32 [.., n / depth, columns] -> numbers [.., n, columns]."""
+        parts = np.ascontiguousarray(words).view(self.weights).reshape(*words.shape, self.depth)
+        rows = np.moveaxis(parts, -1, -2)
+        return self.weight(rows.reshape(*words.shape[:-2], -1, words.shape[-1]))
+
+    def plain(self, types: Types) -> Types:
+        """The types of the product of single numbers that a product of this kind stands for."""
+        x, w = types[:2]
+        if x.dtype != self.stored or w.dtype != "int32" or w.rank < 2:
+            raise ModelError(f"{x} and {w} are no data and weights of {self.name}")
+        rows = self.depth * w.shape[-2]
+        full = (*w.shape[:-2], rows, w.shape[-1])
+        return TensorType(x.shape, self.result), TensorType(full, self.result)
+
+    def words(self, x: Tensor, at: Sequence[Expr], k: Expr) -> Expr:
+        """Word k of the last axis."""
+        return te.pack(*(x[(*at, self.depth * k + d)] for d in range(self.depth)))
 
 
-def _to(wanted: str, made: str) -> ShapeFn:
-    def shape(attrs: Attrs, types: Types) -> TensorType:
-        if types[0].dtype != wanted:
-            raise ModelError(f"{types[0]} is not {wanted}")
-        return TensorType(types[0].shape, made)
-
-    return shape
-
-
-def _unpacked(words: Array) -> Array:
-    """int32 [.., n / 2, columns] -> float32 [.., n, columns]."""
-    halves = np.ascontiguousarray(words).view(np.uint16).reshape(*words.shape, 2)
-    rows = np.moveaxis(halves, -1, -2)
-    return np.asarray(float_of(rows.reshape(*words.shape[:-2], -1, words.shape[-1])))
+def _packed(x: Array, dtype: str) -> Array:
+    """numbers [.., n, columns] of a stored dtype -> int32 [.., n / depth, columns]."""
+    depth = 4 // np.dtype(dtype).itemsize
+    rows = x.astype(dtype).reshape(*x.shape[:-2], -1, depth, x.shape[-1])
+    words = np.ascontiguousarray(np.moveaxis(rows, -2, -1)).view(np.int32)
+    return np.asarray(words[..., 0])
 
 
-def _as_floats(types: Types) -> Types:
-    """The types of the product in float32 that a product of bfloat16 stands for."""
-    x, w = types[:2]
-    if x.dtype != STORED or w.dtype != "int32" or w.rank < 2:
-        raise ModelError(f"{x} and {w} are no bfloat16 and packed weights")
-    return TensorType(x.shape), TensorType((*w.shape[:-2], 2 * w.shape[-2], w.shape[-1]))
+def _whole(x: Array) -> Array:
+    return np.asarray(x, np.int32)
 
 
-def _words(x: Tensor, at: Sequence[Expr], k: Expr) -> Expr:
-    """Elements 2k and 2k + 1 of the last axis as one number."""
-    return te.pack(x[(*at, 2 * k)], x[(*at, 2 * k + 1)])
+BF16 = Kind("bf16", "uint16", "uint16", "float32", float_of, float_of, te.dot_bfloat16)
+U8S8 = Kind("u8s8", "uint8", "int8", "int32", _whole, _whole, te.dot_int8)
+KINDS = (BF16, U8S8)
+
+
+def packed_weights(kind: Kind, w: Array) -> Array:
+    """Constant weights [.., n, columns] as the words of a kind; n is a multiple of its depth."""
+    return _packed(bits_of(w) if kind is BF16 else w, kind.weights)
 
 
 # ---- matrix products ----------------------------------------------------------------------------
 
 
-def _matmul_type(attrs: Attrs, types: Types) -> TensorType:
-    return matmul._matmul_type(attrs, _as_floats(types))
-
-
-def _matmul(attrs: Attrs, xs: Arrays) -> Array:
-    return matmul._matmul(attrs, (float_of(xs[0]), _unpacked(xs[1])))
-
-
-def dense_bf16(x: Tensor, w: Tensor, name: str = "dense") -> Tensor:
-    """uint16 [m, k] x int32 [k / 2, n] -> float32 [m, n]."""
+def _dense(kind: Kind, x: Tensor, w: Tensor, name: str) -> Tensor:
+    """[m, k] x words [k / depth, n] -> [m, n]."""
     k = te.reduce_axis(w.shape[0], name="k")
 
     def element(i: Expr, j: Expr) -> Expr:
-        return te.sum(te.dot_bfloat16(_words(x, (i,), k), w[k, j]), axis=k)
+        return te.sum(kind.dot(kind.words(x, (i,), k), w[k, j]), axis=k)
 
     return te.compute((x.shape[0], w.shape[1]), element, name=name)
-
-
-def _matmul_tensor(attrs: Attrs, xs: Sequence[Tensor]) -> Tensor:
-    return dense_bf16(xs[0], xs[1])
 
 
 def _matmul_views(attrs: Attrs, types: Types) -> tuple[tuple[Shape, ...], ...]:
@@ -83,46 +105,123 @@ def _matmul_views(attrs: Attrs, types: Types) -> tuple[tuple[Shape, ...], ...]:
     return (((x.size // x.shape[-1], x.shape[-1]), w.shape),)
 
 
+def _matmul(kind: Kind) -> Op:
+    def meaning(attrs: Attrs, xs: Arrays) -> Array:
+        return matmul._matmul(attrs, (kind.data(xs[0]), kind.unpacked(xs[1])))
+
+    return Op(
+        f"matmul_{kind.name}",
+        "anchor",
+        lambda attrs, types: matmul._matmul_type(attrs, kind.plain(types)),
+        meaning,
+        arity=(2, 2),
+        tensor=lambda attrs, xs: _dense(kind, xs[0], xs[1], "dense"),
+        views=_matmul_views,
+        names=("data", "weight"),
+        traits=("rounded_sum",) if kind is BF16 else (),
+        work=lambda attrs, types, result: matmul._matmul_work(attrs, kind.plain(types), result),
+    )
+
+
 # ---- convolutions -------------------------------------------------------------------------------
 
 
-def _conv_type(attrs: Attrs, types: Types) -> TensorType:
-    return conv._type({**attrs, "groups": 1}, _as_floats(types))
+def _conv_type(kind: Kind) -> ShapeFn:
+    def shape(attrs: Attrs, types: Types) -> TensorType:
+        if len(types) > 2 and (types[2].size, types[2].dtype) != (1, kind.stored):
+            raise ModelError(f"the border {types[2]} is no number of {kind.stored}")
+        return conv._type({**attrs, "groups": 1}, kind.plain(types))
+
+    return shape
 
 
-def _conv(attrs: Attrs, xs: Arrays) -> Array:
-    return conv._meaning({**attrs, "groups": 1}, (float_of(xs[0]), _unpacked(xs[1])))
+def _conv_meaning(kind: Kind) -> Callable[[Attrs, Arrays], Array]:
+    def meaning(attrs: Attrs, xs: Arrays) -> Array:
+        x, w = kind.data(xs[0]), kind.unpacked(xs[1])
+        plain = {**attrs, "groups": 1}
+        if len(xs) > 2:  # with the border written out
+            around = [(0, 0), *pairs(attrs, "pads"), (0, 0)]
+            border = kind.data(np.asarray(xs[2]).reshape(()))
+            x = np.pad(x, around, constant_values=border)
+            plain["pads"] = ((0, 0),) * (x.ndim - 2)
+        return conv._meaning(plain, (x, w))
+
+    return meaning
 
 
-def _conv_tensor(attrs: Attrs, xs: Sequence[Tensor]) -> Tensor:
-    x, w = xs
-    if len(x.shape) == 2:
-        return dense_bf16(x, w, name="conv")
-    *kernel, words, co = w.shape
-    strides, dilations = ints(attrs, "strides"), ints(attrs, "dilations")
-    padded, out, ks, under = window(x, kernel, strides, pairs(attrs, "pads"), dilations)
-    c = te.reduce_axis(words, name="ci")
+def _conv_tensor(kind: Kind) -> TensorFn:
+    def tensor(attrs: Attrs, xs: Sequence[Tensor]) -> Tensor:
+        x, w = xs[:2]
+        if len(x.shape) == 2:
+            return _dense(kind, x, w, "conv")
+        *kernel, words, co = w.shape
+        strides, dilations = ints(attrs, "strides"), ints(attrs, "dilations")
+        pads = pairs(attrs, "pads")
+        if len(xs) > 2:
+            x = _bordered(x, xs[2], pads)
+            pads = ((0, 0),) * len(kernel)
+        padded, out, ks, under = window(x, kernel, strides, pads, dilations)
+        c = te.reduce_axis(words, name="ci")
+
+        def element(n: Expr, *at: Expr) -> Expr:
+            data = kind.words(padded, (n, *under(at[:-1])), c)
+            return te.sum(kind.dot(data, w[(*ks, c, at[-1])]), axis=[*ks, c])
+
+        names = ("n", *spatial_names(len(kernel)), "co")
+        return te.compute((x.shape[0], *out, co), named(names, element), name="conv")
+
+    return tensor
+
+
+def _bordered(x: Tensor, border: Tensor, pads: Sequence[tuple[int, int]]) -> Tensor:
+    """The data with the border's number around it."""
+    extents = [e + sum(p) for e, p in zip(x.shape[1:-1], pads, strict=True)]
 
     def element(n: Expr, *at: Expr) -> Expr:
-        data = _words(padded, (n, *under(at[:-1])), c)
-        return te.sum(te.dot_bfloat16(data, w[(*ks, c, at[-1])]), axis=[*ks, c])
+        where = [i - lo for i, (lo, _) in zip(at[:-1], pads, strict=True)]
+        inside = [te.all(i >= 0, i < e) for i, e in zip(where, x.shape[1:-1], strict=True)]
+        value = te.select(te.all(*inside), x[(n, *where, at[-1])], border[(0,)])
+        return te.cast(value, str(x.dtype))
 
-    names = ("n", *spatial_names(len(kernel)), "co")
-    return te.compute((x.shape[0], *out, co), named(names, element), name="conv")
-
-
-def _conv_views(attrs: Attrs, types: Types) -> tuple[tuple[Shape, ...], ...]:
-    """A 1x1 convolution that reads every pixel is a matrix product of pixels and weights."""
-    x, w = types[0].shape, types[1].shape
-    floats = conv._views({**attrs, "groups": 1}, _as_floats(types))
-    pointwise = len(floats) > 1
-    return (((types[0].size // x[-1], x[-1]), w[-2:]), (x, w)) if pointwise else ((x, w),)
+    names = ("n", *spatial_names(len(extents)), "c")
+    return te.compute((x.shape[0], *extents, x.shape[-1]), named(names, element), name="pad")
 
 
-def _conv_forms(attrs: Attrs, types: Types) -> tuple[TensorFn, ...]:
+def _conv_views(kind: Kind) -> Callable[[Attrs, Types], tuple[tuple[Shape, ...], ...]]:
+    def views(attrs: Attrs, types: Types) -> tuple[tuple[Shape, ...], ...]:
+        """A 1x1 convolution that reads every pixel is a matrix product of pixels and weights."""
+        x, w = types[0].shape, types[1].shape
+        border = tuple((1,) for _ in types[2:])
+        pointwise = len(conv._views({**attrs, "groups": 1}, kind.plain(types))) > 1
+        whole = (x, w, *border)
+        return (((math.prod(x[:-1]), x[-1]), w[-2:], *border), whole) if pointwise else (whole,)
+
+    return views
+
+
+def _conv(kind: Kind) -> Op:
+    return Op(
+        f"conv_{kind.name}",
+        "anchor",
+        _conv_type(kind),
+        _conv_meaning(kind),
+        attrs=("strides", "pads", "dilations", "layout"),
+        arity=(2, 3),
+        tensor=_conv_tensor(kind),
+        views=_conv_views(kind),
+        forms=_winograd if kind is BF16 else lambda attrs, types: (),
+        names=("data", "weight", "border"),
+        traits=("rounded_sum",) if kind is BF16 else (),
+        work=lambda attrs, types, result: conv._work(attrs, kind.plain(types), result),
+        padded=padded_type,
+    )
+
+
+def _winograd(attrs: Attrs, types: Types) -> tuple[TensorFn, ...]:
     """Winograd's, in float32, of the numbers that data and weights are."""
-    x, w = _as_floats(types)
-    others = conv._forms({**attrs, "groups": 1}, (x, w))
+    if len(types) > 2:
+        return ()
+    others = conv._forms({**attrs, "groups": 1}, BF16.plain(types))
 
     def widened(form: TensorFn) -> TensorFn:
         return lambda attrs, xs: form({**attrs, "groups": 1}, (_floats(xs[0]), _weights(xs[1])))
@@ -153,50 +252,30 @@ def _weights(w: Tensor) -> Tensor:
 # ---- elements -----------------------------------------------------------------------------------
 
 
-def _bits_element(attrs: Attrs, xs: Sequence[Expr]) -> Expr:
-    return te.cast(te.bfloat16_bits(xs[0]), STORED)
+def _to(wanted: str, made: str) -> ShapeFn:
+    def shape(attrs: Attrs, types: Types) -> TensorType:
+        if types[0].dtype != wanted:
+            raise ModelError(f"{types[0]} is not {wanted}")
+        return TensorType(types[0].shape, made)
+
+    return shape
 
 
 OPS = (
     Op(
         "to_bf16",
         "elementwise",
-        _to("float32", STORED),
+        _to("float32", BF16.stored),
         lambda attrs, xs: bits_of(xs[0]).reshape(np.shape(xs[0])),
-        element=_bits_element,
+        element=lambda attrs, xs: te.cast(te.bfloat16_bits(xs[0]), BF16.stored),
     ),
     Op(
         "from_bf16",
         "elementwise",
-        _to(STORED, "float32"),
+        _to(BF16.stored, "float32"),
         lambda attrs, xs: float_of(xs[0]),
         element=lambda attrs, xs: te.bfloat16_value(xs[0]),
     ),
-    Op(
-        "matmul_bf16",
-        "anchor",
-        _matmul_type,
-        _matmul,
-        arity=(2, 2),
-        tensor=_matmul_tensor,
-        views=_matmul_views,
-        names=("data", "weight"),
-        traits=("rounded_sum",),
-        work=lambda attrs, types, result: matmul._matmul_work(attrs, _as_floats(types), result),
-    ),
-    Op(
-        "conv_bf16",
-        "anchor",
-        _conv_type,
-        _conv,
-        attrs=("strides", "pads", "dilations", "layout"),
-        arity=(2, 2),
-        tensor=_conv_tensor,
-        views=_conv_views,
-        forms=_conv_forms,
-        names=("data", "weight"),
-        traits=("rounded_sum",),
-        work=lambda attrs, types, result: conv._work(attrs, _as_floats(types), result),
-        padded=padded_type,
-    ),
+    *map(_matmul, KINDS),
+    *map(_conv, KINDS),
 )
