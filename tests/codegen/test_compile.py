@@ -4,7 +4,8 @@ import pytest
 
 from ansorlite.codegen.compile import assembly, compile_module, data_layout, optimized_ir
 from ansorlite.errors import BuildError
-from ansorlite.target import PRESETS, Target
+from ansorlite.presets import PRESETS
+from ansorlite.target import Target
 
 # y = x * x + x with contraction allowed, on 16 floats.
 SQUARE_PLUS = """

@@ -9,10 +9,11 @@ from native import run_native
 from ansorlite import te
 from ansorlite.codegen.build import kernel_assembly
 from ansorlite.measure.calibrate import body_state, legal_bodies
+from ansorlite.presets import PRESETS
 from ansorlite.schedule.lower import lower
 from ansorlite.schedule.state import State
 from ansorlite.schedule.steps import Annotate, Reorder, Split
-from ansorlite.target import PRESETS, Target
+from ansorlite.target import Target
 
 FMA = re.compile(r"\t(vfn?madd|fmla)")
 BRANCH = re.compile(r"\tj[a-z]+|\t(b|b\.[a-z]+|cbn?z)\t")

@@ -19,7 +19,8 @@ from ansorlite.codegen.functions import FUNCTIONS, emit_math
 from ansorlite.codegen.image import KernelImage, Param
 from ansorlite.codegen.loader import load_image
 from ansorlite.errors import BuildError
-from ansorlite.target import PRESETS, Target
+from ansorlite.presets import PRESETS
+from ansorlite.target import Target
 
 N = 1 << 17
 HOST = Target.detect()

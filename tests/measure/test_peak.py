@@ -22,7 +22,8 @@ from ansorlite.codegen.microbenchmarks import (
 from ansorlite.errors import AnsorliteError
 from ansorlite.measure import peak
 from ansorlite.measure.peak import Peak
-from ansorlite.target import PRESETS, Target
+from ansorlite.presets import PRESETS
+from ansorlite.target import Target
 
 SOME = Peak(2e11, 1e11, 2e10)
 
