@@ -30,6 +30,7 @@ from ansorlite.manifest import (
 from ansorlite.names import shown
 from ansorlite.sizes import shapes_of, unlisted
 
+SYSTEMS = {"linux": ("linux",), "darwin": ("darwin", "macos")}  # words in a triple
 ARCHITECTURES = {"AMD64": "x86_64", "arm64": "aarch64"}  # platform.machine() -> name in a triple
 
 
@@ -256,8 +257,12 @@ def _library_table(function: Any, size: int) -> list[dict[str, Any]]:
 def _check_machine(metadata: Mapping[str, Any], path: Path) -> None:
     here = ARCHITECTURES.get(platform.machine(), platform.machine())
     made_for = metadata["triple"].split("-")[0]
+    made_for = ARCHITECTURES.get(made_for, made_for)
     if made_for != here:
         raise ModelError(f"{path} is {made_for} code, and this machine is {here}")
+    system = platform.system().lower()
+    if system in ("linux", "darwin") and not any(w in metadata["triple"] for w in SYSTEMS[system]):
+        raise ModelError(f"{path} is code for {metadata['triple']}, and this machine runs {system}")
     flags = cpu_flags()
     missing = [f for f in metadata["requires"] if f not in flags] if flags else []
     if missing:

@@ -13,6 +13,7 @@ from ansorlite.codegen.image import KernelImage
 from ansorlite.codegen.loader import Loop
 from ansorlite.graph.indices import IndexCheck
 from ansorlite.graph.ir import Graph
+from ansorlite.target import Target
 
 
 @dataclass(frozen=True)
@@ -72,8 +73,9 @@ class ModuleMemory:
 
 
 class Linked(NamedTuple):
-    """A compiled network: `graph` has its name and types, `images` are its kernels."""
+    """A compiled network: `graph` has its name and types, `images` are its kernels for `target`."""
 
     graph: Graph
     images: tuple[KernelImage, ...]
     memory: ModuleMemory
+    target: Target
