@@ -35,13 +35,18 @@ ARCHITECTURES = {"AMD64": "x86_64", "arm64": "aarch64"}  # platform.machine() ->
 
 
 def cpu_flags() -> set[str]:
-    """Features of this CPU as /proc/cpuinfo names them; empty on systems without that file."""
+    """Features of this CPU as /proc/cpuinfo names them; empty on systems without that file.
+
+    Also under an emulator that shows the file of another architecture.
+    """
     info = Path("/proc/cpuinfo")
     if not info.exists():
         return set()
+    arm = ARCHITECTURES.get(platform.machine(), platform.machine()) == "aarch64"
+    wanted = "Features" if arm else "flags"
     for line in info.read_text().splitlines():
         key, _, value = line.partition(":")
-        if key.strip() in ("flags", "Features"):
+        if key.strip() == wanted:
             return set(value.split())
     return set()
 

@@ -7,6 +7,7 @@ emulated machine mean nothing. `needs_emulator` skips tests where qemu or the cr
 missing (Debian: qemu-user-static, gcc-aarch64-linux-gnu, libc6-dev-arm64-cross).
 """
 
+import re
 import shutil
 import struct
 import subprocess
@@ -30,6 +31,9 @@ QEMU = shutil.which("qemu-aarch64-static") or shutil.which("qemu-aarch64")
 GCC = shutil.which("aarch64-linux-gnu-gcc")
 SYSROOT = Path("/usr/aarch64-linux-gnu")
 LIMIT_S = 240
+OBJDUMP = shutil.which("aarch64-linux-gnu-objdump")
+LINE = re.compile(r"^\s+[0-9a-f]+:\s+[0-9a-f]{8}\s+(\S+)\s*(.*)$")
+PLACE = re.compile(r"[0-9a-f]+ <[^>]*>")
 missing = [
     name
     for name, found in (("qemu-aarch64-static", QEMU), ("aarch64-linux-gnu-gcc", GCC))
@@ -173,6 +177,36 @@ def run_network(
         at += v["bytes"]
     assert at == len(told)
     return outputs
+
+
+def run_python(userland: Path, code: str, *arguments: Any) -> str:
+    """What Python code says in an Arm user land (see scripts/arm_userland.sh)."""
+    libraries = userland / "usr/lib/aarch64-linux-gnu"
+    parts = (libraries, libraries / "blas", libraries / "lapack")
+    settings = {
+        "PYTHONHOME": userland / "usr",
+        "PYTHONPATH": f"{userland}/usr/lib/python3/dist-packages:{Path(__file__).parents[1]}",
+        "LD_LIBRARY_PATH": ":".join(map(str, parts)),
+    }
+    given = [x for name, value in settings.items() for x in ("-E", f"{name}={value}")]
+    python = userland / "usr/bin/python3.11"
+    return done([QEMU, "-L", userland, *given, python, "-c", code, *arguments])
+
+
+def later_instructions(library: Path, folder: Path) -> list[str]:
+    """Instructions of a library that an assembler of ARMv8.0 refuses; places are left out."""
+    found = done([OBJDUMP, "-d", library])
+    matches = (m for m in map(LINE.match, found.splitlines()) if m)
+    distinct = {f"{m[1]} {PLACE.sub('.', m[2].split('//')[0])}" for m in matches}
+    lines = sorted(x for x in distinct if not x.startswith((".inst", "udf")))
+    assert len(lines) > 80
+    source = folder / "listing.s"
+    source.write_text("\n".join(lines) + "\n")
+    command = [GCC, "-march=armv8-a", "-c", source, "-o", folder / "listing.o"]
+    ran = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
+    refused = re.findall(r"listing\.s:(\d+): Error: (.*)", ran.stderr)
+    assert ran.returncode == 0 or refused, ran.stderr
+    return [f"{lines[int(n) - 1]}: {why}" for n, why in refused]
 
 
 def done(command: Sequence[Any]) -> str:

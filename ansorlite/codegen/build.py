@@ -5,7 +5,7 @@ holes, so the request is the only object that the tuner makes per candidate.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ansorlite.codegen.compile import (
@@ -76,16 +76,16 @@ def build_program(
     params = kernel_params(program)
     read = {x.tensor for store, _ in stores_under(ready.body) for x in loads(store.value)}
     unread = frozenset(p.name for p in params if p.role in ("constant", "derived")) - read
+    return replace(image_of(program, code, target, symbol, unread), look=shown)
+
+
+def image_of(
+    program: Program, code: bytes, target: Target, symbol: str, unread: frozenset[str]
+) -> KernelImage:
+    """The image of a program's object code; `unread` as in `KernelImage`."""
+    params, cpu, features = kernel_params(program), target.cpu, target.features
     return KernelImage(
-        code,
-        symbol,
-        params,
-        target.triple,
-        target.cpu,
-        program.bound,
-        unread,
-        target.features,
-        shown,
+        code, symbol, params, target.triple, cpu, program.bound, unread, features=features
     )
 
 

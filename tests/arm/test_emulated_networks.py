@@ -1,15 +1,12 @@
 """Networks for Arm machines: tuned without one, saved, cross-linked, run under emulation."""
 
 import json
-import re
-import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from emulated import GCC, done, needs_emulator, run_network
+from emulated import GCC, done, later_instructions, needs_emulator, run_network
 
 import ansorlite as al
 from ansorlite.errors import ModelError
@@ -22,9 +19,6 @@ from ansorlite.workloads.networks import mobilenet_v2, resnet
 from ansorlite.workloads.transformers import bert
 
 pytestmark = needs_emulator
-OBJDUMP = shutil.which("aarch64-linux-gnu-objdump")
-LINE = re.compile(r"^\s+[0-9a-f]+:\s+[0-9a-f]{8}\s+(\S+)\s*(.*)$")
-PLACE = re.compile(r"[0-9a-f]+ <[^>]*>")
 
 
 def small_net() -> Graph:
@@ -72,22 +66,6 @@ def test_a_network_of_this_machine_saved_for_another(tmp_path: Path) -> None:
     assert "asimddp" in json.loads((saved / METADATA).read_text())["requires"]
     with pytest.raises(AssertionError, match=r"status 80\n.*refused: (asimd|atomics|crc32|lrcpc)"):
         run_network(saved, random_inputs(graph), "cortex-a53")
-
-
-def later_instructions(library: Path, folder: Path) -> list[str]:
-    """Instructions of a library that an assembler of ARMv8.0 refuses; places are left out."""
-    found = done([OBJDUMP, "-d", library])
-    matches = (m for m in map(LINE.match, found.splitlines()) if m)
-    distinct = {f"{m[1]} {PLACE.sub('.', m[2].split('//')[0])}" for m in matches}
-    lines = sorted(x for x in distinct if not x.startswith((".inst", "udf")))
-    assert len(lines) > 80
-    source = folder / "listing.s"
-    source.write_text("\n".join(lines) + "\n")
-    command = [GCC, "-march=armv8-a", "-c", source, "-o", folder / "listing.o"]
-    ran = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
-    refused = re.findall(r"listing\.s:(\d+): Error: (.*)", ran.stderr)
-    assert ran.returncode == 0 or refused, ran.stderr
-    return [f"{lines[int(n) - 1]}: {why}" for n, why in refused]
 
 
 def test_the_check_of_instructions_finds_later_ones(tmp_path: Path) -> None:
