@@ -350,9 +350,15 @@ class ExprEmitter(IndexEmitter):
         return self._loaded(at, env, 1, read, env.memory[e.tensor].constant)
 
     def _lane(self, e: Load, env: Env) -> ir.Value | None:
-        """The element as a lane of a vector, see `codegen.lanes`; None of an element alone."""
+        """The element as a lane of a vector, see `codegen.lanes`; None of an element alone.
+
+        None, too, beside vectors of another length: LLVM 22 joins two half vectors with lanes 0 and
+        1 of a vector to a whole one with the wrong lanes.
+        """
         var, copies = env.beside[e]
         k, full = env.vars[var], VECTOR_BYTES // BYTES[e.dtype]
+        if env.width != full:
+            return None
         first = k - k % full
         width = min(full, copies - first)
         if width & (width - 1):  # three: two and one
