@@ -105,11 +105,11 @@ class Session:
         self.searcher = searcher(o.policy)
         self.budget = Budget(o.n_trials, o.timeout, o.clock, o.round_size)
         with ExitStack() as stack:
-            runner = o.runner or _closed_by(stack, LocalRunner(at_once=self.searches))
-            self.estimated = isinstance(runner, EstimatingRunner)
+            self.estimated = isinstance(o.runner, EstimatingRunner)
             self.store = Store(o.log, read_only=not self.searches, estimated=self.estimated)
             stack.callback(self.store.close)
             builder = o.builder or _closed_by(stack, PoolBuilder(at_once=self.searches))
+            runner = o.runner or _closed_by(stack, LocalRunner(at_once=self.searches))
             if self.estimated:
                 builder = EstimatingBuilder(builder)
             self.cost_model = self._cost_model()
