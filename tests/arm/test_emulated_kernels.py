@@ -141,12 +141,10 @@ def check_random(seeds: Iterable[int], folder: Path) -> int:
 
 
 def test_random_candidates_are_right(tmp_path: Path) -> None:
-    assert check_random(range(8), tmp_path) > 8
-
-
-def test_half_vectors_do_not_share_loads_of_scalars(tmp_path: Path) -> None:
-    """Tiles of two lanes, with rows that read side by side: LLVM joined the wrong lanes."""
-    assert check_random([199], tmp_path) == 2
+    """The last seed has a tile of half vectors with rows that read scalars side by side: LLVM joins
+    the wrong lanes where these are loaded as one vector.
+    """
+    assert check_random([*range(4), 199], tmp_path) > 6
 
 
 @pytest.mark.slow

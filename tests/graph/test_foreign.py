@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ansorlite import deployed
 from ansorlite.errors import BuildError, ModelError
 from ansorlite.graph import link
 from ansorlite.graph.build import GraphBuilder
@@ -117,3 +118,25 @@ def test_the_own_compiler_must_link(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     with pytest.raises(BuildError, match=r"cc cannot link the network .status 3.: it said"):
         compile_plain(dense()).save(tmp_path / "net")
     assert not (tmp_path / "net").exists()
+
+
+def test_a_machine_is_its_architecture_and_its_system(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An emulator may show the flags of the machine that it runs on: these count for nothing."""
+    monkeypatch.setattr(deployed.platform, "system", lambda: "Linux")
+    known = {"requires": ["asimd"], "cpu": "cortex-a76", "triple": "aarch64-unknown-linux-gnu"}
+    mac = {**known, "triple": "arm64-apple-macosx11.0.0"}
+    other = "aarch64" if Target.detect().arch == "x86_64" else "x86_64"
+    monkeypatch.setattr(deployed.platform, "machine", lambda: other)
+    assert deployed.cpu_flags() == set()
+    monkeypatch.setattr(deployed.platform, "machine", lambda: "aarch64")
+    monkeypatch.setattr(deployed, "cpu_flags", set)
+    deployed._check_machine(known, Path("net"))
+    with pytest.raises(ModelError, match="code for arm64-apple-macosx11.0.0.* runs linux"):
+        deployed._check_machine(mac, Path("net"))
+    monkeypatch.setattr(deployed, "cpu_flags", lambda: {"fp"})
+    with pytest.raises(ModelError, match="this CPU lacks asimd"):
+        deployed._check_machine(known, Path("net"))
+    monkeypatch.setattr(deployed.platform, "system", lambda: "Darwin")
+    monkeypatch.setattr(deployed.platform, "machine", lambda: "arm64")
+    monkeypatch.setattr(deployed, "cpu_flags", set)
+    deployed._check_machine(mac, Path("net"))

@@ -63,6 +63,8 @@ def test_records_of_estimates_are_marked_and_kept_apart(tmp_path: Path) -> None:
     assert result.estimated and result.best is not None and len(result.records) == 2
     assert "an estimate: nothing was measured" in str(result)
     assert "2 programs built, none run" in str(result)
+    with pytest.raises(AnsorliteError, match="cannot load kernel"):
+        _ = result.kernel
     contents = read_log(log)
     assert not contents.records and not contents.choices
     assert [r.status for r in contents.estimates] == [ESTIMATED] * 2
@@ -93,13 +95,8 @@ def test_this_machine_is_measured() -> None:
     )
 
 
-def test_a_kernel_for_another_machine_is_no_function_here() -> None:
-    with pytest.raises(AnsorliteError, match="cannot load kernel"):
-        _ = tune("SFM:0", FOREIGN, 1).kernel
-
-
 def test_commands_for_another_machine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["tune-op", "SFM:0", "--target", FOREIGN, "--trials", "2", "-q"]) == 0
+    assert main(["tune-op", "SFM:0", "--target", FOREIGN, "--trials", "1", "-q"]) == 0
     assert "nothing was measured" in capsys.readouterr().out
     assert main(["tune-op", "SFM:0", "--target", "vax"]) == 2
     assert "no target preset 'vax'" in capsys.readouterr().err
@@ -123,10 +120,6 @@ def check_hot_loop(case: str, cpu: str, n: int) -> None:
     # LLVM folds a lone load and its broadcast into one instruction (ld1r) for one row in many.
     assert seen.by_element >= 0.75 * seen.fma and seen.fma >= 16, seen
     assert seen.instructions <= 2.2 * seen.fma, seen
-
-
-def test_the_hot_loop_of_a_product() -> None:
-    check_hot_loop("GMM:2", "cortex-a76", 3)
 
 
 @pytest.mark.slow
