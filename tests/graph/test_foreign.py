@@ -131,7 +131,7 @@ def test_a_machine_is_its_architecture_and_its_system(monkeypatch: pytest.Monkey
     monkeypatch.setattr(deployed.platform, "machine", lambda: "aarch64")
     monkeypatch.setattr(deployed, "cpu_flags", set)
     deployed._check_machine(known, Path("net"))
-    with pytest.raises(ModelError, match="code for arm64-apple-macosx11.0.0.* runs linux"):
+    with pytest.raises(ModelError, match=r"code for arm64-apple-macosx11\.0\.0.* runs linux"):
         deployed._check_machine(mac, Path("net"))
     monkeypatch.setattr(deployed, "cpu_flags", lambda: {"fp"})
     with pytest.raises(ModelError, match="this CPU lacks asimd"):
