@@ -32,17 +32,23 @@ from ansorlite.manifest import (
 from ansorlite.names import shown
 from ansorlite.sizes import shapes_of, unlisted
 
+SYSTEMS = {"linux": ("linux",), "darwin": ("darwin", "macos")}  # words in a triple
 ARCHITECTURES = {"AMD64": "x86_64", "arm64": "aarch64"}  # platform.machine() -> name in a triple
 
 
 def cpu_flags() -> set[str]:
-    """Features of this CPU as /proc/cpuinfo names them; empty on systems without that file."""
+    """Features of this CPU as /proc/cpuinfo names them; empty on systems without that file.
+
+    Also under an emulator that shows the file of another architecture.
+    """
     info = Path("/proc/cpuinfo")
     if not info.exists():
         return set()
+    arm = ARCHITECTURES.get(platform.machine(), platform.machine()) == "aarch64"
+    wanted = "Features" if arm else "flags"
     for line in info.read_text().splitlines():
         key, _, value = line.partition(":")
-        if key.strip() in ("flags", "Features"):
+        if key.strip() == wanted:
             return set(value.split())
     return set()
 
@@ -288,8 +294,12 @@ def _library_table(function: Any, size: int) -> list[dict[str, Any]]:
 def _check_machine(metadata: Mapping[str, Any], path: Path) -> None:
     here = ARCHITECTURES.get(platform.machine(), platform.machine())
     made_for = metadata["triple"].split("-")[0]
+    made_for = ARCHITECTURES.get(made_for, made_for)
     if made_for != here:
         raise ModelError(f"{path} is {made_for} code, and this machine is {here}")
+    system = platform.system().lower()
+    if system in ("linux", "darwin") and not any(w in metadata["triple"] for w in SYSTEMS[system]):
+        raise ModelError(f"{path} is code for {metadata['triple']}, and this machine runs {system}")
     flags = cpu_flags()
     missing = [f for f in metadata["requires"] if f not in flags] if flags else []
     if missing:

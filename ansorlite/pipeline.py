@@ -22,6 +22,7 @@ from ansorlite.graph.pool import ConstantPool
 from ansorlite.graph.precision import check_precision
 from ansorlite.graph.sized import SizedNetwork
 from ansorlite.graph.sized_module import SizedModule
+from ansorlite.ir.program import Program
 from ansorlite.measure.limits import least_seconds
 from ansorlite.measure.peak import Peak
 from ansorlite.measure.runner import LocalRunner
@@ -32,13 +33,14 @@ from ansorlite.search.arguments import (
     check_callable,
     check_names,
     check_number,
-    check_target,
     check_whole,
+    target_of,
 )
 from ansorlite.search.clock import PhaseClock
+from ansorlite.search.estimate import TRIALS, estimating
 from ansorlite.search.forms import Forms
 from ansorlite.search.objectives import Objective, OverNetworks
-from ansorlite.search.result import TuneResult, why_above_limit
+from ansorlite.search.result import ESTIMATE, TuneResult, why_above_limit
 from ansorlite.search.session import Session, TuneOptions
 from ansorlite.search.settle import link_s
 from ansorlite.search.task_scheduler import SCHEDULERS
@@ -81,13 +83,20 @@ class NetworkReport:
 
     def __str__(self) -> str:
         peak = None if self.peak is None else self.peak.flops_all
-        return f"{task_table(self.rows, peak)}\n{time_table(self.seconds, self.wall_s)}"
+        text = f"{task_table(self.rows, peak)}\n{time_table(self.seconds, self.wall_s)}"
+        told = f"latencies are {ESTIMATE}, for {self.results[0].task.target}\n"
+        return f"{told}{text}" if any(r.estimated for r in self.results) else text
 
 
 class ScheduledModule(CompiledModule):
     """A compiled network that remembers how it was found (`report`)."""
 
     report: NetworkReport
+
+    def programs(self) -> list[Program] | None:
+        """The programs that the module was compiled from; None in a copy that was pickled."""
+        report = getattr(self, "report", None)
+        return None if report is None else [task_program(r) for r in report.results]
 
 
 class SizedScheduledModule(SizedModule):
@@ -123,7 +132,7 @@ def auto_schedule(
     *,
     log: str | Path | None = None,
     seed: int = 0,
-    target: Target | None = None,
+    target: Target | str | None = None,
     objective: Objective | None = None,
     scheduler: str = "gradient",
     early_stop_trials: int | None = None,
@@ -144,6 +153,11 @@ def auto_schedule(
     wall-clock seconds for everything. Without either, 64 trials a task. With `n_trials=0` nothing
     is measured: programs are the log's, or the model's where the log has none. Ctrl-C compiles the
     best so far.
+
+    `target` is a `Target` or the name of a preset ("cortex-a76", "neoverse-n1:16"), by default this
+    machine. For a machine that cannot be run here, and without a `runner` that reaches one, nothing
+    is measured: `n_trials` programs, 16 a task by default, are built and ranked by estimates
+    (`search.estimate`), and the module can be saved, not called.
 
     `objective` is a function of float64[m], the networks' latencies in seconds, to be minimised
     (see `search.objectives`); by default their sum. `scheduler` is a name of
@@ -167,25 +181,24 @@ def auto_schedule(
     if scheduler not in SCHEDULERS:
         raise UsageError(f"no scheduler is called {scheduler!r}: choose {', '.join(SCHEDULERS)}")
     check_names(session, [f.name for f in fields(TuneOptions)])
-    check_target(target)
+    machine = target_of(target)
     check_number("form_rtol", form_rtol)
     check_precision(precision)
     check_callable("objective", objective)
     check_callable("on_round", on_round)
     if early_stop_trials is not None:
         check_whole("early_stop_trials", early_stop_trials, 1)
-    machine = target or Target.detect()
     graphs = _graphs(network)
     _check_new_shape(on_new_shape, network)
     bound = 0.0 if exact else form_rtol
     session.setdefault("clock", PhaseClock())  # passes and partition take of the time, too
-    parts = [
-        partition(optimize(g, exact, precision)) for g in graphs
-    ]  # passes, partition, expression
+    # passes, partition, expression
+    parts = [partition(optimize(g, exact, precision)) for g in graphs]
     shared = shared_tasks([network_tasks(p, machine, bound) for p in parts])
     if n_trials is None and timeout is None:
-        n_trials = 64 * len(shared.tasks)
-    with _session(n_trials, timeout, seed=seed, log=log, progress=progress, **session) as run:
+        n_trials = (TRIALS if machine.is_foreign else 64) * len(shared.tasks)
+    options = {"seed": seed, "log": log, "progress": progress, **session}
+    with _session(n_trials, timeout, machine, **options) as run:
         # sketch, lower, sample, evolve, features, score, build, run, record, schedule tasks
         results = tune_tasks(
             run,
@@ -213,9 +226,9 @@ def auto_schedule(
             kept = {
                 k: v for k, v in session.items() if k in ("policy", "params", "space", "pretrained")
             }
-            options = {"seed": seed, "log": log, "progress": False, **kept}
+            again = {"seed": seed, "log": log, "progress": False, **kept}
             lowering = exact, precision
-            new = NewSizes(network, known, machine, bound, lowering, pool, options).compile
+            new = NewSizes(network, known, machine, bound, lowering, pool, again).compile
         sized = SizedScheduledModule(modules, network.labels, new)
         sized.report = _report(run, found, [w.weight for w in shared.tasks], peak)
         return sized
@@ -237,7 +250,7 @@ class NewSizes:
         """The network for inputs of these shapes; ModelError for those that it cannot have."""
         parts = partition(optimize(self.network.at(shapes), *self.lowering))
         weighted = network_tasks(parts, self.target, self.form_rtol)
-        with _session(0, None, **self.session) as run:
+        with _session(0, None, self.target, **self.session) as run:
             results = adapted_results(run, weighted, self.known)
         forms = [form_of(w, r.task) for w, r in zip(weighted, results, strict=True)]
         made = CompiledModule(parts, [compile_task(r) for r in results], forms, self.pool)
@@ -273,9 +286,16 @@ def _report(
 
 
 @contextmanager
-def _session(n_trials: int | None, timeout: float | None, **options: Any) -> Iterator[Session]:
-    """A session whose own runner measures as in a network: weights come from memory."""
+def _session(
+    n_trials: int | None, timeout: float | None, target: Target, **options: Any
+) -> Iterator[Session]:
+    """A session whose own runner measures as in a network: weights come from memory.
+
+    For a foreign target it estimates.
+    """
     with ExitStack() as stack:
+        if options.get("runner") is None:
+            options["runner"] = estimating(target)
         if options.get("runner") is None:
             policy = TimingPolicy(fresh_constants=True)
             options["runner"] = LocalRunner(policy=policy, at_once=n_trials != 0)
@@ -401,6 +421,13 @@ def compile_task(result: TuneResult) -> KernelImage:
     return result.image or compiled(result.program, result.task.target)
 
 
+def task_program(result: TuneResult) -> Program:
+    """A task's best (or predicted) program; else the plain schedule."""
+    if result.best is None and result.predicted is None:
+        return lower(plain_state(result.task.dag, result.task.target))
+    return result.program
+
+
 def plain_image(task: SearchTask) -> KernelImage:
     return compiled(lower(plain_state(task.dag, task.target)), task.target)
 
@@ -408,7 +435,7 @@ def plain_image(task: SearchTask) -> KernelImage:
 @overload
 def compile_plain(
     network: Graph,
-    target: Target | None = None,
+    target: Target | str | None = None,
     exact: bool = False,
     precision: str = "float32",
 ) -> CompiledModule: ...
@@ -417,7 +444,7 @@ def compile_plain(
 @overload
 def compile_plain(
     network: Graph,
-    target: Target | None = None,
+    target: Target | str | None = None,
     exact: bool = False,
     precision: str = "float32",
     *,
@@ -427,7 +454,7 @@ def compile_plain(
 
 def compile_plain(
     network: Graph,
-    target: Target | None = None,
+    target: Target | str | None = None,
     exact: bool = False,
     precision: str = "float32",
     *,
@@ -438,7 +465,7 @@ def compile_plain(
     `exact`, `precision` as in `auto_schedule`. None where the seconds left end before all kernels
     are built.
     """
-    machine = target or Target.detect()
+    machine = target_of(target)
     parts = partition(optimize(network, exact, precision))
     images = []
     for weighted in network_tasks(parts, machine):

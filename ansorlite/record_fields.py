@@ -14,7 +14,9 @@ from typing import Any, NoReturn
 FORMAT = 1
 OK = "OK"
 CHOSEN = "CHOSEN"
-# The values of `measure.result.Status`, and CHOSEN: the line names the winner of a tuning run.
+ESTIMATED = "ESTIMATED"
+# The values of `measure.result.Status`; CHOSEN: the line names the winner of a tuning run;
+# ESTIMATED: the program was built for a machine that was not at hand, and not run.
 STATUSES = (
     OK,
     "BUILD_ERROR",
@@ -23,6 +25,7 @@ STATUSES = (
     "RUN_TIMEOUT",
     "WRONG_OUTPUT",
     CHOSEN,
+    ESTIMATED,
 )
 MIN_SECONDS, MAX_SECONDS = 1e-12, 1e9  # limits of a latency and of the time of a measurement
 MAX_VALUE = 2**31  # values of a hole lie below
@@ -63,9 +66,9 @@ def check_sense(data: Mapping[str, Any]) -> None:
         if data[name] >= PLAUSIBLE_COUNT:
             raise Damaged(f"field {name!r} is {data[name]}, more than any run has")
     status, latency_s, times_s = data["status"], data["latency_s"], data["times_s"]
-    if (latency_s is None) == (status in (OK, CHOSEN)):
+    if (latency_s is None) == (status in (OK, CHOSEN, ESTIMATED)):
         raise Damaged(f"status {status} does not go with a latency of {latency_s}")
-    if status == OK and times_s:
+    if status in (OK, ESTIMATED) and times_s:
         low, high = min(times_s), max(times_s)
         if not (1 - SLACK) * low <= latency_s <= (1 + SLACK) * high:
             raise Damaged(f"latency_s is {latency_s}, its times_s go from {low} to {high}")

@@ -6,7 +6,7 @@ state for resuming, the cost model's training set and the source of reports. In:
 seconds. Reading a log executes nothing. Lines are ASCII JSON without NaN and infinity. Damage is
 reported with its line number and costs only that line. A line of status CHOSEN names the winner of
 a tuning run after the race of its best candidates: single measurements of equally fast programs
-differ by chance.
+differ by chance. A line of status ESTIMATED is no measurement: see `search.estimate`.
 """
 
 import json
@@ -25,6 +25,7 @@ from ansorlite import names
 from ansorlite.errors import LogError, LogWriteError
 from ansorlite.record_fields import (
     CHOSEN,
+    ESTIMATED,
     FIELDS,
     FORMAT,
     OK,
@@ -183,18 +184,21 @@ class LogContents:
     """The contents of a log: records in file order, and a problem for each line left out.
 
     `choices` are the CHOSEN lines: copies of the records of winners, with the latency of the race
-    and the time of the choice.
+    and the time of the choice. `estimates` are the ESTIMATED lines: programs that were built for a
+    machine that was not at hand; their latency is an estimate.
     """
 
     records: tuple[Record, ...]
     problems: tuple[LogProblem, ...]
     choices: tuple[Record, ...] = ()
+    estimates: tuple[Record, ...] = ()
 
     def __str__(self) -> str:
         tasks = len({(r.task, r.target) for r in self.records})
         failed = sum(not r.ok for r in self.records)
         text = f"{len(self.records)} records of {tasks} tasks, {failed} of them failed"
-        return "; ".join(part for part in (text, self.damage) if part)
+        more = f"{len(self.estimates)} estimates" if self.estimates else ""
+        return "; ".join(part for part in (text, more, self.damage) if part)
 
     @property
     def damage(self) -> str:
@@ -250,9 +254,10 @@ def _parse(data: bytes, path: Path) -> LogContents:
         raise LogError(
             f"{path} is not a tuning log ({problems[0]}): name another file, it was left as it is"
         )
-    measured = tuple(r for r in records if r.status != CHOSEN)
+    measured = tuple(r for r in records if r.status not in (CHOSEN, ESTIMATED))
     choices = tuple(r for r in records if r.status == CHOSEN)
-    return LogContents(measured, tuple(problems), choices)
+    estimates = tuple(r for r in records if r.status == ESTIMATED)
+    return LogContents(measured, tuple(problems), choices, estimates)
 
 
 class _OtherFormat(Damaged):

@@ -17,7 +17,18 @@ FOLDERS = ("ansorlite", "workloads", "scripts", "tests")
 
 # Everybody may import these; they import nothing but each other.
 BASE = {"calls", "errors", "files", "names", "settings", "sizes", "streams", "tables", "units"}
-_SEARCHING = {"ir", "te", "target", "task", "schedule", "space", "cost", "codegen", "measure"}
+_SEARCHING = {
+    "presets",
+    "ir",
+    "te",
+    "target",
+    "task",
+    "schedule",
+    "space",
+    "cost",
+    "codegen",
+    "measure",
+}
 # What each folder or module of ansorlite may import, beside BASE and itself; lowest first. A module
 # with a line of its own (as measure.limits) does not count as part of its folder.
 ALLOWED: dict[str, set[str]] = {
@@ -30,7 +41,9 @@ ALLOWED: dict[str, set[str]] = {
     "streams": set(),
     "units": set(),
     "tables": set(),
-    "target": set(),
+    "presets": set(),
+    "host": {"presets"},
+    "target": {"presets", "host"},
     "manifest": set(),
     "deployed_bench": set(),
     "deployed": {"manifest", "deployed_bench"},
@@ -41,17 +54,18 @@ ALLOWED: dict[str, set[str]] = {
     "task": {"te", "target"},
     "schedule": {"ir", "te"},
     "space": {"ir", "te", "target", "schedule"},
-    "cost": {"ir", "te", "target", "schedule", "space"},
+    "cost": {"ir", "te", "presets", "target", "schedule", "space"},
     "codegen": {"ir", "target", "schedule"},
-    "measure": {"ir", "te", "target", "codegen"},
+    "measure": {"ir", "te", "target", "presets", "codegen"},
     "measure.calibrate": {"ir", "te", "target", "schedule", "codegen", "measure"},
     "measure.limits": {"ir", "te", "target", "task", "measure", "measure.calibrate"},
-    "search": {*_SEARCHING, "measure.limits", "records"},
+    "search": {*_SEARCHING, "measure.limits", "record_fields", "records"},
     "graph.types": set(),
     "graph.ops": {"ir", "te", "graph.types"},
     "graph": {
         *_SEARCHING,
         "measure.limits",
+        "presets",
         "manifest",
         "deployed",
         "records",

@@ -45,9 +45,12 @@ def _log(args: argparse.Namespace) -> str:
     contents = [read_log(path) for path in args.logs]
     found = [r for c in contents for r in c.records]
     kept = merged(found) if args.what == "merge" else distill(found, args.keep)
+    if args.what == "merge":
+        kept = (*kept, *(r for c in contents for r in c.estimates))
     with RecordLog(args.output, fsync=False) as out:
         for r in _in_order(contents, kept):
             out.append(r)
+    found += [r for c in contents for r in c.estimates]
     lines = f"{len(kept)} of {len(found)} records of {len(args.logs)} logs in {args.output}"
     damaged = sum(len(c.problems) for c in contents)
     return lines + (f"; {damaged} damaged lines left out" if damaged else "")
@@ -64,7 +67,7 @@ def _in_order(contents: Sequence[LogContents], kept: Iterable[Record]) -> tuple[
     return merged(
         r
         for c in contents
-        for r in sorted((*c.records, *c.choices), key=lambda r: r.line)
+        for r in sorted((*c.records, *c.choices, *c.estimates), key=lambda r: r.line)
         if id(r) in wanted or r.status == CHOSEN
     )
 

@@ -128,6 +128,15 @@ def search_options(p: argparse.ArgumentParser, trials: int | None, what: str = "
     p.add_argument("-q", "--quiet", action="store_true", help="no progress")
 
 
+def target_option(p: argparse.ArgumentParser) -> None:
+    p.add_argument(
+        "--target",
+        metavar="NAME[:CORES]",
+        help="another machine, such as cortex-a76 or neoverse-n1:16: nothing is measured, programs"
+        " are built and ranked by estimates",
+    )
+
+
 def size_options(p: argparse.ArgumentParser) -> None:
     """`--dim` and `--shape`; see `sizes_of`."""
     p.add_argument(

@@ -5,6 +5,7 @@ In: parsed arguments. Out: the exit status; tables on standard output, progress 
 
 import argparse
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -19,10 +20,11 @@ from ansorlite.cli.options import (
     precision_option,
     search_options,
     size_options,
+    target_option,
 )
 from ansorlite.cli.paths import readable, writable
 from ansorlite.cli.tasks import task_of
-from ansorlite.errors import MachineError, MeasureError
+from ansorlite.errors import MachineError, MeasureError, UsageError
 from ansorlite.files import write_whole
 from ansorlite.names import shown
 from ansorlite.streams import put
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from ansorlite.graph.sized import SizedNetwork
     from ansorlite.pipeline import NetworkReport
     from ansorlite.search.result import TuneResult
+    from ansorlite.target import Target
 
 TIMED_RUNS, TIMED_S = 20, 2.0  # at most so many runs of a network, and about so long
 APART = 0.2  # a difference between tasks and network that is explained
@@ -42,6 +45,7 @@ def tune_options(p: argparse.ArgumentParser) -> None:
     search_options(p, None)
     batch_option(p, "free first extents")
     size_options(p)
+    target_option(p)
     p.add_argument(
         "--scheduler",
         choices=("gradient", "ucb", "round-robin", "round-robin-limits"),
@@ -52,11 +56,13 @@ def tune_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("--exact", action="store_true", help="no Winograd, nothing rounded otherwise")
     precision_option(p)
     p.add_argument("--output", type=Path, metavar="F", help="write the closing tables there, too")
+    p.add_argument("--save", type=Path, metavar="DIR", help="write the network there, as a library")
 
 
 def tune_op_options(p: argparse.ArgumentParser) -> None:
     case_options(p)
-    search_options(p, 64)
+    search_options(p, None, "default 64, or 16 to be built for --target")
+    target_option(p)
     p.add_argument(
         "--policy",
         metavar="NAME",
@@ -80,6 +86,8 @@ def tune(args: argparse.Namespace) -> int:
 
     clock = PhaseClock()  # the time of a command begins with it
     output = writable(args.output, args.log, args.network) if args.output else None
+    target = _target(args)
+    _check_save(args)
     if args.task is not None:
         text = _result_text(_tune_part(args, one_network(args, args.network)))
         if output is not None:
@@ -96,6 +104,7 @@ def tune(args: argparse.Namespace) -> int:
         scheduler=args.scheduler,
         exact=args.exact,
         precision=args.precision,
+        target=target,
         progress=not args.quiet,
         clock=clock,
     )
@@ -103,14 +112,45 @@ def tune(args: argparse.Namespace) -> int:
     if report.interrupted and all(r.best is None for r in report.results):
         raise KeyboardInterrupt
     text = f"{report}\n"
-    if not report.interrupted:
+    if not report.interrupted and target.is_foreign:
+        text += "not compared with plain schedules: this machine cannot run the network\n"
+    elif not report.interrupted:
         limit_s = float("inf") if args.timeout is None else args.timeout
         for label, size, own in _sizes(graph, module):
             text += f"{label}{_compare_with_plain(size, own, lambda: limit_s - clock.elapsed_s)}"
+    if args.save is not None:
+        module.save(args.save)
+        text += f"saved in {args.save}: {_saved_text(args.save, target)}\n"
     if output is not None:  # first, as nobody may read what is printed
         _write(output, text)
     put(text, end="")
     return 0
+
+
+def _target(args: argparse.Namespace) -> "Target":
+    """The target of `--target`, by default this machine; UsageError for an unknown name."""
+    from ansorlite.target import Target
+
+    return Target.detect() if args.target is None else Target.named(args.target)
+
+
+def _check_save(args: argparse.Namespace) -> None:
+    """UsageError, before anything is tuned, for a folder that cannot be written."""
+    if args.save is None:
+        return
+    if args.task is not None:
+        raise UsageError("--save writes a whole network: leave out --task")
+    if args.save.exists() and (not args.save.is_dir() or any(args.save.iterdir())):
+        raise UsageError(f"{args.save} exists: name a new folder, so that nothing is lost")
+
+
+def _saved_text(folder: Path, target: "Target") -> str:
+    """How the saved network is used."""
+    from ansorlite.manifest import LIBRARY, read_metadata
+
+    if (folder / LIBRARY).is_file():
+        return f"{LIBRARY} for {target.cpu}; ansorlite.load_module loads the folder there"
+    return f"no compiler links for {target.cpu} here; there: {read_metadata(folder)['link']}"
 
 
 def _sizes(graph: "Graph | SizedNetwork", module: Any) -> "list[tuple[str, Graph, Any]]":
@@ -127,13 +167,16 @@ def _tune_part(args: argparse.Namespace, graph: "Graph") -> "TuneResult":
     """Tune one subgraph as `auto_schedule` does: in all its forms, with constants from memory."""
     from ansorlite.measure.runner import LocalRunner
     from ansorlite.measure.timing import TimingPolicy
+    from ansorlite.search.estimate import estimating
     from ansorlite.search.session import Session
     from ansorlite.search.tune_tasks import tune_tasks
 
-    weighted = replace(task_of(graph, args.task, None, args.exact, args.precision), weight=1.0)
-    trials = 64 if args.trials is None and args.timeout is None else args.trials
+    target = _target(args)
+    weighted = replace(task_of(graph, args.task, target, args.exact, args.precision), weight=1.0)
+    trials = _trials(target) if args.trials is None and args.timeout is None else args.trials
+    runner = estimating(target) or LocalRunner(policy=TimingPolicy(fresh_constants=True))
     with (
-        LocalRunner(policy=TimingPolicy(fresh_constants=True)) as runner,
+        closing(runner),
         Session(
             trials,
             args.timeout,
@@ -147,23 +190,31 @@ def _tune_part(args: argparse.Namespace, graph: "Graph") -> "TuneResult":
     return result
 
 
+def _trials(target: "Target") -> int:
+    """The trials of one task."""
+    from ansorlite.search.estimate import TRIALS
+
+    return TRIALS if target.is_foreign else 64
+
+
 def tune_op(args: argparse.Namespace) -> int:
     """Tune one case of the operator suite; print its best program's figures and the tables."""
     from ansorlite.search.tune import tune as tune_task
 
     if args.pretrained is not None:
         readable(args.pretrained)
-    task = case(args.case, args.batch)
+    target = _target(args)
+    task = case(args.case, args.batch, target)
     result = tune_task(
         task,
-        args.trials,
+        _trials(target) if args.trials is None else args.trials,
         args.timeout,
         seed=args.seed,
         log=args.log,
         policy=args.policy,
         pretrained=args.pretrained,
         progress=not args.quiet,
-        others=[case(name, args.batch) for name in args.others],
+        others=[case(name, args.batch, target) for name in args.others],
     )
     put(_result_text(result), end="")
     return 0
@@ -302,6 +353,10 @@ COMMANDS = (
             ),
             ("ansorlite tune model.onnx --dim w=320,640 --dim n=1", "two sizes, tuned together"),
             ("ansorlite tune resnet18 --task 3 --log resnet18.log", "one of its tasks alone"),
+            (
+                "ansorlite tune resnet18 --target cortex-a76 --save net-a76",
+                "for a Raspberry Pi 5, without one",
+            ),
         ),
     ),
     Command(

@@ -5,11 +5,18 @@ holes, so the request is the only object that the tuner makes per candidate.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from ansorlite.codegen.compile import Passes, assembly, compile_module, optimized_ir
+from ansorlite.codegen.compile import (
+    Passes,
+    assembly,
+    compile_module,
+    compile_shown,
+    optimized_ir,
+)
 from ansorlite.codegen.emit import emit_module, workspace_bytes
+from ansorlite.codegen.hot_loop import look
 from ansorlite.codegen.image import KernelImage, Param, Role
 from ansorlite.errors import BuildError
 from ansorlite.ir.expr import Const, Expr
@@ -27,11 +34,15 @@ SYMBOL = "ansorlite_kernel"
 
 @dataclass(frozen=True)
 class BuildRequest:
-    """Fill the shared program `program` with `values` (hole name -> values), then compile."""
+    """Fill the shared program `program` with `values` (hole name -> values), then compile.
+
+    With `looked` the image has a `Look` at the assembly.
+    """
 
     program: str
     values: dict[str, tuple[int, ...]]
     target: Target
+    looked: bool = False
 
 
 def build_request(request: BuildRequest, shared: Mapping[str, Any]) -> KernelImage:
@@ -39,11 +50,16 @@ def build_request(request: BuildRequest, shared: Mapping[str, Any]) -> KernelIma
 
     `shared` maps the keys of programs to the programs (see `measure.builder`).
     """
-    return build_program(fill(shared[request.program], request.values), request.target)
+    program = fill(shared[request.program], request.values)
+    return build_program(program, request.target, looked=request.looked)
 
 
-def build_program(program: Program, target: Target, symbol: str = SYMBOL) -> KernelImage:
+def build_program(
+    program: Program, target: Target, symbol: str = SYMBOL, *, looked: bool = False
+) -> KernelImage:
     """Compile a concrete program (no holes); raises BuildError where it cannot be compiled.
+
+    `looked`: the image has a `Look` at the assembly of the same code.
 
     Example: `load_image(build_program(lower(state), Target.detect()))`.
     """
@@ -51,11 +67,26 @@ def build_program(program: Program, target: Target, symbol: str = SYMBOL) -> Ker
     if settings().verify:
         verify(ready)
         verify_inside(ready)
-    code = compile_module(emit_module(ready, target, symbol), target, passes=passes_for(ready))
+    text, shown = emit_module(ready, target, symbol), None
+    if looked:
+        code, lines = compile_shown(text, target, passes=passes_for(ready))
+        shown = look(lines, target.arch)
+    else:
+        code = compile_module(text, target, passes=passes_for(ready))
     params = kernel_params(program)
     read = {x.tensor for store, _ in stores_under(ready.body) for x in loads(store.value)}
     unread = frozenset(p.name for p in params if p.role in ("constant", "derived")) - read
-    return KernelImage(code, symbol, params, target.triple, target.cpu, program.bound, unread)
+    return replace(image_of(program, code, target, symbol, unread), look=shown)
+
+
+def image_of(
+    program: Program, code: bytes, target: Target, symbol: str, unread: frozenset[str]
+) -> KernelImage:
+    """The image of a program's object code; `unread` as in `KernelImage`."""
+    params, cpu, features = kernel_params(program), target.cpu, target.features
+    return KernelImage(
+        code, symbol, params, target.triple, cpu, program.bound, unread, features=features
+    )
 
 
 def llvm_ir(program: Program, target: Target, optimized: bool = True) -> str:

@@ -36,6 +36,16 @@ def compile_module(
         raise BuildError(f"no object code for {target.cpu} ({target.triple}): {error}") from error
 
 
+def compile_shown(module_ir: str, target: Target, *, passes: Passes = "all") -> tuple[bytes, str]:
+    """(object bytes, assembly text) of one module, as `compile_module` and `assembly` give them."""
+    module, machine = _optimize(module_ir, target, passes, False)
+    twin = module.clone()  # emitting code changes a module
+    try:
+        return bytes(machine.emit_object(module)), str(machine.emit_assembly(twin))
+    except RuntimeError as error:
+        raise BuildError(f"no object code for {target.cpu} ({target.triple}): {error}") from error
+
+
 def optimized_ir(
     module_ir: str, target: Target, *, passes: Passes = "all", vectorize: bool = False
 ) -> str:

@@ -19,6 +19,7 @@ from ansorlite.codegen.compile import data_layout
 from ansorlite.codegen.dot import accumulated
 from ansorlite.codegen.emit_expr import ExprEmitter
 from ansorlite.codegen.emit_index import I1, I32, I64, PTR, TYPES, VOID, declared
+from ansorlite.codegen.lanes import side_by_side
 from ansorlite.codegen.scope import Env, Memory, Scope
 from ansorlite.codegen.vector_math import extremum
 from ansorlite.codegen.zeros import decided, is_zero
@@ -469,6 +470,8 @@ class _StmtEmitter(ExprEmitter):
             self._transpose(s, env)
             return
         if s.mark == "unroll":
+            if self.target.arch == "aarch64":  # multiplies by one lane of a vector
+                env = replace(env, beside={**env.beside, **side_by_side(s, env, self)})
             for k in range(self._constant_extent(s)):
                 # All copies use one scope, so they share address computations.
                 self.stmt(s.body, env.inner({s.var: k}))

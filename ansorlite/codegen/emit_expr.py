@@ -27,6 +27,7 @@ from ansorlite.ir.traverse import loads, substitute
 from ansorlite.target import Target
 
 FLOATS = ("float32", "float64")
+VECTOR_BYTES = 16  # of a vector whose lanes serve as scalars
 MAX_FILL = 4096  # largest row, in elements, that a constant block may replace (see `_filled`)
 ONE = Const(1)
 _FAST = ("contract",)
@@ -377,6 +378,8 @@ class ExprEmitter(IndexEmitter):
     # ---- memory ---------------------------------------------------------------------------------
 
     def load(self, e: Load, env: Env) -> ir.Value:
+        if e in env.beside and (lane := self._lane(e, env)) is not None:
+            return lane
         flat = self.flat(e.tensor, e.indices, env)
         at = self.address(e.tensor, flat, env)
 
@@ -385,6 +388,34 @@ class ExprEmitter(IndexEmitter):
             return self._boolean(v) if e.dtype == "bool" else v
 
         return self._loaded(at, env, 1, read, env.memory[e.tensor].constant)
+
+    def _lane(self, e: Load, env: Env) -> ir.Value | None:
+        """The element as a lane of a vector, see `codegen.lanes`; None of an element alone.
+
+        None, too, beside vectors of another length: LLVM 22 joins two half vectors with lanes 0 and
+        1 of a vector to a whole one with the wrong lanes.
+        """
+        var, copies = env.beside[e]
+        k, full = env.vars[var], VECTOR_BYTES // BYTES[e.dtype]
+        if env.width != full:
+            return None
+        first = k - k % full
+        width = min(full, copies - first)
+        if width & (width - 1):  # three: two and one
+            first, width = (first, 2) if k - first < 2 else (first + 2, 1)
+        if width == 1:
+            return None
+        at = self.address(e.tensor, self.flat(e.tensor, e.indices, env), env.inner({var: first}))
+        kind = ir.VectorType(TYPES[e.dtype], width)
+
+        def read() -> ir.Value:
+            return self.b.load(at, typ=kind, align=BYTES[e.dtype])
+
+        vector = self._loaded(at, env, width, read, constant=True)
+        lane = k - first
+        return self.once(
+            ("lane", lane), (vector,), env, lambda: self.b.extract_element(vector, I32(lane))
+        )
 
     def _loaded(
         self, at: ir.Value, env: Env, lanes: int, read: Callable[[], ir.Value], constant: bool

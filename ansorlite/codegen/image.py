@@ -12,6 +12,7 @@ from typing import Literal
 
 import numpy as np
 
+from ansorlite.codegen.hot_loop import Look
 from ansorlite.ir.layout import Layout
 from ansorlite.ir.program import Program
 
@@ -63,3 +64,5 @@ class KernelImage:
     cpu: str
     bound: Program | None = None
     unread: frozenset[str] = frozenset()
+    features: str = ""  # as in `Target`
+    look: Look | None = None  # what the assembly shows, where that was asked for

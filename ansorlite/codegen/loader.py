@@ -151,21 +151,8 @@ class NativeFunction:
         self._owners = (tracker, jit, threads)
 
     def pointer_array(self, pointers: Sequence[Array | int]) -> ctypes.Array[ctypes.c_void_p]:
-        """The pointers as the kernel's `args`, for `call` and `repeat`.
-
-        Raises ValueError for a wrong number of pointers, a wrong shape or dtype, an array that is
-        not C-contiguous, or a wrong alignment (64 bytes for packed constants and workspaces, else
-        the size of an element).
-        """
-        params = self.image.params
-        if len(pointers) != len(params):
-            names = ", ".join(p.name for p in params)
-            raise ValueError(
-                f"kernel {self.image.symbol} takes {len(params)} pointers ({names}),"
-                f" not {len(pointers)}"
-            )
-        addresses = [_address(x, p) for x, p in zip(pointers, params, strict=True)]
-        return (ctypes.c_void_p * len(params))(*addresses)
+        """The pointers as the kernel's `args`, for `call` and `repeat`; see `pointer_array`."""
+        return pointer_array(self.image, pointers)
 
     def call(self, args: ctypes.Array[ctypes.c_void_p]) -> None:
         """Run once on prepared pointers."""
@@ -179,6 +166,25 @@ class NativeFunction:
         """Run `n` times in native code: the time of one Python call is then negligible."""
         repeat, *_ = _compiled(REPEAT_IR, "repeat")
         repeat(self.address, ctypes.addressof(args), n)
+
+
+def pointer_array(
+    image: KernelImage, pointers: Sequence[Array | int]
+) -> ctypes.Array[ctypes.c_void_p]:
+    """The pointers as a kernel's `args`.
+
+    Raises ValueError for a wrong number of pointers, a wrong shape or dtype, an array that is not
+    C-contiguous, or a wrong alignment (64 bytes for packed constants and workspaces, else the size
+    of an element).
+    """
+    params = image.params
+    if len(pointers) != len(params):
+        names = ", ".join(p.name for p in params)
+        raise ValueError(
+            f"kernel {image.symbol} takes {len(params)} pointers ({names}), not {len(pointers)}"
+        )
+    addresses = [_address(x, p) for x, p in zip(pointers, params, strict=True)]
+    return (ctypes.c_void_p * len(params))(*addresses)
 
 
 class Loop(NamedTuple):
@@ -253,6 +259,11 @@ class CallSequence:
         address = ctypes.cast(native[0], ctypes.c_void_p).value
         assert address is not None
         return address, ctypes.addressof(described)
+
+
+def target_of_image(image: KernelImage) -> Target:
+    """The target of a kernel as far as an image tells: triple, CPU and features; else the host."""
+    return Target(triple=image.triple, cpu=image.cpu, features=image.features)
 
 
 def load_image(image: KernelImage, threads: openmp.Runtime | None = None) -> NativeFunction:

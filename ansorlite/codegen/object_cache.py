@@ -20,7 +20,7 @@ from pathlib import Path
 import llvmlite
 
 import ansorlite
-from ansorlite.codegen.build import SYMBOL, build_program, kernel_params
+from ansorlite.codegen.build import SYMBOL, build_program, image_of
 from ansorlite.codegen.image import KernelImage
 from ansorlite.ir.digest import digest
 from ansorlite.ir.program import Program
@@ -43,8 +43,7 @@ def compiled(program: Program, target: Target, symbol: str = SYMBOL) -> KernelIm
     if entry is not None:
         head, _, code = entry.partition(b"\n")
         unread = frozenset(json.loads(head))
-        params = kernel_params(program)
-        return KernelImage(code, symbol, params, target.triple, target.cpu, program.bound, unread)
+        return image_of(program, code, target, symbol, unread)
     image = build_program(program, target, symbol)
     save(key, json.dumps(sorted(image.unread)).encode() + b"\n" + image.object_bytes)
     return image

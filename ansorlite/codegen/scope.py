@@ -6,11 +6,12 @@ need long to find and move thousands of equal instructions.
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from llvmlite import ir
 
+from ansorlite.ir.expr import Load
 from ansorlite.ir.ranges import Interval
 
 
@@ -77,6 +78,8 @@ class Env:
     lanes: int = 1  # used lanes, at most `width`; the others hold any value
     past_caches: bool = False  # vectors are stored with non-temporal stores
     room: int | None = None  # number of loaded values to reuse (registers beside the accumulator)
+    # scalars that copies of an unrolled loop read side by side: (variable, copies) of the loop
+    beside: Mapping[Load, tuple[str, int]] = field(default_factory=dict)
 
     def inner(
         self,

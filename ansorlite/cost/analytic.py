@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ansorlite.cost.names import ARITHMETIC, AT, CYCLES
+from ansorlite.presets import CORES, Core
 from ansorlite.target import Target
 
 Values = npt.NDArray[np.float64]
@@ -60,8 +61,33 @@ AVX512 = Rates(
 
 
 def rates_of(target: Target) -> Rates:
-    """The rates fitted to machines with the vector width of the target."""
+    """The rates of the target's core, else those fitted to machines with its vector width."""
+    if target.arch == "aarch64":
+        return _rates_of_core(core_of(target))
     return AVX512 if target.vector_bytes >= 64 else AVX2
+
+
+def core_of(target: Target) -> Core:
+    """The throughputs of an Arm core; those of the Neoverse N1 for a core that is not listed."""
+    return CORES.get(target.cpu, CORES["neoverse-n1"])
+
+
+def _rates_of_core(core: Core) -> Rates:
+    """Rates by the vendor's figures; costs of loops, gathers and functions scale with them."""
+    return Rates(
+        fma=core.fma,
+        fma_latency=core.fma_latency,
+        loads=core.loads,
+        accumulator=2.0 / core.loads + 1.0,
+        beyond_l1=core.beyond_l1,
+        beyond_l2=core.beyond_l2,
+        beyond_l3=core.beyond_l3,
+        gather=2.0 / min(core.loads, 1.0),
+        test=3.0 / core.issue,
+        issued=core.issue,
+        serialised=1.0 - core.overlap,
+        math=20.0 / core.issue,
+    )
 
 
 def cycles(of: Callable[[str], Values], rates: Rates) -> Values:

@@ -179,7 +179,9 @@ def _fill(rows: Values, m: _Traffic, ev: Batch, target: Target) -> None:
     rows[AT["executions"]] = executions
     rows[AT["loops"]] = levels.runs.sum(axis=0)
     repeat = executions / np.maximum(levels.inside[0], 1.0)
-    caches = (target.l1_bytes, target.l2_bytes, target.l3_bytes)
+    # Without a shared cache, what leaves the second level goes to memory.
+    last = target.l3_bytes or target.l2_bytes
+    caches = (target.l1_bytes, target.l2_bytes, last)
     _put(rows, "beyond_l1", [_bytes_into_cache(k, c, m) * repeat for k, c in enumerate(caches)])
     rows[AT["gathered"]] = _gathered(m, ev)
     rows[AT["register_loads"]] = _register_loads(m, ev, target)

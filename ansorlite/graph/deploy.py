@@ -10,11 +10,7 @@ C they stand in literals and comments alone, written by `names`.
 
 import hashlib
 import json
-import os
 import re
-import shutil
-import signal
-import subprocess
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,7 +23,8 @@ from ansorlite.codegen.compile import compile_module
 from ansorlite.codegen.image import KernelImage
 from ansorlite.codegen.threads import serial_ir, threads_ir
 from ansorlite.deployed import cpu_flags
-from ansorlite.errors import AnsorliteError, BuildError
+from ansorlite.errors import AnsorliteError
+from ansorlite.graph.link import link
 from ansorlite.graph.linked import Linked
 from ansorlite.graph.whole_folder import whole_folder
 from ansorlite.manifest import (
@@ -42,10 +39,10 @@ from ansorlite.manifest import (
     file_entry,
     identity,
     kernel_file,
-    link_command,
     sealed,
 )
 from ansorlite.names import c_comment, c_string
+from ansorlite.presets import ARM_FLAGS
 from ansorlite.target import Target
 
 CHUNK = 1 << 20  # bytes of weights that are written at a time
@@ -74,48 +71,18 @@ def save(networks: Sequence[Linked], folder: str | Path) -> Path:
 
 
 def _fill(layout: "_Layout", path: Path) -> None:
-    files = {WEIGHTS: _write_weights(layout, path), **_write_objects(layout.images, path)}
+    files = {WEIGHTS: _write_weights(layout, path), **_write_objects(layout, path)}
     described = _described(layout)
     source = _source(layout, identity(described, files))
     (path / SOURCE).write_text(source, encoding="ascii")
     (path / HEADER).write_text(_header(layout), encoding="ascii")
-    if compiler := shutil.which("cc"):
-        _link(path, [compiler, *link_command(len(layout.images))[1:]])
+    if link(path, len(layout.images), layout.target):
         files[LIBRARY] = file_entry(path / LIBRARY)
     for name, form in WRAPPERS.items():
         (path / name).write_bytes(form.read_bytes())
     files |= {name: file_entry(path / name) for name in (SOURCE, HEADER, *WRAPPERS)}
     metadata = json.dumps(sealed(described, files), indent=1) + "\n"
     (path / METADATA).write_text(metadata, encoding="ascii")
-
-
-def _link(path: Path, command: Sequence[str]) -> None:
-    """Run the compiler in the folder, where its temporary files lie, too."""
-    before = {f.name for f in path.iterdir()}
-    try:
-        process = subprocess.Popen(
-            command,
-            cwd=path,
-            env={**os.environ, "TMPDIR": str(path)},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    except OSError as error:
-        raise BuildError(f"cc cannot be run: {error.strerror}: mend it or take it away") from None
-    try:
-        said, _ = process.communicate()
-    except BaseException:
-        os.killpg(process.pid, signal.SIGKILL)  # the compiler's own children, too
-        process.communicate()
-        raise
-    if process.returncode or not (path / LIBRARY).is_file():
-        text = " ".join(said.decode("utf-8", "replace").split())[:500] or "it said nothing"
-        raise BuildError(f"cc cannot link the network (status {process.returncode}): {text}")
-    for file in path.iterdir():
-        if file.name not in (*before, LIBRARY):
-            file.unlink()
 
 
 class _Layout:
@@ -126,6 +93,7 @@ class _Layout:
 
     def __init__(self, networks: Sequence[Linked]) -> None:
         self.networks = tuple(networks)
+        self.target = self.networks[0].target
         self.weights: list[tuple[int, Any]] = []
         self.offsets: dict[int, int] = {}  # of weights in the file, by their addresses
         numbers: dict[bytes, int] = {}  # of kernels, by their code
@@ -213,16 +181,15 @@ def _padded(block: Any) -> Any:
     return np.concatenate([block, np.zeros(short, np.uint8)]) if short else block
 
 
-def _write_objects(images: Sequence[KernelImage], path: Path) -> dict[str, Any]:
+def _write_objects(layout: "_Layout", path: Path) -> dict[str, Any]:
     """The object files of all kernels; each entry point gets a distinct name."""
-    files = {}
-    for k, image in enumerate(images):
+    files, target = {}, layout.target
+    for k, image in enumerate(layout.images):
         if image.symbol != SYMBOL or SYMBOL.encode() not in image.object_bytes:
             raise AnsorliteError(f"kernel {k} has the entry point {image.symbol}, not {SYMBOL}")
         code = image.object_bytes.replace(SYMBOL.encode(), entry(k).encode())
         (path / kernel_file(k)).write_bytes(code)
         files[kernel_file(k)] = file_entry(path / kernel_file(k))
-    target = Target.detect()
     try:
         threads = threads_ir(target, hidden=True)
     except ValueError:  # a system that the pool does not know
@@ -288,13 +255,18 @@ def _source(layout: _Layout, known_as: str) -> str:
 static const char version[] = {c_string(ansorlite.__version__)};
 static const char name[] = {c_string(layout.networks[0].graph.name)};
 """
-    flags = [f for f in _required() if f in C_FLAGS]
-    checks = "\n".join(f'  if (!__builtin_cpu_supports("{f}")) return "{f}";' for f in flags)
+    required = _required(layout.target)
+    checks = (f'  if (!__builtin_cpu_supports("{f}")) return "{f}";' for f in C_FLAGS)
+    arm = (
+        f'  if (!(getauxval({kind}) >> {bit} & 1)) return "{f}";'
+        for f, (kind, bit) in HWCAP.items()
+    )
     filled = {
         "TABLES": tables,
         "SIZES": "\n".join(_tables(k, size) for k, size in enumerate(sizes)),
         "ROWS": _rows(_size_rows(sizes)),
-        "CPU": checks,
+        "CPU": "\n".join(x for f, x in zip(C_FLAGS, checks, strict=True) if f in required),
+        "ARM": "\n".join(x for f, x in zip(HWCAP, arm, strict=True) if f in required),
     }
     return _filled(SOURCE_FORM, filled)
 
@@ -386,13 +358,29 @@ def _told(kind: str, values: Sequence[Mapping[str, Any]]) -> str:
 
 # Names that C compilers' __builtin_cpu_supports knows.
 C_FLAGS = ("avx", "avx2", "fma", "avx512f", "avx512bw", "avx512dq", "avx512vl")
+# Linux on Arm: type and bit of the auxiliary vector by the name in /proc/cpuinfo.
+HWCAP = {
+    "asimd": (16, 1),
+    "crc32": (16, 7),
+    "atomics": (16, 8),
+    "asimdhp": (16, 10),
+    "asimdrdm": (16, 12),
+    "lrcpc": (16, 15),
+    "asimddp": (16, 20),
+    "i8mm": (26, 13),
+    "bf16": (26, 14),
+}
 
 
-def _required() -> list[str]:
-    """Features of the target, spelled as in /proc/cpuinfo, as far as that file lists them."""
-    target = Target.detect()
-    on = {f[1:].replace(".", "_") for f in target.features.split(",") if f.startswith("+")}
-    return sorted(on & cpu_flags())
+def _required(target: Target) -> list[str]:
+    """Features of the target, spelled as in /proc/cpuinfo, as far as that file lists them.
+
+    Of a target that this machine is not, those that such files are known to list.
+    """
+    on = {ARM_FLAGS.get(f, f.replace(".", "_")) for f in target.asked}
+    if not target.is_foreign:
+        return sorted(on & cpu_flags())
+    return sorted(on & {"linux": {*C_FLAGS, *HWCAP}}.get(target.system, set()))
 
 
 def _header(layout: _Layout) -> str:
@@ -421,13 +409,13 @@ def _value(network: Linked, name: str) -> dict[str, Any]:
 
 def _described(layout: _Layout) -> dict[str, Any]:
     """The description of the network in network.json: `manifest.DESCRIBED`."""
-    target, first = Target.detect(), layout.sizes[0]
+    target, first = layout.target, layout.sizes[0]
     return {
         "network": first.network.graph.name,
         "version": ansorlite.__version__,
         "triple": target.triple,
         "cpu": target.cpu,
-        "requires": _required(),
+        "requires": _required(target),
         "inputs": first.inputs,
         "outputs": first.outputs,
         "more_sizes": [{"inputs": s.inputs, "outputs": s.outputs} for s in layout.sizes[1:]],

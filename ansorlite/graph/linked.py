@@ -15,6 +15,7 @@ from ansorlite.codegen.loader import CallSequence, Loop
 from ansorlite.graph.indices import IndexCheck
 from ansorlite.graph.ir import Graph
 from ansorlite.graph.partition import Subgraph
+from ansorlite.target import Target
 
 
 class BoundCall(NamedTuple):
@@ -92,8 +93,9 @@ class ModuleMemory:
 
 
 class Linked(NamedTuple):
-    """A compiled network: `graph` has its name and types, `images` are its kernels."""
+    """A compiled network: `graph` has its name and types, `images` are its kernels for `target`."""
 
     graph: Graph
     images: tuple[KernelImage, ...]
     memory: ModuleMemory
+    target: Target

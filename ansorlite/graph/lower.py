@@ -27,7 +27,7 @@ Shape = tuple[int, ...]
 
 def _names(node: Node) -> tuple[str, ...]:
     """Names of the placeholders of an anchor's operands."""
-    return node.operator.names or ("data",) * len(node.inputs)
+    return (node.operator.names or ("data",) * len(node.inputs))[: len(node.inputs)]
 
 
 def operand_view(shape: Shape, full: Shape, space: Shape) -> Shape | None:
@@ -137,7 +137,7 @@ class _Lowering:
                 break
         operands = [
             self.tensors[v] if v in self.tensors else self.placeholder(v, shape, name)
-            for v, shape, name in zip(node.inputs, views, names[: len(views)], strict=True)
+            for v, shape, name in zip(node.inputs, views, names, strict=True)
         ]
         return self.stored(node, node.operator.tensor(attrs, operands))
 

@@ -29,7 +29,16 @@ from ansorlite.calls import (
 )
 from ansorlite.codegen.image import KernelImage, Param
 from ansorlite.codegen.kernel import derive
-from ansorlite.codegen.loader import CallSequence, Loop, load_image
+from ansorlite.codegen.loader import (
+    CallSequence,
+    Loop,
+    NativeFunction,
+    load_image,
+    pointer_array,
+    target_of_image,
+)
+from ansorlite.codegen.object_cache import compiled
+from ansorlite.errors import ModelError
 from ansorlite.graph import deploy
 from ansorlite.graph.ir import Graph
 from ansorlite.graph.linked import (
@@ -47,6 +56,7 @@ from ansorlite.graph.pool import ConstantPool
 from ansorlite.graph.profile import Profile
 from ansorlite.graph.profile_runs import REPEATS, profile
 from ansorlite.ir.layout import Layout
+from ansorlite.ir.program import Program
 from ansorlite.names import shown
 from ansorlite.target import Target
 from ansorlite.units import format_flop
@@ -56,7 +66,8 @@ class CompiledModule:
     """Callable network; calls are serialised, they share one arena.
 
     Kernels read the caller's arrays in place and write into the arrays that are returned. A module
-    can be copied and pickled (for machines of the same kind).
+    can be copied and pickled (for machines of the same kind). A network for a `target` that cannot
+    run here is there to be saved: a call is a ModelError.
 
     Example: `module = al.auto_schedule(net, n_trials=800); y = module(x)`.
     """
@@ -116,7 +127,10 @@ class CompiledModule:
         parts, images, forms = self.partition, self.images, self._forms
         graph, alias = parts.graph, parts.aliases
         self._lock = new_lock(self)
-        self._kernels = [load_image(image) for image in images]
+        self.target = target_of_image(images[0]) if images else Target.detect()
+        self._native: list[NativeFunction | None] = [None] * len(images)
+        if not self.target.is_foreign:
+            self._native = [load_image(image) for image in images]
         by_subgraph = {s: k for k, t in enumerate(tasks(parts)) for s in t.subgraphs}
         self._values = self._place()
         workspace = max(
@@ -133,11 +147,11 @@ class CompiledModule:
         }
         links, moves = list[Link](), list[tuple[int, int, int]]()
         for n, subgraph in enumerate(parts.subgraphs):
-            native = self._kernels[by_subgraph[n]]
+            image, native = images[by_subgraph[n]], self._native[by_subgraph[n]]
             form = 0 if forms is None else forms[by_subgraph[n]]
             inputs = subgraph.forms[form].inputs
-            pointers, places = self._pointers(inputs, subgraph.outputs, native.image)
-            args = native.pointer_array(pointers)
+            pointers, places = self._pointers(inputs, subgraph.outputs, image)
+            args = pointer_array(image, pointers)
             self._calls.append((native, args, subgraph))
             for slot, place in enumerate(places):
                 if place is None:
@@ -156,7 +170,10 @@ class CompiledModule:
             for k, n in _runs(parts.subgraphs)
             if parts.subgraphs[k].times > 1
         )
-        self._sequence = CallSequence([(f, args) for f, args, _ in self._calls], self._loops)
+        calls = [(f, args) for f, args, _ in self._calls if f is not None]
+        self._sequence = (
+            CallSequence(calls, self._loops) if len(calls) == len(self._calls) else None
+        )
         self._operands = tuple(_operand(graph, v, "input") for v in graph.inputs)
         self._reads: tuple[list[tuple[Any, int, int]], ...] = tuple([] for _ in graph.inputs)
         self._fills: tuple[list[tuple[Any, int, int]], ...] = tuple([] for _ in graph.outputs)
@@ -337,6 +354,8 @@ class CompiledModule:
         if named or len(args) != len(self._operands) or isinstance(args[0] if args else 0, dict):
             args = tuple(in_order(self.graph_inputs, args, named))
         with self._lock:
+            if self._sequence is None:
+                raise self._foreign()
             given, results = self._bind(args)
             for c, k in self._input_checks:
                 c.check(given[k])
@@ -347,6 +366,13 @@ class CompiledModule:
                 if origin.kind != "written":
                     results[k][...] = self._copied(k, origin, given, results)
         return results[0] if len(results) == 1 else tuple(results)
+
+    def _foreign(self) -> ModelError:
+        t = self.target
+        return ModelError(
+            f"the network is compiled for {t.cpu} ({t.arch}, {t.system}), which this machine is "
+            "not: save it, and load it there"
+        )
 
     def _bind(self, args: Sequence[npt.ArrayLike]) -> tuple[list[Any], list[Array]]:
         """Point the kernels to these arrays: (the inputs as read, the arrays of the results)."""
@@ -400,6 +426,8 @@ class CompiledModule:
     @contextmanager
     def bound(self, args: Sequence[npt.ArrayLike]) -> Iterator[Bound]:
         """The kernels with pointers to these inputs and to new results; no other call runs."""
+        if self._sequence is None:
+            raise self._foreign()
         given = in_order(self.graph_inputs, args, {})
         forms = self._forms or (0,) * len(self.images)
         with self._lock:
@@ -420,6 +448,8 @@ class CompiledModule:
 
         The time of a kernel in a loop is the sum over all steps.
         """
+        if self._sequence is None:
+            raise self._foreign()
         times, given = [0.0] * len(self._calls), in_order(self.graph_inputs, args, {})
         with self._lock:
             kept = self._bind(given)
@@ -444,16 +474,48 @@ class CompiledModule:
 
     # ---- deployment -----------------------------------------------------------------------------
 
-    def save(self, folder: str | Path) -> Path:
+    def save(self, folder: str | Path, target: Target | str | None = None) -> Path:
         """Write the network into a new folder, for `ansorlite.load_module` or for C programs.
 
-        See `graph.deploy`; raises AnsorliteError where the folder holds anything.
+        `target` is a `Target` or the name of a preset, by default that of the module, see
+        `for_target`. For another machine the library is linked by a cross compiler that is
+        installed; without any the folder holds what it is linked from, and the command. See
+        `graph.deploy`; raises AnsorliteError where the folder holds anything.
         """
-        return deploy.save([self.linked()], folder)
+        return deploy.save([self.for_target(target).linked()], folder)
+
+    def for_target(self, target: Target | str | None) -> "CompiledModule":
+        """The network with its programs compiled for a target; itself where that is its own.
+
+        Raises ModelError where the programs are not known any more.
+        """
+        wanted = Target.named(target) if isinstance(target, str) else target
+        own = self.target
+        if wanted is None or (wanted.triple, wanted.cpu, wanted.features) == (
+            own.triple,
+            own.cpu,
+            own.features,
+        ):
+            return self
+        programs = self.programs()
+        if programs is None:
+            raise ModelError(
+                f"the network is compiled for {own.cpu} and its programs are not at hand: "
+                f"schedule it for {wanted.cpu} (auto_schedule(..., target=...))"
+            )
+        other = CompiledModule.__new__(CompiledModule)
+        images = tuple(compiled(p, wanted) for p in programs)
+        state = {**self.__getstate__(), "images": images}
+        other.restore(state, {id(x): x for x in self._constants.values()})
+        return other
+
+    def programs(self) -> Sequence[Program] | None:
+        """The program of each of `images`; None for a module that was made of images alone."""
+        return None
 
     def linked(self) -> Linked:
         """What `deploy.save` writes."""
-        return Linked(self.partition.graph, self.images, self._memory())
+        return Linked(self.partition.graph, self.images, self._memory(), self.target)
 
     @property
     def constants(self) -> tuple[Array, ...]:

@@ -19,6 +19,7 @@ from ansorlite.graph.profile import Profile
 from ansorlite.graph.profile_runs import REPEATS
 from ansorlite.names import shown
 from ansorlite.sizes import Shape, shapes_of, unlisted
+from ansorlite.target import Target
 
 CompileNew = Callable[[Mapping[str, Shape]], CompiledModule]
 
@@ -120,13 +121,13 @@ class SizedModule:
                 self._by_shapes[shapes] = made
         return self._by_shapes[shapes]
 
-    def save(self, folder: str | Path) -> Path:
+    def save(self, folder: str | Path, target: Target | str | None = None) -> Path:
         """Write all sizes into one new folder, with the weights once; see `graph.deploy`.
 
         `ansorlite.load_module` reads the folder; in C, `network_size_of` finds the size of given
-        shapes and `network_run_size` runs it.
+        shapes and `network_run_size` runs it. `target` as in `CompiledModule.save`.
         """
-        return deploy.save([m.linked() for m in self.modules], folder)
+        return deploy.save([m.for_target(target).linked() for m in self.modules], folder)
 
     @property
     def weights_bytes(self) -> int:

@@ -27,7 +27,8 @@ from ansorlite.codegen.microbenchmarks import (
 )
 from ansorlite.errors import MachineError
 from ansorlite.measure.machine_cache import cache_file, read_cache, write_cache
-from ansorlite.target import MIB, Target
+from ansorlite.presets import MIB
+from ansorlite.target import Target
 
 RUN_S = 0.012  # length of one timed run, about 10,000 times the start of a parallel region
 REPEATS = 9

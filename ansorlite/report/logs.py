@@ -40,6 +40,9 @@ def log_stats(contents: LogContents) -> str:
     if failures:
         told = ", ".join(f"{shown(status)} {n}" for status, n in failures.most_common())
         text.append(f"failures: {told}")
+    if contents.estimates:
+        told = "programs built for machines that were not at hand, and not run"
+        text.append(f"estimates: {len(contents.estimates)} {told}")
     text += [f"damaged: {shown(str(problem))}" for problem in contents.problems[:SHOWN]]
     if len(contents.problems) > SHOWN:
         text.append(f"damaged: {len(contents.problems)} lines in all")

@@ -13,12 +13,12 @@ import numpy as np
 import numpy.typing as npt
 
 from ansorlite.codegen.build import kernel_assembly
+from ansorlite.codegen.hot_loop import hot_loop
 from ansorlite.errors import AnsorliteError
 from ansorlite.measure.calibrate import Calibration, calibration
 from ansorlite.measure.limits import task_roofs
 from ansorlite.measure.peak import Peak, cached_peak
 from ansorlite.records import LogContents, Record
-from ansorlite.report.hot_loop import hot_loop
 from ansorlite.search.recorded import best_of_log, record_program
 from ansorlite.search.result import why_above_limit
 from ansorlite.search.tune_tasks import WeightedTask

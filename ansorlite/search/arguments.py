@@ -68,9 +68,17 @@ def check_tasks(tasks: Iterable[object]) -> None:
             )
 
 
-def check_target(value: object) -> None:
-    if value is not None and not isinstance(value, Target):
-        raise UsageError(f"target is {_brief(value)}: give a Target, or None for this machine")
+def target_of(value: object) -> Target:
+    """The target that a caller means: itself, a preset's name, or None for this machine."""
+    if value is None:
+        return Target.detect()
+    if isinstance(value, str):
+        return Target.named(value)
+    if not isinstance(value, Target):
+        raise UsageError(
+            f"target is {_brief(value)}: give a Target, a preset's name, or None for this machine"
+        )
+    return value
 
 
 def check_callable(name: str, value: Callable[..., object] | None) -> None:

@@ -23,6 +23,8 @@ from ansorlite.tables import ABOVE, time_table
 from ansorlite.task import SearchTask
 from ansorlite.units import format_gflops, format_latency, format_seconds, format_share
 
+ESTIMATE = "an estimate: nothing was measured"
+
 
 def why_above_limit(task: SearchTask) -> str:
     """Why a program of `task` may be faster than its FLOP at the multiply-add limit allow.
@@ -38,13 +40,14 @@ def why_above_limit(task: SearchTask) -> str:
 
 @dataclass(frozen=True)
 class BestProgram:
-    """The fastest program found for a task."""
+    """The fastest program found for a task; `estimated` if nothing was run, see `estimate`."""
 
     task: SearchTask
     record: Record
     latency_s: float
     peak: Peak | None = None
     space: RecordedSpace | None = field(default=None, compare=False, repr=False)
+    estimated: bool = False
 
     @property
     def gflops(self) -> float:
@@ -87,7 +90,8 @@ class BestProgram:
             of_peak += f", {format_share(limit)} of what its data allow"
         return shown(
             f"{self.task.name}: {format_latency(self.latency_s)}, "
-            f"{format_gflops(self.gflops * 1e9)} GFLOP/s{of_peak} "
+            f"{format_gflops(self.gflops * 1e9)} GFLOP/s{of_peak}"
+            f"{f', {ESTIMATE}' if self.estimated else ''} "
             f"(trial {self.record.trial}, sketch {self._space.sketch_name(self.record)})"
         )
 
@@ -121,6 +125,7 @@ class TuneResult:
     rivals: tuple[Rival, ...] = ()  # to be raced against the best in the network
     problems: tuple[str, ...] = ()  # what of the log was left out, and why
     guess: Guess | None = None  # what `predicted` is of, for tasks of other extents
+    estimated: bool = False  # nothing was run: the latencies are estimates
 
     def with_rival(self, k: int) -> "TuneResult":
         """The result with that of `rivals` as the best program."""
@@ -163,5 +168,6 @@ class TuneResult:
         failed = format_failures(Counter(r.status for r in self.records if not r.ok))
         ended = "interrupted" if self.interrupted else ""
         used = f"{format_seconds(self.wall_s)} used"
-        parts = [f"{self.trials} trials", failed, used, ended]
+        built = "programs built, none run" if self.estimated else "trials"
+        parts = [f"{self.trials} {built}", failed, used, ended]
         return f"{found}\n{', '.join(part for part in parts if part)}"

@@ -25,6 +25,7 @@ from ansorlite.search.arguments import check_able, check_budget, check_path
 from ansorlite.search.budget import Budget
 from ansorlite.search.clock import PhaseClock
 from ansorlite.search.debug import trace_of
+from ansorlite.search.estimate import EstimatingBuilder, EstimatingRunner
 from ansorlite.search.history import Guess
 from ansorlite.search.measuring import Measuring
 from ansorlite.search.policy import EvolutionParams, SearchPolicy
@@ -51,7 +52,8 @@ class TuneOptions:
     for everything. `policy` is a row of `search.searchers`, `pretrained` a file of
     `baselines.pretrain`. The session makes its own `model`, `builder` or `runner` where None.
     `round_size` fixes the candidates of a round; `space` and `params` replace the searcher's.
-    `clock` is that of the run, where the run began before its session did.
+    `clock` is that of the run, where the run began before its session did. With a runner of
+    `search.estimate` nothing is measured: latencies are estimates of what is built.
     """
 
     n_trials: int | None = None
@@ -103,10 +105,13 @@ class Session:
         self.searcher = searcher(o.policy)
         self.budget = Budget(o.n_trials, o.timeout, o.clock, o.round_size)
         with ExitStack() as stack:
-            self.store = Store(o.log, read_only=not self.searches)
+            self.estimated = isinstance(o.runner, EstimatingRunner)
+            self.store = Store(o.log, read_only=not self.searches, estimated=self.estimated)
             stack.callback(self.store.close)
             builder = o.builder or _closed_by(stack, PoolBuilder(at_once=self.searches))
             runner = o.runner or _closed_by(stack, LocalRunner(at_once=self.searches))
+            if self.estimated:
+                builder = EstimatingBuilder(builder)
             self.cost_model = self._cost_model()
             self._stack = stack.pop_all()
         self.validity = ValidityModel(seed=o.seed)
@@ -165,7 +170,7 @@ class Session:
 
     def peak(self, target: Target) -> Peak | None:
         """The machine's limits, for reports; None where nothing is to be measured."""
-        return measure_peak(target) if self.searches else None
+        return measure_peak(target) if self.searches and not self.estimated else None
 
     @contextmanager
     def show(self, peak: Peak | None) -> Iterator[Progress]:

@@ -61,6 +61,8 @@ def settle_all(
     Puts winners by number of the task into `winners`. Where nothing was measured since the log was
     begun, only tasks without an earlier winner race.
     """
+    if session.estimated:  # the same again
+        return
     measured = any(f.measured for f in found)
     stake = [-w * (f.best_latency_s or 0.0) for w, f in zip(weights, found, strict=True)]
     for k in map(int, np.argsort(stake)):
@@ -168,7 +170,9 @@ def _result(
     program = None
     if winner is not None:
         session.run.trace.best(tuner.task, tuner.space.state(winner.record))
-        program = BestProgram(tuner.task, winner.record, winner.latency_s, peak, tuner.space)
+        program = BestProgram(
+            tuner.task, winner.record, winner.latency_s, peak, tuner.space, session.estimated
+        )
     # Without a measured answer the model's; not that of a model that was to learn first.
     guessed = not session.searches or (not session.searcher.plain and session.budget.left_s() > 0)
     predicted: Program | None = None
@@ -187,4 +191,5 @@ def _result(
         image=None if winner is None else tuner.measuring.kept_image(winner.record),
         of_all_forms=found.trials,
         problems=session.store.problems,
+        estimated=session.estimated,
     )

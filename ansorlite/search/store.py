@@ -6,8 +6,11 @@ nothing, not even a lock.
 """
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 
+from ansorlite.record_fields import ESTIMATED, OK
 from ansorlite.records import LogContents, Record, RecordLog, choice, chosen, for_task, read_log
 from ansorlite.task import SearchTask
 
@@ -15,8 +18,14 @@ from ansorlite.task import SearchTask
 class Store:
     """Records of a run, read at its begin and appended to its log."""
 
-    def __init__(self, log: str | Path | None = None, read_only: bool = False) -> None:
-        """Open a log, or read it if `read_only`; LogError where it cannot be read or locked."""
+    def __init__(
+        self, log: str | Path | None = None, read_only: bool = False, estimated: bool = False
+    ) -> None:
+        """Open a log, or read it if `read_only`; LogError where it cannot be read or locked.
+
+        An `estimated` run sees the log's estimates and no measurement, any other the reverse.
+        """
+        self._estimated = estimated
         self._log: RecordLog | None = None
         self._contents = LogContents((), ())
         self._absent = ""
@@ -36,15 +45,18 @@ class Store:
         if self._log is not None:
             self._log.close()
 
-    @property
+    @cached_property
     def history(self) -> tuple[Record, ...]:
         """The records that the log held when it was opened, in order."""
+        if self._estimated:
+            return tuple(replace(r, status=OK) for r in self._contents.estimates)
         return self._contents.records
 
     def append(self, record: Record) -> None:
-        """Add a record to the log, if there is one."""
-        if self._log is not None:
-            self._log.append(record)
+        """Add a record to the log, if there is one; failures of an estimated run are left out."""
+        if self._log is None or (self._estimated and not record.ok):
+            return
+        self._log.append(replace(record, status=ESTIMATED) if self._estimated else record)
 
     def append_winner(self, record: Record, latency_s: float) -> None:
         """Note in the log which record won the race of a task, for later readers."""

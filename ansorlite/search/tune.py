@@ -12,6 +12,7 @@ from ansorlite.errors import UsageError
 from ansorlite.measure.builder import Builder
 from ansorlite.measure.runner import Runner
 from ansorlite.search.arguments import check_tasks
+from ansorlite.search.estimate import estimating
 from ansorlite.search.policy import EvolutionParams
 from ansorlite.search.result import TuneResult
 from ansorlite.search.session import Session
@@ -46,7 +47,9 @@ def tune(
     `n_trials` counts measured candidates, those of the log included; `timeout` is wall-clock
     seconds for everything; the first budget spent ends the search. Ctrl-C ends it with the best so
     far. With `n_trials=0` nothing is measured or written: the best of the log, else the model's
-    prediction. More options are those of `search.session.TuneOptions`. The log's records of tasks
+    prediction. For a target that this machine cannot run, and without a `runner` that can, nothing
+    is measured either: programs are built and ranked by estimates (`search.estimate`). More options
+    are those of `search.session.TuneOptions`. The log's records of tasks
     in `others` train the model, and begin searchers that transfer (template-xgb-transfer); none of
     them counts as a trial, and nothing of them is measured. Raises UsageError for an argument
     without a meaning, MeasureError or BuildError where the plain schedule fails.
@@ -62,7 +65,7 @@ def tune(
         policy=policy,
         model=model,
         builder=builder,
-        runner=runner,
+        runner=runner or estimating(task.target),
         space=space,
         progress=progress,
         round_size=round_size,

@@ -82,13 +82,16 @@ class Candidate:
         return f"{self.case.dag}\nsketch {self.sketch.name}, {self.values}\n"
 
 
-def draw_candidates(case: Case, rng: np.random.Generator, n: int = 2) -> list[Candidate]:
-    """`n` candidates of random sketches.
+def draw_candidates(
+    case: Case, rng: np.random.Generator, n: int = 2, host: Target | None = None
+) -> list[Candidate]:
+    """`n` candidates of random sketches for `host`, by default this machine.
 
     Twenty cores now and then, so that rfactor is skipped, and caches that hold no output.
     """
-    caches = int(rng.choice([Target().l3_bytes, 512]))
-    target = replace(Target(), cores=int(rng.choice([1, 2, 20])), l3_bytes=caches)
+    host = host or Target()
+    caches = int(rng.choice([host.l3_bytes, 512]))
+    target = replace(host, cores=int(rng.choice([1, 2, 20])), l3_bytes=caches)
     if rng.random() < 0.5:
         found = sketches(case.dag, target, SPACES[int(rng.integers(len(SPACES)))])
     else:

@@ -17,12 +17,12 @@ from log_cases import record, write
 
 import ansorlite
 from ansorlite.cli import main
+from ansorlite.codegen.hot_loop import hot_loop
 from ansorlite.errors import MissingExtra
 from ansorlite.graph.profile import KernelTime, Moved, Profile
 from ansorlite.measure.peak import Peak
 from ansorlite.records import LogContents, RecordLog
 from ansorlite.report import results
-from ansorlite.report.hot_loop import hot_loop
 from ansorlite.report.page import Page, html
 from ansorlite.report.results import gather
 from ansorlite.search.tune_tasks import WeightedTask
