@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TextIO
 
 import ansorlite
-from ansorlite.cli import compare, logs, report, show, tune
+from ansorlite.cli import compare, logs, pool, report, show, tune
 from ansorlite.cli.options import Parser
 from ansorlite.errors import AnsorliteError, SizesError
 from ansorlite.settings import settings
@@ -148,7 +148,14 @@ def _warnings_on_one_line() -> Iterator[None]:
 
 # ---- the table of commands -----------------------------------------------------------------------
 
-COMMANDS = (*tune.COMMANDS, *show.COMMANDS, *compare.COMMANDS, *logs.COMMANDS, *report.COMMANDS)
+COMMANDS = (
+    *tune.COMMANDS,
+    *show.COMMANDS,
+    *compare.COMMANDS,
+    *logs.COMMANDS,
+    *report.COMMANDS,
+    *pool.COMMANDS,
+)
 
 
 def _parser() -> argparse.ArgumentParser:

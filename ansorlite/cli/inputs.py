@@ -14,6 +14,7 @@ from ansorlite.errors import ModelError, UsageError
 if TYPE_CHECKING:
     from ansorlite.graph.ir import Graph
     from ansorlite.graph.sized import SizedNetwork
+    from ansorlite.target import Target
     from ansorlite.task import SearchTask
 
 
@@ -91,7 +92,7 @@ def shapes_of(given: Sequence[tuple[str, list[int]]]) -> dict[str, Any]:
     return {name: shapes if len(shapes) > 1 else shapes[0] for name, shapes in found.items()}
 
 
-def case(name: str, batch: int | None = None) -> "SearchTask":
+def case(name: str, batch: int | None = None, target: "Target | None" = None) -> "SearchTask":
     """The task of a case of the operator suite, such as "C2D:2". Raises ModelError."""
-    task: SearchTask = ansorlite.workload(name, batch=batch or 1)
+    task: SearchTask = ansorlite.workload(name, batch=batch or 1, target=target)
     return task

@@ -119,6 +119,16 @@ def search_options(p: argparse.ArgumentParser, trials: int | None, what: str = "
     p.add_argument("-q", "--quiet", action="store_true", help="no progress")
 
 
+def on_options(p: argparse.ArgumentParser) -> None:
+    """`--on` and what goes with it; see `cli.pool.runner_of`."""
+    p.add_argument("--on", metavar="HOST:PORT", help="measure on the devices of that pool")
+    p.add_argument(
+        "--target", metavar="NAME", help="which devices: a fingerprint or a CPU, such as cortex-a76"
+    )
+    p.add_argument("--devices", type=positive, metavar="N", help="use at most N devices (all)")
+    p.add_argument("--cert-dir", type=Path, metavar="D", help="certificates of the pool")
+
+
 def size_options(p: argparse.ArgumentParser) -> None:
     """`--dim` and `--shape`; see `sizes_of`."""
     p.add_argument(

@@ -4,7 +4,9 @@ In: parsed arguments. Out: the exit status; tables on standard output, progress 
 """
 
 import argparse
+from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -16,10 +18,12 @@ from ansorlite.cli.options import (
     Command,
     batch_option,
     case_options,
+    on_options,
     search_options,
     size_options,
 )
 from ansorlite.cli.paths import readable, writable
+from ansorlite.cli.pool import runner_of
 from ansorlite.cli.tasks import task_of
 from ansorlite.errors import MachineError, MeasureError
 from ansorlite.files import write_whole
@@ -30,6 +34,7 @@ if TYPE_CHECKING:
     from ansorlite.graph.ir import Graph
     from ansorlite.graph.sized import SizedNetwork
     from ansorlite.pipeline import NetworkReport
+    from ansorlite.records import Record
     from ansorlite.search.result import TuneResult
 
 TIMED_RUNS, TIMED_S = 20, 2.0  # at most so many runs of a network, and about so long
@@ -39,6 +44,7 @@ APART = 0.2  # a difference between tasks and network that is explained
 def tune_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("network", metavar="NETWORK|FILE.onnx")
     search_options(p, None)
+    on_options(p)
     batch_option(p, "free first extents")
     size_options(p)
     p.add_argument(
@@ -55,6 +61,7 @@ def tune_options(p: argparse.ArgumentParser) -> None:
 def tune_op_options(p: argparse.ArgumentParser) -> None:
     case_options(p)
     search_options(p, 64)
+    on_options(p)
     p.add_argument(
         "--policy",
         metavar="NAME",
@@ -85,22 +92,27 @@ def tune(args: argparse.Namespace) -> int:
         put(text, end="")
         return 0
     graph = sized_network(args, args.network)
-    module = auto_schedule(
-        graph,
-        args.trials,
-        args.timeout,
-        log=args.log,
-        seed=args.seed,
-        scheduler=args.scheduler,
-        exact=args.exact,
-        progress=not args.quiet,
-        clock=clock,
-    )
+    with runner_of(args, fresh_constants=True) as runner:
+        module = auto_schedule(
+            graph,
+            args.trials,
+            args.timeout,
+            log=args.log,
+            seed=args.seed,
+            scheduler=args.scheduler,
+            exact=args.exact,
+            progress=not args.quiet,
+            clock=clock,
+            runner=runner,
+            target=None if runner is None else runner.target,
+        )
     report = module.report
     if report.interrupted and all(r.best is None for r in report.results):
         raise KeyboardInterrupt
     text = f"{report}\n"
-    if not report.interrupted:
+    if args.on is not None:
+        text += _devices_text([x for r in report.results for x in r.records])
+    elif not report.interrupted:
         limit_s = float("inf") if args.timeout is None else args.timeout
         for label, size, own in _sizes(graph, module):
             text += f"{label}{_compare_with_plain(size, own, lambda: limit_s - clock.elapsed_s)}"
@@ -127,20 +139,21 @@ def _tune_part(args: argparse.Namespace, graph: "Graph") -> "TuneResult":
     from ansorlite.search.session import Session
     from ansorlite.search.tune_tasks import tune_tasks
 
-    weighted = replace(task_of(graph, args.task, exact=args.exact), weight=1.0)
     trials = 64 if args.trials is None and args.timeout is None else args.trials
-    with (
-        LocalRunner(policy=TimingPolicy(fresh_constants=True)) as runner,
-        Session(
+    with ExitStack() as stack:
+        remote = stack.enter_context(runner_of(args, fresh_constants=True))
+        target = None if remote is None else remote.target
+        weighted = replace(task_of(graph, args.task, target, args.exact), weight=1.0)
+        policy = TimingPolicy(fresh_constants=True)
+        session = Session(
             trials,
             args.timeout,
             seed=args.seed,
             log=args.log,
             progress=not args.quiet,
-            runner=runner,
-        ) as session,
-    ):
-        (result,) = tune_tasks(session, [weighted])
+            runner=remote or stack.enter_context(LocalRunner(policy=policy)),
+        )
+        (result,) = tune_tasks(stack.enter_context(session), [weighted])
     return result
 
 
@@ -150,20 +163,32 @@ def tune_op(args: argparse.Namespace) -> int:
 
     if args.pretrained is not None:
         readable(args.pretrained)
-    task = case(args.case, args.batch)
-    result = tune_task(
-        task,
-        args.trials,
-        args.timeout,
-        seed=args.seed,
-        log=args.log,
-        policy=args.policy,
-        pretrained=args.pretrained,
-        progress=not args.quiet,
-        others=[case(name, args.batch) for name in args.others],
-    )
-    put(_result_text(result), end="")
+    with runner_of(args) as runner:
+        target = None if runner is None else runner.target
+        task = case(args.case, args.batch, target)
+        result = tune_task(
+            task,
+            args.trials,
+            args.timeout,
+            seed=args.seed,
+            log=args.log,
+            policy=args.policy,
+            pretrained=args.pretrained,
+            progress=not args.quiet,
+            others=[case(name, args.batch, target) for name in args.others],
+            runner=runner,
+        )
+    text = _result_text(result)
+    put(text if runner is None else text + _devices_text(result.records), end="")
     return 0
+
+
+def _devices_text(records: "Sequence[Record]") -> str:
+    """Which devices of a pool measured how many trials."""
+    counts = Counter(r.device for r in records if r.device)
+    return (
+        f"measured on {', '.join(f'{k} ({n})' for k, n in sorted(counts.items())) or 'nothing'}\n"
+    )
 
 
 def _result_text(result: "TuneResult") -> str:
@@ -299,6 +324,7 @@ COMMANDS = (
             ),
             ("ansorlite tune model.onnx --dim w=320,640 --dim n=1", "two sizes, tuned together"),
             ("ansorlite tune resnet18 --task 3 --log resnet18.log", "one of its tasks alone"),
+            ("ansorlite tune resnet18 --on farm:8786 --target cortex-a76", "for a pool's devices"),
         ),
     ),
     Command(
