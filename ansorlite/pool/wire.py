@@ -131,7 +131,7 @@ async def connect_to(address: str, args: dict[str, Any], timeout_s: float = CONN
 
 def _reason(error: BaseException) -> str:
     """The words of the innermost cause: dask wraps errors of sockets several times."""
-    while error.__cause__ is not None:
+    while isinstance(error.__cause__, Exception) and str(error.__cause__):
         error = error.__cause__
     text = str(error) or type(error).__name__
     lower = text.lower()
