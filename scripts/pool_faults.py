@@ -5,7 +5,7 @@ that is killed and restarted, a tuner that is killed: nothing is lost but the me
 no device stays busy, no process is left behind, and each fault is named in a log. The network is
 cut between two network namespaces of this script (needs root and `ip`). 20 of each take half an
 hour. Writes results/pool_faults.jsonl and .txt.
-Usage: python scripts/pool_faults.py [--times 20] [--faults NAME ...] [--table]
+Usage: python scripts/pool_faults.py [--times 20] [--limit N] [--faults NAME ...] [--table]
 """
 
 import argparse
@@ -19,11 +19,12 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from kills import alive, children, lines, trials, wait_for
 
+from ansorlite.errors import MachineError
 from bench.experiment import RESULTS, Experiment, Row, exit_status
 
 TRIALS = 16
@@ -153,6 +154,10 @@ class Rig:
         self.seen |= pids
         return pids
 
+    def orphans(self, before: set[int]) -> list[int]:
+        """Those processes that are alive and no longer of any worker, tuner or scheduler."""
+        return [p for p in before - self.descend() if alive(p)]
+
     def close(self) -> int:
         """End everything; returns how many processes did not end."""
         self.descend()
@@ -231,8 +236,9 @@ def named(rig: Rig, name: str, words: str) -> bool:
     return words in rig.log(name).read_text(errors="replace")
 
 
-def once(rig: Rig, fault: str, rng: random.Random, expected: Sequence[object]) -> Counter[str]:
+def once(rig: Rig, fault: str, n: int, expected: Sequence[object]) -> Row:
     """One tuner, one fault; what went wrong."""
+    rng, began = random.Random(f"{fault} {n}"), time.monotonic()
     found: Counter[str] = Counter()
     log = rig.root / f"{time.monotonic_ns()}.jsonl"
     if not wait_for(rig.idle, PATIENCE_S):
@@ -243,7 +249,7 @@ def once(rig: Rig, fault: str, rng: random.Random, expected: Sequence[object]) -
     process = rig.tuner(log)
     wanted = 2 + rng.randrange(TRIALS // 2)
     wait_for(lambda: lines(log) >= wanted or process.poll() is not None, PATIENCE_S)
-    rig.descend()
+    running = rig.descend()
     before = set(map(str, trials(log)))
     to_name = FAULTS[fault](rig, rng, log)
     if fault == "tuner killed":
@@ -263,7 +269,10 @@ def once(rig: Rig, fault: str, rng: random.Random, expected: Sequence[object]) -
     for name, words in to_name:
         found["unnamed"] += not wait_for(lambda n=name, w=words: named(rig, n, w), GONE_S)  # type: ignore[misc]
     found["busy"] += not wait_for(rig.idle, PATIENCE_S)
-    return found
+    gone = wait_for(lambda: not rig.orphans(running), GONE_S)
+    found["left"] += 0 if gone else len(rig.orphans(running))
+    row = {"fault": fault, "n": n, **{c: found[c] for c in COUNTS}}
+    return row | {"seconds": round(time.monotonic() - began, 1), "date": time.strftime("%Y-%m-%d")}
 
 
 def statuses(log: Path) -> list[bool]:
@@ -272,39 +281,40 @@ def statuses(log: Path) -> list[bool]:
     return [r.ok for r in read_log(log).records]
 
 
-def run(fault: str, times: int, seed: int, port: int) -> Row:
-    """So many faults of one kind in one pool."""
-    began, rng, total = time.monotonic(), random.Random(seed), Counter[str]()
+@contextlib.contextmanager
+def pool_of(fault: str, port: int) -> Iterator[tuple[Rig, list[object]]]:
+    """A pool for faults of one kind, and the trials of a tuner that nothing happened to."""
     root = Path(tempfile.mkdtemp(prefix="pool-faults-"))
     spaces = Namespaces() if fault == "network cut" else None
     rig = Rig(root, port, spaces)
+    left = 0
     try:
         if not wait_for(rig.all_here, PATIENCE_S):
-            raise SystemExit(f"the pool did not start: {rig.log('device0').read_text()[-500:]}")
+            raise MachineError(f"the pool did not start: {rig.log('device0').read_text()[-500:]}")
         whole = root / "whole.jsonl"
         rig.tuner(whole).wait(PATIENCE_S)
         expected = trials(whole)
         if len(expected) != TRIALS:
-            raise SystemExit(f"the whole run failed: {rig.log('tuner').read_text()[-500:]}")
-        for n in range(times):
-            found = once(rig, fault, rng, expected)
-            total += found
-            print(f"{fault} {n + 1}: {dict(+found) or 'nothing lost'}", file=sys.stderr, flush=True)
+            raise MachineError(f"the whole run failed: {rig.log('tuner').read_text()[-500:]}")
+        yield rig, list(expected)
     finally:
-        total["left"] += rig.close()
+        left = rig.close()
         if spaces is not None:
             spaces.close()
-    if sum(total.values()):
-        print(f"kept for a look: {root}", file=sys.stderr)
-    else:
-        shutil.rmtree(root)
-    counts = {c: total[c] for c in COUNTS}
-    seconds = round(time.monotonic() - began)
-    return {"fault": fault, "times": times, **counts, "seconds": seconds, "date": today()}
+    if left:
+        raise MachineError(f"{left} processes of the pool did not end: see {root}")
+    shutil.rmtree(root)
 
 
-def today() -> str:
-    return time.strftime("%Y-%m-%d")
+def by_fault(rows: Sequence[Row]) -> list[Row]:
+    """The sums over all rows of each fault."""
+    out = []
+    for fault in FAULTS:
+        own = [r for r in rows if r["fault"] == fault]
+        if own:
+            sums = {c: sum(r[c] for r in own) for c in (*COUNTS, "seconds")}
+            out.append({"fault": fault, "times": len(own), **sums})
+    return out
 
 
 def table_line(row: Row) -> str:
@@ -312,12 +322,14 @@ def table_line(row: Row) -> str:
     return f"{row['fault']:<20}{row['times']:>6}{counts}{row['seconds']:>9}"
 
 
-def foot(rows: Sequence[Row]) -> list[str]:
-    return [
+def table(rows: Sequence[Row]) -> str:
+    date = rows[-1]["date"] if rows else ""
+    foot = [
         "lost: trials that a log had or ought to have; failed: trials recorded with an error;",
         "busy: a device that did not come back free; left: processes; unnamed: no line in the log;",
-        f"hung: tuners that did not end well. {TRIALS} trials a tuner, {rows[-1]['date']}",
+        f"hung: tuners that did not end well. {TRIALS} trials a tuner, two workers, {date}",
     ]
+    return "\n".join([HEAD, *map(table_line, by_fault(rows)), *foot]) + "\n"
 
 
 def can_cut() -> bool:
@@ -332,32 +344,33 @@ def can_cut() -> bool:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--times", type=int, default=20)
+    parser.add_argument("--times", type=int, default=20, help="of each fault, in all")
+    parser.add_argument("--limit", type=int, help="end after so many of each fault")
     parser.add_argument("--faults", nargs="+", choices=list(FAULTS), default=list(FAULTS))
-    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--port", type=int, default=PORT)
     parser.add_argument("--output", type=Path, default=RESULTS / "pool_faults.jsonl")
     parser.add_argument("--table", action="store_true", help="only write the table again")
     args = parser.parse_args()
-    order = list(FAULTS)
     experiment = Experiment[Row](
-        args.output,
-        key=lambda r: r["fault"],
-        line=table_line,
-        head=HEAD,
-        foot=foot,
-        order=lambda r: order.index(r["fault"]),
+        args.output, key=lambda r: (r["fault"], r["n"]), line=row_line, what="faults of a pool"
     )
-    bad = 0
+    known = {(r["fault"], r["n"]) for r in experiment.rows()}
     for fault in args.faults if not args.table else ():
+        missing = [n for n in range(args.times) if (fault, n) not in known][: args.limit]
         if fault == "network cut" and not can_cut():
             print("network cut: skipped, no network namespaces here (needs root)", file=sys.stderr)
-            continue
-        row = run(fault, args.times, args.seed, args.port)
-        bad += sum(row[c] for c in COUNTS)
-        experiment.add(row)
-    experiment.finish()
-    return 1 if bad else 0
+        elif missing:
+            with pool_of(fault, args.port) as (rig, expected):
+                for n in missing:
+                    experiment.add(once(rig, fault, n, expected))
+    rows = experiment.rows()
+    experiment.finish(table(rows))
+    return 1 if any(r[c] for r in rows for c in COUNTS) else 0
+
+
+def row_line(row: Row) -> str:
+    wrong = ", ".join(f"{c} {row[c]}" for c in COUNTS if row[c])
+    return f"{row['fault']} {row['n']}: {wrong or 'nothing lost'}, {row['seconds']} s"
 
 
 if __name__ == "__main__":
