@@ -1,0 +1,327 @@
+"""RemoteRunner: candidates on several devices give what one machine gives; faults cost one trial."""
+
+import json
+import logging
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import measure_kernels as mk
+import pytest
+
+pytest.importorskip("distributed")
+pytest.importorskip("cryptography")
+
+from pool_cases import LocalPool, local_pool, pretended
+from search_cases import _spoiled
+
+import ansorlite as al
+from ansorlite.codegen.image import KernelImage
+from ansorlite.errors import MachineError, MeasureError, UsageError
+from ansorlite.measure.result import MeasureResult, Status
+from ansorlite.pool.certificates import make_pool
+from ansorlite.pool.device import PretendedDevice, PretendedRunner, this_device
+from ansorlite.pool.links import Dispatcher
+from ansorlite.pool.runner import RemoteRunner
+from ansorlite.pool.status import devices_of, drain, status_text
+from ansorlite.records import read_log
+from ansorlite.target import Target
+
+Fields = list[tuple[Any, ...]]
+
+
+def eventually(condition: Callable[[], object], timeout_s: float = 20.0) -> bool:
+    end = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def images(n: int) -> list[KernelImage]:
+    """Images that differ, for pretended devices."""
+    image = mk.kernel()
+    return [replace(image, object_bytes=image.object_bytes + b"%d" % k) for k in range(n)]
+
+
+def told(log: Path) -> Fields:
+    """What a log holds in the order in which candidates were asked, without times and devices."""
+    found = sorted(read_log(log).records, key=lambda r: r.trial)
+    return [(r.trial, r.round, r.sketch, str(r.holes), r.latency_s) for r in found]
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[LocalPool]:
+    """Four pretended devices, which take two milliseconds a trial."""
+    with local_pool(*pretended(4, 0.002)) as found:
+        yield found
+
+
+@pytest.fixture
+def runner(pool: LocalPool) -> Iterator[RemoteRunner]:
+    with RemoteRunner(pool.address) as found:
+        assert found.prepare("t", mk.check_spec()).ok
+        yield found
+
+
+# ---- the search ---------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def task() -> al.SearchTask:
+    return al.workload("GMM:0")
+
+
+def test_a_search_finds_what_it_finds_locally(
+    pool: LocalPool, task: al.SearchTask, tmp_path: Path
+) -> None:
+    logs = [tmp_path / name for name in ("local.jsonl", "pool.jsonl")]
+    options: dict[str, Any] = {"n_trials": 13, "round_size": 6, "progress": False}
+    with RemoteRunner(pool.address) as remote:
+        for log, runner in zip(logs, (PretendedRunner(), remote), strict=True):
+            al.tune(task, log=log, runner=runner, **options)
+        assert told(logs[0]) == told(logs[1])
+        records = read_log(logs[1]).records
+        assert {r.device for r in records} <= {f"device{k}" for k in range(4)}
+        assert len({r.device for r in records}) > 1
+        assert not any(r.device for r in read_log(logs[0]).records)
+
+        # A round whose trials came in any order goes on with those that are missing.
+        lines = logs[1].read_text().splitlines(True)
+        whole = told(logs[1])
+        last = [n for n, line in enumerate(lines) if json.loads(line)["round"] == 2]
+        gone = [n for n in last if json.loads(lines[n])["trial"] in (8, 10)]
+        kept = [line for n, line in enumerate(lines) if n not in gone and n <= last[-1]]
+        logs[1].write_text("".join(x for x in kept if json.loads(x)["status"] != "CHOSEN"))
+        al.tune(task, log=logs[1], runner=remote, **options)
+        assert told(logs[1]) == whole
+
+
+# ---- measuring ----------------------------------------------------------------------------------
+
+
+def test_results_come_back_once_from_all_devices(runner: RemoteRunner) -> None:
+    asked = images(40)
+    found = dict(runner.run_all("t", asked))
+    local = PretendedRunner()
+    assert sorted(found) == list(range(40))
+    assert {r.device for r in found.values()} == {f"device{k}" for k in range(4)}
+    for k, result in found.items():
+        assert replace(result, device="") == local.run("t", asked[k])
+    assert runner.run("t", asked[0]).latency_s == found[0].latency_s
+    assert [r.ok for r in runner.race("t", asked[:2], 0.1)] == [True, True]
+    assert runner.peak() is None
+
+
+def test_no_more_are_begun_when_time_is_up(runner: RemoteRunner) -> None:
+    seen: list[int] = []
+    for k, _ in runner.run_all("t", images(200), go_on=lambda: len(seen) < 5):
+        seen.append(k)
+    assert 5 <= len(seen) < 60 and len(set(seen)) == len(seen)
+    results = runner.run_all("t", images(50))
+    next(results)
+    results.close()  # Ctrl-C
+    assert runner.run("t", images(1)[0]).ok
+
+
+def test_at_most_so_many_devices(pool: LocalPool) -> None:
+    with RemoteRunner(pool.address, devices=2) as runner:
+        runner.prepare("t", mk.check_spec())
+        assert len({r.device for _, r in runner.run_all("t", images(30))}) == 2
+
+
+def test_real_kernels_over_tls(tmp_path: Path) -> None:
+    make_pool(tmp_path / "pool")
+    device = this_device("own")
+    with local_pool(device, cert_dir=tmp_path / "pool") as pool:
+        assert pool.address.startswith("tls://")
+        with RemoteRunner(pool.address, cert_dir=tmp_path / "pool", timeout_s=0.5) as runner:
+            with pytest.raises(MeasureError, match="task t was not prepared"):
+                runner.run("t", mk.kernel())
+            prepared = runner.prepare("t", mk.check_spec())
+            assert prepared.ok and prepared.max_error is not None and prepared.latency_s
+            good = runner.run("t", mk.kernel())
+            assert good.ok and good.device == "own" and good.max_error is not None
+            wrong = runner.run("t", mk.kernel(rows=mk.ROWS - 1))
+            assert wrong.status is Status.WRONG_OUTPUT and wrong.device == "own"
+            crash = runner.run("t", _spoiled(mk.kernel(), "segfault"))
+            assert crash.status is Status.RUN_ERROR and "SIGSEGV" in crash.error
+            slow = runner.run("t", _spoiled(mk.kernel(), "endless"))
+            assert slow.status is Status.RUN_TIMEOUT and "no answer within 0.5 s" in slow.error
+            assert runner.run("t", mk.kernel()).ok
+            text = status_text(pool.call(devices_of(pool.pool)), pool.address)
+            assert "own" in text and device.target.fingerprint in text
+
+            # A tuner that goes frees the device at once, in the middle of a kernel of a minute.
+        with RemoteRunner(pool.address, cert_dir=tmp_path / "pool", timeout_s=60.0) as runner:
+            runner.prepare("t", mk.check_spec())
+            results = runner.run_all("t", [_spoiled(mk.kernel(), "endless")], go_on=lambda: True)
+            runner._loop.call_soon_threadsafe(lambda: None)
+            import threading
+
+            thread = threading.Thread(target=lambda: list(results), daemon=True)
+            thread.start()
+            assert eventually(lambda: device.measuring.startswith("kernel for "))
+        assert eventually(lambda: not device.measuring and not device.lock.locked(), 5.0)
+
+
+# ---- choosing devices ---------------------------------------------------------------------------
+
+
+def test_targets_are_chosen_by_fingerprint_and_by_cpu(pool: LocalPool) -> None:
+    other = Target.cross("aarch64-neon", 4)
+    pool.add(PretendedDevice("arm", other))
+    own = Target.detect()
+    try:
+        for target in (own, own.fingerprint, own.cpu):
+            with RemoteRunner(pool.address, target) as runner:
+                assert runner.target == own
+        with RemoteRunner(pool.address, "neoverse-n1") as runner:
+            assert runner.target == other
+            refused = runner.prepare("t", mk.check_spec())
+            assert not refused.ok and "give the task the runner's target" in refused.error
+        with pytest.raises(UsageError, match="devices of several kinds: name one as target"):
+            RemoteRunner(pool.address)
+        with pytest.raises(MachineError, match=r"no device cortex-a76: there are .* \(4\)"):
+            RemoteRunner(pool.address, "cortex-a76")
+    finally:
+        pool.stop("arm")
+
+
+def test_wrong_arguments(pool: LocalPool) -> None:
+    with pytest.raises(UsageError, match="devices is 0"):
+        RemoteRunner(pool.address, devices=0)
+    with pytest.raises(UsageError, match="give positive numbers"):
+        RemoteRunner(pool.address, timeout_s=0)
+
+
+def test_a_name_is_taken_once(pool: LocalPool) -> None:
+    with pytest.raises(UsageError, match="a device called device0 is in the pool already"):
+        pool.add(PretendedDevice("device0", Target.detect()))
+    pool._stops["device0"], pool._stays["device0"] = next(
+        (s, t) for (n, s), t in zip(pool._stops.items(), pool._stays.values(), strict=True)
+    )
+
+
+# ---- faults -------------------------------------------------------------------------------------
+
+
+class Deadly(PretendedDevice):
+    """Its process dies when it runs one image: connections break without a word."""
+
+    killer = b""
+    host: Any = None
+
+    def runner(self, limits: Any) -> Any:
+        device = self
+
+        class Runner(PretendedRunner):
+            def run(
+                self, task_key: str, image: KernelImage, best_latency_s: float | None = None
+            ) -> MeasureResult:
+                if image.object_bytes == device.killer:
+                    for session in list(device.host._sessions):
+                        session._comm.abort()
+                return super().run(task_key, image, best_latency_s)
+
+        return Runner()
+
+
+def test_a_candidate_that_kills_two_workers_is_not_tried_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    asked = images(12)
+    devices = [Deadly(f"device{k}", Target.detect(), trial_s=0.01) for k in range(3)]
+    with local_pool(*devices) as pool:
+        for d in devices:
+            d.killer, d.host = asked[3].object_bytes, pool.hosts[d.name]
+        with caplog.at_level(logging.WARNING, "ansorlite.pool"):
+            with RemoteRunner(pool.address) as runner:
+                runner.prepare("t", mk.check_spec())
+                found = dict(runner.run_all("t", asked))
+    assert sorted(found) == list(range(12))
+    assert [k for k, r in found.items() if not r.ok] == [3]
+    assert found[3].status is Status.RUN_ERROR
+    assert found[3].error.startswith("it killed 2 workers (device")
+    assert "is lost: its process died, or the connection broke" in caplog.text
+
+
+def test_all_go_on_after_a_restart_of_the_scheduler() -> None:
+    with local_pool(*pretended(2, 0.01)) as pool:
+        with RemoteRunner(pool.address) as runner:
+            runner.prepare("t", mk.check_spec())
+            results = runner.run_all("t", images(30))
+            found = [next(results) for _ in range(5)]
+            pool.restart()
+            found += results
+            assert sorted(k for k, _ in found) == list(range(30)) and all(r.ok for _, r in found)
+            assert eventually(lambda: all(h.joined.is_set() for h in pool.hosts.values()))
+            assert eventually(lambda: len(pool.call(devices_of(pool.pool))) == 2)
+            assert len({r.device for _, r in runner.run_all("t", images(20))}) == 2
+
+
+def test_a_drained_device_leaves_and_its_trials_go_to_others() -> None:
+    with local_pool(*pretended(2, 0.02)) as pool:
+        with pytest.raises(UsageError, match="no device 'rpi': there are device0, device1"):
+            pool.call(drain(pool.pool, "rpi"))
+        with RemoteRunner(pool.address) as runner:
+            runner.prepare("t", mk.check_spec())
+            results = runner.run_all("t", images(30))
+            found = [next(results) for _ in range(5)]
+            assert "device1 leaves" in pool.call(drain(pool.pool, "device1"))
+            found += results
+        assert sorted(k for k, _ in found) == list(range(30)) and all(r.ok for _, r in found)
+        assert {r.device for _, r in found[-10:]} == {"device0"}
+        assert eventually(lambda: len(pool.call(devices_of(pool.pool))) == 1)
+
+
+def test_slower_devices_are_scaled_or_held_back_and_named(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    devices = pretended(5, 0.005, slower=[1.1, 2.0])
+    with local_pool(*devices) as pool, RemoteRunner(pool.address) as runner:
+        with caplog.at_level(logging.WARNING, "ansorlite.pool"):
+            runner.prepare("t", mk.check_spec())
+            assert eventually(lambda: runner._dispatcher.width == 5)
+            asked = images(40)
+            found = dict(runner.run_all("t", asked))
+    assert {r.device for r in found.values()} == {"device0", "device2", "device3", "device4"}
+    for k, r in found.items():
+        assert r.latency_s == pytest.approx(PretendedRunner().run("t", asked[k]).latency_s)
+        assert r.times_s == pytest.approx((r.latency_s,))
+    assert "device0 differs: its reference kernel is 1.10 times as slow as usual" in caplog.text
+    assert "device1 differs: its reference kernel is 2.00 times as slow" in caplog.text
+
+
+def test_a_device_is_timed_again_and_throttling_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    (device,) = pretended(1)
+    assert isinstance(device, PretendedDevice)
+    with local_pool(device) as pool, RemoteRunner(pool.address) as runner:
+        runner.prepare("t", mk.check_spec())
+        (image,) = images(1)
+        usual = runner.run("t", image).latency_s
+        # The session's runner slows down; the next trial finds it out.
+        monkeypatch.setattr(PretendedRunner, "reference", lambda self: 1e9 / 1.2)
+        monkeypatch.setattr("ansorlite.pool.device.REFERENCE_S", 0.0)
+        slow = runner.run("t", image).latency_s
+        assert device.drift == pytest.approx(1.2)
+        assert usual is not None and slow == pytest.approx(usual / 1.2)
+
+
+def test_no_pool_and_an_empty_pool(monkeypatch: pytest.MonkeyPatch) -> None:
+    with local_pool() as pool:
+        with pytest.raises(MachineError, match="is empty: start `ansorlite pool worker`"):
+            RemoteRunner(pool.address)
+        assert status_text([], pool.address).endswith("no device")
+    monkeypatch.setattr("ansorlite.pool.wire.CONNECT_S", 0.2)
+    with pytest.raises(MachineError, match="cannot connect to tcp://127.0.0.1"):
+        RemoteRunner(pool.address)
+
+
+def test_the_numbers_of_trials_that_a_torn_round_lacks() -> None:
+    from ansorlite.search.tuner import TaskTuner
+
+    assert Dispatcher and TaskTuner
