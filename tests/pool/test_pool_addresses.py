@@ -100,7 +100,7 @@ def test_certificates_that_are_damaged_missing_or_mixed_up(folder: Path, tmp_pat
     refused("ca.pem", (tmp_path / "other" / "ca.pem").read_bytes(), "not of the authority")
     other_key = (tmp_path / "other" / "member-key.pem").read_bytes()
     refused("member-key.pem", other_key, "is not the key of")
-    with pytest.raises(UsageError, match="lacks ca.pem"):
+    with pytest.raises(UsageError, match=r"lacks ca\.pem"):
         find_certificates(tmp_path / "nowhere")
 
 
@@ -127,7 +127,7 @@ def test_messages_are_compressed() -> None:
 
 @pytest.mark.parametrize("text", ["", "x", "3-1", "1-", "-2", "1,,2", "1-2-3", "²"])
 def test_wrong_lists_of_cores(text: str) -> None:
-    with pytest.raises(UsageError, match="names no cores|run backwards"):
+    with pytest.raises(UsageError, match=r"names no cores|run backwards"):
         device.parse_cores(text)
 
 

@@ -1,7 +1,9 @@
-"""RemoteRunner: candidates on several devices give what one machine gives; faults cost one trial."""
+"""RemoteRunner: several devices give what one machine gives; faults cost one trial."""
 
+import asyncio
 import json
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -23,9 +25,9 @@ from ansorlite.errors import MachineError, MeasureError, UsageError
 from ansorlite.measure.result import MeasureResult, Status
 from ansorlite.pool.certificates import make_pool
 from ansorlite.pool.device import PretendedDevice, PretendedRunner, this_device
-from ansorlite.pool.links import Dispatcher
 from ansorlite.pool.runner import RemoteRunner
 from ansorlite.pool.status import devices_of, drain, status_text
+from ansorlite.pool.worker import Host
 from ansorlite.records import read_log
 from ansorlite.target import Target
 
@@ -158,12 +160,8 @@ def test_real_kernels_over_tls(tmp_path: Path) -> None:
             # A tuner that goes frees the device at once, in the middle of a kernel of a minute.
         with RemoteRunner(pool.address, cert_dir=tmp_path / "pool", timeout_s=60.0) as runner:
             runner.prepare("t", mk.check_spec())
-            results = runner.run_all("t", [_spoiled(mk.kernel(), "endless")], go_on=lambda: True)
-            runner._loop.call_soon_threadsafe(lambda: None)
-            import threading
-
-            thread = threading.Thread(target=lambda: list(results), daemon=True)
-            thread.start()
+            results = runner.run_all("t", [_spoiled(mk.kernel(), "endless")])
+            threading.Thread(target=lambda: list(results), daemon=True).start()
             assert eventually(lambda: device.measuring.startswith("kernel for "))
         assert eventually(lambda: not device.measuring and not device.lock.locked(), 5.0)
 
@@ -199,11 +197,13 @@ def test_wrong_arguments(pool: LocalPool) -> None:
 
 
 def test_a_name_is_taken_once(pool: LocalPool) -> None:
+    second = Host(PretendedDevice("device0", Target.detect()), pool.pool)
+
+    async def stay() -> None:
+        await second.stay(asyncio.Event())
+
     with pytest.raises(UsageError, match="a device called device0 is in the pool already"):
-        pool.add(PretendedDevice("device0", Target.detect()))
-    pool._stops["device0"], pool._stays["device0"] = next(
-        (s, t) for (n, s), t in zip(pool._stops.items(), pool._stays.values(), strict=True)
-    )
+        pool.call(stay())
 
 
 # ---- faults -------------------------------------------------------------------------------------
@@ -238,10 +238,10 @@ def test_a_candidate_that_kills_two_workers_is_not_tried_again(
     with local_pool(*devices) as pool:
         for d in devices:
             d.killer, d.host = asked[3].object_bytes, pool.hosts[d.name]
-        with caplog.at_level(logging.WARNING, "ansorlite.pool"):
-            with RemoteRunner(pool.address) as runner:
-                runner.prepare("t", mk.check_spec())
-                found = dict(runner.run_all("t", asked))
+        caplog.set_level(logging.WARNING, "ansorlite.pool")
+        with RemoteRunner(pool.address) as runner:
+            runner.prepare("t", mk.check_spec())
+            found = dict(runner.run_all("t", asked))
     assert sorted(found) == list(range(12))
     assert [k for k, r in found.items() if not r.ok] == [3]
     assert found[3].status is Status.RUN_ERROR
@@ -250,17 +250,16 @@ def test_a_candidate_that_kills_two_workers_is_not_tried_again(
 
 
 def test_all_go_on_after_a_restart_of_the_scheduler() -> None:
-    with local_pool(*pretended(2, 0.01)) as pool:
-        with RemoteRunner(pool.address) as runner:
-            runner.prepare("t", mk.check_spec())
-            results = runner.run_all("t", images(30))
-            found = [next(results) for _ in range(5)]
-            pool.restart()
-            found += results
-            assert sorted(k for k, _ in found) == list(range(30)) and all(r.ok for _, r in found)
-            assert eventually(lambda: all(h.joined.is_set() for h in pool.hosts.values()))
-            assert eventually(lambda: len(pool.call(devices_of(pool.pool))) == 2)
-            assert len({r.device for _, r in runner.run_all("t", images(20))}) == 2
+    with local_pool(*pretended(2, 0.01)) as pool, RemoteRunner(pool.address) as runner:
+        runner.prepare("t", mk.check_spec())
+        results = runner.run_all("t", images(30))
+        found = [next(results) for _ in range(5)]
+        pool.restart()
+        found += results
+        assert sorted(k for k, _ in found) == list(range(30)) and all(r.ok for _, r in found)
+        assert eventually(lambda: all(h.joined.is_set() for h in pool.hosts.values()))
+        assert eventually(lambda: len(pool.call(devices_of(pool.pool))) == 2)
+        assert len({r.device for _, r in runner.run_all("t", images(20))}) == 2
 
 
 def test_a_drained_device_leaves_and_its_trials_go_to_others() -> None:
@@ -283,11 +282,11 @@ def test_slower_devices_are_scaled_or_held_back_and_named(
 ) -> None:
     devices = pretended(5, 0.005, slower=[1.1, 2.0])
     with local_pool(*devices) as pool, RemoteRunner(pool.address) as runner:
-        with caplog.at_level(logging.WARNING, "ansorlite.pool"):
-            runner.prepare("t", mk.check_spec())
-            assert eventually(lambda: runner._dispatcher.width == 5)
-            asked = images(40)
-            found = dict(runner.run_all("t", asked))
+        caplog.set_level(logging.WARNING, "ansorlite.pool")
+        runner.prepare("t", mk.check_spec())
+        assert eventually(lambda: runner._dispatcher.width == 5)
+        asked = images(40)
+        found = dict(runner.run_all("t", asked))
     assert {r.device for r in found.values()} == {"device0", "device2", "device3", "device4"}
     for k, r in found.items():
         assert r.latency_s == pytest.approx(PretendedRunner().run("t", asked[k]).latency_s)
@@ -317,11 +316,5 @@ def test_no_pool_and_an_empty_pool(monkeypatch: pytest.MonkeyPatch) -> None:
             RemoteRunner(pool.address)
         assert status_text([], pool.address).endswith("no device")
     monkeypatch.setattr("ansorlite.pool.wire.CONNECT_S", 0.2)
-    with pytest.raises(MachineError, match="cannot connect to tcp://127.0.0.1"):
+    with pytest.raises(MachineError, match="cannot connect to tcp://127"):
         RemoteRunner(pool.address)
-
-
-def test_the_numbers_of_trials_that_a_torn_round_lacks() -> None:
-    from ansorlite.search.tuner import TaskTuner
-
-    assert Dispatcher and TaskTuner
