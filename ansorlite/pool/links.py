@@ -21,7 +21,17 @@ from ansorlite.measure.result import MeasureResult, Status
 from ansorlite.measure.runner import PrepareResult
 from ansorlite.pool.device import Limits
 from ansorlite.pool.reference import Rates, Verdict, verdicts
-from ansorlite.pool.wire import PING_S, SILENCE_S, Pool, ask, connect_to, log, pack, unpack
+from ansorlite.pool.wire import (
+    PING_S,
+    SILENCE_S,
+    Pool,
+    ask,
+    cancelled,
+    connect_to,
+    log,
+    pack,
+    unpack,
+)
 
 LOOK_S = 1.0  # time between two looks at the list of devices
 KILLS = 2  # workers that a candidate may kill
@@ -119,9 +129,7 @@ class Link:
                 )
             finally:
                 comm.abort()
-                for part in parts:
-                    part.cancel()
-                await asyncio.gather(*parts, return_exceptions=True)
+                await cancelled(parts)
         except (MachineError, OSError) as error:
             why = str(error)
         finally:
@@ -211,6 +219,7 @@ class Dispatcher:
         self._tasks: set[asyncio.Task[None]] = set()
         self._numbers = 0
         self._verdicts: dict[str, Verdict] = {}
+        self._joined: dict[str, float] = {}  # rates of all devices of the fingerprint
         self._told: dict[str, str] = {}  # what was said of devices, so that it is said once
         self._pauses: dict[str, tuple[int, float]] = {}  # name -> tries, not before
         self._seen_at = time.monotonic()
@@ -250,12 +259,13 @@ class Dispatcher:
             await asyncio.sleep(LOOK_S)
 
     def _link(self, found: Iterable[Mapping[str, Any]]) -> None:
-        for info in found:
+        alike = [info for info in found if info.get("fingerprint") == self._fingerprint]
+        self._joined = {info["name"]: info["rate_joined"] for info in alike}
+        for info in alike:
             full = self._n_devices is not None and len(self._links) >= self._n_devices
             name, address = info["name"], info["address"]
             early = self._pauses.get(name, (0, 0.0))[1] > time.monotonic()
-            alike = info.get("fingerprint") == self._fingerprint and not info.get("draining")
-            if full or early or not alike or address in self._links:
+            if full or early or info["draining"] or address in self._links:
                 continue
             if any(link.name == name for link in self._links.values()):
                 continue  # the same device at its former address
@@ -318,7 +328,8 @@ class Dispatcher:
 
     def _judge(self) -> None:
         ready = [link for link in self._links.values() if link.ready]
-        self._verdicts = verdicts({link.name: link.rates for link in ready})
+        others = [r for name, r in self._joined.items() if name not in {x.name for x in ready}]
+        self._verdicts = verdicts({link.name: link.rates for link in ready}, others)
         for name, v in self._verdicts.items():
             kind = v.words.rpartition(",")[2]
             if kind != self._told.get(name, ""):
@@ -421,9 +432,7 @@ class Dispatcher:
         """End all sessions, which frees the devices."""
         self._closing = True
         self._waiting.clear()
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await cancelled(self._tasks)
 
 
 def _ignore(answer: Any) -> None:

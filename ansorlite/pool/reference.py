@@ -5,7 +5,7 @@ Out: for each a factor, by which its latencies are longer than those of a usual 
 factors are scaled out; a device with a large one is held back.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from statistics import median
 
@@ -30,9 +30,13 @@ class Verdict:
     words: str = ""
 
 
-def verdicts(rates: Mapping[str, Rates]) -> dict[str, Verdict]:
-    """The verdict on each device, by name."""
-    known = [r.joined for r in rates.values() if r.joined > 0]
+def verdicts(rates: Mapping[str, Rates], joined: Iterable[float] = ()) -> dict[str, Verdict]:
+    """The verdict on each device, by name.
+
+    `joined` are the rates at joining of further devices of the fingerprint, which tell what is
+    usual, too.
+    """
+    known = [r for r in (*joined, *(x.joined for x in rates.values())) if r > 0]
     usual = median(known) if known else 0.0
     return {name: _verdict(r, usual) for name, r in rates.items()}
 

@@ -23,7 +23,7 @@ from ansorlite.measure.runner import CheckSpec, PrepareResult
 from ansorlite.measure.timing import TimingPolicy
 from ansorlite.pool.device import Limits
 from ansorlite.pool.links import Dispatcher, Kind, Trial
-from ansorlite.pool.wire import ask, pack, pool_at
+from ansorlite.pool.wire import ask, cancelled, pack, pool_at
 from ansorlite.target import Target
 
 AHEAD = 3  # trials at hand for each device
@@ -210,8 +210,7 @@ class RemoteRunner:
         self._end()
 
     async def _close(self) -> None:
-        self._looking.cancel()
-        await asyncio.gather(self._looking, return_exceptions=True)
+        await cancelled([self._looking])
         await self._dispatcher.close()
 
     def _end(self) -> None:

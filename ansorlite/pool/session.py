@@ -16,7 +16,7 @@ import ansorlite
 from ansorlite.errors import AnsorliteError
 from ansorlite.measure.result import MeasureResult
 from ansorlite.pool.device import Device, DeviceRunner, Limits
-from ansorlite.pool.wire import PING_S, SILENCE_S, log, pack, unpack
+from ansorlite.pool.wire import PING_S, SILENCE_S, cancelled, log, pack, unpack
 
 
 class Session:
@@ -51,9 +51,7 @@ class Session:
             if self._bye:
                 with contextlib.suppress(OSError, TimeoutError):
                     await asyncio.wait_for(self._say("bye", why=self._bye), PING_S)
-            for part in parts:
-                part.cancel()
-            await asyncio.gather(*parts, return_exceptions=True)
+            await cancelled(parts)
             if self._runner is not None:
                 await self.device.call(self._runner.close)
             self._comm.abort()

@@ -11,6 +11,7 @@ import ipaddress
 import logging
 import pickle
 import zlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -117,6 +118,19 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+async def cancelled(tasks: Iterable["asyncio.Future[Any]"]) -> None:
+    """Cancel tasks and wait for their end; what they raise is dropped.
+
+    One cancellation may not be enough: `asyncio.wait_for` loses one that comes with its result.
+    """
+    known = list(tasks)
+    while left := [t for t in known if not t.done()]:
+        for task in left:
+            task.cancel()
+        await asyncio.wait(left, timeout=0.1)
+    await asyncio.gather(*known, return_exceptions=True)
 
 
 async def connect_to(address: str, args: dict[str, Any], timeout_s: float = CONNECT_S) -> Any:

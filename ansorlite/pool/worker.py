@@ -18,7 +18,7 @@ from ansorlite.errors import AnsorliteError, MachineError, UsageError
 from ansorlite.pool.device import Device
 from ansorlite.pool.scheduler import use_settings
 from ansorlite.pool.session import Session, welcome
-from ansorlite.pool.wire import SILENCE_S, Pool, ask, connect_to, host_of, log
+from ansorlite.pool.wire import SILENCE_S, Pool, ask, cancelled, connect_to, host_of, log
 
 AGAIN_S = 1.0  # time between two tries to join
 
@@ -175,9 +175,7 @@ async def serve_devices(
     try:
         await asyncio.gather(*hosts)
     finally:
-        for h in hosts:
-            h.cancel()
-        await asyncio.gather(*hosts, return_exceptions=True)
+        await cancelled(hosts)
 
 
 def _keep_off_measuring(devices: Sequence[Device]) -> None:

@@ -68,7 +68,7 @@ def test_tune_op_on_a_pool(capsys: Captured, tmp_path: Path) -> None:
     log = tmp_path / "log.jsonl"
     with local_pool(*pretended(2, 0.001)) as pool:
         where = ["--on", f"127.0.0.1:{pool.port}"]
-        budget = ["--trials", "6", "-q", "--log", str(log)]
+        budget = ["--trials", "6", "--policy", "random", "-q", "--log", str(log)]
         assert main(["tune-op", "GMM:0", *budget, *where]) == 0
         out = capsys.readouterr().out
         assert re.search(r"measured on device0 \(\d\), device1 \(\d\)$", out.strip())
