@@ -18,6 +18,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+import ansorlite
 from ansorlite.codegen.image import KernelImage
 from ansorlite.errors import UsageError
 from ansorlite.measure.peak import Peak
@@ -132,6 +133,7 @@ class Device:
         """What does not change, for the scheduler."""
         return {
             "uid": self.uid,
+            "version": ansorlite.__version__,
             "fingerprint": self.target.fingerprint,
             "target": self.target.to_json(),
             "cores": list(self.cores),

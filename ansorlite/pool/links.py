@@ -19,7 +19,7 @@ import ansorlite
 from ansorlite.errors import MachineError
 from ansorlite.measure.result import MeasureResult, Status
 from ansorlite.measure.runner import PrepareResult
-from ansorlite.pool.device import Limits
+from ansorlite.pool.device import SUSPECT_S, Limits
 from ansorlite.pool.reference import Rates, Verdict, verdicts
 from ansorlite.pool.wire import (
     PING_S,
@@ -99,7 +99,7 @@ class Link:
         self.unfit: dict[str, str] = {}  # task -> why this device cannot prepare it
         self.rates = Rates(0.0, 0.0)
         self.ready = False
-        self._heard_at = time.monotonic()
+        self._heard_at = self._timed_at = time.monotonic()
         self._dispatcher = dispatcher
         self._outbox: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         self._preparing: dict[int, str] = {}
@@ -150,6 +150,13 @@ class Link:
             self._outbox.put_nowait(made.message(1.0))
         self.trials[trial.id] = trial
         self._outbox.put_nowait(trial.message(self._dispatcher.verdict(self).factor))
+
+    def time_again(self) -> None:
+        """Have the reference kernel timed, if that was not asked lately."""
+        if time.monotonic() - self._timed_at > SUSPECT_S:
+            self._timed_at = time.monotonic()
+            number = self._dispatcher.number()
+            self._outbox.put_nowait({"do": "reference", "id": number})
 
     async def _write(self, comm: Any) -> End:
         while True:
@@ -205,6 +212,8 @@ class Link:
             if isinstance(answer, PrepareResult) and not answer.ok:
                 self.prepared.discard(trial.task)
             self._dispatcher.done(self, trial, answer)
+        else:
+            self._dispatcher.timed()
 
 
 class Dispatcher:
@@ -254,12 +263,16 @@ class Dispatcher:
                 if near:
                     log.warning("the scheduler is lost: %s; linked devices go on", error)
                 near = False
+            for link in self._links.values():
+                if link.ready and self.verdict(link).held_back:
+                    link.time_again()
             self._tell_of_waiting()
             self.feed()
             await asyncio.sleep(LOOK_S)
 
     def _link(self, found: Iterable[Mapping[str, Any]]) -> None:
-        alike = [info for info in found if info.get("fingerprint") == self._fingerprint]
+        wanted = self._fingerprint, ansorlite.__version__
+        alike = [x for x in found if (x.get("fingerprint"), x.get("version")) == wanted]
         self._joined = {info["name"]: info["rate_joined"] for info in alike}
         for info in alike:
             full = self._n_devices is not None and len(self._links) >= self._n_devices
@@ -335,6 +348,11 @@ class Dispatcher:
             if kind != self._told.get(name, ""):
                 self._told[name] = kind
                 log.warning("%s %s", name, v.words or "is as fast as usual again")
+
+    def timed(self) -> None:
+        """The reference kernel of a device was timed again."""
+        self._judge()
+        self.feed()
 
     def _usable(self) -> list[Link]:
         """Devices that may be asked: those not held back, or all, if patience with them ends."""

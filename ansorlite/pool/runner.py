@@ -257,16 +257,22 @@ def chosen(
     Raises MachineError where there is none, UsageError where there are several kinds.
     """
     wanted = target.fingerprint if isinstance(target, Target) else target
+    own = [info for info in found if info.get("version") == ansorlite.__version__]
+    if found and not own:
+        there = ", ".join(sorted({info.get("version") or "none" for info in found}))
+        raise MachineError(
+            f"the devices of {address} have ansorlite {there}, this is {ansorlite.__version__}: "
+            "install one version on all"
+        )
     kinds: dict[str, list[Mapping[str, Any]]] = {}
-    for info in found:
-        kinds.setdefault(info.get("fingerprint", ""), []).append(info)
-    kinds.pop("", None)
+    for info in own:
+        kinds.setdefault(info["fingerprint"], []).append(info)
     there = ", ".join(f"{k} ({len(v)})" for k, v in sorted(kinds.items()))
     if not kinds:
         raise MachineError(
             f"the pool {address} has no device: start `ansorlite pool worker` on one"
         )
-    fit = [k for k, own in kinds.items() if wanted in (None, k, own[0]["target"]["cpu"])]
+    fit = [k for k, alike in kinds.items() if wanted in (None, k, alike[0]["target"]["cpu"])]
     if not fit:
         raise MachineError(f"the pool {address} has no device {wanted}: there are {there}")
     if len(fit) > 1:

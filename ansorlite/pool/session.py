@@ -110,7 +110,9 @@ class Session:
                 runner = await self._ready()
                 await self._say("start", id=message["id"])
                 answer = await device.call(*_request(runner, message))
-                if isinstance(answer, MeasureResult):
+                if message["do"] == "reference":
+                    device.referenced(answer)
+                elif isinstance(answer, MeasureResult):
                     device.measured += 1
                     device.last_error = answer.error or device.last_error
             except AnsorliteError as error:
@@ -184,6 +186,7 @@ async def welcome(
     if refusal:
         with contextlib.suppress(OSError):
             await comm.write({"say": "bye", "why": refusal})
+            await comm.close()
         return None
     log.info("%s: session of %s begins", device.name, tuner)
     return Session(device, comm, tuner, unpack(limits))

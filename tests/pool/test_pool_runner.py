@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import measure_kernels as mk
+import numpy as np
 import pytest
 
 pytest.importorskip("distributed")
@@ -22,6 +23,7 @@ from search_cases import Pretender, _spoiled, matmul
 import ansorlite as al
 from ansorlite.codegen.image import KernelImage
 from ansorlite.errors import MachineError, MeasureError, UsageError
+from ansorlite.graph.build import GraphBuilder
 from ansorlite.measure.result import MeasureResult, Status
 from ansorlite.pool.certificates import make_pool
 from ansorlite.pool.device import PretendedDevice, PretendedRunner, this_device
@@ -93,6 +95,19 @@ def test_a_search_finds_what_it_finds_locally(pool: LocalPool, tmp_path: Path) -
         logs[1].write_text("".join(x for x in kept if json.loads(x)["status"] != "CHOSEN"))
         al.tune(matmul(), log=logs[1], runner=remote, builder=Pretender(), **options)
         assert told(logs[1]) == whole
+
+
+@pytest.mark.slow
+def test_c2d_on_four_devices_finds_what_a_local_run_finds(pool: LocalPool, tmp_path: Path) -> None:
+    logs = [tmp_path / name for name in ("local.jsonl", "pool.jsonl")]
+    best = []
+    with RemoteRunner(pool.address) as remote:
+        for log, runner in zip(logs, (PretendedRunner(), remote), strict=True):
+            task = al.workload("C2D:2")
+            found = al.tune(task, 48, log=log, runner=runner, progress=False)
+            assert found.best is not None
+            best.append((found.best.record.trial, found.best.latency_s))
+    assert told(logs[0]) == told(logs[1]) and best[0] == best[1]
 
 
 # ---- measuring ----------------------------------------------------------------------------------
@@ -286,6 +301,72 @@ def test_slower_devices_are_scaled_or_held_back_and_named(
         assert r.times_s == pytest.approx((r.latency_s,))
     assert "device0 differs: its reference kernel is 1.10 times as slow as usual" in caplog.text
     assert "device1 differs: its reference kernel is 2.00 times as slow" in caplog.text
+
+
+def test_a_device_that_recovers_is_asked_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("ansorlite.pool.links.SUSPECT_S", 0.05)
+    monkeypatch.setattr("ansorlite.pool.links.LOOK_S", 0.05)
+    devices = pretended(3, 0.002, slower=[2.0])
+    caplog.set_level(logging.WARNING, "ansorlite.pool")
+    with local_pool(*devices) as pool, RemoteRunner(pool.address) as runner:
+        runner.prepare("t", mk.check_spec())
+        assert eventually(
+            lambda: "device0 differs" in caplog.text and runner._dispatcher.width == 3
+        )
+        assert {r.device for _, r in runner.run_all("t", images(30))} == {"device1", "device2"}
+        monkeypatch.setattr(PretendedRunner, "reference", lambda self: 1e9)
+        assert eventually(lambda: "device0 is as fast as usual again" in caplog.text)
+        assert "device0" in {r.device for _, r in runner.run_all("t", images(30))}
+
+
+def test_a_child_that_does_not_start_is_no_fault_of_the_trial(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Broken(PretendedDevice):
+        broken = False
+
+        def runner(self, limits: Any) -> Any:
+            if self.broken:
+                raise MachineError("runner was not ready after 60 s (the last of 3 tries)")
+            return super().runner(limits)
+
+    device = Broken("device1", Target.detect(), trial_s=0.002)
+    caplog.set_level(logging.WARNING, "ansorlite.pool")
+    with local_pool(*pretended(1, 0.002), device) as pool, RemoteRunner(pool.address) as runner:
+        device.broken = True
+        runner.prepare("t", mk.check_spec())
+        assert eventually(lambda: runner._dispatcher.width == 2 or "is lost" in caplog.text)
+        found = dict(runner.run_all("t", images(30)))
+        assert {(r.device, r.ok) for r in found.values()} == {("device0", True)}
+        assert "device1 is lost: runner was not ready after 60 s" in caplog.text
+        assert "was not ready" in device.last_error
+        text = status_text(pool.call(devices_of(pool.pool)), pool.address)
+        assert eventually(lambda: "device1: the last error was: runner was not" in text)
+
+
+def test_another_version_of_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    with local_pool(*pretended(1)) as pool:
+        monkeypatch.setattr("ansorlite.__version__", "9.9")
+        with pytest.raises(MachineError, match=r"have ansorlite [\d.]+, this is 9\.9: install one"):
+            RemoteRunner(pool.address)
+
+
+def test_a_network_is_tuned_on_a_pool(tmp_path: Path) -> None:
+    b = GraphBuilder("small")
+    w = np.random.default_rng(0).standard_normal((16, 24)).astype(np.float32)
+    product = b.emit("matmul", [b.input("x", (8, 16)), b.constant(w)])
+    graph = b.finish([b.emit("relu", [product])])
+    log = tmp_path / "log.jsonl"
+    with local_pool(*pretended(2, 0.001)) as pool, RemoteRunner(pool.address) as runner:
+        module = al.auto_schedule(
+            graph, 5, log=log, runner=runner, target=runner.target, policy="random", progress=False
+        )
+    x = np.random.default_rng(1).standard_normal((8, 16)).astype(np.float32)
+    assert np.allclose(module(x), np.maximum(x @ w, 0), 1e-4, 1e-5)
+    assert {r.device for r in read_log(log).records} <= {"device0", "device1"}
+    assert len(read_log(log).records) == 5
 
 
 def test_a_device_is_timed_again_and_throttling_shows(monkeypatch: pytest.MonkeyPatch) -> None:
