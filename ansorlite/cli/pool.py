@@ -177,7 +177,6 @@ def _drain(args: argparse.Namespace) -> int:
 
 def _until_told(serve: Callable[[asyncio.Event], Awaitable[None]]) -> int:
     """Run a service until it ends or a signal comes; a second signal ends the process at once."""
-    show_log(logging.INFO)
 
     async def main() -> None:
         stop, loop = asyncio.Event(), asyncio.get_running_loop()
@@ -191,7 +190,8 @@ def _until_told(serve: Callable[[asyncio.Event], Awaitable[None]]) -> int:
                 loop.add_signal_handler(number, told, number)
         await serve(stop)
 
-    asyncio.run(main())
+    with log_shown(logging.INFO):
+        asyncio.run(main())
     return 0
 
 
@@ -212,21 +212,30 @@ def runner_of(
     from ansorlite.measure.timing import TimingPolicy
     from ansorlite.pool.runner import RemoteRunner
 
-    show_log(logging.WARNING)
     policy = TimingPolicy(fresh_constants=fresh_constants)
-    with RemoteRunner(
-        args.on, args.target, cert_dir=args.cert_dir, devices=args.devices, policy=policy
-    ) as runner:
+    with (
+        log_shown(logging.WARNING),
+        RemoteRunner(
+            args.on, args.target, cert_dir=args.cert_dir, devices=args.devices, policy=policy
+        ) as runner,
+    ):
         yield runner
 
 
-def show_log(level: int) -> None:
+@contextlib.contextmanager
+def log_shown(level: int) -> Iterator[None]:
     """Write the log of the pool to standard error, with dates."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     own = logging.getLogger("ansorlite.pool")
-    own.handlers, own.propagate = [handler], False
+    before = own.level
+    own.addHandler(handler)
     own.setLevel(level)
+    try:
+        yield
+    finally:
+        own.removeHandler(handler)
+        own.setLevel(before)
 
 
 COMMANDS = (

@@ -109,7 +109,7 @@ class Link:
         d, why, died = self._dispatcher, "", False
         comm = None
         try:
-            comm = await connect_to(self.address, d.pool.connection_args, SILENCE_S)
+            comm = await connect_to(self.address, d.pool.connection_args)
             await comm.write(
                 {
                     "op": "pool_session",

@@ -133,12 +133,12 @@ async def cancelled(tasks: Iterable["asyncio.Future[Any]"]) -> None:
     await asyncio.gather(*known, return_exceptions=True)
 
 
-async def connect_to(address: str, args: dict[str, Any], timeout_s: float = CONNECT_S) -> Any:
+async def connect_to(address: str, args: dict[str, Any]) -> Any:
     """A connection; MachineError that says why there is none."""
     from distributed.comm import connect
 
     try:
-        return await connect(address, timeout=timeout_s, **args)
+        return await connect(address, timeout=CONNECT_S, **args)
     except (OSError, ValueError, RuntimeError) as error:
         raise MachineError(f"cannot connect to {address}: {_reason(error)}") from error
 

@@ -342,8 +342,8 @@ def test_a_child_that_does_not_start_is_no_fault_of_the_trial(
         assert {(r.device, r.ok) for r in found.values()} == {("device0", True)}
         assert "device1 is lost: runner was not ready after 60 s" in caplog.text
         assert "was not ready" in device.last_error
-        text = status_text(pool.call(devices_of(pool.pool)), pool.address)
-        assert eventually(lambda: "device1: the last error was: runner was not" in text)
+        text = status_text([{"name": "device1", **device.facts(), **device.state()}], "here")
+        assert "device1: the last error was: runner was not ready" in text
 
 
 def test_another_version_of_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
