@@ -48,7 +48,7 @@ Kind = Literal["prepare", "run", "race", "peak"]
 class Trial:
     """One thing to be done on one device; `answer` gets the result, in the loop's thread.
 
-    `done_by` names those workers that died while it ran, `lost_by` all that were lost with it.
+    `killed` names those workers that died while it ran, `lost_by` all that were lost with it.
     """
 
     kind: Kind
@@ -59,7 +59,7 @@ class Trial:
     budget_s: float = 0.0
     n_images: int = 1
     name: str = ""
-    done_by: list[str] = field(default_factory=list)
+    killed: list[str] = field(default_factory=list)
     lost_by: set[str] = field(default_factory=set)
     id: int = 0
 
@@ -205,10 +205,12 @@ class Link:
             if not answer.ok:
                 self.unfit[task] = answer.error
                 log.warning("%s cannot measure task %s: %s", self.name, task, answer.error)
-                self._dispatcher.take_back(self, task)
             return
         trial = self.trials.pop(number, None)
-        if trial is not None:
+        if trial is not None and answer is None and trial.kind in ("run", "race"):
+            self.unfit.setdefault(trial.task, f"{self.name} lacks the data of task {trial.task}")
+            self._dispatcher.put_back(trial)
+        elif trial is not None:
             if isinstance(answer, PrepareResult) and not answer.ok:
                 self.prepared.discard(trial.task)
             self._dispatcher.done(self, trial, answer)
@@ -314,9 +316,9 @@ class Dispatcher:
             if number == link.started:
                 trial.lost_by.add(link.name)
                 if died:
-                    trial.done_by.append(link.name)
-            if len(trial.done_by) >= KILLS:
-                names = " and ".join(trial.done_by)
+                    trial.killed.append(link.name)
+            if len(trial.killed) >= KILLS:
+                names = " and ".join(trial.killed)
                 error = f"it killed {KILLS} workers ({names}) while it ran: it is not tried again"
                 log.warning("%s: %s", trial.name or trial.kind, error)
                 trial.answer(trial.failed(error))
@@ -326,12 +328,9 @@ class Dispatcher:
         self._judge()
         self.feed()
 
-    def take_back(self, link: Link, task: str) -> None:
-        """Trials of a task that the device cannot prepare go to others."""
-        for number, trial in reversed(list(link.trials.items())):
-            if trial.task == task:
-                del link.trials[number]
-                self._waiting.appendleft(trial)
+    def put_back(self, trial: Trial) -> None:
+        """A trial that a device cannot do goes to others."""
+        self._waiting.appendleft(trial)
         self.feed()
 
     # ---- the reference kernel -------------------------------------------------------------------

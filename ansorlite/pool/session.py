@@ -13,7 +13,7 @@ from collections import deque
 from typing import Any
 
 import ansorlite
-from ansorlite.errors import AnsorliteError
+from ansorlite.errors import AnsorliteError, MeasureError
 from ansorlite.measure.result import MeasureResult
 from ansorlite.pool.device import Device, DeviceRunner, Limits
 from ansorlite.pool.wire import PING_S, SILENCE_S, cancelled, log, pack, unpack
@@ -109,12 +109,7 @@ class Session:
             try:
                 runner = await self._ready()
                 await self._say("start", id=message["id"])
-                answer = await device.call(*_request(runner, message))
-                if message["do"] == "reference":
-                    device.referenced(answer)
-                elif isinstance(answer, MeasureResult):
-                    device.measured += 1
-                    device.last_error = answer.error or device.last_error
+                answer = await self._answer(runner, message)
             except AnsorliteError as error:
                 # Not of the trial: a child does not start, or the machine lacks something.
                 device.last_error = str(error)
@@ -124,6 +119,21 @@ class Session:
                 device.measuring = ""
         await self._say("done", id=message["id"], answer=pack(answer), rate=device.rate)
         return ""
+
+    async def _answer(self, runner: DeviceRunner, message: dict[str, Any]) -> Any:
+        """What the runner says; None where the device lacks the data of the task."""
+        device = self.device
+        try:
+            answer = await device.call(*_request(runner, message))
+        except MeasureError as error:
+            device.last_error = str(error)
+            return None
+        if message["do"] == "reference":
+            device.referenced(answer)
+        elif isinstance(answer, MeasureResult):
+            device.measured += 1
+            device.last_error = answer.error or device.last_error
+        return answer
 
     async def _ready(self) -> DeviceRunner:
         """The session's runner, on a device whose reference kernel was timed lately."""

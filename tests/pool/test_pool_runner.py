@@ -25,6 +25,7 @@ from ansorlite.codegen.image import KernelImage
 from ansorlite.errors import MachineError, MeasureError, UsageError
 from ansorlite.graph.build import GraphBuilder
 from ansorlite.measure.result import MeasureResult, Status
+from ansorlite.measure.runner import CheckSpec, PrepareResult
 from ansorlite.pool.certificates import make_pool
 from ansorlite.pool.device import PretendedDevice, PretendedRunner, this_device
 from ansorlite.pool.runner import RemoteRunner
@@ -344,6 +345,33 @@ def test_a_child_that_does_not_start_is_no_fault_of_the_trial(
         assert "was not ready" in device.last_error
         text = status_text([{"name": "device1", **device.facts(), **device.state()}], "here")
         assert "device1: the last error was: runner was not ready" in text
+
+
+def test_a_device_that_cannot_prepare_a_task_is_not_asked(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Small(PretendedDevice):
+        def runner(self, limits: Any) -> Any:
+            class Runner(PretendedRunner):
+                def prepare(self, task_key: str, spec: CheckSpec) -> PrepareResult:
+                    return PrepareResult(False, "its memory is too small")
+
+                def run(self, *args: Any) -> MeasureResult:
+                    raise MeasureError("task t was not prepared: call prepare first")
+
+            return Runner()
+
+    caplog.set_level(logging.WARNING, "ansorlite.pool")
+    with local_pool(*pretended(1, 0.002)) as pool, RemoteRunner(pool.address) as runner:
+        assert runner.prepare("t", mk.check_spec()).ok
+        pool.add(Small("small", Target.detect()))
+        assert eventually(lambda: runner._dispatcher.width == 2)
+        found = dict(runner.run_all("t", images(30)))
+        assert {(r.device, r.ok) for r in found.values()} == {("device0", True)}
+        assert "small cannot measure task t: its memory is too small" in caplog.text
+        pool.stop("device0")
+        alone = runner.run("t", images(1)[0])
+        assert alone.status is Status.RUN_ERROR and "memory is too small" in alone.error
 
 
 def test_another_version_of_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
