@@ -10,7 +10,7 @@ Usage: python scripts/pool_capacity.py [--again] [--table]
 
 import argparse
 import contextlib
-import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -209,7 +209,7 @@ def main() -> int:
         order=lambda r: wanted.index(r["what"]),
         what="rows of pool_capacity.py",
     )
-    os.environ.setdefault("ANSORLITE_BUILD_WORKERS", "1")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the pool is to be ended, too
     failed = experiment.run(wanted if not args.table else (), measured, again=args.again)
     experiment.finish()
     return 1 if failed else 0

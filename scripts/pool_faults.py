@@ -354,6 +354,7 @@ def main() -> int:
     experiment = Experiment[Row](
         args.output, key=lambda r: (r["fault"], r["n"]), line=row_line, what="faults of a pool"
     )
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the pool is to be ended, too
     known = {(r["fault"], r["n"]) for r in experiment.rows()}
     for fault in args.faults if not args.table else ():
         missing = [n for n in range(args.times) if (fault, n) not in known][: args.limit]
