@@ -192,7 +192,9 @@ class Link:
                 case "start":
                     self.started = message["id"]
                 case "done":
-                    self.rates = replace(self.rates, now=message["rate"])
+                    if message["rate"] != self.rates.now:
+                        self.rates = replace(self.rates, now=message["rate"])
+                        self._dispatcher.judge()
                     self._done(message["id"], unpack(message["answer"]))
                 case "bye":
                     self.started = None  # that the session ends is no fault of the trial
@@ -215,7 +217,7 @@ class Link:
                 self.prepared.discard(trial.task)
             self._dispatcher.done(self, trial, answer)
         else:
-            self._dispatcher.timed()
+            self._dispatcher.feed()  # of the reference kernel
 
 
 class Dispatcher:
@@ -296,7 +298,7 @@ class Dispatcher:
         """A device is ready."""
         log.info("%s measures", link.name)
         self._pauses.pop(link.name, None)
-        self._judge()
+        self.judge()
         self.feed()
 
     def lost(self, link: Link, why: str, died: bool) -> None:
@@ -325,7 +327,7 @@ class Dispatcher:
             else:
                 self._waiting.appendleft(trial)
         link.trials.clear()
-        self._judge()
+        self.judge()
         self.feed()
 
     def put_back(self, trial: Trial) -> None:
@@ -338,7 +340,8 @@ class Dispatcher:
     def verdict(self, link: Link) -> Verdict:
         return self._verdicts.get(link.name, Verdict())
 
-    def _judge(self) -> None:
+    def judge(self) -> None:
+        """Compare the devices by their reference kernels, and tell what changed."""
         ready = [link for link in self._links.values() if link.ready]
         others = [r for name, r in self._joined.items() if name not in {x.name for x in ready}]
         self._verdicts = verdicts({link.name: link.rates for link in ready}, others)
@@ -347,11 +350,6 @@ class Dispatcher:
             if kind != self._told.get(name, ""):
                 self._told[name] = kind
                 log.warning("%s %s", name, v.words or "is as fast as usual again")
-
-    def timed(self) -> None:
-        """The reference kernel of a device was timed again."""
-        self._judge()
-        self.feed()
 
     def _usable(self) -> list[Link]:
         """Devices that may be asked: those not held back, or all, if patience with them ends."""
@@ -413,9 +411,8 @@ class Dispatcher:
                     trial.answer(trial.failed(link.unfit[trial.task]))
                     return True
                 continue
-            others = [x for x in usable if x.name not in trial.lost_by]
-            if link.name in trial.lost_by and others:
-                continue
+            if link.name in trial.lost_by and any(x.name not in trial.lost_by for x in usable):
+                continue  # another one may do better
             del self._waiting[n]
             link.give(trial, self.specs.get(trial.task))
             return True
@@ -423,7 +420,6 @@ class Dispatcher:
 
     def done(self, link: Link, trial: Trial, answer: Any) -> None:
         """Tell an answer, in the seconds of a usual device."""
-        self._judge()
         factor = self.verdict(link).factor
         if isinstance(answer, MeasureResult):
             answer = _told_by(link.name, answer, factor)

@@ -23,7 +23,7 @@ from ansorlite.measure.runner import CheckSpec, PrepareResult
 from ansorlite.measure.timing import TimingPolicy
 from ansorlite.pool.device import Limits
 from ansorlite.pool.links import Dispatcher, Kind, Trial
-from ansorlite.pool.wire import ask, cancelled, pack, pool_at
+from ansorlite.pool.wire import ask, cancelled, greet, pack, pool_at
 from ansorlite.target import Target
 
 AHEAD = 3  # trials at hand for each device
@@ -74,7 +74,7 @@ class RemoteRunner:
         self._thread = threading.Thread(target=self._serve, name="pool", daemon=True)
         self._thread.start()
         try:
-            self._call(ask(self._pool, "pool_hello", version=ansorlite.__version__))
+            self._call(greet(self._pool))
             found = self._call(ask(self._pool, "pool_devices"))
             info = chosen(found, target, self._pool.address)
             self.target = Target.from_json(info["target"])

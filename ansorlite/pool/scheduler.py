@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import errno
 import logging
-from collections.abc import Callable
 from typing import Any
 
 import ansorlite
@@ -91,28 +90,20 @@ async def start_scheduler(
 
 
 def _add_handlers(scheduler: Any) -> None:
-    async def hello(version: str) -> dict[str, Any]:
+    async def hello(version: str, name: str = "", uid: str = "") -> None:
+        """Note who comes; earlier connections of a device that joins again are forgotten."""
         if version != ansorlite.__version__:
             log.warning("a member has version %s, this is %s", version, ansorlite.__version__)
-        return {"version": ansorlite.__version__}
-
-    async def devices() -> list[dict[str, Any]]:
-        return [_described(ws) for ws in scheduler.workers.values()]
-
-    async def rejoin(name: str, uid: str) -> None:
-        """Forget an earlier connection of a device that joins again."""
         for address, ws in list(scheduler.workers.items()):
-            if ws.name == name and ws.extra.get("pool", {}).get("uid") == uid:
+            if name and ws.name == name and ws.extra.get("pool", {}).get("uid") == uid:
                 log.info("%s joins again", name)
                 with contextlib.suppress(OSError):
                     await scheduler.remove_worker(address, stimulus_id="pool-rejoin", close=False)
 
-    added: dict[str, Callable[..., Any]] = {
-        "pool_hello": hello,
-        "pool_devices": devices,
-        "pool_rejoin": rejoin,
-    }
-    scheduler.handlers.update(added)
+    async def devices() -> list[dict[str, Any]]:
+        return [_described(ws) for ws in scheduler.workers.values()]
+
+    scheduler.handlers.update(pool_hello=hello, pool_devices=devices)
 
 
 def _described(ws: Any) -> dict[str, Any]:

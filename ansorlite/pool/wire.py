@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import ansorlite
 from ansorlite.errors import MachineError, MissingExtra, UsageError
 from ansorlite.pool.certificates import Certificates, find_certificates
 
@@ -156,12 +157,27 @@ def _reason(error: BaseException) -> str:
 
 async def ask(pool: Pool, op: str, address: str = "", **fields: Any) -> Any:
     """The answer of the scheduler, or of the worker at `address`; MachineError without one."""
+    return (await _asked(pool, op, address or pool.address, fields))[0]
+
+
+async def greet(pool: Pool, **fields: Any) -> str:
+    """Greet the scheduler; returns this machine's address on the way to it. MachineError as `ask`.
+
+    The fields `name` and `uid` are those of a device that joins.
+    """
+    fields = {"version": ansorlite.__version__, **fields}
+    return (await _asked(pool, "pool_hello", pool.address, fields))[1]
+
+
+async def _asked(pool: Pool, op: str, where: str, fields: dict[str, Any]) -> tuple[Any, str]:
+    """(answer, own address) of one question over a connection of its own."""
     from distributed.core import send_recv
 
-    where = address or pool.address
     comm = await connect_to(where, pool.connection_args)
     try:
-        return await asyncio.wait_for(send_recv(comm, op=op, close=True, **fields), ANSWER_S)
+        own = host_of(comm.local_address)
+        answer = send_recv(comm, op=op, close=True, **fields)
+        return await asyncio.wait_for(answer, ANSWER_S), own
     except (OSError, TimeoutError) as error:
         raise MachineError(
             f"no answer from {where}: {_reason(error)}; is that an ansorlite pool, and are these "

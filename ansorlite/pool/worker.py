@@ -13,12 +13,11 @@ import tempfile
 from collections.abc import Sequence
 from typing import Any
 
-import ansorlite
 from ansorlite.errors import AnsorliteError, MachineError, UsageError
 from ansorlite.pool.device import Device
 from ansorlite.pool.scheduler import use_settings
 from ansorlite.pool.session import Session, welcome
-from ansorlite.pool.wire import SILENCE_S, Pool, ask, cancelled, connect_to, host_of, log
+from ansorlite.pool.wire import SILENCE_S, Pool, cancelled, greet, log
 
 AGAIN_S = 1.0  # time between two tries to join
 
@@ -72,13 +71,12 @@ class Host:
                 await self._end_sessions("it lost its scheduler")
 
         device, pool = self.device, self.pool
-        await ask(pool, "pool_hello", version=ansorlite.__version__)
-        await ask(pool, "pool_rejoin", name=device.name, uid=device.uid)
+        own_host = await greet(pool, name=device.name, uid=device.uid)
         worker = Worker(
             pool.address,
             nthreads=1,
             name=device.name,
-            host=self._host or await _own_host(pool),
+            host=self._host or own_host,  # where tuners find the device
             protocol=pool.address.partition(":")[0],
             security=pool.certificates.security() if pool.certificates else None,
             dashboard_address="127.0.0.1:0",
@@ -145,15 +143,6 @@ class Host:
         await self._end_sessions("it leaves the pool")
         with contextlib.suppress(Exception):
             await worker.close(timeout=2, executor_wait=False, reason="pool-leave")
-
-
-async def _own_host(pool: Pool) -> str:
-    """The address of this machine on the way to the scheduler, where tuners find the device."""
-    comm = await connect_to(pool.address, pool.connection_args)
-    try:
-        return host_of(comm.local_address)
-    finally:
-        comm.abort()
 
 
 async def _first_of(ends: Sequence[Any], timeout_s: float | None = None) -> None:
