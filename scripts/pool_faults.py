@@ -319,7 +319,7 @@ def by_fault(rows: Sequence[Row]) -> list[Row]:
 
 def table_line(row: Row) -> str:
     counts = "".join(f"{row[c]:>9}" for c in COUNTS)
-    return f"{row['fault']:<20}{row['times']:>6}{counts}{row['seconds']:>9}"
+    return f"{row['fault']:<20}{row['times']:>6}{counts}{row['seconds']:>9.0f}"
 
 
 def table(rows: Sequence[Row]) -> str:

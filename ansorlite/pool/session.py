@@ -53,7 +53,8 @@ class Session:
                     await asyncio.wait_for(self._say("bye", why=self._bye), PING_S)
             await cancelled(parts)
             if self._runner is not None:
-                await self.device.call(self._runner.close)
+                with contextlib.suppress(RuntimeError):  # the device's thread has ended
+                    await self.device.call(self._runner.close)
             self._comm.abort()
             log.info("%s: session of %s ended: %s", self.device.name, self.tuner, why)
 
