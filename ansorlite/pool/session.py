@@ -34,10 +34,9 @@ class Session:
 
     async def serve(self) -> None:
         """Measure until the tuner goes, or `end` is called."""
-        parts = [
-            asyncio.ensure_future(part())
-            for part in (self._read, self._work, self._ping, self._wait)
-        ]
+        work = asyncio.ensure_future(self._work())
+        others = [asyncio.ensure_future(part()) for part in (self._read, self._ping, self._wait)]
+        parts = [work, *others]
         try:
             await self._say("device", **self.device.facts(), **self.device.state())
             await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
@@ -46,12 +45,13 @@ class Session:
         finally:
             why = self._bye or next((w for p in parts if p.done() and (w := _why(p))), "it went")
             self.device.waiting -= len(self._asked)
+            await cancelled([work])  # first: what the end does to a trial is not to be told
             if self._runner is not None:
                 self._runner.abort()
             if self._bye:
                 with contextlib.suppress(OSError, TimeoutError):
                     await asyncio.wait_for(self._say("bye", why=self._bye), PING_S)
-            await cancelled(parts)
+            await cancelled(others)  # a read that is cancelled closes the connection
             if self._runner is not None:
                 with contextlib.suppress(RuntimeError):  # the device's thread has ended
                     await self.device.call(self._runner.close)
