@@ -11,6 +11,7 @@ Usage: python scripts/pool_capacity.py [--again] [--table]
 import argparse
 import contextlib
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -32,7 +33,6 @@ from ansorlite.target import Target
 from ansorlite.workloads import workload
 from bench.experiment import RESULTS, Experiment, Row, exit_status, machine_line, stamp
 
-PORT = 8800
 START_S = 60.0
 # what -> (pretended devices, processes that have them, ms a trial, trials)
 CAPACITIES = {
@@ -63,9 +63,10 @@ def pool(devices: Sequence[Sequence[str]], count: int) -> Iterator[tuple[str, Pa
 
         try:
             start("init", str(certificates)).wait()
-            listen = ("--host", "127.0.0.1", "--port", str(PORT), "--dashboard", "0")
+            port = free_port()
+            listen = ("--host", "127.0.0.1", "--port", str(port), "--dashboard", "0")
             running.append(start("scheduler", *listen, *where))
-            address = f"tls://127.0.0.1:{PORT}"
+            address = f"tls://127.0.0.1:{port}"
             for k, options in enumerate(devices):
                 name = ("--name", f"worker{k}")
                 running.append(start("worker", address, *name, *options, *where))
@@ -81,6 +82,13 @@ def pool(devices: Sequence[Sequence[str]], count: int) -> Iterator[tuple[str, Pa
                 process.terminate()
             for process in running:
                 process.wait(30)
+
+
+def free_port() -> int:
+    """A port of loopback that nobody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+    return port
 
 
 def _present(address: str, certificates: Path) -> int:
