@@ -3,7 +3,7 @@
 Claims: 200 pretended devices on one scheduler get at least 300 trials a second; four pretended
 devices of 50 ms a trial do at least 3.5 times the trials of one; with one real worker on loopback a
 trial takes at most 10 ms more than with the local runner. All with TLS, scheduler, devices and
-tuner in processes of their own. Takes a minute and a half; writes results/pool_capacity.jsonl and
+tuner in processes of their own. Takes a minute; writes results/pool_capacity.jsonl and
 .txt.
 Usage: python scripts/pool_capacity.py [--again] [--table]
 """

@@ -3,8 +3,8 @@
 Claim: workers killed or stopped while they measure, a network that is cut for 30 s, a scheduler
 that is killed and restarted, a tuner that is killed: nothing is lost but the measurement in flight,
 no device stays busy, no process is left behind, and each fault is named in a log. The network is
-cut between two network namespaces of this script (needs root and `ip`). 20 of each take half an
-hour. Writes results/pool_faults.jsonl and .txt.
+cut between two network namespaces of this script (needs root and `ip`). 20 of each take forty
+minutes. Writes results/pool_faults.jsonl and .txt.
 Usage: python scripts/pool_faults.py [--times 20] [--limit N] [--faults NAME ...] [--table]
 """
 

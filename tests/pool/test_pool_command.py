@@ -2,6 +2,7 @@
 
 import os
 import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -107,6 +108,8 @@ def test_faults_cost_nothing_but_the_measurement_in_flight(fault: str) -> None:
 
     if fault == "network cut" and not pool_faults.can_cut():
         pytest.skip("no network namespaces here")
-    with pool_faults.pool_of(fault, 8795) as (rig, expected):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    with pool_faults.pool_of(fault, port) as (rig, expected):
         row = pool_faults.once(rig, fault, 0, expected)
     assert not any(row[c] for c in pool_faults.COUNTS), row
