@@ -6,7 +6,6 @@ command runs.
 """
 
 import argparse
-import asyncio
 import contextlib
 import logging
 import signal
@@ -21,6 +20,8 @@ from ansorlite.errors import UsageError
 from ansorlite.streams import put
 
 if TYPE_CHECKING:
+    import asyncio
+
     from ansorlite.pool.device import Device
     from ansorlite.pool.runner import RemoteRunner
 
@@ -125,7 +126,7 @@ def _scheduler(args: argparse.Namespace) -> int:
             "make some with `ansorlite pool init`"
         )
 
-    async def serve(stop: asyncio.Event) -> None:
+    async def serve(stop: "asyncio.Event") -> None:
         await serve_scheduler(known, args.host, args.port, args.dashboard, stop)
 
     return _until_told(serve)
@@ -137,7 +138,7 @@ def _worker(args: argparse.Namespace) -> int:
 
     where = pool_at(args.on, args.cert_dir)
 
-    async def serve(stop: asyncio.Event) -> None:
+    async def serve(stop: "asyncio.Event") -> None:
         await serve_devices(_devices(args), where, stop, args.host)
 
     return _until_told(serve)
@@ -159,6 +160,8 @@ def _devices(args: argparse.Namespace) -> "list[Device]":
 
 
 def _status(args: argparse.Namespace) -> int:
+    import asyncio
+
     from ansorlite.pool.status import devices_of, status_text
     from ansorlite.pool.wire import pool_at
 
@@ -168,6 +171,8 @@ def _status(args: argparse.Namespace) -> int:
 
 
 def _drain(args: argparse.Namespace) -> int:
+    import asyncio
+
     from ansorlite.pool.status import drain
     from ansorlite.pool.wire import pool_at
 
@@ -175,8 +180,9 @@ def _drain(args: argparse.Namespace) -> int:
     return 0
 
 
-def _until_told(serve: Callable[[asyncio.Event], Awaitable[None]]) -> int:
+def _until_told(serve: "Callable[[asyncio.Event], Awaitable[None]]") -> int:
     """Run a service until it ends or a signal comes; a second signal ends the process at once."""
+    import asyncio  # 40 ms that other commands need not take
 
     async def main() -> None:
         stop, loop = asyncio.Event(), asyncio.get_running_loop()
