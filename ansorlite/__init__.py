@@ -17,6 +17,7 @@ _PUBLIC = {
     "TuneResult": "ansorlite.search.result",
     "SpaceOptions": "ansorlite.space.sketch",
     "Kernel": "ansorlite.codegen.kernel",
+    "RemoteRunner": "ansorlite.pool.runner",
     "workload": "ansorlite.workloads",
     "network": "ansorlite.workloads",
     "load_onnx": "ansorlite.graph.onnx.load",

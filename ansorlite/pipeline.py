@@ -25,7 +25,7 @@ from ansorlite.graph.sized_module import SizedModule
 from ansorlite.ir.program import Program
 from ansorlite.measure.limits import least_seconds
 from ansorlite.measure.peak import Peak
-from ansorlite.measure.runner import LocalRunner
+from ansorlite.measure.runner import LocalRunner, SideBySide
 from ansorlite.measure.timing import TimingPolicy
 from ansorlite.schedule.lower import lower
 from ansorlite.search.adapt import Known, adapted_results
@@ -207,7 +207,7 @@ def auto_schedule(
             OverNetworks(shared.weights, objective) if objective else None,
             early_stop_trials,
             on_round,
-            race_follows=True,
+            race_follows=not isinstance(run.options.runner, SideBySide),  # races are run here
         )
         peak = run.peak(machine)
         pool = ConstantPool() if isinstance(network, SizedNetwork) else None

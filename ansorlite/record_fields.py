@@ -58,6 +58,9 @@ def check_fields(data: Mapping[str, Any]) -> None:
             raise Damaged(f"field {name!r} is missing")
         if not test(data[name]):
             raise Damaged(f"field {name!r} is not {wanted}: {shown(data[name])!r}")
+    for name, (test, wanted) in OPTIONAL.items():
+        if name in data and not test(data[name]):
+            raise Damaged(f"field {name!r} is not {wanted}: {shown(data[name])!r}")
 
 
 def check_sense(data: Mapping[str, Any]) -> None:
@@ -195,3 +198,5 @@ FIELDS: Mapping[str, tuple[Callable[[object], bool], str]] = {
     "run_s": _SPENT,
     "version": _TEXT,
 }
+# Fields that are written only where they have a value.
+OPTIONAL: Mapping[str, tuple[Callable[[object], bool], str]] = {"device": _TEXT}

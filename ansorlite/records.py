@@ -29,6 +29,7 @@ from ansorlite.record_fields import (
     FIELDS,
     FORMAT,
     OK,
+    OPTIONAL,
     Damaged,
     check_fields,
     check_sense,
@@ -52,8 +53,9 @@ class Record:
     `target` is the target's fingerprint, `task` the workload key, `sketch` the sketch's name.
     `steps` holds JSON values (nested lists become tuples); `holes` maps a hole's name to its
     values, never to an index into its table of options. `latency_s` is None unless the program ran;
-    `times_s` are the seconds per call of each repeat. `timestamp` is seconds since 1970. `line` is
-    the line number in a log that was read, from 1, and is not written. Example:
+    `times_s` are the seconds per call of each repeat. `timestamp` is seconds since 1970. `device`
+    names a device of a pool, empty for the tuner's own machine. `line` is the line number in a log
+    that was read, from 1, and is not written. Example:
     `[r.latency_s for r in read_log("gmm.jsonl").records if r.ok]`.
     """
 
@@ -75,6 +77,7 @@ class Record:
     build_s: float = 0.0
     run_s: float = 0.0
     version: str = ""
+    device: str = ""
     line: int = field(default=0, compare=False)
 
     def __post_init__(self) -> None:
@@ -83,7 +86,7 @@ class Record:
         put(self, "steps", _shared(tuple(_frozen(step) for step in self.steps)))
         holes = {k: [operator.index(v) for v in vs] for k, vs in self.holes.items()}
         put(self, "holes", {_interned(k): vs for k, vs in holes.items()})
-        for name in ("target", "task", "task_name", "sketch", "version"):
+        for name in ("target", "task", "task_name", "sketch", "version", "device"):
             put(self, name, _interned(getattr(self, name)))
         put(self, "status", str(self.status))
         put(self, "times_s", [float(t) for t in self.times_s])
@@ -123,6 +126,7 @@ class Record:
     def to_json(self) -> str:
         """The line of the record, without newline; raises LogError for a value out of limits."""
         data = {name: getattr(self, name) for name in FIELDS}
+        data |= {name: value for name in OPTIONAL if (value := getattr(self, name))}
         try:
             check_fields(data)
             return json.dumps(data, allow_nan=False, separators=(",", ":"))
@@ -146,7 +150,8 @@ class Record:
 def _record_of(data: Mapping[str, Any], line: int = 0) -> Record:
     check_fields(data)
     check_sense(data)
-    return Record(**{name: data[name] for name in FIELDS}, line=line)
+    known = {name: data[name] for name in (*FIELDS, *OPTIONAL) if name in data}
+    return Record(**known, line=line)
 
 
 def _frozen(value: Any) -> Any:

@@ -59,6 +59,7 @@ ALLOWED: dict[str, set[str]] = {
     "measure": {"ir", "te", "target", "presets", "codegen"},
     "measure.calibrate": {"ir", "te", "target", "schedule", "codegen", "measure"},
     "measure.limits": {"ir", "te", "target", "task", "measure", "measure.calibrate"},
+    "pool": {"ir", "te", "target", "codegen", "measure"},
     "search": {*_SEARCHING, "measure.limits", "record_fields", "records"},
     "graph.types": set(),
     "graph.ops": {"ir", "te", "graph.types"},

@@ -67,6 +67,7 @@ def any_record(draw: st.DrawFn) -> Record:
         build_s=draw(spent),
         run_s=draw(spent),
         version=draw(any_text),
+        device=draw(any_text),
     )
 
 
@@ -126,8 +127,18 @@ def test_programs_are_ranked_by_the_lowest_repeat_and_failures_last() -> None:
     assert record(status="RUN_ERROR", times_s=[], latency_s=None).lowest_s == float("inf")
 
 
+def test_the_device_is_written_where_a_device_of_a_pool_measured() -> None:
+    own, rpi = record(), record(device="rpi5")
+    assert "device" not in own.to_json() and own.device == ""
+    assert rpi.to_json() == own.to_json()[:-1] + ',"device":"rpi5"}'
+    assert Record.from_json(rpi.to_json()).device == "rpi5"
+    with pytest.raises(LogError, match="field 'device' is not text"):
+        Record.from_json(rpi.to_json().replace('"rpi5"', "5"))
+
+
 def test_every_field_is_checked() -> None:
-    assert set(record_fields.FIELDS) == {f.name for f in fields(Record)} - {"line"}
+    known = {*record_fields.FIELDS, *record_fields.OPTIONAL}
+    assert known == {f.name for f in fields(Record)} - {"line"}
     assert set(record_fields.STATUSES) == {*map(str, Status), "CHOSEN", "ESTIMATED"}
 
 

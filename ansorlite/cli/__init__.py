@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TextIO
 
 import ansorlite
-from ansorlite.cli import compare, logs, profile, report, show, tune
+from ansorlite.cli import compare, logs, pool, profile, report, show, tune
 from ansorlite.cli.options import Parser
 from ansorlite.errors import AnsorliteError, SizesError
 from ansorlite.settings import settings
@@ -155,6 +155,7 @@ COMMANDS = (
     *compare.COMMANDS,
     *logs.COMMANDS,
     *report.COMMANDS,
+    *pool.COMMANDS,
 )
 
 

@@ -133,8 +133,15 @@ def target_option(p: argparse.ArgumentParser) -> None:
         "--target",
         metavar="NAME[:CORES]",
         help="another machine, such as cortex-a76 or neoverse-n1:16: nothing is measured, programs"
-        " are built and ranked by estimates",
+        " are built and ranked by estimates; with --on, the pool's devices of that name",
     )
+
+
+def on_options(p: argparse.ArgumentParser) -> None:
+    """`--on` and what goes with it; see `cli.pool.runner_of`."""
+    p.add_argument("--on", metavar="HOST:PORT", help="measure on the devices of that pool")
+    p.add_argument("--devices", type=positive, metavar="N", help="use at most N devices (all)")
+    p.add_argument("--cert-dir", type=Path, metavar="D", help="certificates of the pool")
 
 
 def size_options(p: argparse.ArgumentParser) -> None:

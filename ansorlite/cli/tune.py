@@ -4,8 +4,9 @@ In: parsed arguments. Out: the exit status; tables on standard output, progress 
 """
 
 import argparse
+from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -17,12 +18,14 @@ from ansorlite.cli.options import (
     Command,
     batch_option,
     case_options,
+    on_options,
     precision_option,
     search_options,
     size_options,
     target_option,
 )
 from ansorlite.cli.paths import readable, writable
+from ansorlite.cli.pool import runner_of
 from ansorlite.cli.tasks import task_of
 from ansorlite.errors import MachineError, MeasureError, UsageError
 from ansorlite.files import write_whole
@@ -33,6 +36,8 @@ if TYPE_CHECKING:
     from ansorlite.graph.ir import Graph
     from ansorlite.graph.sized import SizedNetwork
     from ansorlite.pipeline import NetworkReport
+    from ansorlite.pool.runner import RemoteRunner
+    from ansorlite.records import Record
     from ansorlite.search.result import TuneResult
     from ansorlite.target import Target
 
@@ -43,6 +48,7 @@ APART = 0.2  # a difference between tasks and network that is explained
 def tune_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("network", metavar="NETWORK|FILE.onnx")
     search_options(p, None)
+    on_options(p)
     batch_option(p, "free first extents")
     size_options(p)
     target_option(p)
@@ -62,6 +68,7 @@ def tune_options(p: argparse.ArgumentParser) -> None:
 def tune_op_options(p: argparse.ArgumentParser) -> None:
     case_options(p)
     search_options(p, None, "default 64, or 16 to be built for --target")
+    on_options(p)
     target_option(p)
     p.add_argument(
         "--policy",
@@ -86,7 +93,6 @@ def tune(args: argparse.Namespace) -> int:
 
     clock = PhaseClock()  # the time of a command begins with it
     output = writable(args.output, args.log, args.network) if args.output else None
-    target = _target(args)
     _check_save(args)
     if args.task is not None:
         text = _result_text(_tune_part(args, one_network(args, args.network)))
@@ -95,24 +101,29 @@ def tune(args: argparse.Namespace) -> int:
         put(text, end="")
         return 0
     graph = sized_network(args, args.network)
-    module = auto_schedule(
-        graph,
-        args.trials,
-        args.timeout,
-        log=args.log,
-        seed=args.seed,
-        scheduler=args.scheduler,
-        exact=args.exact,
-        precision=args.precision,
-        target=target,
-        progress=not args.quiet,
-        clock=clock,
-    )
+    with runner_of(args, fresh_constants=True) as runner:
+        target = _target(args, runner)
+        module = auto_schedule(
+            graph,
+            args.trials,
+            args.timeout,
+            log=args.log,
+            seed=args.seed,
+            scheduler=args.scheduler,
+            exact=args.exact,
+            precision=args.precision,
+            target=target,
+            progress=not args.quiet,
+            clock=clock,
+            runner=runner,
+        )
     report = module.report
     if report.interrupted and all(r.best is None for r in report.results):
         raise KeyboardInterrupt
     text = f"{report}\n"
-    if not report.interrupted and target.is_foreign:
+    if args.on is not None:
+        text += _devices_text([x for r in report.results for x in r.records])
+    elif not report.interrupted and target.is_foreign:
         text += "not compared with plain schedules: this machine cannot run the network\n"
     elif not report.interrupted:
         limit_s = float("inf") if args.timeout is None else args.timeout
@@ -127,10 +138,12 @@ def tune(args: argparse.Namespace) -> int:
     return 0
 
 
-def _target(args: argparse.Namespace) -> "Target":
-    """The target of `--target`, by default this machine; UsageError for an unknown name."""
+def _target(args: argparse.Namespace, runner: "RemoteRunner | None" = None) -> "Target":
+    """That of the pool's devices, or of `--target`, else this machine; UsageError for another."""
     from ansorlite.target import Target
 
+    if runner is not None:
+        return runner.target
     return Target.detect() if args.target is None else Target.named(args.target)
 
 
@@ -171,22 +184,25 @@ def _tune_part(args: argparse.Namespace, graph: "Graph") -> "TuneResult":
     from ansorlite.search.session import Session
     from ansorlite.search.tune_tasks import tune_tasks
 
-    target = _target(args)
-    weighted = replace(task_of(graph, args.task, target, args.exact, args.precision), weight=1.0)
-    trials = _trials(target) if args.trials is None and args.timeout is None else args.trials
-    runner = estimating(target) or LocalRunner(policy=TimingPolicy(fresh_constants=True))
-    with (
-        closing(runner),
-        Session(
+    with ExitStack() as stack:
+        remote = stack.enter_context(runner_of(args, fresh_constants=True))
+        target = _target(args, remote)
+        weighted = replace(
+            task_of(graph, args.task, target, args.exact, args.precision), weight=1.0
+        )
+        given = args.trials is not None or args.timeout is not None
+        trials = args.trials if given else _trials(target)
+        runner = remote or estimating(target)
+        policy = TimingPolicy(fresh_constants=True)
+        session = Session(
             trials,
             args.timeout,
             seed=args.seed,
             log=args.log,
             progress=not args.quiet,
-            runner=runner,
-        ) as session,
-    ):
-        (result,) = tune_tasks(session, [weighted])
+            runner=runner or stack.enter_context(LocalRunner(policy=policy)),
+        )
+        (result,) = tune_tasks(stack.enter_context(session), [weighted])
     return result
 
 
@@ -203,21 +219,32 @@ def tune_op(args: argparse.Namespace) -> int:
 
     if args.pretrained is not None:
         readable(args.pretrained)
-    target = _target(args)
-    task = case(args.case, args.batch, target)
-    result = tune_task(
-        task,
-        _trials(target) if args.trials is None else args.trials,
-        args.timeout,
-        seed=args.seed,
-        log=args.log,
-        policy=args.policy,
-        pretrained=args.pretrained,
-        progress=not args.quiet,
-        others=[case(name, args.batch, target) for name in args.others],
-    )
-    put(_result_text(result), end="")
+    with runner_of(args) as runner:
+        target = _target(args, runner)
+        task = case(args.case, args.batch, target)
+        result = tune_task(
+            task,
+            _trials(target) if args.trials is None else args.trials,
+            args.timeout,
+            seed=args.seed,
+            log=args.log,
+            policy=args.policy,
+            pretrained=args.pretrained,
+            progress=not args.quiet,
+            others=[case(name, args.batch, target) for name in args.others],
+            runner=runner,
+        )
+    text = _result_text(result)
+    put(text if runner is None else text + _devices_text(result.records), end="")
     return 0
+
+
+def _devices_text(records: "Sequence[Record]") -> str:
+    """Which devices of a pool measured how many trials."""
+    counts = Counter(r.device for r in records if r.device)
+    return (
+        f"measured on {', '.join(f'{k} ({n})' for k, n in sorted(counts.items())) or 'nothing'}\n"
+    )
 
 
 def _result_text(result: "TuneResult") -> str:
@@ -357,6 +384,7 @@ COMMANDS = (
                 "ansorlite tune resnet18 --target cortex-a76 --save net-a76",
                 "for a Raspberry Pi 5, without one",
             ),
+            ("ansorlite tune resnet18 --on farm:8786 --target cortex-a76", "for a pool's devices"),
         ),
     ),
     Command(

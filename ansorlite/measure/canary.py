@@ -21,6 +21,7 @@ SLOWER = 1.15  # a run this many times slower than usual means a disturbed machi
 USUAL = 0.1  # the usual time is this quantile of the last runs
 MEMORY = 400  # number of last runs
 FIRST = 20  # number of runs at the start
+RATE_RUNS = 100  # for the rate, which shows a machine that throttles for minutes
 NAP_S = 0.01  # pause between two runs while the machine is slow
 ONCE_S = 2.0  # longest wait at a time
 SHARE = 0.1  # share of the elapsed time that is added to the patience (seconds left for waiting)
@@ -28,7 +29,9 @@ PATIENCE_S = 4.0  # largest patience
 
 
 class Canary:
-    """`run` runs the canary's kernel once; `expected_s` is its time on an undisturbed machine.
+    """`run` runs the canary's kernel once, `expected_s` is its time on an undisturbed machine.
+
+    `flop` are the kernel's operations, for `rate`.
 
     Example: `canary = local_canary(threads)`, then after each timing `canary.disturbed()`.
     """
@@ -39,8 +42,9 @@ class Canary:
         expected_s: float | None = None,
         clock: Callable[[], float] = time.perf_counter,
         sleep: Callable[[float], None] = time.sleep,
+        flop: float = 0.0,
     ) -> None:
-        self._run, self._clock, self._sleep = run, clock, sleep
+        self._run, self._clock, self._sleep, self._flop = run, clock, sleep, flop
         self.waited_s = 0.0
         self._patience_s, self._as_of = PATIENCE_S, clock()
         self._times: deque[float] = deque(maxlen=MEMORY)
@@ -53,6 +57,10 @@ class Canary:
     def usual_s(self) -> float:
         """Seconds of a run on an undisturbed machine, from the last runs."""
         return float(np.quantile(self._times, USUAL))
+
+    def rate(self) -> float:
+        """Operations per second now: the median of `RATE_RUNS` runs of the kernel."""
+        return self._flop / float(np.median([self._seconds() for _ in range(RATE_RUNS)]))
 
     def disturbed(self) -> bool:
         """True if the machine was slow and is fast again: the last timing does not count.
@@ -92,4 +100,4 @@ def local_canary(threads: int) -> Canary:
     target = Target.detect()
     run, flop = fma_run(target, min(threads, target.cores), RUN_S)
     peak = cached_peak(target) if threads >= target.cores else None
-    return Canary(run, None if peak is None else flop / peak.flops_all)
+    return Canary(run, None if peak is None else flop / peak.flops_all, flop=flop)

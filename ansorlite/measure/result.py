@@ -30,7 +30,8 @@ class MeasureResult:
     `latency_s` is the median of `times_s` (seconds per call, one entry per repeat) and None unless
     the status is OK. `build_s`, `run_s` and `check_s` are the cost of the measurement: compiling,
     timed runs, and runs and comparisons of the check. `max_error` is the largest relative deviation
-    of an output from its reference (`compare.Deviation`); None where nothing was compared.
+    of an output from its reference (`compare.Deviation`); None where nothing was compared. `device`
+    names the device of a pool, empty for this machine.
     """
 
     status: Status
@@ -41,6 +42,7 @@ class MeasureResult:
     run_s: float = 0.0
     check_s: float = 0.0
     max_error: float | None = None
+    device: str = ""
 
     def __str__(self) -> str:
         if self.ok:

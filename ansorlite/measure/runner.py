@@ -7,16 +7,17 @@ crashes, the process is killed, replaced and prepared again. One kernel runs at 
 seconds.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, runtime_checkable
 
 import numpy.typing as npt
 
 from ansorlite.codegen.image import KernelImage
 from ansorlite.errors import MeasureError, UsageError
 from ansorlite.measure.compare import default_tolerance
+from ansorlite.measure.peak import Peak
 from ansorlite.measure.race import pooled
 from ansorlite.measure.result import MeasureResult, Status
 from ansorlite.measure.timing import TimingPolicy
@@ -98,6 +99,28 @@ class Runner(Protocol):
     def close(self) -> None: ...
 
 
+@runtime_checkable
+class SideBySide(Protocol):
+    """A runner that measures several kernels of a task at once, on devices of its own."""
+
+    def run_all(
+        self,
+        task_key: str,
+        images: Sequence[KernelImage],
+        best_latency_s: Callable[[], float | None],
+        go_on: Callable[[], bool],
+    ) -> Generator[tuple[int, MeasureResult], None, None]:
+        """(number, result) of the images as they are measured; begins no more once not `go_on()`.
+
+        `best_latency_s` is asked before each, see `Runner.run`.
+        """
+        ...
+
+    def peak(self) -> Peak | None:
+        """The limits of the devices; None where they tell none."""
+        ...
+
+
 class LocalRunner:
     """Measures on this machine, in one process that starts in the background.
 
@@ -135,6 +158,7 @@ class LocalRunner:
         self.n_threads = n_threads or settings().num_threads or Target.detect().cores
         self._timeout_s = timeout_s
         self._prepare_timeout_s = prepare_timeout_s
+        self._aborted = False
         # With the reference, so that a replaced process need not compute it again.
         self._tasks: dict[str, tuple[CheckSpec, Reference]] = {}
         env = thread_variables(self.n_threads)
@@ -209,7 +233,29 @@ class LocalRunner:
     def _call(self, request: tuple[Any, ...], limit_s: float) -> Reply:
         """One answer; a second try where the system or a user killed or stopped the process."""
         reply = self._worker.call(request, limit_s)
-        return self._worker.call(request, limit_s) if reply.outside else reply
+        again = reply.outside and not self._aborted
+        return self._worker.call(request, limit_s) if again else reply
+
+    def reference(self) -> float:
+        """Multiply-adds per second on the runner's threads now; MeasureError where that fails."""
+        found: float = self._figure("reference")
+        return found
+
+    def peak(self) -> Peak:
+        """The machine's limits (see `measure.peak`); MeasureError where that fails."""
+        found: Peak = self._figure("peak")
+        return found
+
+    def _figure(self, what: str) -> Any:
+        reply = self._call((what,), self._prepare_timeout_s)
+        if reply.kind != "value":
+            raise MeasureError(f"cannot measure the machine: {reply.error}")
+        return reply.value
+
+    def abort(self) -> None:
+        """Kill the process, from another thread: what it does fails. `close` is to follow."""
+        self._aborted = True
+        self._worker.interrupt()
 
     def close(self) -> None:
         """Kill the process; a later run starts a new one."""

@@ -1,11 +1,12 @@
 """The handler in the runner's process: checks and times kernels on the data of their task.
 
-`LocalRunner` sends three kinds of requests:
+`LocalRunner` sends these kinds of requests:
 - ("prepare", key, spec, known reference or None): make random inputs, run the plain reference
   kernel on them, check samples of its outputs against numpy -> (`PrepareResult`, `Reference`).
 - ("run", key, image, best latency or None): load a kernel, run it once on poisoned outputs, compare
   them with the reference, then time the kernel -> `MeasureResult`.
 - ("race", key, images, seconds): check several kernels, then run them in turn -> `MeasureResult`s.
+- ("reference",): multiply-adds per second now -> float; ("peak",): the machine's limits -> `Peak`.
 Times are in seconds.
 """
 
@@ -27,6 +28,7 @@ from ansorlite.measure.canary import local_canary
 from ansorlite.measure.compare import Expected, describe
 from ansorlite.measure.inputs import random_inputs
 from ansorlite.measure.memory import GuardedBuffer, guarded_copy, guarded_empty
+from ansorlite.measure.peak import Peak, measure_peak
 from ansorlite.measure.race import ranked, run_turns
 from ansorlite.measure.result import MeasureResult, Status
 from ansorlite.measure.rotation import rotated
@@ -36,7 +38,7 @@ from ansorlite.target import Target
 from ansorlite.te.dag import ComputeDAG
 from ansorlite.te.points import evaluate_points
 
-Answer = tuple[PrepareResult, Reference] | MeasureResult | list[MeasureResult] | None
+Answer = tuple[PrepareResult, Reference] | MeasureResult | list[MeasureResult] | float | Peak | None
 SAMPLES = 1000  # elements of each output of the reference that are compared with numpy
 MAX_PACKED = 8  # packed constants kept per task: most candidates of a round share a layout
 TURN_TRIES = 3  # a turn of a race is repeated up to so many times on a disturbed machine
@@ -86,6 +88,10 @@ def serve(policy: TimingPolicy, memory_bytes: int) -> Callable[[Any], Any]:
                 if key not in tasks:
                     return None
                 return _race(tasks[key], images, policy, budget_s, flush, canary.disturbed)
+            case ("reference",):
+                return canary.rate()
+            case ("peak",):
+                return measure_peak(Target.detect())
         raise MeasureError(f"the runner does not understand {request!r}")
 
     return handle

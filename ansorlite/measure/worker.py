@@ -125,6 +125,12 @@ class Worker:
         if net is not None:
             net()
 
+    def interrupt(self) -> None:
+        """Kill the child from another thread: the request in progress ends as a crash."""
+        child = self._child
+        if child is not None and child.process.returncode is None:
+            _kill_group(child.process.pid)
+
     def __enter__(self) -> Self:
         self.start()
         return self

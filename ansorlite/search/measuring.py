@@ -6,7 +6,8 @@ every other output is compared with. Equal object code runs once.
 """
 
 import time
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Generator, Hashable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Protocol
@@ -21,7 +22,7 @@ from ansorlite.ir.program import Program
 from ansorlite.measure.builder import Builder, BuildOutcome
 from ansorlite.measure.race import LONE_TURNS, MIN_TURNS, race
 from ansorlite.measure.result import MeasureResult, Status
-from ansorlite.measure.runner import CheckSpec, Runner
+from ansorlite.measure.runner import CheckSpec, Runner, SideBySide
 from ansorlite.records import Record
 from ansorlite.schedule.lower import lower
 from ansorlite.search.clock import PhaseClock
@@ -44,6 +45,13 @@ class Measuring:
     builder: Builder
     runner: Runner
     clock: PhaseClock
+
+
+def _code(built: BuildOutcome) -> Hashable:
+    """Equal for equal code. Hashes: kernels of thousands of trials would take much memory."""
+    assert built.image is not None
+    image = built.image
+    return sha256(image.object_bytes).digest(), hash((image.params, image.bound))
 
 
 class ProgramSource(Protocol):
@@ -119,17 +127,62 @@ class TaskMeasuring:
 
         `best_latency_s` is that of the task, seconds: a clearly slower program is stopped early.
         """
+        known = self._known(built)
+        if known is not None:
+            return known
+        assert built.image is not None
+        return self._learned(built, self._run(built.image, best_latency_s))
+
+    def measure_all(
+        self,
+        built: Sequence[BuildOutcome],
+        best_latency_s: Callable[[], float | None],
+        go_on: Callable[[], bool],
+    ) -> Generator[tuple[int, MeasureResult], None, None]:
+        """(number, result) of each as it is measured, side by side where the runner does so.
+
+        `best_latency_s` is asked before each; no more are begun once not `go_on()`.
+        """
+        if not isinstance(self._runner, SideBySide):
+            for k, one in enumerate(built):
+                if not go_on():
+                    return
+                yield k, self.measure(one, best_latency_s())
+            return
+        first: dict[Hashable, int] = {}  # of equal code
+        later: list[int] = []
+        for k, one in enumerate(built):
+            if not go_on():
+                return
+            known = self._known(one)
+            if known is not None:
+                yield k, known
+            elif first.setdefault(_code(one), k) != k:
+                later.append(k)
+        numbers = list(first.values())
+        images = [image for k in numbers if (image := built[k].image) is not None]
+        key = self.task.workload_key
+        began = time.perf_counter()
+        with closing(self._runner.run_all(key, images, best_latency_s, go_on)) as results:
+            for n, result in results:
+                self._clock.add("measuring", time.perf_counter() - began)
+                yield numbers[n], self._learned(built[numbers[n]], result)
+                began = time.perf_counter()
+        for k in later:
+            if not go_on():
+                return
+            yield k, self.measure(built[k], best_latency_s())
+
+    def _known(self, built: BuildOutcome) -> MeasureResult | None:
+        """The result of what was not built, or of equal code; None where it is to be measured."""
         if built.image is None:
             return built.as_result()
-        image = built.image
-        # Hashes, as kernels of thousands of trials would take more memory than all else.
-        code = sha256(image.object_bytes).digest(), hash((image.params, image.bound))
-        known = self._by_code.get(code)
-        if known is not None:
-            return replace(known, run_s=0.0, check_s=0.0, build_s=built.build_s)
-        result = self._run(image, best_latency_s)
+        known = self._by_code.get(_code(built))
+        return known and replace(known, run_s=0.0, check_s=0.0, build_s=built.build_s)
+
+    def _learned(self, built: BuildOutcome, result: MeasureResult) -> MeasureResult:
         if result.ok:
-            self._by_code[code] = result
+            self._by_code[_code(built)] = result
         return replace(result, build_s=built.build_s)
 
     def again(

@@ -20,7 +20,7 @@ from ansorlite.errors import UsageError
 from ansorlite.ir.program import Program
 from ansorlite.measure.builder import Builder, PoolBuilder
 from ansorlite.measure.peak import Peak, measure_peak
-from ansorlite.measure.runner import LocalRunner, Runner
+from ansorlite.measure.runner import LocalRunner, Runner, SideBySide
 from ansorlite.search.arguments import check_able, check_budget, check_path
 from ansorlite.search.budget import Budget
 from ansorlite.search.clock import PhaseClock
@@ -170,7 +170,10 @@ class Session:
 
     def peak(self, target: Target) -> Peak | None:
         """The machine's limits, for reports; None where nothing is to be measured."""
-        return measure_peak(target) if self.searches and not self.estimated else None
+        if not self.searches or self.estimated:
+            return None
+        runner = self.options.runner
+        return runner.peak() if isinstance(runner, SideBySide) else measure_peak(target)
 
     @contextmanager
     def show(self, peak: Peak | None) -> Iterator[Progress]:

@@ -8,6 +8,7 @@ name tensors and axes canonically (see `schedule.naming`), so a log serves the t
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from functools import cached_property
 from itertools import islice
 from typing import TypeGuard
@@ -23,7 +24,7 @@ from ansorlite.records import Record, for_task
 from ansorlite.schedule.lower import lower
 from ansorlite.schedule.naming import canonical_names
 from ansorlite.schedule.state import State
-from ansorlite.search.history import Candidate, Guess
+from ansorlite.search.history import Candidate, Guess, Key
 from ansorlite.search.measuring import TaskMeasuring
 from ansorlite.search.policy import SearchPolicy
 from ansorlite.search.recorded import Found, RecordedSpace
@@ -158,6 +159,7 @@ class TaskTuner:
             self.run.counts[r.status] += 1
         ends_here = bool(history) and (history[-1].task, history[-1].target) == (key, target)
         for number in sorted(rounds):
+            rounds[number].sort(key=lambda known: known[0].trial)  # devices end in any order
             known = [(c, r) for r, c in rounds[number] if self._is_own(c)]
             self.rounds = number + 1
             if number > 0 and number == max(rounds) and ends_here:
@@ -197,9 +199,8 @@ class TaskTuner:
                 asked.setdefault(c.key, c)
         known, self._pending = self._pending, {}
         missing = [c for c in asked.values() if c.key not in known]
-        measured = self._measure(missing, number)
         records = {key: r for key, (_, r) in known.items()}
-        records |= {c.key: r for c, r in zip(missing, measured, strict=False)}
+        records |= self._measure(missing, number, self._trial_numbers(list(asked), records))
         # The log may hold trials of this round that are not asked again (another round size).
         everyone = {key: c for key, (c, _) in known.items() if key not in asked} | asked
         told = [c for key, c in everyone.items() if key in records]
@@ -248,20 +249,55 @@ class TaskTuner:
         self.rounds = 1
         return 1
 
-    def _measure(self, candidates: Sequence[Candidate], number: int) -> list[Record]:
-        """Build all, then run one after the other; stops (with fewer records) at the deadline."""
+    def _trial_numbers(self, asked: Sequence[Key], known: Mapping[Key, Record]) -> dict[Key, int]:
+        """The number of the trial of each candidate of a round that is not known yet.
+
+        Numbers follow the order in which candidates were asked, whatever the order of results, so
+        that a log tells it. In a round that was torn, missing candidates have the numbers that
+        known ones leave free.
+        """
+        begins = {known[key].trial - n for n, key in enumerate(asked) if key in known}
+        first = begins.pop() if len(begins) == 1 else None
+        taken = {r.trial for r in self.records}
+        numbers: dict[Key, int] = {}
+        free = self._next_trial
+        for n, key in enumerate(asked):
+            if key in known:
+                continue
+            if first is not None and first + n not in taken:
+                numbers[key] = first + n
+            else:
+                numbers[key] = free
+            taken.add(numbers[key])
+            free = max(free, numbers[key] + 1)
+        return numbers
+
+    def _measure(
+        self, candidates: Sequence[Candidate], number: int, trials: Mapping[Key, int]
+    ) -> dict[Key, Record]:
+        """Build all, then run them; ends (with fewer records) at the deadline. Records by key."""
         if not candidates:
-            return []
-        out: list[Record] = []
-        for c, built in zip(candidates, self.measuring.build(candidates), strict=True):
-            if self.run.budget.search_left_s() <= 0:
-                break
-            result = self.measuring.measure(built, self.best_latency_s)
-            r = self._record(
-                c.sketch.name, c.sketch.state, c.values, result, number, built.image, c.score
-            )
-            self._fitting[id(r)] = r, c, True
-            out.append(r)
+            return {}
+        out: dict[Key, Record] = {}
+        built, budget = self.measuring.build(candidates), self.run.budget
+        results = self.measuring.measure_all(
+            built, lambda: self.best_latency_s, lambda: budget.search_left_s() > 0
+        )
+        with closing(results):
+            for k, result in results:
+                c = candidates[k]
+                r = self._record(
+                    c.sketch.name,
+                    c.sketch.state,
+                    c.values,
+                    result,
+                    number,
+                    built[k].image,
+                    c.score,
+                    trials[c.key],
+                )
+                self._fitting[id(r)] = r, c, True
+                out[c.key] = r
         return out
 
     def again(self, candidates: Sequence[Candidate], times: int = 1) -> list[list[MeasureResult]]:
@@ -277,6 +313,7 @@ class TaskTuner:
         number: int,
         image: KernelImage | None,
         score: float | None = None,
+        trial: int | None = None,
     ) -> Record:
         steps = state.to_json()
         record = Record(
@@ -291,16 +328,17 @@ class TaskTuner:
             latency_s=result.latency_s if result.status is Status.OK else None,
             error=result.error,
             round=number,
-            trial=self._next_trial,
+            trial=self._next_trial if trial is None else trial,
             seed=self.run.seed,
             timestamp=time.time(),
             build_s=result.build_s,
             run_s=result.run_s,
             version=ansorlite.__version__,
+            device=result.device,
         )
         self.run.store.append(record)
         self.records.append(record)
-        self._next_trial += 1
+        self._next_trial = max(self._next_trial, record.trial + 1)
         self._fitting[id(record)] = record, None, True
         self.run.counts[record.status] += 1
         if image is not None and record.ok:
