@@ -316,9 +316,9 @@ def _per_channel(factor: tuple[int, ...], rank: int, axis: int) -> bool:
 def _scaled(r: Rewriter, value: str, factor: str, name: str) -> str | None:
     """`value` * `factor` without a multiplication at run time, if there is such a form."""
     node = r.sole(value)
-    if node is None or len(node.inputs) < 2:
+    if node is None or len(node.inputs) != 2:  # a bias is an addition of its own, see split_bias
         return None
-    x, w = node.inputs[0], node.inputs[1]
+    x, w = node.inputs
     weight, scale = r.known(w), r.known(factor)
     if weight is None or scale is None:
         return None

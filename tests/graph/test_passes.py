@@ -101,6 +101,16 @@ class Small:
         return [n.op for n in best.nodes]
 
 
+def test_a_scale_after_a_bias_that_is_not_split_off_stays() -> None:
+    b = GraphBuilder("net")
+    rng = np.random.default_rng(0)
+    w, bias = (b.constant(rng.standard_normal(s).astype(np.float32)) for s in ((3, 2, 1, 1), (3,)))
+    window = {**FIRST, "pads": ((0, 0), (0, 0))}
+    y = b.emit("conv", [b.input("x", (1, 2, 3, 3)), w, bias], groups=1, **window)
+    graph = b.finish([b.emit("mul", [y, b.constant(np.full((1, 1, 1), 0.5, np.float32))])])
+    assert_same_meaning(graph, rw.fold_scales(graph))
+
+
 def test_batch_norm_and_scale_end_up_in_the_weights() -> None:
     s = Small(1, 3, 5, 5)
     y = s.norm(s.conv(s.x, 4, bias=True))
