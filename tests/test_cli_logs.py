@@ -127,8 +127,8 @@ def test_a_log_without_a_valid_record(run: Run, tmp_path: Path, task: SearchTask
 
 
 def test_policies_search_what_was_recorded(run: Run, tmp_path: Path, task: SearchTask) -> None:
-    log = write(tmp_path / "log", [record(task, k, latency_s=1e-3 / (1 + k)) for k in range(24)])
-    status, out, _ = run("simulate", log, "--trials", 24, "--seeds", 2)
+    log = write(tmp_path / "log", [record(task, k, latency_s=1e-3 / (1 + k)) for k in range(12)])
+    status, out, _ = run("simulate", log, "--trials", 12, "--seeds", 1)
     assert status == 0
     lines = [x.split() for x in out.splitlines() if x.startswith(task.name)]
     assert [x[4] for x in lines] == ["evolutionary", "random"]

@@ -15,7 +15,7 @@ from ansorlite.graph.partition import partition, tasks
 from ansorlite.graph.passes import optimize
 
 LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
-QUICK = ("densenet121", "resnet50", "squeezenet")
+QUICK = ("resnet50", "squeezenet")
 LONG = ("shufflenet", "bvlc_alexnet", "inception_v1", "inception_v2", "vgg19", "zfnet512")
 
 

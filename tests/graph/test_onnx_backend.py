@@ -56,6 +56,7 @@ def test_all_node_models_natively() -> None:
     assert run_all(node_cases(), native=True)["passed"] >= 880
 
 
+@some_or_all(4)
 @pytest.mark.parametrize("kind", ["pytorch-converted", "simple"])
-def test_models_natively(kind: str) -> None:
-    assert run_all(load_model_tests(kind=kind), native=True)["passed"] >= 1
+def test_models_natively(kind: str, every: int) -> None:
+    assert run_all(list(load_model_tests(kind=kind))[::every], native=True)["passed"] >= 1

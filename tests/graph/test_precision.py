@@ -101,7 +101,7 @@ def test_tuned_and_compiled() -> None:
     """Winograd's form, in float32, is one of the forms of a convolution of bfloat16."""
     graph, x = net(), picture()
     parts = partition(optimize(graph, precision="bf16"))
-    module = al.auto_schedule(graph, n_trials=12, precision="bf16", progress=False, round_size=2)
+    module = al.auto_schedule(graph, n_trials=6, precision="bf16", progress=False, round_size=1)
     wanted = evaluate(parts.graph, [x])[0]
     np.testing.assert_allclose(module(x), wanted, rtol=5e-3, atol=1e-5)
     b = GraphBuilder("wide")

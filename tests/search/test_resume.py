@@ -68,7 +68,7 @@ CUTS = {
 }
 
 
-@pytest.mark.parametrize("policy", sampled(CUTS, 2))
+@pytest.mark.parametrize("policy", sampled(CUTS, 3))
 def test_a_log_cut_anywhere_is_continued_as_if_it_had_not_been(tmp_path: Path, policy: str) -> None:
     check_cuts(tmp_path, policy, CUTS[policy])
 
