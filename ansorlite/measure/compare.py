@@ -4,7 +4,7 @@ In: the reference output, made once per task, and a candidate's output. Out: a `
 largest error and the first wrong element. A float x is right if |x - ref| <= tolerance * max(|ref|,
 rms(ref)): the rounding errors of a sum grow with its terms, not with its value, since terms may
 cancel. NaN and infinities must have the same places as in the reference; integers and booleans must
-be equal, but for a few of 8 or 16 bits.
+be equal, but for a few of 8 or 16 bits. Of bfloat16 a few may be rounded to the other neighbour.
 """
 
 import math
@@ -13,11 +13,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from ansorlite.calls import Array
+from ansorlite.ir.packed import float_of
 
 SAFETY = 32.0  # factor of `default_tolerance`
 # Of the elements of a quantised output, so many may differ by one step: sums of floats, added up in
 # another order, round to the other neighbour where they lie halfway between two.
 MOST_ROUNDED = 0.01
+BF16_STEP = 2.0**-7  # the largest distance of two neighbours of bfloat16, relative to the number
 PART = 1 << 14  # elements compared at a time, so that all arrays stay in the caches
 
 
@@ -73,6 +75,9 @@ class Expected:
 
     def compare(self, actual: Array) -> Deviation:
         """The deviation of `actual` (same shape and dtype as the reference)."""
+        return self._compared(actual)
+
+    def _compared(self, actual: Array) -> Deviation:
         if not self.is_float:
             # Compared as bytes: a bool byte of a wrong kernel may be neither 0 nor 1, and numpy
             # would take it for True.
@@ -122,6 +127,27 @@ class Expected:
         first = tuple(int(i) for i in np.unravel_index(int(wrong.argmax()), wrong.shape))
         got, expected = str(actual[first]), str(self.reference[first])
         return Deviation(max_error, int(wrong.sum()), first, got, expected)
+
+
+class ExpectedBfloat16(Expected):
+    """The reference of an output that holds the bits of bfloat16, compared as the numbers.
+
+    Sums that differ within the tolerance may be rounded to neighbours: a few elements may differ by
+    a step beside the tolerance.
+    """
+
+    def __init__(self, reference: Array, tolerance: float) -> None:
+        super().__init__(float_of(reference).reshape(reference.shape), tolerance)
+
+    def compare(self, actual: Array) -> Deviation:
+        numbers = float_of(actual).reshape(actual.shape)
+        found = self._compared(numbers)
+        if not 0 < found.n_wrong <= max(1, actual.size * MOST_ROUNDED):
+            return found
+        with np.errstate(all="ignore"):
+            step = BF16_STEP * np.maximum(np.abs(numbers), np.abs(self.reference))
+            apart = np.abs(numbers - self.reference) - step - 1 / self.weight
+        return Deviation(found.max_error) if not (apart > 0).any() else found
 
 
 def describe(

@@ -85,6 +85,16 @@ def _random(op: Placeholder, rng: np.random.Generator, limit: int | None, positi
             return np.asarray(rng.integers(-SMALL_INT, SMALL_INT + 1, shape), dtype=op.dtype)
 
 
+def bfloat16_outputs(dag: ComputeDAG) -> set[str]:
+    """The outputs that hold the bits of bfloat16."""
+    return {
+        op.name
+        for op in dag.outputs
+        if isinstance(op, ComputeOp)
+        and any(isinstance(e, Op) and e.name == "bf16_bits" for e in walk(op.body))
+    }
+
+
 def index_limits(dag: ComputeDAG) -> dict[str, int]:
     """Integer placeholder that is used as an index -> limit; values in [0, limit) are valid."""
     limits: dict[str, int] = {}

@@ -25,8 +25,8 @@ from ansorlite.codegen.loader import NativeFunction, load_image
 from ansorlite.codegen.openmp import max_threads
 from ansorlite.errors import MeasureError
 from ansorlite.measure.canary import local_canary
-from ansorlite.measure.compare import Expected, describe
-from ansorlite.measure.inputs import random_inputs
+from ansorlite.measure.compare import Expected, ExpectedBfloat16, describe
+from ansorlite.measure.inputs import bfloat16_outputs, random_inputs
 from ansorlite.measure.memory import GuardedBuffer, guarded_copy, guarded_empty
 from ansorlite.measure.peak import Peak, measure_peak
 from ansorlite.measure.race import ranked, run_turns
@@ -110,10 +110,17 @@ def _prepare(spec: CheckSpec, known: Reference | None) -> tuple[TaskData, Prepar
         spec.dag,
         {name: guarded_copy(x, read_only=True) for name, x in values.items()},
         {name: guarded_empty(x.shape, x.dtype) for name, x in outputs.items()},
-        {name: Expected(x, spec.tolerance(x.dtype.name)) for name, x in outputs.items()},
+        {name: _expected(spec, name, x) for name, x in outputs.items()},
     )
     spent_s = time.perf_counter() - start
     return task, PrepareResult(True, "", spent_s, error, latency_s), reference
+
+
+def _expected(spec: CheckSpec, name: str, reference: Array) -> Expected:
+    """The reference of an output, prepared for comparisons of its kind."""
+    if name in bfloat16_outputs(spec.dag):
+        return ExpectedBfloat16(reference, spec.tolerance("float32"))
+    return Expected(reference, spec.tolerance(reference.dtype.name))
 
 
 def make_reference(spec: CheckSpec) -> tuple[dict[str, Array], Reference, float]:
@@ -155,7 +162,7 @@ def _check_samples(spec: CheckSpec, values: dict[str, Array], name: str, x: Arra
     points = np.array(np.unravel_index(flat, (1, *shape)), dtype=np.int64).T[:, 1:]
     given = _viewed(spec.meant, values)
     exact = evaluate_points(spec.meant, given, name, points)
-    expected = Expected(exact, spec.tolerance(x.dtype.name))
+    expected = _expected(spec, name, exact)
     deviation = expected.compare(x.reshape(-1)[flat])
     if deviation.n_wrong:
         index = tuple(int(i) for i in points[deviation.index[0]])

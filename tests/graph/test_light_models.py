@@ -16,7 +16,15 @@ from ansorlite.graph.passes import optimize
 
 LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
 QUICK = ("resnet50", "squeezenet")
-LONG = ("shufflenet", "bvlc_alexnet", "inception_v1", "inception_v2", "vgg19", "zfnet512")
+LONG = (
+    "densenet121",
+    "shufflenet",
+    "bvlc_alexnet",
+    "inception_v1",
+    "inception_v2",
+    "vgg19",
+    "zfnet512",
+)
 
 
 def check(name: str) -> None:

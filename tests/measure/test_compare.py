@@ -3,7 +3,15 @@
 import numpy as np
 import pytest
 
-from ansorlite.measure.compare import PART, Deviation, Expected, default_tolerance, describe
+from ansorlite.ir.packed import bits_of
+from ansorlite.measure.compare import (
+    PART,
+    Deviation,
+    Expected,
+    ExpectedBfloat16,
+    default_tolerance,
+    describe,
+)
 
 EPS = float(np.finfo(np.float32).eps)
 
@@ -112,3 +120,22 @@ def test_rounding_errors_pass_and_a_dropped_term_does_not(length: int) -> None:
     deviation = expected.compare(sequential)
     assert deviation.n_wrong == 0 and deviation.max_error < expected.tolerance / 8
     assert expected.compare(sequential - a[:, 3] * b[:, 3]).n_wrong > 1800
+
+
+def test_few_numbers_of_bfloat16_may_be_rounded_otherwise() -> None:
+    x = np.random.default_rng(0).standard_normal(4000).astype(np.float32)
+    x[7] = 3e-6  # near zero, where the steps are small beside the rounding of sums
+    bits = bits_of(x)
+    expected = ExpectedBfloat16(bits, 1e-5)
+    assert expected.compare(bits.copy()) == Deviation()
+    near = bits.copy()
+    near[:30] += 1
+    near[7] = bits_of(np.float32([5e-6]))[0]
+    assert expected.compare(near).n_wrong == 0
+    near[:100] = bits[:100] + 1
+    assert expected.compare(near).n_wrong > 40
+    far = bits.copy()
+    far[3] += 3
+    assert expected.compare(far).n_wrong == 1
+    far[3] = bits_of(np.float32([np.nan]))[0]
+    assert expected.compare(far).n_wrong == 1
