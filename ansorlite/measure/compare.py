@@ -146,8 +146,9 @@ class ExpectedBfloat16(Expected):
             return found
         with np.errstate(all="ignore"):
             step = BF16_STEP * np.maximum(np.abs(numbers), np.abs(self.reference))
-            apart = np.abs(numbers - self.reference) - step - 1 / self.weight
-        return Deviation(found.max_error) if not (apart > 0).any() else found
+            near = np.abs(numbers - self.reference) <= step + 1 / self.weight
+            same = (numbers == self.reference) | (np.isnan(numbers) & np.isnan(self.reference))
+        return Deviation(found.max_error) if (near | same).all() else found
 
 
 def describe(
