@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from ansorlite.graph import rewrites as rw
 from ansorlite.graph.groups import split_groups
+from ansorlite.graph.integers import in_bytes
 from ansorlite.graph.ir import Graph, Node, Step
 from ansorlite.graph.layout import channels_last
 from ansorlite.graph.precision import lowered
@@ -39,6 +40,7 @@ PASSES: tuple[Pass, ...] = (
     rw.split_wide,
     rw.view_slices,
     rw.merge_duplicates,
+    in_bytes,
 )
 # Replacements for the passes that change how the network rounds.
 EXACTLY: dict[Pass, tuple[Pass, ...]] = {

@@ -1,0 +1,75 @@
+"""Products of bytes by dot-product instructions are exact, with any zero points and at the ends."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx_backend import compiled
+from sampled import some_or_all
+
+from ansorlite.graph.build import GraphBuilder
+from ansorlite.graph.ir import Graph, evaluate
+from ansorlite.graph.partition import partition
+from ansorlite.graph.passes import optimize
+from ansorlite.target import Target
+
+ENDS = {"uint8": (0, 255), "int8": (-128, 127)}
+
+
+def drawn(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> Any:
+    """Bytes by chance, or the ends of their range."""
+    low, high = ENDS[dtype]
+    if rng.random() < 0.3:
+        return rng.choice([low, high], shape).astype(dtype)
+    return rng.integers(low, high + 1, shape).astype(dtype)
+
+
+def product(rng: np.random.Generator) -> tuple[Graph, list[Any]]:
+    """int32(x) - z times constant weights, as a product of matrices or a convolution."""
+    dtype = str(rng.choice(["uint8", "int8"]))
+    b, depth = GraphBuilder("product"), 4 * int(rng.integers(1, 7))
+    columns = int(rng.integers(1, 40))
+    matrices = rng.random() < 0.5
+    shape = (int(rng.integers(1, 9)), depth) if matrices else (1, depth, *rng.integers(3, 9, 2))
+    arrays = [drawn(rng, tuple(map(int, shape)), dtype)]
+    x = b.emit("cast", [b.input("x", arrays[0].shape, dtype)], dtype="int32")
+    place = rng.integers(0, 3)  # no zero point, a constant one, one that is given
+    zero = drawn(rng, (), dtype).astype(np.int32)
+    if place == 1:
+        x = b.emit("sub", [x, b.constant(zero)])
+    elif place == 2:
+        arrays.append(zero.astype(dtype))
+        x = b.emit("sub", [x, b.emit("cast", [b.input("z", (), dtype)], dtype="int32")])
+    if matrices:
+        w = drawn(rng, (depth, columns), "int8").astype(np.int32)
+        return b.finish([b.emit("matmul", [x, b.constant(w)])]), arrays
+    kernel = tuple(map(int, rng.integers(1, 4, 2)))
+    w = drawn(rng, (columns, depth, *kernel), "int8").astype(np.int32)
+    pads = tuple((int(p), int(q)) for p, q in rng.integers(0, 2, (2, 2)))
+    strides = tuple(map(int, rng.integers(1, 3, 2)))
+    y = b.emit("conv", [x, b.constant(w)], groups=1, layout="channels_first", strides=strides,
+               pads=pads, dilations=(1, 1))  # fmt: skip
+    return b.finish([y]), arrays
+
+
+@some_or_all(100)
+def test_products_of_bytes_are_exact(every: int) -> None:
+    for seed in range(1000)[::every]:
+        graph, arrays = product(np.random.default_rng(seed))
+        best = optimize(graph)
+        assert any(n.op.endswith("u8s8") for n in best.nodes), seed
+        wanted = evaluate(graph, arrays)[0]  # in int64, wrapped
+        np.testing.assert_array_equal(evaluate(best, arrays)[0], wanted, err_msg=str(seed))
+        got = compiled(partition(best), Target.detect())(*arrays)
+        np.testing.assert_array_equal(got, wanted, err_msg=str(seed))
+
+
+@pytest.mark.parametrize("case", ["rows of another number", "weights beyond a byte", "no bytes"])
+def test_others_stay(case: str) -> None:
+    b = GraphBuilder("product")
+    depth = 6 if case == "rows of another number" else 8
+    w = np.full((depth, 3), 200 if case == "weights beyond a byte" else 5, np.int32)
+    dtype = "int32" if case == "no bytes" else "uint8"
+    x = b.emit("cast", [b.input("x", (2, depth), dtype)], dtype="int32")
+    graph = b.finish([b.emit("matmul", [x, b.constant(w)])])
+    assert all("u8s8" not in n.op for n in optimize(graph).nodes)
