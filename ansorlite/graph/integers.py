@@ -2,8 +2,7 @@
 
 In: an optimised `Graph` in which quantised operators are products of int32: of data less a zero
 point, uint8 or int8 as it is stored, with constant weights. Out: products of the stored bytes and
-packed weights, less the zero point times the sums of the weights. Results are the same to the bit,
-also where they wrap.
+packed weights, less the zero point times the sums of the weights; several where weights have nine bits. Results are the same to the bit, also where they wrap.
 """
 
 from typing import NamedTuple
@@ -34,14 +33,18 @@ def in_bytes(graph: Graph) -> Graph:
         if w is None or found is None:
             return None
         data, zero = found
-        operands = [data, r.constant(packed_weights(U8S8, w), f"{xs[1]}.u8s8")]
+        border = []
         if zero is not None and node.op == "conv" and any(map(any, pairs(node.attrs, "pads"))):
             known = r.known(zero)
             if known is not None and not 0 <= known.item() <= 255:
                 return None
-            operands.append(r.emit("cast", [zero], dtype="uint8"))
+            border.append(r.emit("cast", [zero], dtype="uint8"))
         attrs = {k: v for k, v in node.attrs.items() if k != "groups"}
-        out = r.emit(f"{node.op}_u8s8", operands, node.output if zero is None else "", **attrs)
+        out = ""
+        for part in _in_range(w):
+            words = r.constant(packed_weights(U8S8, part), f"{xs[1]}.u8s8")
+            one = r.emit(f"{node.op}_u8s8", [data, words, *border], "", **attrs)
+            out = r.emit("add", [one, out]) if out else one
         if zero is None:
             return out
         sums = w.sum(axis=tuple(range(w.ndim - 1)), dtype=np.int64).astype(np.int32)
@@ -62,7 +65,16 @@ def _weights(r: Rewriter, node: Node, xs: list[str]) -> Array | None:
         return None
     if node.op == "matmul" and w.ndim != 2:
         return None
-    return w if int(w.min()) >= -MIDDLE and int(w.max()) < MIDDLE else None
+    return w if int(w.min()) > -2 * MIDDLE and int(w.max()) < 2 * MIDDLE else None
+
+
+def _in_range(w: Array) -> list[Array]:
+    """Weights that a byte holds and whose sum is w: one, or more for uint8 less a zero point."""
+    parts, rest = list[Array](), w
+    while not parts or rest.any():
+        parts.append(np.clip(rest, -MIDDLE, MIDDLE - 1))
+        rest = np.subtract(rest, parts[-1])
+    return parts
 
 
 def _bytes(r: Rewriter, value: str) -> Bytes | None:
