@@ -2,7 +2,8 @@
 
 In: an optimised `Graph` in which quantised operators are products of int32: of data less a zero
 point, uint8 or int8 as it is stored, with constant weights. Out: products of the stored bytes and
-packed weights, less the zero point times the sums of the weights; several where weights have nine bits. Results are the same to the bit, also where they wrap.
+packed weights, less the zero point times the sums of the weights; several products where weights
+have nine bits. Results are the same to the bit, also where they wrap.
 """
 
 from typing import NamedTuple
