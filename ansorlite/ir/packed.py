@@ -71,13 +71,6 @@ def bits_of(x: Array) -> Array:
     return (bits >> np.uint32(16)).astype(np.uint16)
 
 
-def pairs_of(bits: Array, axis: int = 0) -> Array:
-    """uint16 [.., n, ..] -> int32 [.., n / 2, ..]: neighbours along the axis in one number."""
-    x = np.moveaxis(np.asarray(bits, np.uint16), axis, -1).astype(np.uint32)
-    words = (x[..., ::2] | (x[..., 1::2] << np.uint32(16))).view(np.int32)
-    return np.ascontiguousarray(np.moveaxis(words, -1, axis))
-
-
 def _array_pack(bits: int, *parts: Array) -> Array:
     mask, total = np.int64((1 << bits) - 1), np.asarray(0, np.int64)
     for k, p in enumerate(parts):

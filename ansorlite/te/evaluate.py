@@ -18,7 +18,7 @@ import numpy.typing as npt
 from ansorlite.errors import ModelError
 from ansorlite.ir.expr import COMPARE, Const, Expr, Load, Op, Poly, Var, is_float, is_int
 from ansorlite.ir.literals import BITS, WIDE, least, rounded, wrapped
-from ansorlite.ir.packed import PACKED
+from ansorlite.ir.packed import PACKED, bits_of, float_of
 from ansorlite.ir.traverse import below
 from ansorlite.te.tensor import ComputeOp, Placeholder
 
@@ -131,11 +131,7 @@ _BINARY: dict[str, Any] = {
 
 def to_bfloat16(x: Array) -> Array:
     """float32: the nearest numbers whose last 16 bits are 0, halves to even; NaN stays NaN."""
-    bits = np.asarray(x, np.float32).view(np.uint32)
-    even = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) & np.uint32(
-        0xFFFF0000
-    )
-    return np.where(np.isnan(x), np.float32(np.nan), even.view(np.float32)).astype(x.dtype)
+    return np.asarray(float_of(bits_of(x)).reshape(np.shape(x)).astype(x.dtype))
 
 
 def sigmoid(x: Array) -> Array:

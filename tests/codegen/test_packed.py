@@ -11,9 +11,10 @@ from ansorlite import te
 from ansorlite.codegen.build import kernel_assembly
 from ansorlite.codegen.dot import INSTRUCTIONS, Instruction, instruction
 from ansorlite.errors import AnsorliteError
+from ansorlite.graph.ops.low_precision import BF16, packed_weights
 from ansorlite.ir import packed
 from ansorlite.ir.interpret import interpret
-from ansorlite.ir.packed import PACKED, bits_of, float_of, pairs_of
+from ansorlite.ir.packed import PACKED, bits_of, float_of
 from ansorlite.schedule.lower import lower
 from ansorlite.schedule.state import State
 from ansorlite.schedule.steps import Annotate, Reorder
@@ -36,8 +37,8 @@ def test_bits_are_those_of_the_nearest_number() -> None:
     wanted = np.float32([0, -0.0, 1, np.nan, np.inf, -np.inf, 1e-40, 3e38, 1, 1.015625, -7.5])
     np.testing.assert_allclose(got, wanted, rtol=2**-8, atol=1e-41)
     assert got[8] == 1 and got[9] == 1.015625  # halves go to the even one
-    pairs = pairs_of(np.uint16([[1, 2], [3, 4]]), 0)
-    assert pairs.tolist() == [[1 | 3 << 16, 2 | 4 << 16]]
+    pairs = packed_weights(BF16, float_of(np.uint16([[16, 32], [48, 64]])).reshape(2, 2))
+    assert pairs.tolist() == [[16 | 48 << 16, 32 | 64 << 16]]
     assert bits_of(np.float32([3.4e38]))[0] == bits_of(np.float32([np.inf]))[0]
 
 
@@ -72,7 +73,7 @@ def product(m: int, n: int, words: int) -> te.Tensor:
 def test_products_of_bfloat16(m: int, n: int, words: int, target: Target) -> None:
     dag = te.ComputeDAG([product(m, n, words)])
     a, b = bits_of(floats(m, 2 * words)), bits_of(floats(2 * words, n))
-    inputs = {"A": a, "B": pairs_of(b)}
+    inputs = {"A": a, "B": packed_weights(BF16, float_of(b))}
     wanted = float_of(a).astype(np.float64) @ float_of(b)
     np.testing.assert_allclose(dag.evaluate(inputs)["C"], wanted, rtol=1e-5, atol=1e-5)
     programs = [lower(plain_state(dag, target))]

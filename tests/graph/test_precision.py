@@ -1,5 +1,7 @@
 """Networks in bfloat16: which nodes, how far from float32, and native code that agrees."""
 
+import shutil
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -132,6 +134,15 @@ def _operands(parts: Any, form: Any, data: Any) -> list[Any]:
         array = bits_of(np.moveaxis(data, 1, -1)) if known is None else known
         found.append(np.ascontiguousarray(array).reshape(p.shape))
     return found
+
+
+def test_a_saved_network_gives_the_same(tmp_path: Path) -> None:
+    if shutil.which("cc") is None:
+        pytest.skip("saving a network needs cc")
+    module = compiled(partition(optimize(net(), precision="bf16")), Target.detect())
+    module.save(tmp_path / "saved")
+    x = picture()
+    np.testing.assert_array_equal(al.load_module(tmp_path / "saved")(x), module(x))
 
 
 def test_unknown_precisions_are_refused() -> None:
