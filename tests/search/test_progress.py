@@ -3,7 +3,6 @@
 import contextlib
 import fcntl
 import io
-import os
 import pty
 import struct
 import sys
@@ -113,14 +112,14 @@ def test_a_line_fits_the_width(width: int) -> None:
 def test_a_live_line_fits_a_narrow_terminal() -> None:
     main, other = pty.openpty()
     fcntl.ioctl(other, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 72, 0, 0))
-    with open(other, "w", encoding="utf-8") as stream:
-        with Progress(n_trials=800, stream=stream) as progress:
-            progress.update(replace(LATER, task="conv2d_bias_relu_56x56x64_3x3_stride_2"))
+    with (
+        open(other, "w", encoding="utf-8") as stream,
+        Progress(n_trials=800, stream=stream) as progress,
+    ):
+        progress.update(replace(LATER, task="conv2d_bias_relu_56x56x64_3x3_stride_2"))
     text = ""
     with open(main, "rb", buffering=0) as terminal, contextlib.suppress(OSError):
-        while part := terminal.read(
-            4096
-        ):  # once all is read of a closed terminal, an error ends it
+        while part := terminal.read(4096):  # of a closed terminal an error is the end
             text += part.decode()
     lines = [part for part in text.replace("\r", "\n").split("\n") if "trials" in part]
     assert lines and all(len(line.rstrip()) < 72 for line in lines), lines
