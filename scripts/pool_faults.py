@@ -74,17 +74,23 @@ class Namespaces:
 
 
 class Rig:
-    """A pool of processes: a scheduler, workers of one core each, and one tuner after another."""
+    """A pool of processes: a scheduler, workers of one core each, and one tuner after another.
 
-    def __init__(self, root: Path, port: int, spaces: Namespaces | None = None) -> None:
+    With `pretended`, so many workers measure nothing instead.
+    """
+
+    def __init__(
+        self, root: Path, port: int, spaces: Namespaces | None = None, pretended: int = 0
+    ) -> None:
         self.root, self.port, self.spaces = root, port, spaces
         self.host = "10.231.0.1" if spaces else "127.0.0.1"
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.seen: set[int] = set()  # processes of the pool, to be gone at the end
         self.cores = sorted(os.sched_getaffinity(0))[:2]
+        self.pretended, self.workers = pretended, pretended or len(self.cores)
         self.start("init", "pool", "init", str(root / "certificates")).wait()
         self.scheduler()
-        for k in range(len(self.cores)):
+        for k in range(self.workers):
             self.worker(k)
 
     def start(self, name: str, *words: str, far: bool = False) -> "subprocess.Popen[bytes]":
@@ -120,12 +126,13 @@ class Rig:
         )
 
     def worker(self, k: int) -> None:
-        words = ("--name", f"device{k}", "--cores", str(self.cores[k]))
+        own = ("--pretend", "5") if self.pretended else ("--cores", str(self.cores[k]))
+        words = ("--name", f"device{k}", *own)
         self.start(f"device{k}", "pool", "worker", *self.where, *words, far=True)
 
-    def tuner(self, log: Path) -> "subprocess.Popen[bytes]":
+    def tuner(self, log: Path, *what: str) -> "subprocess.Popen[bytes]":
         words = ("--on", *self.where)
-        return self.start("tuner", *OPERATOR, "--log", str(log), *words)
+        return self.start("tuner", *(what or OPERATOR), "--log", str(log), *words)
 
     def devices(self) -> list[str]:
         """The lines of `pool status` that are of devices."""
@@ -136,12 +143,12 @@ class Rig:
         return [x for x in done.stdout.splitlines() if x.startswith("device") and "  " in x]
 
     def all_here(self) -> bool:
-        return len(self.devices()) == len(self.cores)
+        return len(self.devices()) == self.workers
 
     def idle(self) -> bool:
         """Are all devices here, and does none measure or have trials that wait?"""
         found = self.devices()
-        return len(found) == len(self.cores) and all(x.split()[-1] == "-" for x in found)
+        return len(found) == self.workers and all(x.split()[-1] == "-" for x in found)
 
     def descend(self) -> set[int]:
         """The processes of workers and tuner now."""
