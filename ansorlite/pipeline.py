@@ -22,7 +22,9 @@ from ansorlite.graph.pool import ConstantPool
 from ansorlite.graph.precision import check_precision
 from ansorlite.graph.sized import SizedNetwork
 from ansorlite.graph.sized_module import SizedModule
+from ansorlite.ir.expr import Op
 from ansorlite.ir.program import Program
+from ansorlite.ir.traverse import walk
 from ansorlite.measure.limits import least_seconds
 from ansorlite.measure.peak import Peak
 from ansorlite.measure.runner import LocalRunner, SideBySide
@@ -49,8 +51,10 @@ from ansorlite.space.plain import plain_state
 from ansorlite.tables import TaskRow, task_table, time_table
 from ansorlite.target import Target
 from ansorlite.task import SearchTask
+from ansorlite.te.dag import ComputeDAG
 
 FORM_RTOL = 1e-3  # of what other forms of a computation may lose, Winograd's above all
+BF16_LOSS = 32.0  # times as much where they round to bfloat16 on the way
 
 
 @dataclass(frozen=True)
@@ -165,10 +169,11 @@ def auto_schedule(
     `form_rtol` bounds the relative error, in units of the largest result, of other forms than the
     plain one, such as Winograd's; 0 rules them out. Winograd's form adds and subtracts the elements
     of a tile, so an outlier, infinity or NaN spreads over its tile: one element of 1e8 costs its
-    neighbours their digits. With `exact` each operator of the network is computed as it is written:
-    there are no other forms, and no rewrite that rounds otherwise, such as batch norm folded into
-    weights. With `precision="bf16"` products and convolutions with constant weights compute in
-    bfloat16 with sums in float32, and what they read is stored as bfloat16; all else stays float32.
+    neighbours their digits. Forms that round to bfloat16 on the way may lose 32 times as much. With
+    `exact` each operator of the network is computed as it is written: there are no other forms, and
+    no rewrite that rounds otherwise, such as batch norm folded into weights. With
+    `precision="bf16"` products and convolutions with constant weights compute in bfloat16 with sums
+    in float32, and what they read is stored as bfloat16; all else stays float32.
     `on_round` is called after each round with the tuners of each task.
 
     A network of several sizes (`load_onnx` with lists) becomes one module, which runs the size that
@@ -376,9 +381,18 @@ def network_tasks(
         name = parts.subgraphs[t.subgraphs[0]].name
         kinds = "+".join(op.combiner or "map" for op in t.dag.computes)
         others = t.others if form_rtol > 0 else ()
-        forms = tuple(SearchTask(dag, target, name, t.dag, form_rtol) for dag in others)
+        forms = tuple(
+            SearchTask(dag, target, name, t.dag, form_rtol * (BF16_LOSS if rounds(dag) else 1.0))
+            for dag in others
+        )
         out.append(WeightedTask(SearchTask(t.dag, target, name), float(t.weight), kinds, forms))
     return out
+
+
+def rounds(dag: ComputeDAG) -> bool:
+    """Does the computation round to bfloat16 what is no output?"""
+    stages = (op for op in dag.computes if op not in dag.outputs)
+    return any(isinstance(e, Op) and e.name == "bf16_bits" for op in stages for e in walk(op.body))
 
 
 def raced_in_place(

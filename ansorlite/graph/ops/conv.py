@@ -248,22 +248,33 @@ def _forms(attrs: Attrs, types: Types) -> tuple[TensorFn, ...]:
     With few channels the transforms cost more than they save. No copy follows tiles that divide the
     image.
     """
+    out = _tiled_extents(attrs, types)
+    least = min(out, default=0)
+    sizes = [4] * (least >= 8) + [2] * (2 <= least < 20)
+    return tuple(_winograd_form(attrs, out, m, False) for m in sizes)
+
+
+def bf16_forms(attrs: Attrs, types: Types) -> tuple[TensorFn, ...]:
+    """Winograd's in tiles of 2 x 2 results, whose products are of bfloat16."""
+    out = _tiled_extents(attrs, types)
+    return (_winograd_form(attrs, out, 2, True),) if min(out, default=0) >= 2 else ()
+
+
+def _tiled_extents(attrs: Attrs, types: Types) -> list[int]:
+    """Of the result's last two spatial axes, where there is a Winograd form; else empty."""
     x, w = types[0].shape, types[1].shape
     *kernel, ci, co = w
     extents = ints(attrs, "strides"), ints(attrs, "dilations")
     if integer(attrs, "groups") > 1 or not is_winograd(kernel, *extents) or kernel[-1] != 3:
-        return ()
+        return []
     if min(ci, co) < LEAST_CHANNELS:
-        return ()
-    pads = pairs(attrs, "pads")
-    out = [e - 2 + sum(p) for e, p in zip(x[-3:-1], pads[-2:], strict=True)]
-    sizes = [4] * (min(out) >= 8) + [2] * (2 <= min(out) < 20)
+        return []
+    return [e - 2 + sum(p) for e, p in zip(x[-3:-1], pairs(attrs, "pads")[-2:], strict=True)]
 
-    def form(m: int) -> TensorFn:
-        joined = any(e % m for e in out)
-        return lambda _, xs: winograd_conv_nhwc(xs[0], xs[1], pads, m, "conv", joined)
 
-    return tuple(form(m) for m in sizes)
+def _winograd_form(attrs: Attrs, out: Sequence[int], m: int, bf16: bool) -> TensorFn:
+    pads, joined = pairs(attrs, "pads"), any(e % m for e in out)
+    return lambda _, xs: winograd_conv_nhwc(xs[0], xs[1], pads, m, "conv", joined, bf16)
 
 
 def _guard(attrs: Attrs, known: Sequence[Array | None]) -> Attrs:

@@ -218,15 +218,23 @@ def _conv(kind: Kind) -> Op:
 
 
 def _winograd(attrs: Attrs, types: Types) -> tuple[TensorFn, ...]:
-    """Winograd's, in float32, of the numbers that data and weights are."""
+    """Winograd's: of the numbers that data and weights are in float32, and in bfloat16 again.
+
+    Transforms of tiles of 2 x 2 results add four numbers, so rounding after them costs about as
+    much as rounding the data did; with larger tiles it would cost ten times as much.
+    """
     if len(types) > 2:
         return ()
-    others = conv._forms({**attrs, "groups": 1}, BF16.plain(types))
+    plain = {**attrs, "groups": 1}
 
     def widened(form: TensorFn) -> TensorFn:
         return lambda attrs, xs: form({**attrs, "groups": 1}, (_floats(xs[0]), _weights(xs[1])))
 
-    return tuple(map(widened, others))
+    return tuple(
+        widened(form)
+        for others in (conv._forms, conv.bf16_forms)
+        for form in others(plain, BF16.plain(types))
+    )
 
 
 def _floats(x: Tensor) -> Tensor:

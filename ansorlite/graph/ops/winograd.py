@@ -7,7 +7,8 @@ A tile of m x m results takes (m+r-1)^2 products a channel pair instead of (m r)
 count the terms are unrolled (`simplify_const_indices`), and common terms are computed once. The
 weights' transform depends on constants only, so it is evaluated when the kernel is bound. A third
 spatial axis stays a reduction of the products. Rounding errors grow with m and with the largest
-element of a tile, over which an outlier, infinity or NaN spreads.
+element of a tile, over which an outlier, infinity or NaN spreads. Transformed data and weights may
+be stored as bfloat16 and multiplied in pairs of channels, with sums in float32.
 """
 
 from collections.abc import Sequence
@@ -102,12 +103,19 @@ def is_winograd(kernel: Sequence[int], strides: Sequence[int], dilations: Sequen
 
 
 def winograd_conv_nhwc(
-    x: Tensor, w: Tensor, pads: Pads, m: int, name: str = "conv", joined: bool = True
+    x: Tensor,
+    w: Tensor,
+    pads: Pads,
+    m: int,
+    name: str = "conv",
+    joined: bool = True,
+    bf16: bool = False,
 ) -> Tensor:
     """data [n, *s, ci] and weight [*k, ci, co] -> [n, *out, co], in tiles of m x m results.
 
     Rows are transformed first, then columns, so that columns of neighbouring tiles are shared.
     Without `joined` the result is [n, (d), h/m, m, w/m, m, co], a view of the same where m divides.
+    With `bf16` what is multiplied is rounded to bfloat16; ci is even then.
     Raises ModelError unless the window is square over the last two of two or three axes.
     """
     *kernel, _, co = w.shape
@@ -123,7 +131,9 @@ def winograd_conv_nhwc(
     for e, (lo, _), t in zip(x.shape[-3:-1], pads[-2:], tiles, strict=True):
         widths.append((lo, max(0, t * m + r - 1 - e - lo)))
     u = _transformed_weight(w, weight_t)
-    v = _transformed_data(pad(x, [*widths, (0, 0)]), data_t, tiles, m, name)
+    v = _transformed_data(pad(x, [*widths, (0, 0)]), data_t, tiles, m, name, bf16)
+    if bf16:
+        u = _pairs(u)
     products = _products(v, u, [*out[:-2], *tiles], f"{name}_products")
     tiled = _inverse(products, inverse_t, name, f"{name}_tiles" if joined else name)
     if not joined:
@@ -171,12 +181,24 @@ def _transformed_weight(w: Tensor, matrix: Matrix) -> Tensor:
     )
 
 
+def _pairs(u: Tensor) -> Tensor:
+    """float32 [*a, ci, co] -> pairs of bfloat16, int32 [*a, ci / 2, co]."""
+    *axes, ci, co = u.shape
+
+    def pair(*at: Any) -> Expr:
+        *a, c, o = at
+        return te.pack(*(te.bfloat16_bits(u[(*a, 2 * c + k, o)]) for k in range(2)))
+
+    names = (*(f"a{k}" for k in range(len(axes))), "c", "co")
+    return te.compute((*axes, ci // 2, co), named(names, pair), name=f"{u.name}_pairs")
+
+
 def _transformed_data(
-    padded: Tensor, matrix: Matrix, tiles: Sequence[int], m: int, name: str
+    padded: Tensor, matrix: Matrix, tiles: Sequence[int], m: int, name: str, bf16: bool
 ) -> Tensor:
     """B^T d B of each tile: data [batch, (d), h, w, ci] -> [n, n, batch, (d), *tiles, ci].
 
-    B^T is [n, n], and tiles of n x n elements begin every m elements.
+    B^T is [n, n], and tiles of n x n elements begin every m elements. With `bf16` its bits.
     """
     batch, *depth, _, width, ci = padded.shape
     size, d_names = len(matrix), _depth_names(len(depth) + 2)
@@ -196,7 +218,8 @@ def _transformed_data(
     def columns(a: Any, b: Any, n: Any, *at: Any) -> Expr:
         *ds, y, z, c = at
         terms = [half[(a, n, *ds, y, z * m + j, c)] for j in range(size)]
-        return _chosen(b, _combinations(matrix, terms))
+        value = _chosen(b, _combinations(matrix, terms))
+        return te.cast(te.bfloat16_bits(value), "uint16") if bf16 else value
 
     return te.compute(
         (size, size, batch, *depth, *tiles, ci),
@@ -209,8 +232,9 @@ def _transformed_data(
 def _products(v: Tensor, u: Tensor, places: Sequence[int], name: str) -> Tensor:
     """Sums over ci and the depth of the kernel: [n, n, batch, *places, co], a matrix product each.
 
-    `v` is the transformed data [n, n, batch, (d), *tiles, ci], `u` the transformed weight; `places`
-    are the extents of the result, tiles for the last two axes.
+    `v` is the transformed data [n, n, batch, (d), *tiles, ci], `u` the transformed weight, both of
+    float32, or bits of bfloat16 and pairs of them; `places` are the extents of the result, tiles
+    for the last two axes.
     """
     size, _, *kernel_depth, ci, co = u.shape
     d_names = _depth_names(len(places))
@@ -221,8 +245,12 @@ def _products(v: Tensor, u: Tensor, places: Sequence[int], name: str) -> Tensor:
 
     def product(a: Any, b: Any, n: Any, *at: Any) -> Expr:
         *ds, y, z, o = at
-        under = [d + k for d, k in zip(ds, over, strict=True)]
-        return te.sum(v[(a, b, n, *under, y, z, c)] * u[(a, b, *over, c, o)], axis=[*over, c])
+        tile = (a, b, n, *(d + k for d, k in zip(ds, over, strict=True)), y, z)
+        weight = u[(a, b, *over, c, o)]
+        if u.dtype == "float32":
+            return te.sum(v[(*tile, c)] * weight, axis=[*over, c])
+        data = te.pack(*(v[(*tile, 2 * c + k)] for k in range(2)))
+        return te.sum(te.dot_bfloat16(data, weight), axis=[*over, c])
 
     return te.compute(
         (size, size, v.shape[2], *places, co),
