@@ -24,7 +24,7 @@ TARGET = Target.detect()
 SPACE = sketches(TASK.dag, TARGET)
 
 
-@some_or_all(8)
+@some_or_all(16)
 def test_what_features_cannot_tell_apart_is_the_same_code(every: int) -> None:
     history = History(SPACE, TARGET)
     rng = np.random.default_rng(0)

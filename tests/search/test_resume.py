@@ -258,7 +258,7 @@ def test_a_network_is_continued_as_if_it_had_not_been_interrupted(
         assert essence(read_log(path).records) == essence(records), cut
 
 
-@some_or_all(8)
+@some_or_all(16)
 def test_a_later_round_with_programs_of_other_tasks_is_continued(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every: int
 ) -> None:
@@ -272,7 +272,7 @@ def test_a_later_round_with_programs_of_other_tasks_is_continued(
         assert essence(read_log(path).records) == essence(records), cut
 
 
-@some_or_all(4)
+@some_or_all(8)
 def test_a_network_is_continued_with_the_trees_of_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every: int
 ) -> None:
