@@ -127,6 +127,8 @@ class _Lowering:
         names = _names(node)
         types = tuple(self.graph.types[v] for v in node.inputs)
         options = node.operator.views(node.attrs, types)
+        own = [k for k, v in enumerate(node.inputs) if v in self.tensors]
+        options = tuple(o for o in options if all(o[k] == types[k].shape for k in own)) or options
         assert node.operator.tensor is not None
         known = [self.graph.constants.get(v) for v in node.inputs]
         attrs = node.operator.refine(node.attrs, known)

@@ -275,6 +275,7 @@ OPS = (
         _to(BF16.stored, "float32"),
         lambda attrs, xs: float_of(xs[0]),
         element=lambda attrs, xs: te.bfloat16_value(xs[0]),
+        traits=("widens",),
     ),
     *map(_matmul, KINDS),
     *map(_conv, KINDS),

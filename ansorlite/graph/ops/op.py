@@ -42,6 +42,7 @@ Trait = Literal[
     "keeps_not_negative",
     "integer_sum",
     "integer_product",
+    "widens",
 ]
 
 
@@ -145,6 +146,7 @@ class Op:
         keeps_not_negative  not below 0.0 where no operand is
         integer_sum         of integers, the expression is a polynomial: the numbers of terms add
         integer_product     likewise: the numbers of terms multiply
+        widens              as cheap as reading: whatever reads it may compute it again
 
     Limits (`graph.limits`):
 
