@@ -49,7 +49,7 @@ def lowered(graph: Graph, precision: str, kept: Container[str] = ()) -> Graph:
     Products whose results are among the values `kept` stay in float32, and so does what they read.
     """
     check_precision(precision)
-    return graph if precision == "float32" else _stored(_multiplied(graph, kept))
+    return graph if precision == "float32" else _stored(_multiplied(graph, kept), kept)
 
 
 def products(graph: Graph) -> tuple[str, ...]:
@@ -137,9 +137,9 @@ def _multiplied(graph: Graph, kept: Container[str]) -> Graph:
     return rewrite(graph, rule)
 
 
-def _stored(graph: Graph) -> Graph:
+def _stored(graph: Graph, kept: Container[str]) -> Graph:
     """rewrite: reader(x) -> reader(from_bf16(to_bf16(x))) for x between kernels"""
-    low = _low(graph)
+    low = _low(graph, kept)
     bits: list[_Bits] = []
 
     def rule(r: Rewriter, node: Node, xs: list[str]) -> str | None:
@@ -149,7 +149,7 @@ def _stored(graph: Graph) -> Graph:
             return None
         if node.op == "to_bf16":
             return own.of(xs[0])
-        if node.op == "conv" and node.inputs[0] in low and _reads_bits(graph, node):
+        if node.inputs[0] in low and _reads_bits(graph, node, kept):
             w = graph.constants[node.inputs[1]]
             weight = xs[1]
             if node.attrs["groups"] == 1:
@@ -166,8 +166,9 @@ def _stored(graph: Graph) -> Graph:
     return rewrite(graph, rule)
 
 
-def _reads_bits(graph: Graph, node: Node) -> bool:
-    return node.op == "conv" and _weights(graph, node) is not None
+def _reads_bits(graph: Graph, node: Node, kept: Container[str]) -> bool:
+    own = node.op == "conv" and node.output not in kept
+    return own and _weights(graph, node) is not None
 
 
 def _reads(graph: Graph, node: Node) -> bool:
@@ -175,14 +176,14 @@ def _reads(graph: Graph, node: Node) -> bool:
     return node.operator.kind == "elementwise" or node.op in READING
 
 
-def _low(graph: Graph) -> set[str]:
+def _low(graph: Graph, kept: Container[str]) -> set[str]:
     """The values that are to be stored as bfloat16, and views of them.
 
     Those are the values that products read, and results of kernels that no reader needs in float32.
     An element-wise operator on values of one shape reads them as it writes its own.
     """
     types, consumers, producers = graph.types, graph.consumers, graph.producers
-    needed = _needed(graph)
+    needed = _needed(graph, kept)
     between = {g.output for g in fuse(graph)} - {*graph.outputs}
     low = {n.inputs[0] for n in graph.nodes if n.op == "to_bf16"} - {*graph.inputs, *graph.outputs}
     for v in between:
@@ -197,12 +198,15 @@ def _low(graph: Graph) -> set[str]:
     return low
 
 
-def _needed(graph: Graph) -> set[str]:
-    """The values that some reader needs in float32, at once or after operators that keep errors."""
+def _needed(graph: Graph, kept: Container[str]) -> set[str]:
+    """The values that some reader needs in float32, at once or after operators that keep errors.
+
+    Outputs of the network are such values.
+    """
     types = graph.types
-    needed = set[str]()
+    needed = {*graph.outputs}
     for n in reversed(graph.nodes):
-        if n.op == "to_bf16" or n.op.endswith("_bf16") or _reads_bits(graph, n):
+        if n.op == "to_bf16" or n.op.endswith("_bf16") or _reads_bits(graph, n, kept):
             continue
         keeps = n.op in KEEPING and n.output not in needed
         for v in n.inputs:

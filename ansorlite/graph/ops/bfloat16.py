@@ -14,7 +14,7 @@ import numpy as np
 from ansorlite import te
 from ansorlite.errors import ModelError
 from ansorlite.graph.ops import conv, conv_transpose, matmul
-from ansorlite.graph.ops.low_precision import BF16
+from ansorlite.graph.ops.low_precision import BF16, weights
 from ansorlite.graph.ops.movement import spatial_names
 from ansorlite.graph.ops.op import Arrays, Op, Perm, TensorFn, Types, named
 from ansorlite.graph.ops.windows import padded_type, window
@@ -92,6 +92,14 @@ def _transposed_tensor(attrs: Attrs, xs: Sequence[Tensor]) -> Tensor:
 
     strides, pads = ints(attrs, "strides"), pairs(attrs, "pads")
     return conv_transpose.conv_transpose_nhwc(xs[0], xs[1], strides, pads, term=term)
+
+
+def _transposed_in_float32(attrs: Attrs, xs: Sequence[Tensor]) -> Tensor:
+    def term(x: Tensor, at: Sequence[Any], c: Any, weight: Expr) -> Expr:
+        return te.bfloat16_value(x[(*at, c)]) * weight
+
+    strides, pads = ints(attrs, "strides"), pairs(attrs, "pads")
+    return conv_transpose.conv_transpose_nhwc(xs[0], weights(xs[1]), strides, pads, term=term)
 
 
 def _transposed_meaning(attrs: Attrs, xs: Arrays) -> Array:
@@ -236,6 +244,7 @@ OPS = (
         attrs=("strides", "pads", "layout"),
         arity=(2, 2),
         tensor=_transposed_tensor,
+        in_float32=_transposed_in_float32,
         names=("data", "weight"),
         traits=("rounded_sum",),
         work=lambda attrs, types, result: conv_transpose._work(attrs, BF16.plain(types), result),
