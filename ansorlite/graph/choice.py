@@ -8,7 +8,7 @@ the choice in a CHOSEN line, whose task is the network's digest.
 """
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
@@ -29,7 +29,7 @@ from ansorlite.records import Record, read_log
 
 MAX_ERROR = 1e-2  # by default
 MOST_PARTS = 24  # parts of a network whose errors are measured apart
-SKETCH, KEPT = "float32", "kept"  # of the CHOSEN line
+PREFIX, SKETCH, KEPT = "precision:", "float32", "kept"  # of the CHOSEN line
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Choice:
     def values(self, graph: Graph) -> frozenset[str]:
         """The results of the products that stay, in an optimised graph."""
         found = products(graph)
-        return frozenset(found[k] for k in self.kept if k < len(found))
+        return frozenset(found[k] for k in self.kept if 0 <= k < len(found))
 
 
 def lowerings(
@@ -220,17 +220,30 @@ def digest(graph: Graph, max_error: float) -> str:
     for name, array in graph.constants.items():
         state.update(name.encode())
         state.update(np.ascontiguousarray(array).view(np.uint8).data if array.size else b"")
-    return f"precision:{state.hexdigest()[:32]}"
+    return f"{PREFIX}{state.hexdigest()[:32]}"
+
+
+def _is_note(record: Record) -> bool:
+    return record.task.startswith(PREFIX) and KEPT in record.holes
 
 
 def noted(choices: Iterable[Record], key: str) -> Choice | None:
     """The last choice for a network that a log holds, if it has one."""
     for record in reversed([*choices]):
-        if record.task == key and record.status == CHOSEN and KEPT in record.holes:
-            kept = record.holes[KEPT]
-            if all(k >= 0 for k in kept):
-                return Choice(tuple(kept))
+        if record.task == key and KEPT in record.holes:
+            return Choice(tuple(record.holes[KEPT]))
     return None
+
+
+def tuned_ways(graph: Graph, choices: Iterable[Record]) -> Iterator[Lowering]:
+    """How a network may have been lowered: in each precision, "auto" as the log's lines tell."""
+    kept = [Choice(tuple(c.holes[KEPT])) for c in choices if _is_note(c)]
+    for exact in (False, True):
+        yield Lowering(exact)
+        yield Lowering(exact, "bf16")
+        wide = optimize(graph, exact) if kept else graph
+        for choice in kept:
+            yield Lowering(exact, "auto", choice.values(wide))
 
 
 def note(choice: Choice, key: str, name: str, target: str) -> Record:
