@@ -24,8 +24,8 @@ from ansorlite.graph.ops.low_precision import BF16
 from ansorlite.graph.partition import Partition, partition
 from ansorlite.graph.passes import optimize
 from ansorlite.graph.precision import lowered, products
-from ansorlite.record_fields import CHOSEN
 from ansorlite.records import Record, read_log
+from ansorlite.records import choice as chosen_line
 
 MAX_ERROR = 1e-2  # by default
 MOST_PARTS = 24  # parts of a network whose errors are measured apart
@@ -248,14 +248,13 @@ def tuned_ways(graph: Graph, choices: Iterable[Record]) -> Iterator[Lowering]:
 
 def note(choice: Choice, key: str, name: str, target: str) -> Record:
     """The CHOSEN line of a choice; its latency is the time that it took."""
-    return Record(
+    line = Record(
         target=target,
         task=key,
         task_name=f"precision of {name}",
         sketch=SKETCH,
         steps=(),
         holes={KEPT: list(choice.kept)},
-        status=CHOSEN,
-        latency_s=max(choice.seconds, 1e-9),
-        timestamp=time.time(),
+        status="OK",
     )
+    return chosen_line(line, max(choice.seconds, 1e-9))
