@@ -17,7 +17,7 @@ from ansorlite.graph.fuse import fuse
 from ansorlite.graph.ir import Graph, Node
 from ansorlite.graph.ops.low_precision import BF16, packed_weights
 from ansorlite.graph.types import Array
-from ansorlite.ir.packed import bits_of, float_of
+from ansorlite.ir.packed import bits_of
 
 Precision = Literal["float32", "bf16", "auto"]
 PRECISIONS: tuple[str, ...] = get_args(Precision)
@@ -153,7 +153,7 @@ def _stored(graph: Graph, kept: Container[str]) -> Graph:
             w = graph.constants[node.inputs[1]]
             weight = xs[1]
             if node.attrs["groups"] == 1:
-                weight = r.constant(float_of(bits_of(w)), f"{node.inputs[1]}.rounded")
+                weight = r.constant(bits_of(w).reshape(w.shape), f"{node.inputs[1]}.bf16")
             return r.emit("conv_read_bf16", [own.of(xs[0]), weight], node.output, **node.attrs)
         if not _reads(graph, node):
             return None

@@ -110,16 +110,16 @@ def _transposed_meaning(attrs: Attrs, xs: Arrays) -> Array:
 
 
 def _read_type(attrs: Attrs, types: Types) -> TensorType:
-    x, w = types
-    if (x.dtype, w.dtype) != (BF16.stored, "float32"):
-        raise ModelError(f"{x} and {w} are no bits of bfloat16 and weights of float32")
+    x = types[0]
+    if x.dtype != BF16.stored:
+        raise ModelError(f"{x} is no bits of bfloat16")
     return conv._type(attrs, _floats(types))
 
 
 def _read_forms(attrs: Attrs, types: Types) -> tuple[TensorFn, ...]:
-    """For weights that bfloat16 has: pairs of neighbours in a row of pixels, and of channels."""
+    """For weights of bfloat16: pairs of neighbours in a row of pixels, and of channels."""
     x, w = types[0].shape, types[1].shape
-    if integer(attrs, "groups") != 1 or len(x) != len(w):
+    if integer(attrs, "groups") != 1 or types[1].dtype != BF16.stored:
         return ()
     ci, stride, dilation = x[-1], ints(attrs, "strides")[-1], ints(attrs, "dilations")[-1]
     in_rows = (stride * ci) % 2 == 0 and dilation == 1 and w[-3] > 1
@@ -156,7 +156,7 @@ def _in_rows(attrs: Attrs, xs: Sequence[Tensor]) -> Tensor:
         *lead, word, o = at
 
         def bits(t: Any) -> Expr:
-            value = te.cast(te.bfloat16_bits(w[(*lead, t // ci, t % ci, o)]), BF16.stored)
+            value = w[(*lead, t // ci, t % ci, o)]
             if taps % 2:
                 value = te.cast(te.select(t < taps, value, te.const(0, BF16.stored)), BF16.stored)
             return value
@@ -194,10 +194,9 @@ def _with_a_channel(attrs: Attrs, xs: Sequence[Tensor]) -> Tensor:
 
     def packed(*at: Expr) -> Expr:
         *lead, word, o = at
-        first = te.cast(te.bfloat16_bits(w[(*lead, 2 * word, o)]), BF16.stored)
-        second = te.cast(te.bfloat16_bits(w[(*lead, 2 * word + 1, o)]), BF16.stored)
+        second = w[(*lead, 2 * word + 1, o)]
         last = te.select(2 * word + 1 < ci, second, te.const(0, BF16.stored))
-        return te.pack(first, te.cast(last, BF16.stored))
+        return te.pack(w[(*lead, 2 * word, o)], te.cast(last, BF16.stored))
 
     names = (*(f"k{a}" for a in axes), "word", "co")
     words = te.compute((*kernel, (ci + 1) // 2, co), named(names, packed), name="words")
@@ -210,10 +209,19 @@ def _with_a_channel(attrs: Attrs, xs: Sequence[Tensor]) -> Tensor:
     return te.compute((x.shape[0], *out, co), named(("n", *axes, "co"), element), name="conv")
 
 
+def _numbers(w: Tensor) -> Tensor:
+    """float32 of weights of bits."""
+    names = (*(f"k{d}" for d in range(len(w.shape) - 2)), "c", "co")
+    element = named(names, lambda *at: te.bfloat16_value(w[at]))
+    return te.compute(w.shape, element, name="floats")
+
+
 def _read_tensor(attrs: Attrs, xs: Sequence[Tensor]) -> Tensor:
     x, w = xs
+    if w.dtype == BF16.stored:
+        w = _numbers(w)
     if len(x.shape) > 2:
-        return conv._tensor(attrs, xs)
+        return conv._tensor(attrs, (x, w))
     k = te.reduce_axis(w.shape[0], name="k")  # a product of pixels and weights
 
     def element(i: Expr, j: Expr) -> Expr:
@@ -253,7 +261,7 @@ OPS = (
         "conv_read_bf16",
         "anchor",
         _read_type,
-        lambda attrs, xs: conv._meaning(attrs, (BF16.data(xs[0]), xs[1])),
+        lambda attrs, xs: conv._meaning(attrs, (BF16.data(xs[0]), _read(xs[1]))),
         attrs=("strides", "pads", "dilations", "groups", "layout"),
         arity=(2, 2),
         tensor=_read_tensor,
