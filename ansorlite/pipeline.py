@@ -7,17 +7,20 @@ debug output, timings and `ansorlite show --stage` use. Open the folder of a sta
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, overload
 
 from ansorlite.codegen.image import KernelImage
 from ansorlite.codegen.object_cache import compiled
 from ansorlite.errors import UsageError
+from ansorlite.graph.accuracy import Accuracy, accuracy
+from ansorlite.graph.arithmetic import Arithmetic, arithmetic
+from ansorlite.graph.choice import Lowering, lowerings
 from ansorlite.graph.contest import Contender, fastest_in_place
 from ansorlite.graph.ir import Graph
 from ansorlite.graph.module import CompiledModule
-from ansorlite.graph.partition import Partition, partition, tasks
-from ansorlite.graph.passes import optimize
+from ansorlite.graph.partition import Partition, tasks
 from ansorlite.graph.pool import ConstantPool
 from ansorlite.graph.precision import check_precision
 from ansorlite.graph.sized import SizedNetwork
@@ -67,6 +70,23 @@ class NetworkReport:
     wall_s: float
     peak: Peak | None
     interrupted: bool = False
+    arithmetic: Arithmetic | None = None
+    compared: Callable[[], tuple[Accuracy, ...]] | None = None
+
+    @cached_property
+    def accuracy(self) -> tuple[Accuracy, ...]:
+        """The error of each output against float32, on random inputs or those of `error_inputs`.
+
+        Found on the first use, which evaluates the network in numpy; empty for networks that are
+        wholly float32 or cannot be run here.
+        """
+        return () if self.compared is None else self.compared()
+
+    @property
+    def precision(self) -> Arithmetic | None:
+        """What each kernel computes in, bytes moved, and `accuracy`; None for several sizes."""
+        known = self.arithmetic
+        return None if known is None else known.with_errors(self.accuracy)
 
     @property
     def rows(self) -> tuple[TaskRow, ...]:
@@ -88,6 +108,8 @@ class NetworkReport:
     def __str__(self) -> str:
         peak = None if self.peak is None else self.peak.flops_all
         text = f"{task_table(self.rows, peak)}\n{time_table(self.seconds, self.wall_s)}"
+        if self.arithmetic is not None and self.arithmetic.precision != "float32":
+            text = f"{text}\n{self.precision}"
         told = f"latencies are {ESTIMATE}, for {self.results[0].task.target}\n"
         return f"{told}{text}" if any(r.estimated for r in self.results) else text
 
@@ -143,6 +165,8 @@ def auto_schedule(
     form_rtol: float = FORM_RTOL,
     exact: bool = False,
     precision: str = "float32",
+    max_error: float | None = None,
+    error_inputs: Sequence[Any] | None = None,
     progress: bool = True,
     on_round: Callable[[Sequence[Forms]], None] | None = None,
     on_new_shape: Literal["refuse", "compile"] = "refuse",
@@ -172,8 +196,11 @@ def auto_schedule(
     neighbours their digits. Forms that round to bfloat16 on the way may lose 32 times as much. With
     `exact` each operator of the network is computed as it is written: there are no other forms, and
     no rewrite that rounds otherwise, such as batch norm folded into weights. With
-    `precision="bf16"` products and convolutions with constant weights compute in bfloat16 with sums
-    in float32, and what they read is stored as bfloat16; all else stays float32.
+    `precision="bf16"` products and convolutions compute in bfloat16 with sums in float32, and what
+    no reader needs in float32 is stored as bfloat16; all else stays float32. With
+    `precision="auto"` each of them computes in whichever is measured faster, and as many as it
+    takes stay in float32 for an error of at most `max_error` (1e-2) of the largest value of each
+    output, on the arrays `error_inputs` or random ones; the log keeps which.
     `on_round` is called after each round with the tuners of each task.
 
     A network of several sizes (`load_onnx` with lists) becomes one module, which runs the size that
@@ -198,12 +225,17 @@ def auto_schedule(
     bound = 0.0 if exact else form_rtol
     session.setdefault("clock", PhaseClock())  # passes and partition take of the time, too
     # passes, partition, expression
-    parts = [partition(optimize(g, exact, precision)) for g in graphs]
+    together = isinstance(network, SizedNetwork)
+    wanted = exact, precision, max_error, error_inputs
+    ways, notes = lowerings(graphs, *wanted, log, machine.fingerprint, together)
+    parts = [way.partition(g) for way, g in zip(ways, graphs, strict=True)]
     shared = shared_tasks([network_tasks(p, machine, bound) for p in parts])
     if n_trials is None and timeout is None:
         n_trials = (TRIALS if machine.is_foreign else 64) * len(shared.tasks)
     options = {"seed": seed, "log": log, "progress": progress, **session}
     with _session(n_trials, timeout, machine, **options) as run:
+        for line in notes:
+            run.store.note(line)
         # sketch, lower, sample, evolve, features, score, build, run, record, schedule tasks
         results = tune_tasks(
             run,
@@ -219,6 +251,8 @@ def auto_schedule(
         modules = [
             _module(run, p, shared, m, results, peak, pool) for m, p in enumerate(parts)
         ]  # compile
+        for made, p, g, way in zip(modules, parts, graphs, ways, strict=True):
+            made.report = _with_precision(made, p, g, way, error_inputs)
         if not isinstance(network, SizedNetwork):
             modules = [g.bound(m) for g, m in zip(graphs, modules, strict=True)]
             return modules[0] if isinstance(network, Graph) else modules
@@ -232,10 +266,13 @@ def auto_schedule(
                 k: v for k, v in session.items() if k in ("policy", "params", "space", "pretrained")
             }
             again = {"seed": seed, "log": log, "progress": False, **kept}
-            lowering = exact, precision
-            new = NewSizes(network, known, machine, bound, lowering, pool, again).compile
+            new = NewSizes(network, known, machine, bound, ways[0], pool, again).compile
         sized = SizedScheduledModule(modules, network.labels, new)
-        sized.report = _report(run, found, [w.weight for w in shared.tasks], peak)
+        whole, first = (
+            _report(run, found, [w.weight for w in shared.tasks], peak),
+            modules[0].report,
+        )
+        sized.report = replace(whole, arithmetic=first.arithmetic, compared=first.compared)
         return sized
 
 
@@ -247,13 +284,13 @@ class NewSizes:
     known: Sequence[Known]
     target: Target
     form_rtol: float
-    lowering: tuple[bool, str]  # exact, precision
+    lowering: Lowering
     pool: ConstantPool
     session: Mapping[str, Any]
 
     def compile(self, shapes: Mapping[str, tuple[int, ...]]) -> CompiledModule:
         """The network for inputs of these shapes; ModelError for those that it cannot have."""
-        parts = partition(optimize(self.network.at(shapes), *self.lowering))
+        parts = self.lowering.partition(self.network.at(shapes))
         weighted = network_tasks(parts, self.target, self.form_rtol)
         with _session(0, None, self.target, **self.session) as run:
             results = adapted_results(run, weighted, self.known)
@@ -288,6 +325,26 @@ def _report(
     clock = run.budget.clock.seconds
     known = tuple(results), tuple(weights), clock, run.budget.elapsed_s
     return NetworkReport(*known, peak, run.interrupted)
+
+
+def _with_precision(
+    module: ScheduledModule,
+    parts: Partition,
+    graph: Graph,
+    way: Lowering,
+    inputs: Sequence[Any] | None,
+) -> NetworkReport:
+    """The module's report with what its kernels compute in, and how its error is found."""
+    results = module.report.results
+    dags = [r.task.dag for r in results]
+    found = arithmetic(parts, dags, way.precision, way.max_error)
+    foreign = any(r.task.target.is_foreign for r in results)
+    here = way.precision != "float32" and not foreign
+    return replace(
+        module.report,
+        arithmetic=found,
+        compared=(lambda: accuracy(module, graph, inputs)) if here else None,
+    )
 
 
 @contextmanager
@@ -452,6 +509,7 @@ def compile_plain(
     target: Target | str | None = None,
     exact: bool = False,
     precision: str = "float32",
+    max_error: float | None = None,
 ) -> CompiledModule: ...
 
 
@@ -461,6 +519,7 @@ def compile_plain(
     target: Target | str | None = None,
     exact: bool = False,
     precision: str = "float32",
+    max_error: float | None = None,
     *,
     left_s: Callable[[], float],
 ) -> CompiledModule | None: ...
@@ -471,16 +530,18 @@ def compile_plain(
     target: Target | str | None = None,
     exact: bool = False,
     precision: str = "float32",
+    max_error: float | None = None,
     *,
     left_s: Callable[[], float] = lambda: float("inf"),
 ) -> CompiledModule | None:
     """The network with the plain schedule everywhere: valid, unsearched, the thing to beat.
 
-    `exact`, `precision` as in `auto_schedule`. None where the seconds left end before all kernels
-    are built.
+    `exact`, `precision`, `max_error` as in `auto_schedule`. None where the seconds left end before
+    all kernels are built.
     """
     machine = target_of(target)
-    parts = partition(optimize(network, exact, precision))
+    (way,), _ = lowerings([network], exact, precision, max_error)
+    parts = way.partition(network)
     images = []
     for weighted in network_tasks(parts, machine):
         if left_s() <= 0:

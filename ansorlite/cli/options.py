@@ -106,12 +106,29 @@ def _named(text: str, number: Callable[[str], int], example: str) -> Listed:
     return name, [number(part) for part in numbers.split(",")]
 
 
+def error_size(text: str) -> float:
+    """A number above 0."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0, such as 1e-3")
+    return value
+
+
 def precision_option(p: argparse.ArgumentParser) -> None:
     p.add_argument(
         "--precision",
-        choices=("float32", "bf16"),
+        choices=("float32", "bf16", "auto"),
         default="float32",
-        help="of products with constant weights (float32)",
+        help="of products and convolutions (float32); auto: whichever is faster within --max-error",
+    )
+    p.add_argument(
+        "--max-error",
+        type=error_size,
+        metavar="E",
+        help="of --precision auto, in units of the largest output (0.01)",
     )
 
 

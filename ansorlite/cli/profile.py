@@ -81,8 +81,9 @@ def _sizes(
     graphs = [network] if isinstance(network, Graph) else list(network.graphs)
     labels = [""] if isinstance(network, Graph) else list(network.labels)
     modules: list[CompiledModule]
+    wanted = args.exact, args.precision, args.max_error
     if args.plain:
-        modules = [compile_plain(graph, None, args.exact, args.precision) for graph in graphs]
+        modules = [compile_plain(graph, None, *wanted) for graph in graphs]
     else:
         made = auto_schedule(
             network,
@@ -90,6 +91,7 @@ def _sizes(
             log=log,
             exact=args.exact,
             precision=args.precision,
+            max_error=args.max_error,
             progress=False,
         )
         missing = [r.task.name for r in made.report.results if r.best is None]

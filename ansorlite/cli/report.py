@@ -5,6 +5,7 @@ In: parsed arguments. Out: the exit status; the page is a file. Nothing is measu
 
 import argparse
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING
 from ansorlite.cli.inputs import network, one_network
 from ansorlite.cli.options import Command, batch_option, size_options
 from ansorlite.cli.paths import readable, writable
-from ansorlite.cli.tasks import network_tasks_of, tasks_of
+from ansorlite.cli.tasks import TunedNetwork, tasks_of, tuned_network
 from ansorlite.errors import AnsorliteError, MachineError, UsageError
 from ansorlite.files import write_whole
 from ansorlite.records import LogContents, Record, read_log
@@ -21,7 +22,6 @@ from ansorlite.streams import put, tell
 
 if TYPE_CHECKING:
     from ansorlite.graph.ir import Graph
-    from ansorlite.search.tune_tasks import WeightedTask
 
 MOST_KNOWN = 0.8  # share of the log's tasks by which a network is told from its log
 
@@ -54,7 +54,8 @@ def report(args: argparse.Namespace) -> int:
     output = writable(args.output, *args.logs, args.network, args.profile)
     profiles = () if args.profile is None else _profiles(readable(args.profile))
     contents, problems = _contents(args.logs)
-    graph, weighted = _network(args, contents)
+    graph, tuned = _network(args, contents)
+    weighted = () if tuned is None else tuned.weighted
     known = {form.workload_key for w in weighted for form in w.forms}
     others = tasks_of((r for r in contents.records if r.task not in known), ())
     page = Page(
@@ -62,8 +63,9 @@ def report(args: argparse.Namespace) -> int:
         "" if graph is None else graph.name,
         gather(contents, weighted, others),
         problems,
-        "" if graph is None else partition_svg(graph),
+        "" if tuned is None else partition_svg(tuned.parts),
         profiles,
+        "" if graph is None or tuned is None else _precision(graph, tuned, contents),
     )
     try:
         write_whole(output, html(page))
@@ -115,14 +117,14 @@ def _contents(paths: Sequence[Path]) -> tuple[LogContents, tuple[str, ...]]:
 
 def _network(
     args: argparse.Namespace, contents: LogContents
-) -> "tuple[Graph | None, Sequence[WeightedTask]]":
-    """The network that was tuned and its tasks: the one that is named, else one that fits."""
+) -> "tuple[Graph | None, TunedNetwork | None]":
+    """The network that was tuned, and how: the one that is named, else one that fits."""
     from ansorlite.workloads.networks import NETWORKS
 
     keys = {r.task for r in contents.records}
     if args.network is not None:
         named = one_network(args, args.network)
-        return named, network_tasks_of(named, keys)
+        return named, tuned_network(named, keys, contents.choices)
     unknown = keys - set(tasks_of(contents.records, ()))
     names = sorted(NETWORKS, key=lambda name: not any(name in p.name for p in args.logs))
     for name in names if unknown else ():
@@ -130,11 +132,28 @@ def _network(
             graph = network(name)
         except AnsorliteError:
             continue
-        weighted = network_tasks_of(graph, keys)
-        own = {form.workload_key for w in weighted for form in w.forms}
+        tuned = tuned_network(graph, keys, contents.choices)
+        own = {form.workload_key for w in tuned.weighted for form in w.forms}
         if len(unknown & own) >= MOST_KNOWN * len(unknown):
-            return graph, weighted
-    return None, ()
+            return graph, tuned
+    return None, None
+
+
+def _precision(graph: "Graph", tuned: TunedNetwork, contents: LogContents) -> str:
+    """What each kernel computes in, and the error, as the best records' forms have it."""
+    from ansorlite.graph.accuracy import meant_accuracy
+    from ansorlite.graph.arithmetic import arithmetic
+
+    if tuned.way.precision == "float32":
+        return ""
+    latency: dict[str, float] = {}
+    for r in contents.records:
+        latency[r.task] = min(r.lowest_s, latency.get(r.task, math.inf))
+    forms = [
+        min(w.forms, key=lambda t: latency.get(t.workload_key, math.inf)) for w in tuned.weighted
+    ]
+    found = arithmetic(tuned.parts, [t.dag for t in forms], tuned.way.precision)
+    return str(found.with_errors(meant_accuracy(tuned.parts.graph, graph)))
 
 
 COMMANDS = (

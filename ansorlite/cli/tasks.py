@@ -6,15 +6,16 @@ Tasks have the numbers of the table that `ansorlite tune` prints at its end.
 """
 
 from collections.abc import Collection, Iterable
-from itertools import product
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import ansorlite
 from ansorlite.errors import ModelError, UsageError
 from ansorlite.records import Record
 
 if TYPE_CHECKING:
+    from ansorlite.graph.choice import Lowering
     from ansorlite.graph.ir import Graph
+    from ansorlite.graph.partition import Partition
     from ansorlite.search.tune_tasks import WeightedTask
     from ansorlite.target import Target
     from ansorlite.task import SearchTask
@@ -88,24 +89,32 @@ def _suite_tasks(name: str) -> dict[str, "SearchTask"]:
     return tasks
 
 
-def network_tasks_of(graph: "Graph", keys: Collection[str]) -> "list[WeightedTask]":
-    """The tasks of a network, as it was tuned: `--exact` or not, in the precision of most `keys`.
+class TunedNetwork(NamedTuple):
+    """A network as it was tuned: how it was lowered, its kernels and its tasks."""
 
-    `keys` are workload keys of records.
+    way: "Lowering"
+    parts: "Partition"
+    weighted: "list[WeightedTask]"
+
+
+def tuned_network(
+    graph: "Graph", keys: Collection[str], choices: Iterable[Record] = ()
+) -> TunedNetwork:
+    """The network, `--exact` or not, in the precision of most `keys`, workload keys of records.
+
+    `choices` are the CHOSEN lines of the log.
     """
-    from ansorlite.graph.partition import partition
-    from ansorlite.graph.passes import optimize
-    from ansorlite.graph.precision import PRECISIONS
+    from ansorlite.graph.choice import tuned_ways
     from ansorlite.pipeline import FORM_RTOL, network_tasks
     from ansorlite.target import Target
 
     machine = Target.detect()
     found = []
-    for exact, precision in product((False, True), PRECISIONS):
-        parts = partition(optimize(graph, exact, precision))
-        tasks = network_tasks(parts, machine, 0.0 if exact else FORM_RTOL)
+    for way in tuned_ways(graph, choices):
+        parts = way.partition(graph)
+        tasks = network_tasks(parts, machine, 0.0 if way.exact else FORM_RTOL)
         own = {form.workload_key for w in tasks for form in w.forms}
-        found.append((len(own & set(keys)), tasks))
+        found.append((len(own & set(keys)), TunedNetwork(way, parts, tasks)))
         if own >= set(keys):
             break
     return max(found, key=lambda x: x[0])[1]

@@ -112,6 +112,7 @@ def tune(args: argparse.Namespace) -> int:
             scheduler=args.scheduler,
             exact=args.exact,
             precision=args.precision,
+            max_error=args.max_error,
             target=target,
             progress=not args.quiet,
             clock=clock,
@@ -184,6 +185,8 @@ def _tune_part(args: argparse.Namespace, graph: "Graph") -> "TuneResult":
     from ansorlite.search.session import Session
     from ansorlite.search.tune_tasks import tune_tasks
 
+    if args.precision == "auto":
+        raise UsageError("--task tunes one computation: give --precision float32 or bf16")
     with ExitStack() as stack:
         remote = stack.enter_context(runner_of(args, fresh_constants=True))
         target = _target(args, remote)

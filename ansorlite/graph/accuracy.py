@@ -57,6 +57,13 @@ def accuracy(
     return tuple(compared(n, x, y) for n, x, y in zip(names, made, wanted, strict=True))
 
 
+def meant_accuracy(low: Graph, network: Graph) -> tuple[Accuracy, ...]:
+    """The error of a lowered graph as numpy computes it, on random inputs."""
+    arrays = random_inputs(network)
+    rows = zip(network.outputs, evaluate(low, arrays), evaluate(network, arrays), strict=True)
+    return tuple(compared(name, got, wanted) for name, got, wanted in rows)
+
+
 def compared(name: str, got: Array, wanted: Array) -> Accuracy:
     """The error of an array against another of the same shape."""
     x, y = np.asarray(got, np.float64), np.asarray(wanted, np.float64)

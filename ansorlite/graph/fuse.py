@@ -72,6 +72,9 @@ class _Growing:
     def kind(self, k: int) -> str:
         return self.nodes[k].operator.kind
 
+    def widens(self, k: int) -> bool:
+        return "widens" in self.nodes[k].operator.traits
+
     def shape(self, k: int) -> tuple[int, ...]:
         return self.graph.types[self.nodes[k].output].shape
 
@@ -112,11 +115,12 @@ class _Growing:
             run = self.between(at, meet)
             if at == root and run == [meet] and self.places(root, meet):
                 self.owner[meet] = root
-                return
+                at = meet
+                continue
             for k in run:
-                if k in self.owner or self.kind(k) != "elementwise":
-                    return
-                if self.shape(k) != self.shape(root):
+                if k in self.owner or self.kind(k) != "elementwise" or self.widens(k):
+                    return  # what widens is part of what reads it
+                if self.shape(k) != self.shape(root if at == root else at):
                     return
             if not self.bounded([*self.members(root), *run]):
                 return
@@ -190,11 +194,15 @@ class _Growing:
             self.owner.update(dict.fromkeys(members, self.owner[readers[0]]))
 
     def inlines(self, last: int, reader: int) -> bool:
-        """Whether `reader` reads each element of the element-wise node `last` at most once."""
+        """Whether `reader` reads the element-wise `last` once, or may compute it each time."""
         if self.kind(reader) == "elementwise":
             return self.shape(reader) == self.shape(last)
-        main = self.owner[reader] == reader and "reads_once" in self.nodes[reader].operator.traits
-        return main and self.shape(reader) != self.shape(last)
+        if self.owner[reader] != reader:
+            return False
+        if self.widens(last):
+            return True
+        once = "reads_once" in self.nodes[reader].operator.traits
+        return once and self.shape(reader) != self.shape(last)
 
 
 def fuse(graph: Graph) -> tuple[Group, ...]:

@@ -127,6 +127,8 @@ class _Lowering:
         names = _names(node)
         types = tuple(self.graph.types[v] for v in node.inputs)
         options = node.operator.views(node.attrs, types)
+        own = [k for k, v in enumerate(node.inputs) if v in self.tensors]
+        options = tuple(o for o in options if all(o[k] == types[k].shape for k in own)) or options
         assert node.operator.tensor is not None
         known = [self.graph.constants.get(v) for v in node.inputs]
         attrs = node.operator.refine(node.attrs, known)
@@ -228,17 +230,21 @@ def lower(graph: Graph, group: Group) -> Lowered:
     return _lowered(graph, group, None)
 
 
-def other_forms(graph: Graph, group: Group) -> tuple[Lowered, ...]:
+def other_forms(graph: Graph, group: Group, in_float32: bool = False) -> tuple[Lowered, ...]:
     """The group with its anchor in other forms; inputs and output are views of the same values.
 
-    Forms are offered for constant weights, which they transform ahead of time.
+    Forms are offered for constant weights, which they transform ahead of time. With `in_float32`
+    products of fewer bits have one in arithmetic of float32, too.
     """
     anchor = group.anchor
     if anchor is None or anchor.inputs[-1] not in graph.constants:
         return ()
     types = tuple(graph.types[v] for v in anchor.inputs)
     plain = _lowered(graph, group, None)
-    found = [_lowered(graph, group, fn) for fn in anchor.operator.forms(anchor.attrs, types)]
+    forms = anchor.operator.forms(anchor.attrs, types)
+    if in_float32 and anchor.operator.in_float32 is not None:
+        forms = (*forms, anchor.operator.in_float32)
+    found = [_lowered(graph, group, fn) for fn in forms]
     names = [p.name for p in plain.dag.inputs], plain.dag.output_names
     return tuple(
         f

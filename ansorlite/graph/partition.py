@@ -160,8 +160,11 @@ class Partition:
             raise ModelError(f"output {missing[0]} is computed by no step")
 
 
-def partition(graph: Graph) -> Partition:
-    """Cut an optimised graph into kernels; a ModelError tells if the passes are still to be run."""
+def partition(graph: Graph, in_float32: bool = False) -> Partition:
+    """Cut an optimised graph into kernels; a ModelError tells if the passes are still to be run.
+
+    With `in_float32` products in bfloat16 have a form in float32 beside their own.
+    """
     order = {n.output: k for k, n in enumerate(graph.nodes)}
     steps: list[tuple[int, Step]] = []
     for n in graph.nodes:
@@ -172,7 +175,8 @@ def partition(graph: Graph) -> Partition:
         dag, inputs = lower(graph, group)
         name = "_".join([*(n.op for n in group.nodes), str(k)])
         nodes = tuple(n.name for n in group.nodes)
-        made = Subgraph(name, dag, inputs, (group.output,), nodes, other_forms(graph, group))
+        others = other_forms(graph, group, in_float32)
+        made = Subgraph(name, dag, inputs, (group.output,), nodes, others)
         steps.append((order[group.output], made))
     known = graph
     for n in graph.nodes:

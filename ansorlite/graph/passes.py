@@ -4,7 +4,7 @@ In: a `Graph` as imported or built (channels first). Out: a `Graph` with the sam
 and meaning (up to rounding), channels last, batch norm folded, without "source" operators.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import replace
 
 from ansorlite.graph import rewrites as rw
@@ -51,15 +51,18 @@ EXACTLY: dict[Pass, tuple[Pass, ...]] = {
 EXACT_PASSES: tuple[Pass, ...] = tuple(p for step in PASSES for p in EXACTLY.get(step, (step,)))
 
 
-def optimize(graph: Graph, exact: bool = False, precision: str = "float32") -> Graph:
+def optimize(
+    graph: Graph, exact: bool = False, precision: str = "float32", kept: Container[str] = ()
+) -> Graph:
     """All of `PASSES`, one after the other; each result is verified where it is built.
 
     With `exact` each operator's result is rounded as the network writes it (`EXACT_PASSES`).
-    `precision` is one of `graph.precision.PRECISIONS`; bodies of loops stay in float32.
+    `precision` is one of `graph.precision.PRECISIONS`; bodies of loops stay in float32,
+    and so do the products `kept` (results of nodes of the graph in float32).
     """
     for step in EXACT_PASSES if exact else PASSES:
         graph = step(graph)
-    graph = lowered(graph, precision)
+    graph = lowered(graph, precision, kept)
     bodies = [n for n in graph.nodes if n.operator.kind == "loop"]
     return replace(graph, nodes=tuple(_of_loop(n, exact) for n in graph.nodes)) if bodies else graph
 

@@ -24,6 +24,7 @@ COLOURS = {
     "conv": "#cfe3f7",
     "conv_transpose": "#cfe3f7",
     "matmul": "#d9d2f2",
+    "product": "#d9d2f2",
     "softmax": "#f7dccf",
     "reduce_sum": "#f7dccf",
     "max_pool": "#f7efc4",
@@ -68,9 +69,9 @@ def partition_text(graph: Graph) -> str:
     return str(partition(optimize(graph)))
 
 
-def partition_svg(graph: Graph) -> str:
+def partition_svg(network: Graph | Partition) -> str:
     """The partition as SVG: boxes are kernels, arrows are the values between kernels."""
-    parts = partition(optimize(graph))
+    parts = partition(optimize(network)) if isinstance(network, Graph) else network
     edges = _edges(parts)
     layers = list(nx.topological_generations(edges))
     columns = _columns(edges, layers)

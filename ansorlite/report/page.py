@@ -36,6 +36,7 @@ class Page:
     """What a page is made of; `picture` is the SVG of the network, if it is known.
 
     `profiles` are (size, profile as text) of the network, the size "" where there is one.
+    `precision` is what kernels compute in, as text, "" for a network wholly in float32.
     `problems` are lines about records that were left out, `network` is "" where it is not known.
     """
 
@@ -45,6 +46,7 @@ class Page:
     problems: tuple[str, ...] = ()
     picture: str = ""
     profiles: tuple[tuple[str, str], ...] = ()
+    precision: str = ""
 
 
 def html(page: Page) -> str:

@@ -62,6 +62,11 @@ class Store:
         """Note in the log which record won the race of a task, for later readers."""
         self.append(choice(record, latency_s))
 
+    def note(self, choice: Record) -> None:
+        """Add a CHOSEN line that is no program's, if there is a log."""
+        if self._log is not None:
+            self._log.append(choice)
+
     def earlier_winner(
         self, keys: Iterable[str], target: str, fits: Callable[[Record], bool]
     ) -> Record | None:

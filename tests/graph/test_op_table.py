@@ -98,6 +98,15 @@ CASES: dict[str, Case] = {
     "conv_bf16": Case(
         (("uint16", (2, 5, 6, 4)), ("int32", (2, 3, 2, 6))), {**WINDOW, "layout": "channels_last"}
     ),
+    "product_bf16": Case((("uint16", IMAGE), ("uint16", (2, 4, 6, 3)))),
+    "conv_transpose_bf16": Case(
+        (("uint16", (2, 5, 6, 4)), ("int32", (3, 2, 2, 3))),
+        {"strides": (2, 1), "pads": ((1, 0), (0, 0)), "layout": "channels_last"},
+    ),
+    "conv_read_bf16": Case(
+        (("uint16", (2, 5, 6, 4)), (2, 3, 2, 6)),
+        {**WINDOW, "groups": 2, "layout": "channels_last"},
+    ),
     "matmul_u8s8": Case((("uint8", (2, 4, 8)), ("int32", (2, 5)))),
     "conv_u8s8": Case(
         (("uint8", (2, 5, 6, 4)), ("int32", (2, 3, 1, 6)), ("uint8", (1,))),

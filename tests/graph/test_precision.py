@@ -1,6 +1,7 @@
 """Networks in bfloat16: which nodes, how far from float32, and native code that agrees."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -63,9 +64,10 @@ def test_products_of_even_numbers_of_terms_are_lowered() -> None:
     graph = optimize(net(), precision="bf16")
     ops = [n.op for n in graph.nodes]
     assert ops.count("conv_bf16") == 3  # the others have three channels, or one
-    assert ops.count("conv") == 2 and ops.count("matmul_bf16") == 1
-    stored = {v: graph.types[v].dtype for n in graph.nodes for v in n.inputs if "bf16" in n.op}
-    assert set(stored.values()) == {"float32", "uint16", "int32"}
+    assert ops.count("conv_read_bf16") == 2 and ops.count("matmul_bf16") == 1
+    kernels = partition(graph).subgraphs  # between them all is bfloat16 but what softmax reads
+    written = [graph.types[k.outputs[0]].dtype for k in kernels]
+    assert written == ["uint16"] * (len(kernels) - 2) + ["float32"] * 2
     assert [n.op for n in optimize(net(odd=True), precision="bf16").nodes].count("conv_bf16") == 0
 
 
@@ -127,6 +129,108 @@ def test_tuned_and_compiled() -> None:
         np.testing.assert_allclose(out, wanted, rtol=loss, atol=loss * np.abs(wanted).max())
     (weighted,) = (w for w in network_tasks(wide, Target.detect()) if len(w.forms) == 4)
     assert [f.rtol for f in weighted.other_forms] == [FORM_RTOL, FORM_RTOL, FORM_RTOL * BF16_LOSS]
+
+
+def attention(length: int, size: int = 16) -> Graph:
+    """Softmax of queries times keys, times values, of two heads; and a projection."""
+    b = GraphBuilder("attention")
+    x = b.emit("relu", [b.input("x", (length, 2 * size))])
+    heads = []
+    for perm in ((1, 0, 2), (1, 2, 0), (1, 0, 2)):
+        y = b.emit("matmul", [x, b.constant(weight(2 * size, 2 * size))])
+        y = b.emit("reshape", [y], shape=(length, 2, size))
+        heads.append(b.emit("transpose", [y], perm=perm))
+    p = b.emit("softmax", [b.emit("matmul", heads[:2])], axes=(2,))
+    y = b.emit("transpose", [b.emit("matmul", [p, heads[2]])], perm=(1, 0, 2))
+    y = b.emit("reshape", [y], shape=(length, 2 * size))
+    return b.finish([b.emit("matmul", [y, b.constant(weight(2 * size, 3))])])
+
+
+def generator() -> Graph:
+    """Transposed convolutions of two and of one dimension."""
+    b = GraphBuilder("generator")
+    y = b.emit("relu", [b.input("x", (1, 6, 4, 5))])
+    plain = {"layout": "channels_first"}
+    w = b.constant(weight(6, 4, 3, 4))
+    y = b.emit("conv_transpose", [y, w], strides=(2, 2), pads=((1, 1), (1, 0)), **plain)
+    y = b.emit("reshape", [b.emit("tanh", [y])], shape=(1, 4, 7 * 11))
+    y = b.emit(
+        "conv_transpose", [y, b.constant(weight(4, 3, 3))], strides=(2,), pads=((0, 1),), **plain
+    )
+    return b.finish([y])
+
+
+@pytest.mark.parametrize("length", [17, 18])
+def test_products_of_activations(length: int) -> None:
+    graph = attention(length)
+    low = optimize(graph, precision="bf16")
+    assert [n.op for n in low.nodes].count("product_bf16") == 2
+    parts = partition(low)
+    assert len(parts.subgraphs) == 8  # no pass of its own converts or moves anything
+    written = [low.types[k.outputs[0]].dtype for k in parts.subgraphs]
+    assert written.count("float32") == 2  # what softmax reads, and the result
+    _agrees(graph, RNG.standard_normal((length, 32)).astype(np.float32))
+
+
+def test_transposed_convolutions() -> None:
+    graph = generator()
+    assert [n.op for n in optimize(graph, precision="bf16").nodes].count("conv_transpose_bf16") == 2
+    _agrees(graph, RNG.standard_normal((1, 6, 4, 5)).astype(np.float32))
+
+
+def _agrees(graph: Graph, x: Any) -> None:
+    """numpy's meaning in bfloat16 is near that in float32, and native code near to the former."""
+    low = optimize(graph, precision="bf16")
+    exactly, wanted = evaluate(graph, [x])[0], evaluate(low, [x])[0]
+    assert np.abs(wanted - exactly).max() <= 1e-2 * np.abs(exactly).max()
+    host = Target.detect()
+    for target in (host, replace(host, features=host.features.replace("+avx512bf16", ""))):
+        got = compiled(partition(low), target)(x)
+        np.testing.assert_allclose(got, wanted, rtol=5e-3, atol=5e-3 * np.abs(wanted).max())
+
+
+@pytest.mark.parametrize(
+    ("spatial", "kernel", "stride", "ci"),
+    [
+        ((9,), (3,), 2, 3),
+        ((9, 8), (3, 3), 2, 3),
+        ((5, 6, 7), (3, 2, 3), 2, 1),
+        ((6, 7), (3, 3), 1, 3),
+    ],
+)
+def test_odd_channels_have_forms_in_pairs(spatial: Any, kernel: Any, stride: int, ci: int) -> None:
+    b, rank = GraphBuilder("odd"), len(spatial)
+    y = b.emit("relu", [b.emit("relu", [b.input("x", (2, ci, *spatial))])])
+    y = b.emit(
+        "max_pool",
+        [y],
+        kernel=(1,) * rank,
+        strides=(1,) * rank,
+        pads=((0, 0),) * rank,
+        dilations=(1,) * rank,
+        ceil_mode=False,
+        layout="channels_first",
+    )
+    y = b.emit(
+        "conv",
+        [y, b.constant(weight(5, ci, *kernel))],
+        strides=(stride,) * rank,
+        pads=((1, 0),) * rank,
+        dilations=(1,) * rank,
+        groups=1,
+        layout="channels_first",
+    )
+    parts = partition(optimize(b.finish([y]), precision="bf16"))
+    (task,) = (s for s in parts.subgraphs if "conv_read" in s.name)
+    assert len(task.forms) == 1 + (stride * ci % 2 == 0) + ci % 2
+    data = RNG.standard_normal((2, ci, *spatial)).astype(np.float32)
+    outs = []
+    for form in task.forms:
+        names = (p.name for p in form.dag.inputs)
+        values = dict(zip(names, _operands(parts, form, data), strict=True))
+        outs.append(next(iter(form.dag.evaluate(values).values())))
+    for out in outs[1:]:
+        np.testing.assert_allclose(out.reshape(outs[0].shape), outs[0], rtol=1e-4, atol=1e-5)
 
 
 def _operands(parts: Any, form: Any, data: Any) -> list[Any]:

@@ -106,9 +106,11 @@ def _taps(
     """Output extents, reduction axes, and the products of a convolution.
 
     Products with the border are weights times 0; with `guarded` they are left out, which differs
-    for weights that are infinite or NaN.
+    for weights that are infinite or NaN. Data of uint16 are the bits of bfloat16.
     """
     padded, out, ks, under = window(x, kernel, strides, pads, dilations)
+    if x.dtype == "uint16":
+        return out, ks, lambda n, at, c, i: te.bfloat16_value(padded[(n, *under(at), c)]) * w[i]
     if not guarded:
         return out, ks, lambda n, at, c, index: padded[(n, *under(at), c)] * w[index]
     lows = [lo for lo, _ in pads]

@@ -5,7 +5,7 @@ the data it may be negative. The ONNX reader writes groups and dilations as a co
 """
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -125,6 +125,14 @@ class _Axis(NamedTuple):
         return tile + (phase + self.low) // self.stride - j
 
 
+# (data, place, channel, weight) -> their product
+Term = Callable[[Tensor, Sequence[Any], Any, Expr], Expr]
+
+
+def plain_term(x: Tensor, at: Sequence[Any], c: Any, weight: Expr) -> Expr:
+    return x[(*at, c)] * weight
+
+
 def conv_transpose_nhwc(
     x: Tensor,
     w: Tensor,
@@ -132,6 +140,7 @@ def conv_transpose_nhwc(
     pads: Pads,
     name: str = "conv",
     guarded: bool = False,
+    term: Term = plain_term,
 ) -> Tensor:
     """data [n, *s, ci] and weight [*k, ci, co] -> [n, *out, co], out = (s-1)*stride - pads + k.
 
@@ -139,7 +148,8 @@ def conv_transpose_nhwc(
     number. Elements of one remainder h mod stride ("phase") use the same taps of the kernel, so
     the weights are regrouped by phase and no product with a zero between elements is left. Phases
     with fewer taps leave out the last ones. With `guarded`, products with elements outside of the
-    data are left out; otherwise they are weights times 0.
+    data are left out; otherwise they are weights times 0. `term` is the product of data at a place
+    and a channel and of the weight of this channel, which may stand for several.
     """
     *kernel, _, co = w.shape
     rows = list(zip(x.shape[1:-1], kernel, strides, pads, strict=True))
@@ -150,7 +160,7 @@ def conv_transpose_nhwc(
         _Axis(a, n, k, s, lo, o)
         for a, (n, k, s, (lo, _)), o in zip(spatial_names(len(kernel)), rows, out, strict=True)
     ]
-    phased = _phases(x, _weight_phases(w, axes), axes, f"{name}_phases", guarded)
+    phased = _phases(x, _weight_phases(w, axes), axes, f"{name}_phases", guarded, term)
 
     def joined(n: Any, *at: Any) -> Expr:
         cut = [e for h, a in zip(at[:-1], axes, strict=True) for e in (h // a.stride, h % a.stride)]
@@ -168,15 +178,18 @@ def _weight_phases(w: Tensor, axes: Sequence[_Axis]) -> Tensor:
         phases, js = at[:rank], at[rank : 2 * rank]
         where = [a.tap(p, j) for a, p, j in zip(axes, phases, js, strict=True)]
         value = w[(*where, *at[2 * rank :])]
+        zero = te.const(0.0 if w.dtype.startswith("float") else 0, w.dtype)
         inside = [i < a.kernel for i, a in zip(where, axes, strict=True) if a.kernel % a.stride]
-        return te.select(te.all(*inside), value, te.const(0.0, w.dtype)) if inside else value
+        return te.select(te.all(*inside), value, zero) if inside else value
 
     names = (*(f"p{a.name}" for a in axes), *(f"k{a.name}" for a in axes), "ci", "co")
     shape = (*(a.stride for a in axes), *(a.taps for a in axes), *w.shape[-2:])
     return te.compute(shape, named(names, element), name=f"{w.name}_phases")
 
 
-def _phases(x: Tensor, w: Tensor, axes: Sequence[_Axis], name: str, guarded: bool) -> Tensor:
+def _phases(
+    x: Tensor, w: Tensor, axes: Sequence[_Axis], name: str, guarded: bool, term: Term
+) -> Tensor:
     """data [n, *s, ci] and weight [*phases, *taps, ci, co] -> [n, tile, phase, ..., co]."""
     rank, (ci, co) = len(axes), w.shape[-2:]
     source = x if guarded else pad(x, [(0, 0), *(a.padding for a in axes), (0, 0)])
@@ -191,9 +204,9 @@ def _phases(x: Tensor, w: Tensor, axes: Sequence[_Axis], name: str, guarded: boo
             tests += [a.tap(phase, j) < a.kernel] if a.kernel % a.stride else []
             tests += [place >= 0, place < a.extent] if guarded else []
             under.append(place if guarded else place + a.padding[0])
-        product = source[(n, *under, c)] * w[(*phases, *ks, c, at[-1])]
+        product = term(source, (n, *under), c, w[(*phases, *ks, c, at[-1])])
         if tests:
-            product = te.select(te.all(*tests), product, te.const(0.0, x.dtype))
+            product = te.select(te.all(*tests), product, te.const(0.0, product.dtype))
         return te.sum(product, [*ks, c])
 
     names = tuple(e for a in axes for e in (a.name, f"p{a.name}"))

@@ -105,6 +105,13 @@ def _matmul_views(attrs: Attrs, types: Types) -> tuple[tuple[Shape, ...], ...]:
     return (((x.size // x.shape[-1], x.shape[-1]), w.shape),)
 
 
+def _matmul_in_float32(attrs: Attrs, xs: Sequence[Tensor]) -> Tensor:
+    def term(a: Callable[[Any], Expr], b: Callable[[Any], Expr], k: Any) -> Expr:
+        return te.bfloat16_value(a(k)) * b(k)
+
+    return matmul.batch_matmul(xs[0], weights(xs[1]), name="dense", term=term)
+
+
 def _matmul(kind: Kind) -> Op:
     def meaning(attrs: Attrs, xs: Arrays) -> Array:
         return matmul._matmul(attrs, (kind.data(xs[0]), kind.unpacked(xs[1])))
@@ -118,6 +125,7 @@ def _matmul(kind: Kind) -> Op:
         tensor=lambda attrs, xs: _dense(kind, xs[0], xs[1], "dense"),
         views=_matmul_views,
         names=("data", "weight"),
+        in_float32=_matmul_in_float32 if kind is BF16 else None,
         traits=("rounded_sum",) if kind is BF16 else (),
         work=lambda attrs, types, result: matmul._matmul_work(attrs, kind.plain(types), result),
     )
@@ -210,6 +218,7 @@ def _conv(kind: Kind) -> Op:
         tensor=_conv_tensor(kind),
         views=_conv_views(kind),
         forms=_winograd if kind is BF16 else lambda attrs, types: (),
+        in_float32=_conv_in_float32 if kind is BF16 else None,
         names=("data", "weight", "border"),
         traits=("rounded_sum",) if kind is BF16 else (),
         work=lambda attrs, types, result: conv._work(attrs, kind.plain(types), result),
@@ -228,13 +237,18 @@ def _winograd(attrs: Attrs, types: Types) -> tuple[TensorFn, ...]:
     plain = {**attrs, "groups": 1}
 
     def widened(form: TensorFn) -> TensorFn:
-        return lambda attrs, xs: form({**attrs, "groups": 1}, (_floats(xs[0]), _weights(xs[1])))
+        return lambda attrs, xs: form({**attrs, "groups": 1}, (_floats(xs[0]), weights(xs[1])))
 
     return tuple(
         widened(form)
         for others in (conv._forms, conv.bf16_forms)
         for form in others(plain, BF16.plain(types))
     )
+
+
+def _conv_in_float32(attrs: Attrs, xs: Sequence[Tensor]) -> Tensor:
+    window = ints(attrs, "strides"), pairs(attrs, "pads"), ints(attrs, "dilations")
+    return conv.conv_nhwc(xs[0], weights(xs[1]), *window)
 
 
 def _floats(x: Tensor) -> Tensor:
@@ -244,7 +258,7 @@ def _floats(x: Tensor) -> Tensor:
     return te.compute(x.shape, element, name="floats")
 
 
-def _weights(w: Tensor) -> Tensor:
+def weights(w: Tensor) -> Tensor:
     """float32 [*k, n, columns] of packed weights [*k, n / 2, columns]."""
     *kernel, words, columns = w.shape
 
@@ -283,6 +297,7 @@ OPS = (
         _to(BF16.stored, "float32"),
         lambda attrs, xs: float_of(xs[0]),
         element=lambda attrs, xs: te.bfloat16_value(xs[0]),
+        traits=("widens",),
     ),
     *map(_matmul, KINDS),
     *map(_conv, KINDS),

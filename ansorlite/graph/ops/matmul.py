@@ -1,7 +1,7 @@
 """Matrix products: matmul (with leading axes) and, before the passes, gemm."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,6 +34,14 @@ def dense(x: Tensor, w: Tensor, name: str = "dense") -> Tensor:
     return te.compute(shape, lambda i, j: te.sum(x[i, k] * w[k, j], axis=k), name=name)
 
 
+# (operand a, operand b, place) -> the product of both at a place of the summed axis
+Term = Callable[[Callable[[Any], Expr], Callable[[Any], Expr], Any], Expr]
+
+
+def plain_term(a: Callable[[Any], Expr], b: Callable[[Any], Expr], k: Any) -> Expr:
+    return a(k) * b(k)
+
+
 def batch_matmul(
     a: Tensor,
     b: Tensor,
@@ -41,21 +49,24 @@ def batch_matmul(
     perm_b: Sequence[int] | None = None,
     perm_out: Sequence[int] | None = None,
     name: str = "matmul",
+    term: Term = plain_term,
+    depth: int = 1,
 ) -> Tensor:
     """[..., m, k] x [..., k, n] with broadcast leading axes -> [..., m, n].
 
     With `perm_a` (`perm_b`) the operand is transpose(a, perm_a), which is never stored; with
-    `perm_out` the result is transpose(product, perm_out).
+    `perm_out` the result is transpose(product, perm_out). `term` is the product of what the
+    operands have at one number of the summed axis, which stands for `depth` places of `a`.
     """
     view_a = tuple(a.shape[p] for p in perm_a or range(len(a.shape)))
     view_b = tuple(b.shape[p] for p in perm_b or range(len(b.shape)))
-    if view_a[-1] != view_b[-2]:
+    if -(-view_a[-1] // depth) != view_b[-2]:
         raise ModelError(f"cannot multiply {list(view_a)} and {list(view_b)}: inner extents differ")
     lead = max(len(view_a), len(view_b)) - 2
     full_a = (1,) * (lead + 2 - len(view_a)) + view_a
     full_b = (1,) * (lead + 2 - len(view_b)) + view_b
     batch = tuple(max(p, q) for p, q in zip(full_a[:lead], full_b[:lead], strict=True))
-    k = te.reduce_axis(view_a[-1], name="k")
+    k = te.reduce_axis(view_b[-2], name="k")
 
     def read(x: Tensor, perm: Sequence[int] | None, view: tuple[int, ...], at: Any) -> Expr:
         lead_at = at[len(at) - len(view) : -2]
@@ -70,8 +81,14 @@ def batch_matmul(
 
     def element(*at: Any) -> Expr:
         *lead_at, i, j = (at[order.index(d)] for d in range(lead + 2))
-        left = read(a, perm_a, view_a, (*lead_at, i, k))
-        return te.sum(left * read(b, perm_b, view_b, (*lead_at, k, j)), axis=k)
+
+        def left(n: Any) -> Expr:
+            return read(a, perm_a, view_a, (*lead_at, i, n))
+
+        def right(n: Any) -> Expr:
+            return read(b, perm_b, view_b, (*lead_at, n, j))
+
+        return te.sum(term(left, right, k), axis=k)
 
     names = (*(("b",) if lead == 1 else tuple(f"b{d}" for d in range(lead))), "i", "j")
     shape = (*batch, view_a[-2], view_b[-1])

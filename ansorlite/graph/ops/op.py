@@ -42,6 +42,7 @@ Trait = Literal[
     "keeps_not_negative",
     "integer_sum",
     "integer_product",
+    "widens",
 ]
 
 
@@ -122,6 +123,7 @@ class Op:
     - `views`: the shapes in which `tensor` reads its operands, best first; each is a row-major view
       of the graph's value.
     - `forms`: other ways to compute the result, among which the search decides by measuring.
+    - `in_float32`: the same in arithmetic of float32, a form where precision is to be chosen.
     - `transposed`: `tensor` for operands behind transposes: tensors before the transpose, the perm
       of each (or None), and the perm in which the result is written (or None).
     - `names`: of the operands' placeholders, "data" by default. The last name of an element-wise
@@ -145,6 +147,7 @@ class Op:
         keeps_not_negative  not below 0.0 where no operand is
         integer_sum         of integers, the expression is a polynomial: the numbers of terms add
         integer_product     likewise: the numbers of terms multiply
+        widens              as cheap as reading: whatever reads it may compute it again
 
     Limits (`graph.limits`):
 
@@ -163,6 +166,7 @@ class Op:
     tensor: TensorFn | None = None
     views: Views = as_they_are
     forms: Forms = no_other_form
+    in_float32: TensorFn | None = None
     transposed: Transposed | None = None
     names: tuple[str, ...] = ()
     refine: Refine = unchanged

@@ -2,6 +2,7 @@
 
 from ansorlite.graph.ops import (
     arithmetic,
+    bfloat16,
     conditions,
     conv,
     conv_transpose,
@@ -43,5 +44,6 @@ OPERATORS: dict[str, Op] = {
         *sampling.OPS,
         *loops.OPS,
         *low_precision.OPS,
+        *bfloat16.OPS,
     )
 }

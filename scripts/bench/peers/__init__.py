@@ -39,6 +39,7 @@ PEERS: dict[str, Peer] = {
     "numpy": Peer("numpy", "numpy", ("numpy",), (OPERATORS,)),
     "onnxruntime": Peer("onnxruntime", "onnxruntime", ("onnxruntime", "numpy"), (NETWORKS,)),
     "openvino": Peer(*_OPENVINO, {"precision": "f32"}),
+    "openvino-bf16": Peer(*_OPENVINO, {"precision": "bf16"}),
     "openvino-default": Peer(*_OPENVINO),  # bfloat16 where the processor has it
     "torch": Peer(*_TORCH, {"modes": ["eager", "frozen", "mkldnn"]}),  # the fastest of these
     "torch-eager": Peer(*_TORCH, {"modes": ["eager"]}),

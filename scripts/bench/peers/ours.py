@@ -1,6 +1,7 @@
 """This project's contender, as users call it: arrays as numpy makes them, constants bound before.
 
-In: an operator {case, batch, log, trial}, a network {model, log} (an ONNX file), or a saved network
+In: an operator {case, batch, log, trial}, a network {model, log, options}
+(an ONNX file; options of `auto_schedule`), or a saved network
 {folder}. Out: the call, and the sketch of the kernel or the number of kernels.
 """
 
@@ -55,7 +56,8 @@ def _network(options: dict[str, Any]) -> Prepared:
     from ansorlite.graph.inputs import random_inputs
 
     graph = al.load_onnx(options["model"])
-    module = al.auto_schedule(graph, n_trials=0, log=options["log"], progress=False)
+    known = {"log": options["log"], "progress": False, **options.get("options", {})}
+    module = al.auto_schedule(graph, n_trials=0, **known)
     inputs = random_inputs(graph)
     return lambda: module(*inputs), f"{len(module.partition.subgraphs)} kernels"
 
