@@ -9,7 +9,7 @@ the choice in a CHOSEN line, whose task is the network's digest.
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from ansorlite.graph.ops.low_precision import BF16
 from ansorlite.graph.partition import Partition, partition
 from ansorlite.graph.passes import optimize
 from ansorlite.graph.precision import lowered, products
+from ansorlite.graph.rounding import Rounding
 from ansorlite.records import Record, read_log
 from ansorlite.records import choice as chosen_line
 
@@ -40,10 +41,11 @@ class Lowering:
     precision: str = "float32"
     kept: frozenset[str] = frozenset()
     max_error: float | None = None
+    rounding: Rounding = field(default_factory=Rounding, compare=False)
 
     def partition(self, graph: Graph) -> Partition:
         """The kernels of an imported graph."""
-        low = optimize(graph, self.exact, self.precision, self.kept)
+        low = optimize(graph, self.exact, self.precision, self.kept, self.rounding)
         return partition(low, in_float32=self.precision == "auto")
 
 
@@ -83,7 +85,8 @@ def lowerings(
     if inputs is not None and (precision != "auto" or len(graphs) != 1):
         raise UsageError("error_inputs are for precision='auto' and one network of one size")
     if precision != "auto":
-        return [Lowering(exact, precision)] * len(graphs), []
+        one = Lowering(exact, precision)
+        return [one if together else Lowering(exact, precision) for _ in graphs], []
     known = _choices(log)
     found, notes = [], []
     for graph in graphs:
@@ -98,7 +101,7 @@ def lowerings(
         found.append(Lowering(exact, precision, choice.values(wide), allowed))
     if together:
         kept = frozenset[str]().union(*(way.kept for way in found))
-        found = [replace(way, kept=kept) for way in found]
+        found = [replace(way, kept=kept, rounding=found[0].rounding) for way in found]
     return found, notes
 
 
@@ -164,7 +167,7 @@ class _Network:
     """Values of a network in float32, and errors of lowered ones: what is the same is known."""
 
     def __init__(self, graph: Graph, inputs: Sequence[Array]) -> None:
-        self.graph = graph
+        self.graph, self.rounding = graph, Rounding()
         self.inputs = check_inputs(graph, inputs)
         self.values: dict[str, Array] = {**graph.constants, **self.inputs}
         self.nodes = graph.producers
@@ -183,7 +186,7 @@ class _Network:
 
     def error(self, kept: Iterable[str]) -> float:
         """The largest error of an output with the products `kept` in float32."""
-        low = lowered(self.graph, "auto", frozenset(kept))
+        low = lowered(self.graph, "auto", frozenset(kept), self.rounding)
         same = {v for v in low.constants if v in self.graph.constants} | {*self.inputs}
         values: dict[str, Array] = {**low.constants, **self.inputs}
         last = {v: k for k, n in enumerate(low.nodes) for v in n.inputs}

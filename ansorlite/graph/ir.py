@@ -4,7 +4,7 @@ In: `GraphBuilder` (import, workloads, passes). Out: passes and partition. Froze
 deterministic and reads like Python; `verify` states what is legal; `evaluate` is the meaning.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -195,9 +195,14 @@ def check_inputs(graph: Graph, inputs: Sequence[npt.ArrayLike]) -> dict[str, Arr
 
 
 def evaluate(
-    graph: Graph, inputs: Sequence[npt.ArrayLike] | Mapping[str, npt.ArrayLike]
+    graph: Graph,
+    inputs: Sequence[npt.ArrayLike] | Mapping[str, npt.ArrayLike],
+    see: Callable[[str, Array], None] | None = None,
 ) -> tuple[Array, ...]:
-    """The outputs for arrays in input order, or by input name, by each operator's `meaning`."""
+    """The outputs for arrays in input order, or by input name, by each operator's `meaning`.
+
+    `see` is shown the inputs and the value of each node, by name.
+    """
     if isinstance(inputs, Mapping):
         missing = [v for v in graph.inputs if v not in inputs]
         if missing:
@@ -207,10 +212,15 @@ def evaluate(
         inputs = [inputs[v] for v in graph.inputs]
     values: dict[str, Array] = {**graph.constants, **check_inputs(graph, inputs)}
     last_use = {v: k for k, n in enumerate(graph.nodes) for v in n.inputs}
+    if see is not None:
+        for v in graph.inputs:
+            see(v, values[v])
     for k, node in enumerate(graph.nodes):
         arrays = tuple(values[v] for v in node.inputs)
         with np.errstate(all="ignore"):  # infinities and NaN are values as any other
             values[node.output] = node.operator.meaning(node.attrs, arrays)
+        if see is not None:
+            see(node.output, values[node.output])
         for v in dict.fromkeys(node.inputs):
             if last_use[v] == k and v not in graph.outputs:
                 del values[v]

@@ -13,6 +13,7 @@ from ansorlite.graph.integers import in_bytes
 from ansorlite.graph.ir import Graph, Node, Step
 from ansorlite.graph.layout import channels_last
 from ansorlite.graph.precision import lowered
+from ansorlite.graph.rounding import Rounding
 
 Pass = Callable[[Graph], Graph]
 
@@ -52,17 +53,22 @@ EXACT_PASSES: tuple[Pass, ...] = tuple(p for step in PASSES for p in EXACTLY.get
 
 
 def optimize(
-    graph: Graph, exact: bool = False, precision: str = "float32", kept: Container[str] = ()
+    graph: Graph,
+    exact: bool = False,
+    precision: str = "float32",
+    kept: Container[str] = (),
+    rounding: Rounding | None = None,
 ) -> Graph:
     """All of `PASSES`, one after the other; each result is verified where it is built.
 
     With `exact` each operator's result is rounded as the network writes it (`EXACT_PASSES`).
     `precision` is one of `graph.precision.PRECISIONS`; bodies of loops stay in float32,
-    and so do the products `kept` (results of nodes of the graph in float32).
+    and so do the products `kept` (results of nodes of the graph in float32). Sizes of one network
+    share `rounding`, and with it their weights.
     """
     for step in EXACT_PASSES if exact else PASSES:
         graph = step(graph)
-    graph = lowered(graph, precision, kept)
+    graph = lowered(graph, precision, kept, rounding)
     bodies = [n for n in graph.nodes if n.operator.kind == "loop"]
     return replace(graph, nodes=tuple(_of_loop(n, exact) for n in graph.nodes)) if bodies else graph
 

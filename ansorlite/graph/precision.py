@@ -16,6 +16,7 @@ from ansorlite.graph.build import Rewriter, rewrite
 from ansorlite.graph.fuse import fuse
 from ansorlite.graph.ir import Graph, Node
 from ansorlite.graph.ops.low_precision import BF16, packed_weights
+from ansorlite.graph.rounding import Rounding
 from ansorlite.graph.types import Array
 from ansorlite.ir.packed import bits_of
 
@@ -43,13 +44,19 @@ def check_precision(precision: str) -> None:
         raise UsageError(f"precision is {precision!r}: choose one of {', '.join(PRECISIONS)}")
 
 
-def lowered(graph: Graph, precision: str, kept: Container[str] = ()) -> Graph:
+def lowered(
+    graph: Graph, precision: str, kept: Container[str] = (), rounding: Rounding | None = None
+) -> Graph:
     """The graph in a precision; unchanged for "float32".
 
     Products whose results are among the values `kept` stay in float32, and so does what they read.
+    `rounding` has the weights of sizes of the same network.
     """
     check_precision(precision)
-    return graph if precision == "float32" else _stored(_multiplied(graph, kept), kept)
+    if precision == "float32":
+        return graph
+    low = _multiplied(graph, kept, rounding or Rounding())
+    return _stored(low, kept)
 
 
 def products(graph: Graph) -> tuple[str, ...]:
@@ -116,9 +123,17 @@ class _Bits:
         return self.found[value]
 
 
-def _multiplied(graph: Graph, kept: Container[str]) -> Graph:
+def _packs(graph: Graph, node: Node, kept: Container[str]) -> bool:
+    """Whether the node becomes a product of pairs with constant weights."""
+    w = None if node.output in kept else _weights(graph, node)
+    return w is not None and w.shape[-2] % 2 == 0 and node.attrs.get("groups", 1) == 1
+
+
+def _multiplied(graph: Graph, kept: Container[str], rounding: Rounding) -> Graph:
     """rewrite: product(x, w) -> product_bf16(to_bf16(x), packed w)"""
     bits: list[_Bits] = []
+    met = {n.inputs[1]: n.inputs[0] for n in graph.nodes if _packs(graph, n, kept)}
+    weights = rounding.weights(graph, met)
 
     def rule(r: Rewriter, node: Node, xs: list[str]) -> str | None:
         own = bits[0] if bits else _Bits(r, graph)
@@ -127,10 +142,10 @@ def _multiplied(graph: Graph, kept: Container[str]) -> Graph:
             return None
         if _is_product(graph, node):
             return r.emit("product_bf16", [own.of(x) for x in xs], node.output)
-        w = _weights(graph, node)
-        if w is None or w.shape[-2] % 2 or node.attrs.get("groups", 1) != 1:
+        if not _packs(graph, node, kept):
             return None
-        packed = r.constant(packed_weights(BF16, w), f"{node.inputs[1]}.bf16")
+        name = node.inputs[1]
+        packed = r.constant(packed_weights(BF16, weights[name]), f"{name}.bf16")
         attrs = {k: v for k, v in node.attrs.items() if k != "groups"}
         return r.emit(f"{node.op}_bf16", [own.of(xs[0]), packed], node.output, **attrs)
 
