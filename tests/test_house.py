@@ -58,7 +58,7 @@ ALLOWED: dict[str, set[str]] = {
     "codegen": {"ir", "target", "schedule"},
     "measure": {"ir", "te", "target", "presets", "codegen"},
     "measure.calibrate": {"ir", "te", "target", "schedule", "codegen", "measure"},
-    "measure.limits": {"ir", "te", "target", "task", "measure", "measure.calibrate"},
+    "measure.limits": {"ir", "te", "target", "task", "codegen", "measure", "measure.calibrate"},
     "pool": {"ir", "te", "target", "codegen", "measure"},
     "search": {*_SEARCHING, "measure.limits", "record_fields", "records"},
     "graph.types": set(),

@@ -12,7 +12,7 @@ from llvmlite import ir
 
 from ansorlite.codegen.emit_index import declared
 from ansorlite.codegen.vector_math import B, V, bits_of, call_math, shaped, splat
-from ansorlite.ir.packed import PACKED
+from ansorlite.ir.packed import DOTS, PACKED
 from ansorlite.target import Target
 
 FLOAT, I8, I16, I32 = ir.FloatType(), ir.IntType(8), ir.IntType(16), ir.IntType(32)
@@ -32,13 +32,15 @@ class _BFloat(ir.Type):  # type: ignore[misc]
 
 
 BFLOAT = _BFloat()
+_X86 = "llvm.x86."
 
 
 @dataclass(frozen=True)
 class Instruction:
     """`op` by an LLVM intrinsic of `lanes` sums, which the LLVM feature `feature` provides.
 
-    Operands are the sum and vectors of `depth` values of type `of` for each lane.
+    Operands are the sum and vectors of `depth` values of type `of` for each lane. `rate` is how
+    many a core executes in the time of one multiply-add of vectors, where nothing was measured.
     """
 
     op: str
@@ -46,9 +48,15 @@ class Instruction:
     lanes: int
     intrinsic: str
     of: ir.Type
+    rate: float = 1.0
+
+    @property
+    def name(self) -> str:
+        """The instruction, as assembly names it on x86-64 and AArch64."""
+        name = self.intrinsic.split(".")[3]
+        return name if not self.intrinsic.startswith(_X86) or name[0] == "v" else f"v{name}"
 
 
-_X86 = "llvm.x86."
 INSTRUCTIONS: tuple[Instruction, ...] = (
     *(
         Instruction("dot_bf16", "avx512bf16", n, f"{_X86}avx512bf16.dpbf16ps.{32 * n}", BFLOAT)
@@ -67,6 +75,16 @@ def instruction(target: Target, op: str, lanes: int) -> Instruction | None:
     """What the target has for `op` on vectors of so many sums."""
     found = (i for i in INSTRUCTIONS if (i.op, i.lanes) == (op, lanes) and target.has(i.feature))
     return next(found, None)
+
+
+def widest(target: Target, op: str) -> Instruction | None:
+    """What the target has for `op` on whole vectors."""
+    return instruction(target, op, target.lanes("float32"))
+
+
+def vector_dots(target: Target) -> tuple[str, ...]:
+    """The operations for which the target has an instruction on whole vectors."""
+    return tuple(op for op in DOTS if widest(target, op))
 
 
 def accumulated(b: B, op: str, total: V, x: V, y: V, target: Target) -> V:
