@@ -566,7 +566,11 @@ class _StmtEmitter(ExprEmitter):
         if s.combiner == "sum" and isinstance(s.value, Op) and s.value.name in DOTS:
             old = self.wide(Load(s.buffer, s.indices, dtype), env)
             x, y = (self.wide(a, env) for a in s.value.args)
-            value = accumulated(self.b, s.value.name, old, x, y, self.target)
+
+            def shared(what: str, v: ir.Value, make: Callable[[], ir.Value]) -> ir.Value:
+                return self.once(("part", what), (v,), env, make)
+
+            value = accumulated(self.b, s.value.name, old, x, y, self.target, shared)
             self.store(s.buffer, s.indices, value, env)
             return
         value = self.wide(s.value, env)
