@@ -95,6 +95,14 @@ def widest(target: Target, op: str) -> Instruction | None:
     return instruction(target, op, target.lanes("float32"))
 
 
+def vector_steps(target: Target, op: str) -> float:
+    """Vector operations, in multiply-adds of vectors, of one sum of packed products."""
+    known = widest(target, op)
+    if known is not None:
+        return 1 / known.rate
+    return PACKED[op].depth * (1.0 if op == "dot_bf16" else 3.0)  # two shifts, a product, a sum
+
+
 def vector_dots(target: Target) -> tuple[str, ...]:
     """The operations for which the target has an instruction on whole vectors."""
     return tuple(op for op in DOTS if widest(target, op))

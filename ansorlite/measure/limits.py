@@ -11,6 +11,7 @@ import numpy as np
 
 from ansorlite.codegen.dot import widest
 from ansorlite.ir.packed import PACKED
+from ansorlite.matrix_units import unit_of
 from ansorlite.measure.calibrate import Calibration, calibration, level_bytes
 from ansorlite.measure.peak import Peak, measure_peak
 from ansorlite.target import Target
@@ -92,8 +93,14 @@ def _work(task: SearchTask, peak: Peak) -> list[tuple[str, float, float]]:
 def dot_limit(op: str, target: Target, peak: Peak) -> tuple[str, float] | None:
     """(the instruction for packed products `op`, its operations per second on all cores), or None.
 
-    Where it was not measured, the rate follows from that of multiply-adds and the table.
+    Where it was not measured, and of matrix units, the rate follows from that of multiply-adds and
+    the tables.
     """
+    unit = unit_of(target, op)
+    if unit is not None:
+        products = unit.rows * unit.columns * unit.words * PACKED[op].depth / unit.cycles
+        # both by cycle: the unit's, and two multiply-adds of vectors
+        return unit.name, peak.flops_all * products / (2 * target.lanes("float32"))
     known = widest(target, op)
     if known is None:
         return None
