@@ -28,7 +28,7 @@ from ansorlite.graph.sized_module import SizedModule
 from ansorlite.ir.expr import Op
 from ansorlite.ir.program import Program
 from ansorlite.ir.traverse import walk
-from ansorlite.measure.limits import least_seconds
+from ansorlite.measure.limits import least_seconds, task_peak
 from ansorlite.measure.peak import Peak
 from ansorlite.measure.runner import LocalRunner, SideBySide
 from ansorlite.measure.timing import TimingPolicy
@@ -95,7 +95,9 @@ class NetworkReport:
             latency_s = None if r.best is None else r.best.latency_s
             least_s = None if self.peak is None else least_seconds(r.task, self.peak)
             above = why_above_limit(r.task)
-            out.append(TaskRow(r.task.name, r.task.flop, w, latency_s, r.trials, least_s, above))
+            peak = None if self.peak is None else task_peak(r.task, self.peak)
+            row = TaskRow(r.task.name, r.task.flop, w, latency_s, r.trials, least_s, above, peak)
+            out.append(row)
         return tuple(out)
 
     @property
@@ -106,8 +108,7 @@ class NetworkReport:
         return sum(known) if rows and len(known) == len(rows) else None
 
     def __str__(self) -> str:
-        peak = None if self.peak is None else self.peak.flops_all
-        text = f"{task_table(self.rows, peak)}\n{time_table(self.seconds, self.wall_s)}"
+        text = f"{task_table(self.rows)}\n{time_table(self.seconds, self.wall_s)}"
         if self.arithmetic is not None and self.arithmetic.precision != "float32":
             text = f"{text}\n{self.precision}"
         told = f"latencies are {ESTIMATE}, for {self.results[0].task.target}\n"

@@ -76,6 +76,17 @@ PRESETS: dict[str, dict[str, Any]] = {
         "l2_bytes": 1 * MIB,
         "l3_bytes": 24 * MIB,
     },
+    "sapphirerapids": {  # Xeon of the fourth generation, with AMX
+        "triple": "x86_64-unknown-linux-gnu",
+        "cpu": "sapphirerapids",
+        "features": "+avx512f,+avx512bw,+avx512dq,+avx512vl,+fma,+avx512bf16,+avx512vnni"
+        ",+amx-tile,+amx-bf16,+amx-int8",
+        "vector_bytes": 64,
+        "vector_registers": 32,
+        "l1_bytes": 48 * KIB,
+        "l2_bytes": 2 * MIB,
+        "l3_bytes": 30 * MIB,
+    },
     "aarch64-neon": {
         **_LINUX,
         "cpu": "neoverse-n1",

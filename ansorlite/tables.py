@@ -33,6 +33,7 @@ class TaskRow:
 
     `least_s` is what the machine's limits allow at best: its arithmetic, or its data.
     `above` says why the speed may exceed the machine's peak; it is printed where that occurs.
+    `peak_flop_per_s` is the limit of the task's own instructions, where that is not the table's.
     """
 
     name: str
@@ -42,21 +43,25 @@ class TaskRow:
     trials: int
     least_s: float | None = None
     above: str = ""
+    peak_flop_per_s: float | None = None
 
 
 def task_table(rows: Sequence[TaskRow], peak_flop_per_s: float | None = None) -> str:
     """One line a task and a line of totals: FLOP and latency times weight, trials.
 
     The total latency is unknown while a task has none. `peak_flop_per_s` is what the machine
-    can do; without it the share of it is unknown. "Limit" is the share of what arithmetic and data
-    allow at best. Lines below the table explain shares above 100 %.
+    can do, for rows without a figure of their own; without any the share is unknown. "Limit" is the
+    share of what arithmetic and data allow at best. Lines below the table explain shares above
+    100 %.
     """
     head = ["ID", "Task", "FLOP", "Weight", "Latency", "GFLOP/s", "Peak", "Limit", "Trials"]
     lines = [
         [
             str(i),
             shortened(row.name),
-            *_figures(row.flop, row.weight, row.latency_s, peak_flop_per_s, row.least_s),
+            *_figures(
+                row.flop, row.weight, row.latency_s, _peak(row, peak_flop_per_s), row.least_s
+            ),
             str(row.trials),
         ]
         for i, row in enumerate(rows)
@@ -66,17 +71,38 @@ def task_table(rows: Sequence[TaskRow], peak_flop_per_s: float | None = None) ->
     latency = sum(known) if rows and len(known) == len(rows) else None
     bounds = [row.weight * row.least_s for row in rows if row.least_s is not None]
     least = sum(bounds) if rows and len(bounds) == len(rows) else None
-    total = _figures(flop, None, latency, peak_flop_per_s, least)
+    total = _figures(flop, None, latency, _peak_of_all(rows, peak_flop_per_s), least)
     total_line = ["", "total", *total, str(sum(row.trials for row in rows))]
     table = aligned(head, lines, total_line, left=("Task",))
     return "\n".join([table, *_above_100(rows, peak_flop_per_s)])
+
+
+def _peak(row: TaskRow, peak: float | None) -> float | None:
+    return row.peak_flop_per_s or peak
+
+
+def _peak_of_all(rows: Sequence[TaskRow], peak: float | None) -> float | None:
+    """What the rows' peaks allow all of them together."""
+    return joint_peak([(row.weight * row.flop, _peak(row, peak)) for row in rows])
+
+
+def joint_peak(parts: Sequence[tuple[float, float | None]]) -> float | None:
+    """Operations per second of parts (operations, their peak) one after the other, at their peaks.
+
+    None where a peak is unknown.
+    """
+    peaks = {p for _, p in parts}
+    if None in peaks or len(peaks) <= 1:
+        return next(iter(peaks), None)
+    seconds = sum(n / p for n, p in parts if p)
+    return sum(n for n, _ in parts) / seconds if seconds else None
 
 
 def _above_100(rows: Sequence[TaskRow], peak: float | None) -> list[str]:
     """A line a reason for shares above 100 %, with the tasks that have it."""
     found: dict[str, list[str]] = {}
     for i, row in enumerate(rows):
-        if (share(rate(row.flop, row.latency_s), peak) or 0.0) > ABOVE:
+        if (share(rate(row.flop, row.latency_s), _peak(row, peak)) or 0.0) > ABOVE:
             why = row.above or "the limit is measured too low"
             found.setdefault(f"Peak above 100 %: {why}", []).append(str(i))
         if (share(row.least_s, row.latency_s) or 0.0) > ABOVE:

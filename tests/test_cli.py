@@ -18,11 +18,14 @@ import ansorlite.search.tune as tuning
 from ansorlite.cli import COMMANDS, _parser, main
 from ansorlite.cli.options import Command
 from ansorlite.cli.tune import apart_text
+from ansorlite.codegen.dot import widest
 from ansorlite.errors import AnsorliteError
+from ansorlite.measure import peak
 from ansorlite.measure.peak import Peak
 from ansorlite.records import read_log
 from ansorlite.search.tuner import TaskTuner
 from ansorlite.settings import settings
+from ansorlite.target import Target
 from ansorlite.task import SearchTask
 
 Lines = tuple[int, list[str], list[str]]
@@ -347,9 +350,15 @@ def test_the_roofline_of_the_best_row(
 def test_calibrated_devices(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     from ansorlite.measure import calibrate
 
+    dots = {"dot_bf16": 4e11}, {"dot_bf16": 2e11}
     kept = calibrate.Calibration(Peak(2e11, 1e11, 2e10), (), (), "2026-01-01")
     monkeypatch.setattr(calibrate, "calibration", lambda target: None)
-    assert any("run devices --calibrate once" in line for line in cli("devices")[1])
+    monkeypatch.setattr(peak, "measure_peak", lambda target: Peak(2e11, 1e11, 2e10, *dots))
+    out = cli("devices")[1]
+    assert any("run devices --calibrate once" in line for line in out)
+    known = widest(Target.detect(), "dot_bf16")  # one line, where the target has it
+    told = [line.split(None, 1) for line in out if "400.0" in line]
+    assert told == ([[known.name, "400.0 GFLOP/s, one core 200.0"]] if known else [])
     monkeypatch.setattr(calibrate, "calibrate", lambda target: kept)
     assert any("measured 2026-01-01" in line for line in cli("devices", "--calibrate")[1])
 

@@ -54,6 +54,9 @@ def test_shares_of_the_peak_above_100_percent_are_explained() -> None:
     ]
     many = task_table([fast] * 11, 2e11).splitlines()
     assert many[-1].endswith("(ID 0, 1, 2, 3, 4, 5, 6, 7 and 3 more)")
+    slow, quick = (TaskRow("x", 1e8, 1, 1e-3, 8, peak_flop_per_s=p) for p in (1e11, 4e11))
+    shares = [line.split("%")[0].split()[-1] for line in task_table([slow, quick]).splitlines()]
+    assert [shares[2], shares[3], shares[-1]] == ["100", "25", "62"]
     assert "above" not in task_table([fast]) and "above" not in task_table([CONV], 2e11)
 
 

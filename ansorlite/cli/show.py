@@ -76,7 +76,9 @@ def show(args: argparse.Namespace) -> int:
 def devices(args: argparse.Namespace) -> int:
     """What kernels are made for: the machine, its limits, and the libraries that make them."""
     from ansorlite.codegen.openmp import max_threads
+    from ansorlite.ir.packed import PACKED
     from ansorlite.measure.calibrate import calibrate, calibration
+    from ansorlite.measure.limits import dot_limit
     from ansorlite.measure.peak import measure_peak
     from ansorlite.report.limits import calibration_text
     from ansorlite.target import Target
@@ -94,6 +96,12 @@ def devices(args: argparse.Namespace) -> int:
         (
             "multiply-add",
             f"{peak.flops_all / 1e9:.1f} GFLOP/s, one core {peak.flops_one / 1e9:.1f}",
+        ),
+        *(
+            (limit[0], f"{speed / 1e9:.1f} {unit}, one core {peak.dots_one[op] / 1e9:.1f}")
+            for op, speed in peak.dots_all.items()
+            for unit in ["GFLOP/s" if PACKED[op].dtype == "float32" else "Gop/s"]
+            if (limit := dot_limit(op, target, peak))
         ),
         ("copy", f"{peak.copy_bytes_per_s / 1e9:.1f} GB/s"),
         ("fingerprint", target.fingerprint),

@@ -252,6 +252,7 @@ def _devices_text(records: "Sequence[Record]") -> str:
 
 def _result_text(result: "TuneResult") -> str:
     """The closing lines of one task. Raises MeasureError where no program of it ran."""
+    from ansorlite.measure.limits import task_peak
     from ansorlite.search.result import why_above_limit
     from ansorlite.tables import TaskRow, task_table
 
@@ -263,8 +264,9 @@ def _result_text(result: "TuneResult") -> str:
             return f"{task.name}: nothing was measured; the model's choice is\n{result.predicted}"
         raise MeasureError(_nothing_found(result))
     above = why_above_limit(task)
-    row = TaskRow(task.name, task.flop, 1, best.latency_s, result.trials, best.least_s, above)
-    table = task_table([row], None if best.peak is None else best.peak.flops_all)
+    peak = None if best.peak is None else task_peak(task, best.peak)
+    row = TaskRow(task.name, task.flop, 1, best.latency_s, result.trials, best.least_s, above, peak)
+    table = task_table([row])
     return f"{best.summary}\n{table}\n{result.time_table()}\n"
 
 

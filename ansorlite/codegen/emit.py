@@ -21,6 +21,7 @@ from ansorlite.codegen.emit_expr import ExprEmitter
 from ansorlite.codegen.emit_index import I1, I32, I64, PTR, TYPES, VOID, declared
 from ansorlite.codegen.lanes import side_by_side
 from ansorlite.codegen.scope import Env, Memory, Scope
+from ansorlite.codegen.tiles import TileCode, planned, request_tiles
 from ansorlite.codegen.vector_math import extremum
 from ansorlite.codegen.zeros import decided, is_zero
 from ansorlite.errors import BuildError
@@ -70,6 +71,7 @@ def _module_text(p: Program, target: Target, symbol: str) -> str:
     for k, nest in enumerate(_roots(p.body)):
         _Nest(module, p, f"{symbol}.nest{k}", slots, target).emit(nest, b, entry.args[0])
     b.ret_void()
+    request_tiles(module, entry, target)
     return str(module)
 
 
@@ -347,6 +349,7 @@ class _StmtEmitter(ExprEmitter):
     ) -> None:
         super().__init__(builder, target)
         self.module, self.past_caches = module, past_caches
+        self.tiles = TileCode(self)
         self._heap: list[ir.Value] = []
 
     def allocate(self, buffers: list[Buffer]) -> dict[str, Memory]:
@@ -463,6 +466,9 @@ class _StmtEmitter(ExprEmitter):
         return max(least, self.target.vector_registers - math.prod(rows) * vectors + 1)
 
     def _for(self, s: For, env: Env) -> None:
+        if s.reduce and (plan := planned(s, env, self, self.target)) and self.tiles.fits(plan):
+            self.tiles.emit(plan, env)
+            return
         if s.mark in ("vector", "stream"):
             self._vector_loop(s, env)
             return
@@ -566,7 +572,11 @@ class _StmtEmitter(ExprEmitter):
         if s.combiner == "sum" and isinstance(s.value, Op) and s.value.name in DOTS:
             old = self.wide(Load(s.buffer, s.indices, dtype), env)
             x, y = (self.wide(a, env) for a in s.value.args)
-            value = accumulated(self.b, s.value.name, old, x, y, self.target)
+
+            def shared(what: str, v: ir.Value, make: Callable[[], ir.Value]) -> ir.Value:
+                return self.once(("part", what), (v,), env, make)
+
+            value = accumulated(self.b, s.value.name, old, x, y, self.target, shared)
             self.store(s.buffer, s.indices, value, env)
             return
         value = self.wide(s.value, env)

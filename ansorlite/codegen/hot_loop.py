@@ -13,14 +13,17 @@ from dataclasses import dataclass
 LABEL = re.compile(r"^(\.?L[\w.$]+):")
 JUMP = re.compile(r"^\s+(?:j\w+|b|b\.\w+|cbn?z|tbn?z)\s.*?(\.?L[\w.$]+)\s*$")
 WORK = re.compile(
-    r"^\s+v?(?:fn?m(?:add|sub|la|ls)|add[ps][sd]|mul[ps][sd]|max[ps][sd]|min[ps][sd])"
+    r"^\s+(?:v?(?:fn?m(?:add|sub|la|ls)|add[ps][sd]|mul[ps][sd]|max[ps][sd]|min[ps][sd])"
+    r"|vpdp|vdpbf16|tdp)"
 )
 WORK_ARM = re.compile(r"^\s+(?:fml[as]|fmadd|fadd|fmul|fmax|fmin)\w*\s")
 MOST_LINES = 160
-_FMA = re.compile(r"^\s+(?:vfn?m(?:add|sub)\d*p|fml[as][.\s])")
+_FMA = re.compile(r"^\s+(?:vfn?m(?:add|sub)\d*p|vpdp|vdpbf16|tdp|fml[as][.\s])")
 _FMA_SCALAR = re.compile(r"^\s+(?:vfn?m(?:add|sub)\d*s|fn?m(?:add|sub)\s)")
 _BY_ELEMENT = re.compile(r"^\s+fml[as]\S*\s.*\[\d+\]\s*$")
-_ACCUMULATOR = re.compile(r"^\s+fml[as]\S*\s+([vqds]\d+)|^\s+vf.*[\s,]%([xyz]mm\d+)\s*$")
+_ACCUMULATOR = re.compile(
+    r"^\s+fml[as]\S*\s+([vqds]\d+)|^\s+(?:vf|vpdp|vdp|tdp).*[\s,]%([xyzt]mm\d+)\s*$"
+)
 _PAIR = re.compile(r"^\s+ldp\s+q")
 _LOAD = re.compile(r"^\s+(?:ldu?r[bhsw]*|ldp|ld1\S*)\s|^\s+v?(?:mov|broadcast)\S*\s+[^%]*\(%")
 _BROADCAST = re.compile(r"^\s+(?:ld1r|dup)\b|^\s+vbroadcast")
@@ -35,7 +38,7 @@ BYTES_AN_INSTRUCTION = {"aarch64": 4}  # of x86-64 about 6 where vectors are use
 class Look:
     """The hot loop of a kernel in figures.
 
-    `fma` are vector multiply-adds of one iteration, `scalar_fma` those of single elements,
+    `fma` are vector multiply-adds of one iteration (on x86-64 also sums of packed products), `scalar_fma` those of single elements,
     `by_element` those that multiply by a lane of a register (Arm), `accumulators` the registers
     that they add to; `loads` are vectors and scalars read, a pair counted twice; `spills` are
     vectors or floats written to or read from the stack, `broadcasts` scalars copied to all lanes.

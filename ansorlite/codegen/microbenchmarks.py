@@ -1,4 +1,4 @@
-"""Kernels that measure a machine's limits: multiply-add throughput, copy and read bandwidth.
+"""Kernels that measure a machine's limits: multiply-adds, sums of products, copies and reads.
 
 In: a `Target`. Out: `KernelImage`s that `measure.peak` runs. The first parameter of each kernel
 holds the amount of work and the number of threads, so one image serves all measurements. These
@@ -12,8 +12,10 @@ from typing import TypeAlias
 from llvmlite import ir
 
 from ansorlite.codegen.compile import compile_module
-from ansorlite.codegen.emit_index import I64, PTR, VOID, declared
+from ansorlite.codegen.dot import accumulated
+from ansorlite.codegen.emit_index import I32, I64, PTR, VOID, declared
 from ansorlite.codegen.image import KernelImage, Param
+from ansorlite.ir.packed import PACKED
 from ansorlite.target import Target
 
 Value: TypeAlias = ir.Value
@@ -39,36 +41,68 @@ def fma_kernel(target: Target) -> KernelImage:
     """
     lanes = target.lanes("float32")
     vector = ir.VectorType(FLOAT, lanes)
-    module, b, args, (iterations, _) = _threaded("fma")
+
+    def step(b: ir.IRBuilder, total: Value, factor: Value, summand: Value) -> Value:
+        fma = declared(b.module, f"llvm.fmuladd.v{lanes}f32", vector, [vector] * 3)
+        return b.call(fma, [total, factor, summand])
+
+    return _sums_kernel("fma", target, "float32", "float32", step)
+
+
+def dot_kernel(target: Target, op: str) -> KernelImage:
+    """Like `fma_kernel`, with the target's code for sums of packed products `op` ("dot_bf16").
+
+    Parameters: work int64[2], operands int32[2, lanes] (both factors, packed), out [cores, lanes]
+    of the sum's dtype. A thread executes 2 * depth * lanes * accumulators operations per iteration.
+    """
+
+    def step(b: ir.IRBuilder, total: Value, x: Value, y: Value) -> Value:
+        return accumulated(b, op, total, x, y, target)
+
+    return _sums_kernel(op, target, PACKED[op].dtype, "int32", step)
+
+
+def _sums_kernel(
+    symbol: str,
+    target: Target,
+    dtype: str,
+    operand: str,
+    step: Callable[[ir.IRBuilder, Value, Value, Value], Value],
+) -> KernelImage:
+    """A loop over independent sums in registers; `step(b, sum, first, second)` is the next sum."""
+    lanes = target.lanes("float32")
+    kinds = {"float32": FLOAT, "int32": I32}
+    vector, given = (ir.VectorType(kinds[d], lanes) for d in (dtype, operand))
+    module, b, args, (iterations, _) = _threaded(symbol)
     operands, out = _argument(b, args, 1), _argument(b, args, 2)
-    factor = b.load(operands, typ=vector, align=4)
-    summand = b.load(_at(b, operands, vector, I64(1)), typ=vector, align=4)
+    first = b.load(operands, typ=given, align=4)
+    second = b.load(_at(b, operands, given, I64(1)), typ=given, align=4)
     start, loop, done = b.block, b.append_basic_block("loop"), b.append_basic_block("done")
     b.branch(loop)
     b.position_at_end(loop)
     i = b.phi(I64)
     sums = [b.phi(vector) for _ in range(fma_accumulators(target))]
-    fma = declared(module, f"llvm.fmuladd.v{lanes}f32", vector, [vector] * 3)
-    nexts = [b.call(fma, [s, factor, summand]) for s in sums]
+    nexts = [step(b, s, first, second) for s in sums]
     following = b.add(i, I64(1))
     b.cbranch(b.icmp_signed("<", following, iterations), loop, done)
     i.add_incoming(I64(0), start)
     i.add_incoming(following, loop)
     for k, (s, after) in enumerate(zip(sums, nexts, strict=True)):
-        s.add_incoming(ir.Constant(vector, [float(k)] * lanes), start)
+        number = float(k) if dtype == "float32" else k
+        s.add_incoming(ir.Constant(vector, [number] * lanes), start)
         s.add_incoming(after, loop)
     b.position_at_end(done)
     total = nexts[0]
     for after in nexts[1:]:
-        total = b.fadd(total, after)
+        total = b.fadd(total, after) if dtype == "float32" else b.add(total, after)
     b.store(total, _at(b, out, vector, b.function.args[1]), align=4)
     b.ret_void()
     params = (
         Param("work", (2,), "int64", "input"),
-        Param("operands", (2, lanes), "float32", "input"),
-        Param("out", (target.cores, lanes), "float32", "output"),
+        Param("operands", (2, lanes), operand, "input"),
+        Param("out", (target.cores, lanes), dtype, "output"),
     )
-    return _image(module, "fma", params, target)
+    return _image(module, symbol, params, target)
 
 
 def copy_kernel(target: Target, n: int) -> KernelImage:

@@ -90,10 +90,12 @@ def _rates_of_core(core: Core) -> Rates:
     )
 
 
-def cycles(of: Callable[[str], Values], rates: Rates) -> Values:
+def cycles(of: Callable[[str], Values], rates: Rates, effort: Values | None = None) -> Values:
     """float64[len(CYCLES) + 1, S, P]: cycles by kind and in total, last.
 
-    `of(name)` returns the magnitude of a feature as float64[S, P], before the logarithm.
+    `of(name)` returns the magnitude of a feature as float64[S, P], before the logarithm. `effort`,
+    float64[S, P], is the arithmetic of a multiply-add of vectors in multiply-adds: of packed
+    products more than 1 where these are computed in steps, less on a matrix unit.
     """
     executions = of("executions")
     lanes = np.maximum(of("lanes") * of("vector_fill"), 1.0)
@@ -114,6 +116,9 @@ def cycles(of: Callable[[str], Values], rates: Rates) -> Values:
     # instructions for counter and branch.
     steps = np.maximum(np.minimum(np.floor(of("unroll") / chains), run), 1.0)
     issue = executions / lanes * (1.0 + loads + rates.loop / (chains * steps)) / rates.issued
+    if effort is not None:
+        compute, issue = compute * effort, issue * effort
+        register = register * np.minimum(effort, 1.0)
     moved = [of(k) / getattr(rates, k) for k in CYCLES[3:]]
     parts = [compute, register, issue, *moved]
     longest = np.maximum.reduce(parts)

@@ -31,7 +31,8 @@ def fast_analytic_score(
         part = slice(first, min(first + size, n))
         columns_part = {name: values[part] for name, values in columns.items()}
         f = plan.magnitudes(columns_part, part.stop - part.start, target)
-        return score_of(cycles(lambda name: f[:, AT[name]], rates_of(target))[-1])
+        effort = plan.effort(columns_part, part.stop - part.start, target)
+        return score_of(cycles(lambda name: f[:, AT[name]], rates_of(target), effort)[-1])
 
     starts = range(0, n, size)
     if not threaded:

@@ -18,16 +18,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ansorlite.codegen.dot import vector_steps
 from ansorlite.cost.analytic import cycles, rates_of
 from ansorlite.cost.footprint import Access, Batch, Footprint, Levels, Values, accesses, footprint
 from ansorlite.cost.guard_share import Guard, guard_share, guards_of
 from ansorlite.cost.names import AT, COMPUTE, CURVE, LOGGED, MAX_BUFFERS, N_FEATURES
 from ansorlite.ir.expr import Const, Expr, Load, Op
+from ansorlite.ir.packed import DOTS
 from ansorlite.ir.prefetch import fetchable
 from ansorlite.ir.program import NO_NOTE, Buffer, For, Program, Store, all_buffers, stores_under
 from ansorlite.ir.traverse import loads
 from ansorlite.ir.traverse import walk as exprs
-from ansorlite.space.legality import tile_shape
+from ansorlite.space.legality import matrix_tile, tile_shape
 from ansorlite.target import Target
 
 _TESTS = ("compare", "select")
@@ -77,13 +79,25 @@ class FeaturePlan:
             _put(rows, "buffer0_read", _access_features(moved, self.access_counts, target))
             _put(rows, "intensity_0", _intensity(moved))
             _put(rows, "alloc_bytes", _allocation(moved, self.buffers, ev))
-        estimate = cycles(lambda name: out[:, AT[name]], rates_of(target))
+        rates, effort = rates_of(target), self.effort(columns, n, target)
+        estimate = cycles(lambda name: out[:, AT[name]], rates, effort)
         out[:, AT["cycles_compute"] :] = estimate.transpose(1, 0, 2)
         for rows in out:
             rows[LOGGED] = np.log2(1.0 + np.maximum(rows[LOGGED], 0.0))
         work = out[:, AT["work_share"]]
         work /= np.maximum(work.sum(axis=0), 1.0)
         return np.ascontiguousarray(out.transpose(2, 0, 1), dtype=np.float32)
+
+    def effort(self, columns: Mapping[str, Any], n: int, target: Target) -> Values | None:
+        """float64[S, n]: vector operations of one of each statement's, see `analytic.cycles`.
+
+        None where all of them count as one, as without packed products.
+        """
+        ev = Batch(columns, n)
+        found = [_effort(st, ev, target) for st in self.statements]
+        if all(e is None for e in found):
+            return None
+        return np.stack([np.ones(n) if e is None else e for e in found])
 
     def magnitudes(self, columns: Mapping[str, Any], n: int, target: Target) -> Values:
         """float64[S, N_FEATURES, n]: features that the analytic score reads, without logarithms.
@@ -120,6 +134,23 @@ class _Statement:
     accesses: tuple[Access, ...]
     guards: tuple[Guard, ...]
     can_prefetch: bool  # a prefetch annotation has an effect
+
+
+def _effort(st: _Statement, ev: Batch, target: Target) -> Values | None:
+    """Of sums of packed products: those by steps, and those that fit the matrix unit."""
+    value = st.store.value
+    if not isinstance(value, Op) or value.name not in DOTS:
+        return None
+    steps, matrix = (
+        vector_steps(target, value.name),
+        matrix_tile(st.store, st.loops, ev.int, target),
+    )
+    if matrix is None:
+        return None if steps == 1.0 else np.full(ev.n, steps)
+    unit = matrix.unit
+    whole = unit.cycles * rates_of(target).fma / (unit.rows * unit.words)
+    used = np.maximum(np.asarray(matrix.used, np.float64), 1e-3)
+    return np.broadcast_to(np.where(matrix.fits, whole / used, steps), (ev.n,))
 
 
 @dataclass(frozen=True)
@@ -315,7 +346,10 @@ def _loop_features(st: _Statement, ev: Batch, levels: Levels, target: Target) ->
     rows, vectors, lanes = (
         np.broadcast_to(np.asarray(v, dtype=np.float64), (n,)) for v in tile_shape(st.loops, ev.int)
     )
-    live = rows * vectors + np.minimum(rows, vectors) + 1
+    held = (rows * vectors + np.minimum(rows, vectors) + 1) / target.vector_registers
+    matrix = matrix_tile(st.store, st.loops, ev.int, target)
+    if matrix is not None:
+        held = np.where(matrix.fits, matrix.registers, held)
     fill, unroll, ahead, stream = np.ones(n), np.zeros(n), np.zeros(n), np.zeros(n)
     grains, inner_k, outer_k = np.ones(n), np.ones(n), np.ones(n)
     open_run = np.ones(n, dtype=bool)  # still inside the innermost group of reduction loops
@@ -348,7 +382,7 @@ def _loop_features(st: _Statement, ev: Batch, levels: Levels, target: Target) ->
         rows,
         vectors,
         lanes,
-        np.minimum(live / target.vector_registers, 4.0),
+        np.minimum(held, 4.0),
         fill,
         unroll,
         ahead,

@@ -60,10 +60,11 @@ class KernelTime:
     """One kernel of the network; seconds, FLOP and bytes are of all `times` steps of its loop.
 
     `in_place_s`: within the network; `alone_s`: repeated, None where that was not asked for.
-    `least_s`: what the machine's limits allow at best, which `bound_by` names: multiply-adds, or
-    its operands once from the level of memory that holds them. `late_s` and `waiting_s` are the
-    parts of the time in place in which a thread of its parallel regions, on average, has not begun
-    yet (all of a region for one that never does), or has ended and waits for the region's end.
+    `least_s`: what the machine's limits allow at best, which `bound_by` names: multiply-adds, a
+    dot-product instruction, or its operands once from the level of memory that holds them.
+    `late_s` and `waiting_s` are the parts of the time in place in which a thread of its parallel
+    regions, on average, has not begun yet (all of a region for one that never does), or has ended
+    and waits for the region's end.
     """
 
     name: str
@@ -211,7 +212,7 @@ class Profile:
                 rows.append(KernelTime(**{**own, "nodes": tuple(own["nodes"])}))
             kept = [f.name for f in fields(cls) if f.name not in ("rows", "peak", *_NOTES)]
             figures = {name: found[name] for name in kept}
-            peak = Peak(**found["peak"])
+            peak = Peak.from_json(found["peak"])
             made = cls(**figures, rows=tuple(rows), peak=peak, calls=none[:, :CALL], regions=none)
             str(made)  # numbers are numbers
         except (KeyError, TypeError, ValueError, AttributeError) as error:

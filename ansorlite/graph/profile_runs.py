@@ -271,5 +271,5 @@ def _limit(call: BoundCall, moved: Moved, target: Target, limits: Any) -> tuple[
     roofs = task_roofs(task, limits, (moved.read + moved.constants, moved.written))
     roof = max(roofs, key=lambda r: r.seconds)
     if roof.is_flop:
-        return roof.seconds, "multiply-adds", why_above_limit(task)
+        return roof.seconds, roof.name, why_above_limit(task)
     return roof.seconds, roof.name.rpartition(", ")[2], ABOVE_LIMIT

@@ -9,7 +9,7 @@ seconds and is cached in `calibration.json` (`measure.machine_cache`) by the tar
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import date
 from typing import Any
 
@@ -21,7 +21,14 @@ from ansorlite.codegen.build import build_program
 from ansorlite.codegen.image import KernelImage
 from ansorlite.codegen.loader import NativeFunction, load_image
 from ansorlite.measure.machine_cache import cache_file, read_cache, write_cache
-from ansorlite.measure.peak import Peak, copy_speed, measure_peak, read_speed, uncached_bytes
+from ansorlite.measure.peak import (
+    Peak,
+    cached_peak,
+    copy_speed,
+    measure_peak,
+    read_speed,
+    uncached_bytes,
+)
 from ansorlite.schedule.lower import lower
 from ansorlite.schedule.state import State
 from ansorlite.schedule.steps import Annotate, Reorder, Split
@@ -127,19 +134,29 @@ def calibration(target: Target) -> Calibration | None:
         return None
     try:
         found = Calibration(
-            Peak(**entry["peak"]),
+            _with_dots(Peak.from_json(entry["peak"]), target),
             tuple(LevelSpeed(**c) for c in entry["levels"]),
             tuple(BodySpeed(**b) for b in entry["bodies"]),
             str(entry["measured"]),
         )
-    except (KeyError, TypeError):
+    except (KeyError, TypeError, ValueError, AttributeError):
         return None
     parts: list[Peak | LevelSpeed | BodySpeed] = [found.peak, *found.levels, *found.bodies]
     return found if found.levels and all(map(_sensible, parts)) else None
 
 
+def _with_dots(peak: Peak, target: Target) -> Peak:
+    """With the speeds of packed products that were measured since an older calibration."""
+    newer = None if peak.dots_all else cached_peak(target)
+    if newer is None:
+        return peak
+    return replace(peak, dots_all=newer.dots_all, dots_one=newer.dots_one)
+
+
 def _sensible(speeds: Peak | LevelSpeed | BodySpeed) -> bool:
     """Are all figures positive and finite? The cache file may have been edited."""
+    if isinstance(speeds, Peak):
+        return all(0 < v < float("inf") for v in speeds.figures)
     figures = [v for k, v in asdict(speeds).items() if k not in ("level", "packed")]
     return all(isinstance(v, int | float) and 0 < v < float("inf") for v in figures)
 

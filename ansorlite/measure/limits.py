@@ -9,6 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ansorlite.codegen.dot import widest
+from ansorlite.ir.packed import PACKED
+from ansorlite.matrix_units import unit_of
 from ansorlite.measure.calibrate import Calibration, calibration, level_bytes
 from ansorlite.measure.peak import Peak, measure_peak
 from ansorlite.target import Target
@@ -64,11 +67,57 @@ def task_roofs(
         fits = size <= max(level_bytes(task.target).values())
         peak, level = limits, "caches" if fits else "memory"
         seconds = 0.0 if fits else size / limits.copy_bytes_per_s
-    flop = task.dag.run_flop
     return [
-        Roof("multiply-adds", flop, flop / peak.flops_all, is_flop=True),
+        *(Roof(name, flop, flop / rate, is_flop=True) for name, flop, rate in _work(task, peak)),
         Roof(f"operands once, {level}", size, seconds),
     ]
+
+
+def _work(task: SearchTask, peak: Peak) -> list[tuple[str, float, float]]:
+    """(what computes, operations, operations per second) of each kind of work of the task.
+
+    Sums of packed products have the limit of their instruction; where the target has none, numbers
+    are widened, and the limit is that of multiply-adds, as for all other work.
+    """
+    found, plain = [], 0.0
+    for op, flop in task.dag.run_flop_by_dot.items():
+        known = dot_limit(op, task.target, peak) if op else None
+        if known is None:
+            plain += flop
+        else:
+            found.append((known[0], flop, known[1]))
+    rest = [("multiply-adds", plain, peak.flops_all)] if plain or not found else []
+    return [*found, *rest]
+
+
+def dot_limit(op: str, target: Target, peak: Peak) -> tuple[str, float] | None:
+    """(the instruction for packed products `op`, its operations per second on all cores), or None.
+
+    Where it was not measured, and of matrix units, the rate follows from that of multiply-adds and
+    the tables.
+    """
+    unit = unit_of(target, op)
+    if unit is not None:
+        products = unit.rows * unit.columns * unit.words * PACKED[op].depth / unit.cycles
+        # both by cycle: the unit's, and two multiply-adds of vectors
+        return unit.name, peak.flops_all * products / (2 * target.lanes("float32"))
+    known = widest(target, op)
+    if known is None:
+        return None
+    measured = peak.dots_all.get(op)
+    return known.name, measured or peak.flops_all * PACKED[op].depth * known.rate
+
+
+def task_peak(task: SearchTask, peak: Peak) -> float:
+    """Operations per second that the task's kinds of work allow: the base of a share of the peak.
+
+    Without packed products this is the rate of multiply-adds.
+    """
+    work = _work(task, peak)
+    if len(work) == 1:
+        return work[0][2]
+    total = sum(n for _, n, _ in work)
+    return total / sum(n / rate for _, n, rate in work) if total else peak.flops_all
 
 
 def least_seconds(task: SearchTask, peak: Peak) -> float:

@@ -1,4 +1,4 @@
-"""The machine's limits, measured: multiply-adds per second and bytes copied per second.
+"""The machine's limits, measured: operations per second in registers, bytes copied per second.
 
 In: a `Target` that this machine can run. Out: a `Peak`, the limit that every report quotes. A
 measurement takes less than a second. It is cached in the process and, by the target's fingerprint,
@@ -9,26 +9,32 @@ the next process measures again.
 import math
 import statistics
 import time
-from collections.abc import Callable
-from dataclasses import asdict, astuple, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from ansorlite.calls import aligned_copy, aligned_empty, resident_empty
+from ansorlite.calls import Array, aligned_copy, aligned_empty, resident_empty
+from ansorlite.codegen.dot import vector_dots
+from ansorlite.codegen.image import KernelImage
 from ansorlite.codegen.loader import load_image
 from ansorlite.codegen.microbenchmarks import (
     READS,
     copy_kernel,
+    dot_kernel,
     fma_accumulators,
     fma_kernel,
     read_kernel,
 )
 from ansorlite.errors import MachineError
+from ansorlite.ir.packed import PACKED
 from ansorlite.measure.machine_cache import cache_file, read_cache, write_cache
 from ansorlite.presets import MIB
 from ansorlite.target import Target
+from ansorlite.units import format_gflops
 
 RUN_S = 0.012  # length of one timed run, about 10,000 times the start of a parallel region
 REPEATS = 9
@@ -36,23 +42,72 @@ ATTEMPTS = 3
 # Runs are steady if the quartiles of their times differ by at most this share of the median, and
 # if the threads had their cores to themselves for all but this share of the time.
 STEADY = 0.1
+# Both operands of a lane, whose products cancel, so that sums stay what they are: for bfloat16
+# (1, 1) and (0.5, -0.5), for bytes (1, 1, 1, 1) and (1, -1, 1, -1).
+DOT_OPERANDS = {
+    "dot_bf16": np.array([0x3F803F80, 0xBF003F00], np.uint32).view(np.int32),
+    "dot_u8s8": np.array([0x01010101, 0xFF01FF01], np.uint32).view(np.int32),
+}
 
 
 @dataclass(frozen=True)
 class Peak:
     """Limits of a machine: `flops_all` and `flops_one` are float32 operations per second on all
     cores of the target and on one core (an FMA counts as two); `copy_bytes_per_s` counts the bytes
-    read plus written by a copy on all cores. Example: `measure_peak(Target.detect()).flops_all`."""
+    read plus written by a copy on all cores. `dots_all` and `dots_one` are operations per second by
+    the packed products ("dot_bf16") for which the target has an instruction; a product and its
+    addition count as two. Example: `measure_peak(Target.detect()).flops_all`."""
 
     flops_all: float
     flops_one: float
     copy_bytes_per_s: float
+    dots_all: Mapping[str, float] = field(default_factory=dict)
+    dots_one: Mapping[str, float] = field(default_factory=dict)
 
     def __str__(self) -> str:
+        dots = "".join(
+            f", {op.removeprefix('dot_')} {format_gflops(speed)}"
+            for op, speed in self.dots_all.items()
+        )
         return (
-            f"{self.flops_all / 1e9:.1f} GFLOP/s ({self.flops_one / 1e9:.1f} on one core),"
+            f"{self.flops_all / 1e9:.1f} GFLOP/s ({self.flops_one / 1e9:.1f} on one core){dots},"
             f" copy {self.copy_bytes_per_s / 1e9:.1f} GB/s"
         )
+
+    @staticmethod
+    def from_json(entry: Mapping[str, Any]) -> "Peak":
+        """The inverse of `asdict`, older entries too; TypeError, ValueError for anything else."""
+        figures = {k: v for k, v in entry.items() if k not in ("dots_all", "dots_one")}
+        dots = [{str(op): float(v) for op, v in _dict(entry, k)} for k in ("dots_all", "dots_one")]
+        return Peak(**{k: float(v) for k, v in figures.items()}, dots_all=dots[0], dots_one=dots[1])
+
+    @property
+    def figures(self) -> tuple[float, ...]:
+        """All speeds."""
+        speeds = (self.flops_all, self.flops_one, self.copy_bytes_per_s)
+        return (*speeds, *self.dots_all.values(), *self.dots_one.values())
+
+
+def _dict(entry: Mapping[str, Any], name: str) -> Sequence[tuple[Any, Any]]:
+    found = entry.get(name, {})
+    if not isinstance(found, Mapping):
+        raise TypeError(f"{name} is {found!r}")
+    return tuple(found.items())
+
+
+def best_of(first: Peak, second: Peak) -> Peak:
+    """The larger of each figure: disturbances only lower figures."""
+    return Peak(
+        max(first.flops_all, second.flops_all),
+        max(first.flops_one, second.flops_one),
+        max(first.copy_bytes_per_s, second.copy_bytes_per_s),
+        _larger(first.dots_all, second.dots_all),
+        _larger(first.dots_one, second.dots_one),
+    )
+
+
+def _larger(a: Mapping[str, float], b: Mapping[str, float]) -> dict[str, float]:
+    return {op: max(a.get(op, 0.0), b.get(op, 0.0)) for op in (*a, *(x for x in b if x not in a))}
 
 
 @cache
@@ -68,14 +123,21 @@ def measure_peak(target: Target) -> Peak:
             f" this machine is {host.cpu} ({host.arch}, {host.vector_bytes} B)"
         )
     known = cached_peak(target)
+    missing = vector_dots(target)
     if known is not None:
-        return known
-    peak, steady = run_benchmarks(target)
-    # Disturbances only lower the figures: of several processes' figures the largest is right.
+        missing = tuple(op for op in missing if op not in known.dots_all)
+        if not missing:
+            return known
+        dots_all, dots_one, steady = run_dots(target, missing)
+        own = {**known.dots_all, **dots_all}, {**known.dots_one, **dots_one}
+        peak = replace(known, dots_all=own[0], dots_one=own[1])
+    else:
+        peak, steady = run_benchmarks(target)
+    # Of several processes' figures the largest is right.
     path = peak_file() if steady else cache_file("peak_of_busy_machine")
     entries = _read(path)
     if not steady and (seen := entries.get(target.fingerprint)) is not None:
-        peak = Peak(*map(max, astuple(peak), astuple(seen)))
+        peak = best_of(peak, seen)
     entries[target.fingerprint] = peak
     write_cache(path, {key: asdict(p) for key, p in entries.items()})
     return peak
@@ -91,15 +153,29 @@ def run_benchmarks(target: Target) -> tuple[Peak, bool]:
         one_core, one_steady = _flops(target, 1)
         all_cores, all_steady = _flops(target, target.cores)
         copied = _copy_bytes_per_s(target)
-        best = Peak(
-            max(best.flops_all, all_cores),
-            max(best.flops_one, one_core),
-            max(best.copy_bytes_per_s, copied),
-        )
+        best = best_of(best, Peak(all_cores, one_core, copied))
         steady = one_steady and all_steady
         if steady:
             break
-    return best, steady
+    dots_all, dots_one, steady_dots = run_dots(target, vector_dots(target))
+    return replace(best, dots_all=dots_all, dots_one=dots_one), steady and steady_dots
+
+
+def run_dots(target: Target, ops: Sequence[str]) -> tuple[dict[str, float], dict[str, float], bool]:
+    """Operations per second of packed products on all cores and on one; whether it was steady."""
+    dots_all: dict[str, float] = {}
+    dots_one: dict[str, float] = {}
+    steady = True
+    for op in ops:
+        for _ in range(ATTEMPTS):
+            one_core, one_steady = _speed(dot_run(target, op, 1), 1)
+            all_cores, all_steady = _speed(dot_run(target, op, target.cores), target.cores)
+            dots_one[op] = max(dots_one.get(op, 0.0), one_core)
+            dots_all[op] = max(dots_all.get(op, 0.0), all_cores)
+            if one_steady and all_steady:
+                break
+        steady = steady and one_steady and all_steady
+    return dots_all, dots_one, steady
 
 
 def peak_file() -> Path | None:
@@ -114,12 +190,30 @@ def cached_peak(target: Target) -> Peak | None:
 
 def fma_run(target: Target, threads: int, run_s: float = RUN_S) -> tuple[Callable[[], None], float]:
     """(a function that runs multiply-adds in registers for about `run_s`, its operations)."""
-    lanes = target.lanes("float32")
-    kernel = load_image(fma_kernel(target))
     # s * 0.5 + 1 stays between 0 and 24, so that no operand is subnormal, infinite or NaN.
-    operands = aligned_copy(np.repeat(np.array([[0.5], [1.0]], np.float32), lanes, axis=1))
+    operands = np.array([0.5, 1.0], np.float32)
+    return _sums_run(target, threads, run_s, fma_kernel(target), operands, 2.0)
+
+
+def dot_run(
+    target: Target, op: str, threads: int, run_s: float = RUN_S
+) -> tuple[Callable[[], None], float]:
+    """Like `fma_run`, of the target's code for sums of packed products `op`, all in registers."""
+    return _sums_run(
+        target, threads, run_s, dot_kernel(target, op), DOT_OPERANDS[op], 2.0 * PACKED[op].depth
+    )
+
+
+def _sums_run(
+    target: Target, threads: int, run_s: float, image: KernelImage, given: Array, flop: float
+) -> tuple[Callable[[], None], float]:
+    """`given` are both operands of every lane, `flop` the operations of one lane."""
+    lanes = target.lanes("float32")
+    kernel = load_image(image)
+    operands = aligned_copy(np.repeat(given[:, None], lanes, axis=1))
     work = aligned_copy(np.array([100_000, 1], np.int64))
-    out = aligned_empty((target.cores, lanes), "float32")
+    out = aligned_empty((target.cores, lanes), image.params[2].dtype)
+    unset = np.nan if out.dtype.kind == "f" else -1  # what no sum is
     kept = [work, operands, out]
     args = kernel.pointer_array(kept)
 
@@ -128,16 +222,20 @@ def fma_run(target: Target, threads: int, run_s: float = RUN_S) -> tuple[Callabl
 
     # The time of an iteration is measured on one thread: several may wait for a core.
     work[:] = int(100_000 * run_s / min(_seconds(run) for _ in range(3))), threads
-    out[:] = np.nan
+    out[:] = unset
     run()
     # Fewer threads than requested may run: a process limit, or a system without thread support.
-    ran = int(np.count_nonzero(np.isfinite(out[:, 0])))
-    return run, 2.0 * lanes * fma_accumulators(target) * ran * int(work[0])
+    ran = int(np.count_nonzero(out[:, 0] >= 0))
+    return run, flop * lanes * fma_accumulators(target) * ran * int(work[0])
 
 
 def _flops(target: Target, threads: int) -> tuple[float, bool]:
     """(operations per second of multiply-adds in registers, whether the runs were steady)."""
-    run, flop = fma_run(target, threads)
+    return _speed(fma_run(target, threads), threads)
+
+
+def _speed(made: tuple[Callable[[], None], float], threads: int) -> tuple[float, bool]:
+    run, flop = made
     seconds, steady = _median(run, threads)
     return flop / seconds, steady
 
@@ -201,9 +299,9 @@ def _read(path: Path | None) -> dict[str, Peak]:
     found: dict[str, Peak] = {}
     for key, entry in read_cache(path).items():
         try:
-            peak = Peak(**{k: float(v) for k, v in entry.items()})
-        except (TypeError, ValueError):
+            peak = Peak.from_json(entry)
+        except (TypeError, ValueError, AttributeError):
             continue
-        if all(math.isfinite(v) and v > 0 for v in asdict(peak).values()):
+        if all(math.isfinite(v) and v > 0 for v in peak.figures):
             found[key] = peak
     return found

@@ -79,7 +79,7 @@ def roofline_text(
     roofs = [*least, *program_roofs(task, program, c)]
     longest = max([r.seconds for r in roofs] + ([latency_s] if latency_s else []))
     binding = max(least, key=lambda r: r.seconds)
-    intensity = task.flop / max(1.0, least[1].amount)
+    intensity = task.flop / max(1.0, least[-1].amount)
     lines = [
         f"{shown(task.name)}: {format_flop(task.flop)}, "
         f"{intensity:.1f} FLOP a byte of its operands",

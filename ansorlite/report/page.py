@@ -15,7 +15,7 @@ from ansorlite.errors import MissingExtra
 from ansorlite.names import shown
 from ansorlite.report.curves import curve_svg
 from ansorlite.report.results import Curve, MachineResult, TaskResult
-from ansorlite.tables import ABOVE, ABOVE_LIMIT
+from ansorlite.tables import ABOVE, ABOVE_LIMIT, joint_peak
 from ansorlite.units import (
     UNKNOWN,
     format_flop,
@@ -126,10 +126,10 @@ def _times(m: MachineResult) -> list[tuple[str, str, str, float]]:
 
 
 def _figures(
-    flop: float | None, s: float | None, least: float | None, m: MachineResult
+    flop: float | None, s: float | None, least: float | None, peak: float | None
 ) -> dict[str, Any]:
     speed = rate(flop, s)
-    of_peak = share(speed, None if m.peak is None else m.peak.flops_all)
+    of_peak = share(speed, peak)
     return {
         "flop": format_flop(flop),
         "latency": format_latency(s),
@@ -149,7 +149,7 @@ def _row(t: TaskResult, m: MachineResult, number: int) -> dict[str, Any]:
         "trials": len(t.records),
         "failed": sum(t.failures.values()),
         "bound": t.limit.replace("operands once, ", "data in ") or UNKNOWN,
-        **_figures(t.flop, t.latency_s, t.least_s, m),
+        **_figures(t.flop, t.latency_s, t.least_s, _peak(t, m)),
     }
 
 
@@ -161,7 +161,13 @@ def _total(m: MachineResult) -> dict[str, Any] | None:
     flop = sum(t.weight * (t.flop or 0.0) for t in own)
     known = all(t.least_s is not None for t in own)
     least = sum(t.weight * (t.least_s or 0.0) for t in own) if known else None
-    return _figures(flop, m.latency_s, least, m)
+    peak = joint_peak([(t.weight * (t.flop or 0.0), _peak(t, m)) for t in own])
+    return _figures(flop, m.latency_s, least, peak)
+
+
+def _peak(t: TaskResult, m: MachineResult) -> float | None:
+    """The limit of a task's instructions; that of multiply-adds where they are not known."""
+    return t.peak_flop_per_s or (None if m.peak is None else m.peak.flops_all)
 
 
 def _above(m: MachineResult) -> list[str]:
@@ -169,7 +175,7 @@ def _above(m: MachineResult) -> list[str]:
     found: dict[str, list[str]] = {}
     for k, t in enumerate(m.tasks):
         speed = rate(t.flop, t.latency_s)
-        if m.peak is not None and (share(speed, m.peak.flops_all) or 0.0) > ABOVE:
+        if (share(speed, _peak(t, m)) or 0.0) > ABOVE:
             found.setdefault(f"Peak above 100 %: {t.above}", []).append(str(k))
         if (share(t.least_s, t.latency_s) or 0.0) > ABOVE:
             found.setdefault(f"Limit above 100 %: {ABOVE_LIMIT}", []).append(str(k))

@@ -16,7 +16,7 @@ from ansorlite.codegen.build import kernel_assembly
 from ansorlite.codegen.hot_loop import hot_loop
 from ansorlite.errors import AnsorliteError
 from ansorlite.measure.calibrate import Calibration, calibration
-from ansorlite.measure.limits import task_roofs
+from ansorlite.measure.limits import task_peak, task_roofs
 from ansorlite.measure.peak import Peak, cached_peak
 from ansorlite.records import LogContents, Record
 from ansorlite.search.recorded import best_of_log, record_program
@@ -68,6 +68,7 @@ class TaskResult:
     least_s: float | None = None
     limit: str = ""
     above: str = ""
+    peak_flop_per_s: float | None = None  # of the task's own instructions
 
     @property
     def failures(self) -> Counter[str]:
@@ -182,6 +183,7 @@ def _task(
     form, best_s, best = _best(contents, forms, records[0].target, target)
     plain = forms[0] if forms else None
     roof = None
+    peak = limits.peak if isinstance(limits, Calibration) else limits
     if form is not None and limits is not None:
         roof = max(task_roofs(form, limits), key=lambda roof: roof.seconds)
     return TaskResult(
@@ -195,6 +197,7 @@ def _task(
         None if roof is None else roof.seconds,
         "" if roof is None else roof.name,
         "" if form is None else why_above_limit(form),
+        None if form is None or peak is None else task_peak(form, peak),
     )
 
 

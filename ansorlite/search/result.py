@@ -12,7 +12,7 @@ from ansorlite.codegen.image import KernelImage
 from ansorlite.codegen.kernel import Kernel
 from ansorlite.errors import MeasureError
 from ansorlite.ir.program import Program
-from ansorlite.measure.limits import least_seconds
+from ansorlite.measure.limits import least_seconds, task_peak, task_roofs
 from ansorlite.measure.peak import Peak
 from ansorlite.names import shown
 from ansorlite.records import Record
@@ -56,8 +56,14 @@ class BestProgram:
 
     @property
     def share_of_peak(self) -> float | None:
-        """Speed as a share of the measured FMA limit of all cores."""
-        return None if self.peak is None else self.gflops * 1e9 / self.peak.flops_all
+        """Speed as a share of the measured limit of the task's instructions on all cores."""
+        return None if self.peak is None else self.gflops * 1e9 / task_peak(self.task, self.peak)
+
+    @property
+    def _unit(self) -> str:
+        """What most of the arithmetic is limited by: "FMA", or an instruction by name."""
+        name = None if self.peak is None else task_roofs(self.task, self.peak)[0].name
+        return "FMA" if name in (None, "multiply-adds") else str(name)
 
     @property
     def least_s(self) -> float | None:
@@ -82,7 +88,7 @@ class BestProgram:
     def summary(self) -> str:
         """Latency, speed, shares of the limits, trial and sketch on one line."""
         share = self.share_of_peak
-        of_peak = "" if share is None else f", {format_share(share)} of the FMA limit"
+        of_peak = "" if share is None else f", {format_share(share)} of the {self._unit} limit"
         if share is not None and share > ABOVE:
             of_peak += f" ({why_above_limit(self.task)})"
         limit = self.share_of_limit

@@ -176,10 +176,10 @@ class Session:
         return runner.peak() if isinstance(runner, SideBySide) else measure_peak(target)
 
     @contextmanager
-    def show(self, peak: Peak | None) -> Iterator[Progress]:
+    def show(self, peak_flop_per_s: float | None) -> Iterator[Progress]:
         """Progress of this run, and what is left out of its log; tells if Ctrl-C ended it."""
-        o, limit = self.options, None if peak is None else peak.flops_all
-        with Progress(o.n_trials, o.timeout, limit, quiet=not o.progress) as show:
+        o = self.options
+        with Progress(o.n_trials, o.timeout, peak_flop_per_s, quiet=not o.progress) as show:
             told = self.store.problems
             for problem in told:
                 show.note(f"log: {problem}")

@@ -11,7 +11,7 @@ from functools import partial
 
 import numpy as np
 
-from ansorlite.measure.limits import least_seconds
+from ansorlite.measure.limits import least_seconds, task_peak
 from ansorlite.measure.peak import Peak
 from ansorlite.records import Record
 from ansorlite.search.budget import MIN_ROUND, SMALL_ROUND_TASKS, Budget, grown
@@ -37,6 +37,7 @@ from ansorlite.search.task_scheduler import (
 )
 from ansorlite.search.transfer import start_from_others
 from ansorlite.search.tuner import TaskTuner
+from ansorlite.tables import joint_peak
 from ansorlite.task import SearchTask
 
 PRACTICE = 0.5  # share of the budget of a heavy task, for a short version of it
@@ -111,7 +112,7 @@ def tune_tasks(
         rounds = Rounds(
             session, session.budget, manner, counted, known, on_round, race_follows=race_follows
         )
-        with session.show(peak) as show:
+        with session.show(None if peak is None else _joint_peak(weighted, peak)) as show:
             if session.searches:
                 plan = _plan(session, weighted, scheduler, objective, early_stop_trials, peak)
                 _replay(plan, found, session.store.history)
@@ -154,6 +155,11 @@ def _plan(
         early_stop_trials=early_stop_trials,
         bounds_s=None if peak is None else [_least_s(w, peak) for w in weighted],
     )
+
+
+def _joint_peak(weighted: Sequence[WeightedTask], peak: Peak) -> float | None:
+    """Operations per second at which all tasks, one after the other, are at their peaks."""
+    return joint_peak([(w.weight * w.task.flop, task_peak(w.task, peak)) for w in weighted])
 
 
 def _least_s(weighted: WeightedTask, peak: Peak) -> float:

@@ -7,13 +7,24 @@ code size is bounded, and large nests have work for every core.
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from ansorlite.ir.program import NO_NOTE, Block, For, Program, all_buffers, stores_under, walk
+from ansorlite.ir.expr import Op
+from ansorlite.ir.program import (
+    NO_NOTE,
+    Block,
+    For,
+    Program,
+    Store,
+    all_buffers,
+    stores_under,
+    walk,
+)
 from ansorlite.ir.ranges import Evaluator
+from ansorlite.matrix_units import MatrixUnit, unit_of
 from ansorlite.target import Target
 
 SMALL_WORK = 200_000  # store executions up to which one core suffices
@@ -26,7 +37,9 @@ def legal(program: Program, columns: Mapping[str, Any], n: int, target: Target) 
     ok = np.ones(n, dtype=bool)
     for store, loops in stores_under(program.body):
         if store.combiner:
-            ok &= _registers(loops, value, target)
+            fits = _registers(loops, value, target)
+            matrix = matrix_tile(store, loops, value, target)
+            ok &= fits if matrix is None else fits | matrix.fits
     ok &= _two_bodies(program, value)
     ok &= _local_bytes(program, value) <= target.l2_bytes
     ok &= _enough_grains(program, value, target)
@@ -48,6 +61,35 @@ def tile_shape(loops: tuple[For, ...], value: Evaluator) -> tuple[Any, Any, Any]
         elif tagged:
             rows = rows * value(lp.nominal)
     return rows, vectors, lanes
+
+
+class MatrixTile(NamedTuple):
+    """A register tile on the target's matrix unit: does it fit, shares of the registers and of an
+    instruction's products that are used. Numbers or arrays.
+    """
+
+    unit: MatrixUnit
+    fits: Any
+    registers: Any
+    used: Any
+
+
+def matrix_tile(
+    store: Store, loops: tuple[For, ...], value: Evaluator, target: Target
+) -> MatrixTile | None:
+    """How a sum of packed products uses the matrix unit; None where the target has none for it."""
+    unit = unit_of(target, store.value.name) if isinstance(store.value, Op) else None
+    sums = [lp for lp in loops if lp.reduce]
+    if unit is None or not sums:
+        return None
+    rows, vectors, lanes = tile_shape(loops, value)
+    chunk = unit.chunk(value(sums[-1].nominal))
+    width = math.prod(value(lp.nominal) for lp in loops if lp.note("lanes") is not NO_NOTE)
+    tiles = unit.tiles(rows, vectors * unit.columns)
+    whole = (lanes == unit.columns) & (width % unit.columns == 0)
+    fits = whole & (chunk > 0) & (tiles <= unit.registers)
+    used = chunk / unit.words * rows / (unit.rows * -(-rows // unit.rows))
+    return MatrixTile(unit, fits, tiles / unit.registers, used)
 
 
 def _registers(loops: tuple[For, ...], value: Evaluator, target: Target) -> Any:

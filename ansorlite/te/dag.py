@@ -19,7 +19,7 @@ from ansorlite.ir.expr import Var
 from ansorlite.ir.traverse import loads, rename_loads, substitute
 from ansorlite.te.evaluate import check_inputs, evaluate_op
 from ansorlite.te.tensor import Axis, ComputeOp, Operation, Placeholder, Tensor
-from ansorlite.te.work import least_flop, op_flop
+from ansorlite.te.work import dot_of, least_flop, op_flop
 
 
 class ComputeDAG:
@@ -96,13 +96,22 @@ class ComputeDAG:
         Intermediate tensors that depend only on constants, such as transformed weights, do not
         count: such tensors are computed once, when the kernel is bound to its constants.
         """
+        return sum(self.run_flop_by_dot.values())
+
+    @cached_property
+    def run_flop_by_dot(self) -> dict[str, float]:
+        """`run_flop` by the packed product that is summed ("dot_bf16"), "" for all other work."""
         known = {p.name for p in self.inputs if p.constant}
         for op in self.computes:
             sources = {load.tensor for load in loads(op.body)}
             if sources and sources <= known and op.name not in self.output_names:
                 known.add(op.name)
         run = [op for op in self.computes if op.name not in known]
-        return float(sum(least_flop(op, self.by_name) for op in run))
+        found = {"": 0.0}
+        for op in run:
+            name = dot_of(op)
+            found[name] = found.get(name, 0.0) + least_flop(op, self.by_name)
+        return found
 
     @cached_property
     def workload_key(self) -> str:

@@ -63,8 +63,15 @@ def _counts(e: Expr) -> int:
 
 
 def _combines(op: ComputeOp) -> int:
-    """Floating-point operations of the combiner per reduction step."""
-    return 1 if op.combiner and is_float(op.body) else 0
+    """Operations of the combiner per reduction step: of floats, and of packed products."""
+    return 1 if op.combiner and (is_float(op.body) or dot_of(op)) else 0
+
+
+def dot_of(op: Operation) -> str:
+    """The operation on packed numbers that `op` is a sum of, such as "dot_bf16"; else ""."""
+    if not isinstance(op, ComputeOp) or op.combiner != "sum" or not isinstance(op.body, Op):
+        return ""
+    return op.body.name if op.body.name in DOTS else ""
 
 
 def _points(op: ComputeOp) -> float:

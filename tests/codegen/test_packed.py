@@ -10,20 +10,23 @@ from native import run_native
 from ansorlite import te
 from ansorlite.codegen.build import kernel_assembly
 from ansorlite.codegen.dot import INSTRUCTIONS, Instruction, instruction
+from ansorlite.codegen.hot_loop import hot_loop
 from ansorlite.errors import AnsorliteError
-from ansorlite.graph.ops.low_precision import BF16, packed_weights
+from ansorlite.graph.ops.low_precision import BF16, U8S8, Kind, packed_weights
 from ansorlite.ir import packed
 from ansorlite.ir.interpret import interpret
 from ansorlite.ir.packed import PACKED, bits_of, float_of
 from ansorlite.schedule.lower import lower
 from ansorlite.schedule.state import State
-from ansorlite.schedule.steps import Annotate, Reorder
+from ansorlite.schedule.steps import Annotate, Reorder, Split
 from ansorlite.space.plain import plain_state
 from ansorlite.space.sketch import sketches
 from ansorlite.target import Target
 
-HOST, NARROW = Target.detect(), Target.host_as("x86-avx2") if Target.detect().has_masks else None
-TARGETS = [t for t in (HOST, NARROW) if t is not None]
+HOST = Target.detect()
+# The host as what it is, and without its dot-product instructions: x86-64-v3, x86-64-v4.
+FORCED = [Target.host_as(name) for name in ("x86-avx2", "x86-avx512") if HOST.has_masks]
+TARGETS = [HOST, *(t for t in FORCED if t.vector_bytes <= HOST.vector_bytes)]
 RNG = np.random.default_rng(0)
 ODD = np.float32([0, -0.0, 1, np.nan, np.inf, -np.inf, 1e-40, 3e38, 1.00390625, 1.01171875, -7.5])
 
@@ -68,7 +71,7 @@ def product(m: int, n: int, words: int) -> te.Tensor:
     return te.compute((m, n), element, "C")
 
 
-@pytest.mark.parametrize("target", TARGETS, ids=lambda t: f"{t.vector_bytes} bytes")
+@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.cpu)
 @pytest.mark.parametrize(("m", "n", "words"), [(1, 1, 1), (3, 5, 4), (7, 37, 11)])
 def test_products_of_bfloat16(m: int, n: int, words: int, target: Target) -> None:
     dag = te.ComputeDAG([product(m, n, words)])
@@ -83,7 +86,7 @@ def test_products_of_bfloat16(m: int, n: int, words: int, target: Target) -> Non
             np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("target", TARGETS, ids=lambda t: f"{t.vector_bytes} bytes")
+@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.cpu)
 def test_products_of_bytes_are_exact(target: Target) -> None:
     a = te.placeholder((5, 28), "uint8", name="A")
     b = te.placeholder((7, 33), "int32", name="B", constant=True)
@@ -108,7 +111,7 @@ def test_products_of_bytes_are_exact(target: Target) -> None:
         np.testing.assert_array_equal(run_native(p, inputs, target)["C"], wanted)
 
 
-@pytest.mark.parametrize("target", TARGETS, ids=lambda t: f"{t.vector_bytes} bytes")
+@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.cpu)
 def test_there_and_back(target: Target) -> None:
     """Special values too: NaN, infinities, halves, subnormal numbers."""
     x = np.concatenate([ODD, floats(30)])
@@ -123,13 +126,10 @@ def test_there_and_back(target: Target) -> None:
         np.testing.assert_array_equal(values["back"], wanted)
 
 
-MNEMONICS = {"dot_bf16": "vdpbf16ps", "dot_u8s8": "vpdpbusd"}
-
-
 @pytest.mark.parametrize("known", INSTRUCTIONS, ids=lambda i: f"{i.op}-{i.feature}-{i.lanes}")
 def test_the_instruction_is_in_the_code(known: Instruction) -> None:
     """Of a target that has it, also where it is another machine."""
-    base = Target.cross("x86-avx512")
+    base = replace(Target.cross("x86-avx512"), features="+avx512f,+avx512vl")
     target = replace(base, features=f"{base.features},+{known.feature}")
     assert instruction(base, known.op, known.lanes) is None
     assert instruction(target, known.op, known.lanes) is not None
@@ -141,9 +141,52 @@ def test_the_instruction_is_in_the_code(known: Instruction) -> None:
     state = State(te.ComputeDAG([c])).apply(
         Reorder("C", ("k", "i")), Annotate("C", "i", "lanes", known.lanes)
     )
-    mnemonic = MNEMONICS[known.op]
-    assert mnemonic in kernel_assembly(lower(state), target)
-    assert mnemonic not in kernel_assembly(lower(state), base)
+    assert known.name in kernel_assembly(lower(state), target)
+    # LLVM itself has vpmaddwd multiply single bytes
+    times = [kernel_assembly(lower(state), t).count(known.name) for t in (base, target)]
+    assert times[0] == 0 or (known.name == "vpmaddwd" and times[0] > times[1])
+
+
+def tiled(kind: Kind, m: int, n: int, words: int, rows: int, columns: int, lanes: int) -> State:
+    """C[m, n], a sum over words, in register tiles."""
+    d = kind.depth
+    a = te.placeholder((m, d * words), kind.stored, name="A")
+    b = te.placeholder((words, n), "int32", name="B", constant=True)
+    k = te.reduce_axis(words, "k")
+
+    def element(i: Any, j: Any) -> Any:
+        return te.sum(kind.dot(te.pack(*(a[i, d * k + t] for t in range(d))), b[k, j]), axis=k)
+
+    return State(te.ComputeDAG([te.compute((m, n), element, "C")])).apply(
+        Split("C", "i", (rows,)),
+        Split("C", "j", (columns,)),
+        Reorder("C", ("i.0", "j.0", "k", "i.1", "j.1")),
+        *(Annotate("C", name, "register", 1) for name in ("i.1", "j.1")),
+        Annotate("C", "j.1", "lanes", lanes),
+    )
+
+
+@pytest.mark.parametrize("preset", ["x86-avx2", "x86-avx512"])
+@pytest.mark.parametrize(("kind", "once", "often"), [(BF16, 0, "vfmadd"), (U8S8, 6, "vpmaddwd")])
+def test_a_tile_widens_each_operand_once(kind: Kind, once: int, often: str, preset: str) -> None:
+    """Without dot-product instructions: four rows, three vectors of columns."""
+    target = Target.cross(preset)
+    lanes = target.lanes("float32")
+    state = tiled(kind, 4, 3 * lanes, 8, 4, 3 * lanes, lanes)
+    loop = "\n".join(hot_loop(kernel_assembly(lower(state), target)))
+    assert loop.count(often) == 4 * 3 * 2
+    shifts = loop.count("vpsraw") if kind is U8S8 else loop.count("vpslld") - 4 - 3
+    assert shifts == once
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.cpu)
+def test_random_products_of_bytes_are_exact(target: Target) -> None:
+    """Most operands at the ends of their range, where sums of 16 bits would saturate."""
+    x = RNG.choice(np.uint8([0, 1, 127, 128, 254, 255]), (24, 32))
+    y = RNG.choice(np.int8([-128, -127, 0, 127]), (32, 80))
+    inputs = {"A": x, "B": packed_weights(U8S8, y)}
+    got = run_native(lower(tiled(U8S8, 24, 80, 8, 4, 40, 8)), inputs, target)["C"]
+    np.testing.assert_array_equal(got, x.astype(np.int64) @ y)
 
 
 def test_wrong_operands() -> None:

@@ -11,21 +11,30 @@ import pytest
 
 from ansorlite.calls import aligned_copy
 from ansorlite.codegen import openmp
+from ansorlite.codegen.dot import vector_dots
 from ansorlite.codegen.loader import load_image
 from ansorlite.codegen.microbenchmarks import (
     READS,
     copy_kernel,
+    dot_kernel,
     fma_accumulators,
     fma_kernel,
     read_kernel,
 )
 from ansorlite.errors import AnsorliteError
+from ansorlite.ir.packed import DOTS, PACKED
 from ansorlite.measure import peak
 from ansorlite.measure.peak import Peak
 from ansorlite.presets import PRESETS
 from ansorlite.target import Target
 
-SOME = Peak(2e11, 1e11, 2e10)
+SOME = Peak(
+    2e11,
+    1e11,
+    2e10,
+    {op: 4e11 for op in vector_dots(Target())},
+    {op: 2e11 for op in vector_dots(Target())},
+)
 
 
 @pytest.fixture
@@ -48,6 +57,37 @@ def test_fma_kernel_does_the_counted_operations() -> None:
         sums = sums * 3 + 1
     threads = 1 if openmp.runtime().is_serial else 3
     assert (out[:threads] == sums.sum()).all() and not out[threads:].any()
+
+
+@pytest.mark.parametrize("op", DOTS)
+def test_dot_kernels_do_the_counted_operations(op: str) -> None:
+    """Also where the target has no instruction: the same sums by steps."""
+    target = Target(cores=3)
+    lanes, depth = target.lanes("float32"), PACKED[op].depth
+    work = aligned_copy(np.array([5, 3], np.int64))
+    two = {"dot_bf16": 0x40004000, "dot_u8s8": 0x02020202}[op]
+    operands = aligned_copy(np.full((2, lanes), two, np.int32))
+    out = aligned_copy(np.zeros((3, lanes), PACKED[op].dtype))
+    load_image(dot_kernel(target, op)).run([work, operands, out])
+    sums = np.arange(fma_accumulators(target)) + 5 * depth * 4
+    threads = 1 if openmp.runtime().is_serial else 3
+    assert (out[:threads] == sums.sum()).all() and not out[threads:].any()
+    _, flop = peak.dot_run(target, op, 1, 0.0001)
+    assert flop % (2 * depth * lanes * fma_accumulators(target)) == 0
+
+
+def test_figures_without_dot_products_are_completed(
+    cache_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file of an earlier version keeps its figures and gets those that it lacks."""
+    target = Target(cores=77)
+    entry = {k: v for k, v in asdict(SOME).items() if not k.startswith("dots")}
+    cache_file.parent.mkdir(parents=True)
+    cache_file.write_text(json.dumps({target.fingerprint: entry}))
+    monkeypatch.setattr(peak, "vector_dots", lambda target: ("dot_bf16",))
+    monkeypatch.setattr(peak, "run_dots", lambda *_: ({"dot_bf16": 4e11}, {"dot_bf16": 2e11}, True))
+    wanted = replace(SOME, dots_all={"dot_bf16": 4e11}, dots_one={"dot_bf16": 2e11})
+    assert peak.measure_peak(target) == peak.cached_peak(target) == wanted
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
@@ -91,8 +131,10 @@ def test_benchmarks_give_positive_figures(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(peak, "REPEATS", 3)
     monkeypatch.setattr(peak, "ATTEMPTS", 1)
     measured, _ = peak.run_benchmarks(replace(Target(), l3_bytes=0))
-    assert all(math.isfinite(v) and v > 1e6 for v in asdict(measured).values())
+    assert all(math.isfinite(v) and v > 1e6 for v in measured.figures)
+    assert set(measured.dots_all) == set(measured.dots_one) == set(vector_dots(Target()))
     assert "GFLOP/s" in str(measured)
+    assert Peak.from_json(json.loads(json.dumps(asdict(measured)))) == measured
 
 
 def test_a_steady_figure_is_kept_for_the_next_process(

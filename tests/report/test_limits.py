@@ -1,16 +1,20 @@
 """The tables of limits and the roofline."""
 
 import math
+from dataclasses import replace
+from typing import Any
 
 import pytest
+from log_cases import record
 
 import ansorlite as al
 from ansorlite import te
 from ansorlite.measure.calibrate import BodySpeed, Calibration, LevelSpeed
-from ansorlite.measure.limits import least_seconds, task_bytes, task_roofs
+from ansorlite.measure.limits import least_seconds, task_bytes, task_peak, task_roofs
 from ansorlite.measure.peak import Peak
 from ansorlite.report.limits import calibration_text, program_roofs, roofline_text
 from ansorlite.schedule.lower import lower
+from ansorlite.search.result import BestProgram
 from ansorlite.space.plain import plain_state
 
 LIMITS = Calibration(
@@ -41,6 +45,47 @@ def test_without_a_calibration_caches_cost_nothing(monkeypatch: pytest.MonkeyPat
     assert small == pytest.approx(al.workload("NRM", 0).flop / 2e11)
     monkeypatch.setattr("ansorlite.measure.limits.level_bytes", lambda target: {"l1": 1024})
     assert least_seconds(pool, LIMITS.peak) == pytest.approx(sum(task_bytes(pool)) / 2e10)
+
+
+@pytest.mark.parametrize("kind", ["bf16", "u8s8"])
+def test_packed_products_have_the_limit_of_their_instruction(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Measured, from the table where nothing was measured, that of multiply-adds without one."""
+    monkeypatch.setattr("ansorlite.measure.limits.calibration", lambda target: None)
+    dtype, depth, dot = {
+        "bf16": ("uint16", 2, te.dot_bfloat16),
+        "u8s8": ("uint8", 4, te.dot_int8),
+    }[kind]
+    a = te.placeholder((256, 512), dtype, name="a")
+    w = te.placeholder((512 // depth, 256), "int32", name="w", constant=True)
+    k = te.reduce_axis(512 // depth, name="k")
+
+    def element(i: Any, j: Any) -> Any:
+        return te.sum(dot(te.pack(*(a[i, depth * k + d] for d in range(depth))), w[k, j]), axis=k)
+
+    product = te.compute((256, 256), element, name="o")
+    twice = te.compute((256, 256), lambda i, j: te.cast(product[i, j], "float32") * 2.0, name="t")
+    flop = 2 * 256 * 256 * 512
+    base = al.Target.cross("x86-avx512", cores=2)
+    features = f"{base.features},+avx512bf16,+avx512vnni"
+    task = al.SearchTask(twice, replace(base, features=features))
+    assert task.dag.run_flop == flop + 256 * 256
+    peak = LIMITS.peak
+    measured = replace(peak, dots_all={f"dot_{kind}": 3e11}, dots_one={f"dot_{kind}": 2e11})
+    name = {"bf16": "vdpbf16ps", "u8s8": "vpdpbusd"}[kind]
+    for limits, rate in ((measured, 3e11), (peak, depth * 2e11)):
+        dots, rest, _ = task_roofs(task, limits)
+        assert (dots.name, dots.amount, dots.seconds) == (name, flop, flop / rate)
+        assert (rest.name, rest.amount) == ("multiply-adds", 256 * 256)
+        assert least_seconds(task, limits) == flop / rate
+        assert task_peak(task, limits) == pytest.approx(rate, rel=0.01)
+    plain = al.SearchTask(twice, base)
+    (whole, _), speed = task_roofs(plain, measured), task_peak(plain, measured)
+    assert (whole.name, whole.amount, speed) == ("multiply-adds", flop + 256 * 256, 2e11)
+    best = BestProgram(task, record(task), 1e-3, measured)
+    assert f"% of the {name} limit" in best.summary
+    assert best.share_of_peak == pytest.approx(flop / 1e-3 / 3e11, rel=0.01)
 
 
 def test_what_is_computed_once_is_no_limit_of_a_run() -> None:
