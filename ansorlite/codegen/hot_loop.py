@@ -38,8 +38,8 @@ BYTES_AN_INSTRUCTION = {"aarch64": 4}  # of x86-64 about 6 where vectors are use
 class Look:
     """The hot loop of a kernel in figures.
 
-    `fma` are vector multiply-adds of one iteration (on x86-64 also sums of packed products), `scalar_fma` those of single elements,
-    `by_element` those that multiply by a lane of a register (Arm), `accumulators` the registers
+    `fma` are vector multiply-adds of one iteration (on x86-64 also sums of packed products),
+    `scalar_fma` those of single elements, `by_element` those that multiply by a lane of a register (Arm), `accumulators` the registers
     that they add to; `loads` are vectors and scalars read, a pair counted twice; `spills` are
     vectors or floats written to or read from the stack, `broadcasts` scalars copied to all lanes.
     `code_bytes` is the whole kernel's code.
