@@ -40,9 +40,9 @@ class Look:
 
     `fma` are vector multiply-adds of one iteration (on x86-64 also sums of packed products),
     `scalar_fma` those of single elements, `by_element` those that multiply by a lane of a register
-    (Arm), `accumulators` the registers that they add to; `loads` are vectors and scalars read, a pair counted twice; `spills` are
-    vectors or floats written to or read from the stack, `broadcasts` scalars copied to all lanes.
-    `code_bytes` is the whole kernel's code.
+    (Arm), `accumulators` the registers that they add to; `loads` are vectors and scalars read, a
+    pair counted twice; `spills` are vectors or floats written to or read from the stack,
+    `broadcasts` scalars copied to all lanes. `code_bytes` is the whole kernel's code.
     """
 
     instructions: int = 0
