@@ -18,12 +18,13 @@ WORK = re.compile(
 )
 WORK_ARM = re.compile(r"^\s+(?:fml[as]|fmadd|fadd|fmul|fmax|fmin)\w*\s")
 MOST_LINES = 160
-_FMA = re.compile(r"^\s+(?:vfn?m(?:add|sub)\d*p|vpdp|vdpbf16|tdp|fml[as][.\s])")
+_FMA = re.compile(r"^\s+(?:vfn?m(?:add|sub)\d*p|vpdp|vdpbf16|fml[as][.\s])")
 _FMA_SCALAR = re.compile(r"^\s+(?:vfn?m(?:add|sub)\d*s|fn?m(?:add|sub)\s)")
 _BY_ELEMENT = re.compile(r"^\s+fml[as]\S*\s.*\[\d+\]\s*$")
 _ACCUMULATOR = re.compile(
     r"^\s+fml[as]\S*\s+([vqds]\d+)|^\s+(?:vf|vpdp|vdp|tdp).*[\s,]%([xyzt]mm\d+)\s*$"
 )
+_MATRIX, _TILE_LOAD = re.compile(r"^\s+tdp"), re.compile(r"^\s+tileload")
 _PAIR = re.compile(r"^\s+ldp\s+q")
 _LOAD = re.compile(r"^\s+(?:ldu?r[bhsw]*|ldp|ld1\S*)\s|^\s+v?(?:mov|broadcast)\S*\s+[^%]*\(%")
 _BROADCAST = re.compile(r"^\s+(?:ld1r|dup)\b|^\s+vbroadcast")
@@ -42,7 +43,8 @@ class Look:
     `scalar_fma` those of single elements, `by_element` those that multiply by a lane of a register
     (Arm), `accumulators` the registers that they add to; `loads` are vectors and scalars read, a
     pair counted twice; `spills` are vectors or floats written to or read from the stack,
-    `broadcasts` scalars copied to all lanes. `code_bytes` is the whole kernel's code.
+    `broadcasts` scalars copied to all lanes. `matrix` are products of tiles, `tile_loads` tiles
+    read. `code_bytes` is the whole kernel's code.
     """
 
     instructions: int = 0
@@ -54,6 +56,8 @@ class Look:
     spills: int = 0
     broadcasts: int = 0
     code_bytes: int = 0
+    matrix: int = 0
+    tile_loads: int = 0
 
     def __str__(self) -> str:
         parts = [f"{self.instructions} instructions", f"{self.fma + self.scalar_fma} multiply-adds"]
@@ -78,6 +82,8 @@ def look(assembly: str, arch: str = "aarch64") -> Look:
         loads=count(_LOAD) + count(_PAIR),
         spills=count(_STACK),
         broadcasts=count(_BROADCAST),
+        matrix=count(_MATRIX),
+        tile_loads=count(_TILE_LOAD),
         code_bytes=code * BYTES_AN_INSTRUCTION.get(arch, 6),
     )
 

@@ -30,6 +30,7 @@ from ansorlite.target import Target
 CLOCK_HZ = 3e9  # of x86 cores
 CODE_CACHE_BYTES = 32 * 1024  # of one core
 COLD_CODE = 1.5  # slowdown of a hot loop that does not fit there
+TILE_CYCLES, TILE_LOAD_CYCLES = 16.0, 8.0  # of a product of tiles, of reading a tile
 TRIALS = 16  # programs that are built for a task where no budget is given
 
 
@@ -109,13 +110,18 @@ def estimate_s(plan: FeaturePlan, columns: Any, look: Look, target: Target) -> f
     def of(name: str) -> Any:
         return f[:, AT[name]]
 
-    found = cycles(of, rates)[:, :, 0]  # [kinds and total, statements]
+    effort = plan.effort(columns, 1, target)
+    found = cycles(of, rates, effort)[:, :, 0]  # [kinds and total, statements]
     parts, total = found[:-1], found[-1]
     vectors = of("mad")[:, 0] / np.maximum(of("lanes") * of("vector_fill"), 1.0)[:, 0]
     at = int(np.argmax(vectors))
-    if look.fma + look.scalar_fma and vectors[at] > 0:
+    each = float(look.fma + look.scalar_fma)
+    if look.matrix:  # so many multiply-adds of vectors does an iteration replace
+        whole = 1.0 if effort is None else float(effort[at, 0])
+        each += look.matrix * TILE_CYCLES * rates.fma / min(whole, 1.0)
+    if each and vectors[at] > 0:
         share = np.maximum(of("parallel_share") * of("parallel_balance"), 1e-3)[at, 0]
-        iterations = vectors[at] / (look.fma + look.scalar_fma) / share
+        iterations = vectors[at] / each / share
         own = parts[:, at].copy()
         own[[CYCLES.index(k) for k in ("compute", "register", "issue")]] = iterations * np.array(
             _loop_cycles(look, rates)
@@ -139,7 +145,8 @@ def _loop_cycles(look: Look, rates: Rates) -> tuple[float, float, float]:
     """Cycles of one iteration of the hot loop: arithmetic, loads, issue."""
     fma = look.fma + look.scalar_fma
     chain = fma / max(1, look.accumulators) * rates.fma_latency
-    loads = (look.loads + 2.0 * look.spills) / rates.loads
+    loads = (look.loads + 2.0 * look.spills) / rates.loads + TILE_LOAD_CYCLES * look.tile_loads
     issue = look.instructions / rates.issued
     cold = COLD_CODE if look.instructions * 4 > CODE_CACHE_BYTES else 1.0
-    return cold * max(fma / rates.fma, chain), cold * loads, cold * issue
+    compute = max(fma / rates.fma, chain) + TILE_CYCLES * look.matrix
+    return cold * compute, cold * loads, cold * issue

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 from tile_machine import TileMachine
 
+import ansorlite as al
 from ansorlite import te
 from ansorlite.codegen.build import SYMBOL, kernel_assembly
 from ansorlite.codegen.emit import emit_module
-from ansorlite.codegen.hot_loop import hot_loop
+from ansorlite.codegen.hot_loop import hot_loop, look
 from ansorlite.cost.analytic import analytic_score
 from ansorlite.cost.fast_analytic import fast_analytic_score
 from ansorlite.cost.features import FeaturePlan, features
@@ -202,3 +203,17 @@ def test_a_convolution_by_tiles() -> None:
         got = machine.run(program, XEON, {"x": data, "w": weights})
         np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-3)
     assert any(name == "tdpbf16ps" for name, *_ in machine.executed)
+
+
+@pytest.mark.parametrize("kind", [BF16, U8S8], ids=lambda k: k.name)
+def test_a_product_tuned_for_a_machine_with_tiles(kind: Kind) -> None:
+    """Nothing is measured: estimates know tiles, and the best program has them."""
+    task = al.SearchTask(product(kind, 128, 128, 128), XEON)
+    result = al.tune(task, n_trials=16, progress=False)
+    unit = unit_of(XEON, f"dot_{kind.name}")
+    assert result.estimated and result.best is not None and unit is not None
+    lines = hot_loop(kernel_assembly(result.best.program, XEON))
+    seen = look("\n".join(lines), "x86_64")
+    assert seen.matrix == seen.accumulators > 1 and seen.spills == 0
+    assert seen.tile_loads <= 1.5 * seen.matrix  # of operands alone
+    assert any(unit.name in line for line in lines)

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from forced_targets import TARGETS
 from native import run_native
 
 from ansorlite import te
@@ -23,10 +24,6 @@ from ansorlite.space.plain import plain_state
 from ansorlite.space.sketch import sketches
 from ansorlite.target import Target
 
-HOST = Target.detect()
-# The host as what it is, and without its dot-product instructions: x86-64-v3, x86-64-v4.
-FORCED = [Target.host_as(name) for name in ("x86-avx2", "x86-avx512") if HOST.has_masks]
-TARGETS = [HOST, *(t for t in FORCED if t.vector_bytes <= HOST.vector_bytes)]
 RNG = np.random.default_rng(0)
 ODD = np.float32([0, -0.0, 1, np.nan, np.inf, -np.inf, 1e-40, 3e38, 1.00390625, 1.01171875, -7.5])
 

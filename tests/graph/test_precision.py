@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from forced_targets import TARGETS
 from onnx_backend import compiled
 
 import ansorlite as al
@@ -78,8 +79,9 @@ def test_all_levels_agree(odd: bool) -> None:
     low = optimize(graph, precision="bf16")
     wanted = evaluate(low, [x])[0]
     assert np.abs(wanted - exactly).max() <= 1e-2 * np.abs(exactly).max()
-    got = compiled(partition(low), Target.detect())(x)
-    np.testing.assert_allclose(got, wanted, rtol=2e-3, atol=1e-5)
+    for target in TARGETS:
+        got = compiled(partition(low), target)(x)
+        np.testing.assert_allclose(got, wanted, rtol=2e-3, atol=1e-5)
 
 
 def test_special_values_go_through() -> None:

@@ -67,7 +67,7 @@ def test_packed_products_have_the_limit_of_their_instruction(
     product = te.compute((256, 256), element, name="o")
     twice = te.compute((256, 256), lambda i, j: te.cast(product[i, j], "float32") * 2.0, name="t")
     flop = 2 * 256 * 256 * 512
-    base = al.Target.cross("x86-avx512", cores=2)
+    base = replace(al.Target.cross("x86-avx512", cores=2), features="+avx512f,+avx512vl")
     features = f"{base.features},+avx512bf16,+avx512vnni"
     task = al.SearchTask(twice, replace(base, features=features))
     assert task.dag.run_flop == flop + 256 * 256
@@ -83,6 +83,13 @@ def test_packed_products_have_the_limit_of_their_instruction(
     plain = al.SearchTask(twice, base)
     (whole, _), speed = task_roofs(plain, measured), task_peak(plain, measured)
     assert (whole.name, whole.amount, speed) == ("multiply-adds", flop + 256 * 256, 2e11)
+    xeon = al.SearchTask(twice, al.Target.cross("sapphirerapids", cores=2))
+    tiles, _, _ = task_roofs(xeon, measured)  # 16 times the rate of multiply-adds, or 32 times
+    assert tiles.name == {"bf16": "tdpbf16ps", "u8s8": "tdpbusd"}[kind]
+    assert tiles.seconds == pytest.approx(flop / (8 * depth * 2e11))
+    halves = al.SearchTask(twice, replace(base, features=f"{base.features},+avx512bw"))
+    known = [r.name for r in task_roofs(halves, peak)]
+    assert known[0] == {"bf16": "multiply-adds", "u8s8": "vpmaddwd"}[kind]
     best = BestProgram(task, record(task), 1e-3, measured)
     assert f"% of the {name} limit" in best.summary
     assert best.share_of_peak == pytest.approx(flop / 1e-3 / 3e11, rel=0.01)
