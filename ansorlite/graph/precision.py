@@ -70,6 +70,8 @@ def _to_bfloat16(graph: Graph) -> Graph:
         if w is not None:
             packed = r.constant(packed_weights(BF16, w), f"{node.inputs[1]}.bf16")
             attrs = {k: v for k, v in node.attrs.items() if k != "groups"}
+            if node.op == "conv":
+                attrs["border"] = 0
             return r.emit(f"{node.op}_bf16", [as_bits(r, xs[0]), packed], node.output, **attrs)
         if node.operator.kind != "elementwise" or not low & {*node.inputs}:
             return None

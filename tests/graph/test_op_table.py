@@ -96,13 +96,19 @@ CASES: dict[str, Case] = {
     "from_bf16": Case((("uint16", IMAGE),)),
     "matmul_bf16": Case((("uint16", IMAGE), ("int32", (3, 5)))),
     "conv_bf16": Case(
-        (("uint16", (2, 5, 6, 4)), ("int32", (2, 3, 2, 6))), {**WINDOW, "layout": "channels_last"}
+        (("uint16", (2, 5, 6, 4)), ("int32", (2, 3, 2, 6))),
+        {**WINDOW, "layout": "channels_last", "border": 0},
     ),
     "matmul_u8s8": Case((("uint8", (2, 4, 8)), ("int32", (2, 5)))),
     "conv_u8s8": Case(
         (("uint8", (2, 5, 6, 4)), ("int32", (2, 3, 1, 6)), ("uint8", (1,))),
-        {**WINDOW, "layout": "channels_last"},
+        {**WINDOW, "layout": "channels_last", "border": 0},
     ),
+    "conv_u8": Case(
+        (("uint8", (2, 5, 6, 4)), ("int32", (2, 3, 2, 6))),
+        {**WINDOW, "layout": "channels_last", "groups": 2, "border": 7},
+    ),
+    "requantize": Case((IMAGE, (1,), (4, 1, 1)), {"dtype": "uint8"}),
     "quantize": Case((IMAGE, (4, 1, 1), (1,)), {"dtype": "int8"}),
     "dequantize": Case((("uint8", IMAGE), (4, 1, 1), ("uint8", ()))),
     "quantization_step": Case((IMAGE, IMAGE)),

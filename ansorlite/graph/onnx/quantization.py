@@ -23,7 +23,10 @@ def quantized(c: Context, x: str, scale: str, zero: str) -> str:
 
 def dequantized(c: Context, x: str, scale: str, zero: str) -> str:
     """(x - zero) * scale in float32."""
-    return c.emit("dequantize", [x, scale, zero])
+    value = c.emit("dequantize", [x, scale, zero])
+    if value in c.builder.constants and len(c.shape(x)) > 0:
+        c.scaled[value] = x, scale, zero
+    return value
 
 
 def zero_point(c: Context, n: OnnxNode, k: int, dtype: str) -> str:

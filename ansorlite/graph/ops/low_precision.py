@@ -3,7 +3,8 @@
 bfloat16 is stored as its 16 bits, uint16, and summed in float32; uint8 times int8 is summed in
 int32. A product reads neighbours along the axis that is summed as one number of 32 bits: data as it
 lies in memory, constant weights as int32 [.., n / depth, columns], packed by `graph.precision`.
-Data of convolutions is channels last; a third operand is what they see around the data.
+Data of convolutions is channels last; the attribute `border`, as it is stored, is what they see
+around the data, or a third operand. `conv_u8` is of bytes one by one, with groups.
 """
 
 import math
@@ -16,10 +17,10 @@ import numpy as np
 from ansorlite import te
 from ansorlite.errors import ModelError
 from ansorlite.graph.ops import conv, matmul
-from ansorlite.graph.ops.movement import spatial_names
+from ansorlite.graph.ops.movement import pad, spatial_names
 from ansorlite.graph.ops.op import Arrays, Op, Shape, ShapeFn, TensorFn, Types, named
 from ansorlite.graph.ops.windows import padded_type, window
-from ansorlite.graph.types import Array, Attrs, TensorType, ints, pairs
+from ansorlite.graph.types import Array, Attrs, TensorType, integer, ints, pairs
 from ansorlite.ir.expr import Expr
 from ansorlite.ir.packed import bits_of, float_of
 from ansorlite.te.tensor import Tensor
@@ -141,8 +142,12 @@ def _conv_meaning(kind: Kind) -> Callable[[Attrs, Arrays], Array]:
         plain = {**attrs, "groups": 1}
         if len(xs) > 2:  # with the border written out
             around = [(0, 0), *pairs(attrs, "pads"), (0, 0)]
-            border = kind.data(np.asarray(xs[2]).reshape(()))
-            x = np.pad(x, around, constant_values=border)
+            number = kind.data(np.asarray(xs[2]).reshape(()))
+            x = np.pad(x, around, constant_values=number)
+            plain["pads"] = ((0, 0),) * (x.ndim - 2)
+        elif border := integer(attrs, "border"):
+            around = [(0, 0), *pairs(attrs, "pads"), (0, 0)]
+            x = np.pad(x, around, constant_values=kind.data(np.asarray(border, kind.stored)))
             plain["pads"] = ((0, 0),) * (x.ndim - 2)
         return conv._meaning(plain, (x, w))
 
@@ -160,7 +165,8 @@ def _conv_tensor(kind: Kind) -> TensorFn:
         if len(xs) > 2:
             x = _bordered(x, xs[2], pads)
             pads = ((0, 0),) * len(kernel)
-        padded, out, ks, under = window(x, kernel, strides, pads, dilations)
+        fill = integer(attrs, "border")
+        padded, out, ks, under = window(x, kernel, strides, pads, dilations, fill)
         c = te.reduce_axis(words, name="ci")
 
         def element(n: Expr, *at: Expr) -> Expr:
@@ -205,7 +211,7 @@ def _conv(kind: Kind) -> Op:
         "anchor",
         _conv_type(kind),
         _conv_meaning(kind),
-        attrs=("strides", "pads", "dilations", "layout"),
+        attrs=("strides", "pads", "dilations", "layout", "border"),
         arity=(2, 3),
         tensor=_conv_tensor(kind),
         views=_conv_views(kind),
@@ -215,6 +221,45 @@ def _conv(kind: Kind) -> Op:
         work=lambda attrs, types, result: conv._work(attrs, kind.plain(types), result),
         padded=padded_type,
     )
+
+
+def _single_type(attrs: Attrs, types: Types) -> TensorType:
+    """uint8 [n, *s, c] and int32 weights [*k, c / groups, co] -> int32."""
+    x, w = types
+    if (x.dtype, w.dtype) != ("uint8", "int32"):
+        raise ModelError(f"{x} and {w} are no uint8 and int32")
+    return conv._type(attrs, (TensorType(x.shape, "int32"), w))
+
+
+def _single_meaning(attrs: Attrs, xs: Arrays) -> Array:
+    x, plain = np.asarray(xs[0], np.int32), dict(attrs)
+    if border := integer(attrs, "border"):
+        x = np.pad(x, [(0, 0), *pairs(attrs, "pads"), (0, 0)], constant_values=border)
+        plain["pads"] = ((0, 0),) * (x.ndim - 2)
+    return conv._meaning(plain, (x, xs[1]))
+
+
+def _single_tensor(attrs: Attrs, xs: Sequence[Tensor]) -> Tensor:
+    x, plain = xs[0], dict(attrs)
+    if border := integer(attrs, "border"):
+        x = pad(x, [(0, 0), *pairs(attrs, "pads"), (0, 0)], border)
+        plain["pads"] = ((0, 0),) * (len(x.shape) - 2)
+    return conv._tensor(plain, (x, xs[1]))
+
+
+SINGLE = Op(
+    "conv_u8",
+    "anchor",
+    _single_type,
+    _single_meaning,
+    attrs=("strides", "pads", "dilations", "groups", "layout", "border"),
+    arity=(2, 2),
+    tensor=_single_tensor,
+    views=conv._views,
+    names=("data", "weight"),
+    work=conv._work,
+    padded=padded_type,
+)
 
 
 def _winograd(attrs: Attrs, types: Types) -> tuple[TensorFn, ...]:
@@ -278,4 +323,5 @@ OPS = (
     ),
     *map(_matmul, KINDS),
     *map(_conv, KINDS),
+    SINGLE,
 )

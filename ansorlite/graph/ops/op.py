@@ -42,6 +42,9 @@ Trait = Literal[
     "keeps_not_negative",
     "integer_sum",
     "integer_product",
+    "scalars_apart",
+    "widens",
+    "reads_windows",
 ]
 
 
@@ -145,6 +148,9 @@ class Op:
         keeps_not_negative  not below 0.0 where no operand is
         integer_sum         of integers, the expression is a polynomial: the numbers of terms add
         integer_product     likewise: the numbers of terms multiply
+        scalars_apart       constants of one element are operands of the kernel, no literals
+        reads_windows       pools: elements that are cheap to convert may be converted again
+        widens              the result has more bytes than what is read: left to the reader
 
     Limits (`graph.limits`):
 

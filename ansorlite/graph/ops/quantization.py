@@ -1,8 +1,9 @@
 """Quantisation element by element: numbers to integers of few bytes by a scale, and back.
 
 Scales are float32, rounding is to the nearest, halves to the even number, and values beyond the
-integers' range become its ends. Results are the same to the bit wherever they are computed: there
-is no other form of the quotient. Operands broadcast as in numpy.
+integers' range become its ends; NaN becomes the zero point. Results of `quantize` are the same to
+the bit wherever they are computed; `requantize` is its other form, with a factor for the scale.
+Operands broadcast as in numpy.
 """
 
 from collections.abc import Sequence
@@ -12,15 +13,13 @@ import numpy as np
 
 from ansorlite import te
 from ansorlite.errors import ModelError
-from ansorlite.graph.ops.op import Arrays, Op, Types, times
+from ansorlite.graph.ops.op import Arrays, Op, Trait, Types, times
 from ansorlite.graph.types import Array, Attrs, TensorType, broadcast, text
 from ansorlite.ir.expr import Expr
 from ansorlite.ir.literals import range_of
 from ansorlite.te.evaluate import cast_array
 
 STORED = ("int8", "uint8", "int16", "uint16")
-# A float32 plus this number, minus it again, is rounded to a whole number if it is below 2^22.
-ROUNDER = float(3 << 22)
 STEPS = 255.0  # between the least and the greatest uint8
 
 
@@ -42,14 +41,42 @@ def _quantize(attrs: Attrs, xs: Arrays) -> Array:
     low, high = map(np.float32, range_of(dtype))
     with np.errstate(all="ignore"):
         inside = np.minimum(np.maximum(x / scale, low - zero), high - zero)
-        return cast_array(np.asarray(np.round(inside) + zero), dtype)
+        whole = np.where(np.isnan(inside), np.float32(0), np.round(inside))
+        return cast_array(np.asarray(whole + zero), dtype)
 
 
 def _quantize_element(attrs: Attrs, xs: Sequence[Expr]) -> Expr:
     (x, scale, zero), dtype = xs, text(attrs, "dtype")
     low, high = (te.const(float(v)) for v in range_of(dtype))
-    inside = te.minimum(te.maximum(x / scale, low - zero), high - zero)
-    return te.cast(((inside + ROUNDER) - ROUNDER) + zero, dtype)
+    scaled = x if scale == te.const(1.0) else x / scale
+    whole = te.nearest(scaled, low - zero, high - zero)
+    return te.cast(whole + te.cast(zero, "int32"), dtype)
+
+
+def _requantize_type(attrs: Attrs, types: Types) -> TensorType:
+    """x * factor + point, all of float32, as bytes of the attribute `dtype`; x may be a sum."""
+    dtype = text(attrs, "dtype")
+    if dtype not in STORED or any(t.dtype != "float32" for t in types):
+        raise ModelError(f"{', '.join(map(str, types))} cannot be rounded to {dtype}: only float32")
+    if _shape(types) != types[0].shape:
+        raise ModelError(f"the steps {', '.join(map(str, types[1:]))} are more than {types[0]}")
+    return TensorType(types[0].shape, dtype)
+
+
+def _requantize(attrs: Attrs, xs: Arrays) -> Array:
+    x, point, *factor = (v.astype(np.float64) for v in xs)
+    low, high = range_of(text(attrs, "dtype"))
+    with np.errstate(all="ignore"):
+        moved = (x * factor[0] + point if factor else x + point).astype(np.float32)
+        whole = np.where(np.isnan(moved), 0, np.round(np.clip(moved, low, high)))
+        return cast_array(np.asarray(whole), text(attrs, "dtype"))
+
+
+def _requantize_element(attrs: Attrs, xs: Sequence[Expr]) -> Expr:
+    x, point, *factor = xs
+    low, high = (te.const(float(v)) for v in range_of(text(attrs, "dtype")))
+    moved = x * factor[0] + point if factor else x + point
+    return te.cast(te.nearest(moved, low, high), text(attrs, "dtype"))
 
 
 def _dequantize_type(attrs: Attrs, types: Types) -> TensorType:
@@ -91,7 +118,14 @@ def _step_element(attrs: Attrs, xs: Sequence[Expr]) -> Expr:
 
 
 def _scaled(
-    name: str, shape: Any, meaning: Any, element: Any, count: int, attrs: tuple[str, ...] = ()
+    name: str,
+    shape: Any,
+    meaning: Any,
+    element: Any,
+    count: int,
+    attrs: tuple[str, ...] = (),
+    least: int = 0,
+    traits: tuple[Trait, ...] = (),
 ) -> Op:
     return Op(
         name,
@@ -99,14 +133,32 @@ def _scaled(
         shape,
         meaning,
         attrs=attrs,
-        arity=(count, count),
+        arity=(least or count, count),
         element=element,
+        traits=traits,
         work=times(4),
     )
 
 
 OPS = (
     _scaled("quantize", _quantize_type, _quantize, _quantize_element, 3, ("dtype",)),
-    _scaled("dequantize", _dequantize_type, _dequantize, _dequantize_element, 3),
+    _scaled(
+        "requantize",
+        _requantize_type,
+        _requantize,
+        _requantize_element,
+        3,
+        ("dtype",),
+        least=2,
+        traits=("scalars_apart",),
+    ),
+    _scaled(
+        "dequantize",
+        _dequantize_type,
+        _dequantize,
+        _dequantize_element,
+        3,
+        traits=("scalars_apart", "widens"),
+    ),
     _scaled("quantization_step", _step_type, _step, _step_element, 2),
 )
