@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from ansorlite.graph import rewrites as rw
+from ansorlite.graph.dynamic import rescaled, sink_views
 from ansorlite.graph.groups import split_groups
 from ansorlite.graph.integers import in_bytes, scale_apart
 from ansorlite.graph.ir import Graph, Node, Step
@@ -45,6 +46,8 @@ PASSES: tuple[Pass, ...] = (
     fold_steps,
     unsigned,
     in_bytes,
+    rescaled,
+    sink_views,
     scale_apart,
 )
 # Replacements for the passes that change how the network rounds.

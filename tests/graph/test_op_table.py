@@ -111,7 +111,8 @@ CASES: dict[str, Case] = {
     "requantize": Case((IMAGE, (1,), (4, 1, 1)), {"dtype": "uint8"}),
     "quantize": Case((IMAGE, (4, 1, 1), (1,)), {"dtype": "int8"}),
     "dequantize": Case((("uint8", IMAGE), (4, 1, 1), ("uint8", ()))),
-    "quantization_step": Case((IMAGE, IMAGE)),
+    "quantization_range": Case(),
+    "rescale": Case((("int32", IMAGE), ("int32", (4, 1, 1)), (1,), (1,), (4, 1, 1))),
     "part": Case(attrs={"start": 7, "shape": (3, 5)}),
     "loop": Case(
         ((2, 3), (3,), (4, 2, 3)),

@@ -161,7 +161,8 @@ def one_layer(**types: Any) -> Any:
     ]
     columns = w.shape[types.get("axis", 1)]
     constants = {
-        "w": w, "sw": np.full(columns, 0.01, np.float32), "zw": np.full(columns, types.get("zw", 0), w.dtype),
+        "w": w, "sw": np.full(columns, 0.01, np.float32),
+        "zw": np.full(columns, types.get("zw", 0), w.dtype),
         "sx": np.float32(0.1), "zx": zero, "sy": np.float32(0.5), "zy": np.asarray(types["to"]),
     }  # fmt: skip
     value = helper.make_tensor_value_info
