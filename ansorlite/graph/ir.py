@@ -4,7 +4,7 @@ In: `GraphBuilder` (import, workloads, passes). Out: passes and partition. Froze
 deterministic and reads like Python; `verify` states what is legal; `evaluate` is the meaning.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -195,9 +195,14 @@ def check_inputs(graph: Graph, inputs: Sequence[npt.ArrayLike]) -> dict[str, Arr
 
 
 def evaluate(
-    graph: Graph, inputs: Sequence[npt.ArrayLike] | Mapping[str, npt.ArrayLike]
+    graph: Graph,
+    inputs: Sequence[npt.ArrayLike] | Mapping[str, npt.ArrayLike],
+    see: Callable[[str, Array], None] = lambda value, array: None,
 ) -> tuple[Array, ...]:
-    """The outputs for arrays in input order, or by input name, by each operator's `meaning`."""
+    """The outputs for arrays in input order, or by input name, by each operator's `meaning`.
+
+    `see` is called with the name and the array of each value that a node computes.
+    """
     if isinstance(inputs, Mapping):
         missing = [v for v in graph.inputs if v not in inputs]
         if missing:
@@ -211,6 +216,7 @@ def evaluate(
         arrays = tuple(values[v] for v in node.inputs)
         with np.errstate(all="ignore"):  # infinities and NaN are values as any other
             values[node.output] = node.operator.meaning(node.attrs, arrays)
+        see(node.output, values[node.output])
         for v in dict.fromkeys(node.inputs):
             if last_use[v] == k and v not in graph.outputs:
                 del values[v]

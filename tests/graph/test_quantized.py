@@ -123,7 +123,7 @@ def last_step(model: Any) -> float:
     return float(numpy_helper.to_array(scale))
 
 
-@some_or_all(5)
+@some_or_all(7)
 def test_quantised_networks_are_as_in_onnxruntime(every: int, tmp_path: Path) -> None:
     cases = [(make, *way) for make in (residual, smooth) for way in WAYS]
     for make, *way in cases[::every]:
