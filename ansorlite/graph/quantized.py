@@ -194,8 +194,8 @@ def fold_steps(graph: Graph) -> Graph:
     """rewrite: quantize(x * f, s, z) -> requantize(x, z, f / s), through sums, clips and relu;
     quantize(relu(x)) -> requantize(x) where the zero point is the least integer
 
-    A requantize adds the zero point before it rounds: where x * f / s is half of an odd number, and
-    the zero point is odd, the result is a neighbour. Factors and points are operands of kernels."""
+    Factors and zero points are operands of kernels, so that layers of equal sizes are one task.
+    """
 
     def rule(r: Rewriter, node: Node, xs: list[str]) -> str | None:
         if node.op != "quantize":

@@ -182,8 +182,8 @@ def rounded(x: Any, w: Any, zero: Any, to: Any, zw: int = 0) -> Any:
     total = (x.astype(np.int64) - int(zero)) @ (w.astype(np.int64) - zw)
     factor = np.float32(0.01) * np.float32(0.1) / np.float32(0.5)
     ends = np.iinfo(to.dtype)
-    moved = (total.astype(np.float32) * np.float64(factor) + float(to)).astype(np.float32)
-    return np.clip(np.round(moved), ends.min, ends.max).astype(to.dtype)
+    whole = np.round(total.astype(np.float32) * factor).astype(np.int64) + int(to)
+    return np.clip(whole, ends.min, ends.max).astype(to.dtype)
 
 
 @pytest.mark.parametrize("unsigned", [True, False], ids=["uint8", "int8"])

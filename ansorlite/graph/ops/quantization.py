@@ -55,7 +55,7 @@ def _quantize_element(attrs: Attrs, xs: Sequence[Expr]) -> Expr:
 
 
 def _requantize_type(attrs: Attrs, types: Types) -> TensorType:
-    """x * factor + point, all of float32, as bytes of the attribute `dtype`; x may be a sum."""
+    """x * factor, rounded, + point, all of float32, as bytes; x itself without a factor."""
     dtype = text(attrs, "dtype")
     if dtype not in STORED or any(t.dtype != "float32" for t in types):
         raise ModelError(f"{', '.join(map(str, types))} cannot be rounded to {dtype}: only float32")
@@ -65,19 +65,15 @@ def _requantize_type(attrs: Attrs, types: Types) -> TensorType:
 
 
 def _requantize(attrs: Attrs, xs: Arrays) -> Array:
-    x, point, *factor = (v.astype(np.float64) for v in xs)
-    low, high = range_of(text(attrs, "dtype"))
+    x, point, *factor = xs
     with np.errstate(all="ignore"):
-        moved = (x * factor[0] + point if factor else x + point).astype(np.float32)
-        whole = np.where(np.isnan(moved), 0, np.round(np.clip(moved, low, high)))
-        return cast_array(np.asarray(whole), text(attrs, "dtype"))
+        scaled = x * factor[0] if factor else x
+    return _quantize(attrs, (scaled, np.float32(1), point))
 
 
 def _requantize_element(attrs: Attrs, xs: Sequence[Expr]) -> Expr:
     x, point, *factor = xs
-    low, high = (te.const(float(v)) for v in range_of(text(attrs, "dtype")))
-    moved = x * factor[0] + point if factor else x + point
-    return te.cast(te.nearest(moved, low, high), text(attrs, "dtype"))
+    return _quantize_element(attrs, (x * factor[0] if factor else x, te.const(1.0), point))
 
 
 def _dequantize_type(attrs: Attrs, types: Types) -> TensorType:
