@@ -13,7 +13,7 @@ import numpy as np
 from ansorlite.graph.build import Rewriter, rewrite
 from ansorlite.graph.ir import Graph, Node
 from ansorlite.graph.ops.low_precision import U8S8, packed_weights
-from ansorlite.graph.types import Array, broadcast, pairs
+from ansorlite.graph.types import Array, broadcast, ints, pairs
 
 MIDDLE = 128  # added to int8, makes it uint8
 LEAST = 3  # terms of a product for which zeros are added to make four
@@ -126,8 +126,14 @@ def _whole_words(r: Rewriter, data: str, w: Array) -> tuple[str, Array]:
     if not more:
         return data, w
     none = ((0, 0),)
-    widths = none * (len(r.shape(data)) - 1) + ((0, more),)
     rows = np.pad(w, none * (w.ndim - 2) + ((0, more),) + none)
+    move = r.builder.producers.get(data)
+    rank = len(r.shape(data))
+    order = ints(move.attrs, "perm") if move is not None and move.op == "transpose" else ()
+    few = rank >= 3 and w.shape[-2] <= U8S8.depth
+    if move is not None and few and order == (0, *range(2, rank), 1):
+        return r.emit("words", move.inputs, f"{data}.words"), rows
+    widths = none * (len(r.shape(data)) - 1) + ((0, more),)
     return r.emit("pad", [data], f"{data}.whole", pads=widths, value=0), rows
 
 

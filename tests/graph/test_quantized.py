@@ -139,7 +139,7 @@ def test_quantised_networks_are_as_in_onnxruntime(every: int, tmp_path: Path) ->
         products = [n.op for n in best.nodes if n.op.startswith(("conv", "matmul"))]
         assert products and all("u8" in op for op in products), case
         kinds = {best.types[v].dtype for s in parts.subgraphs[:-1] for v in s.outputs}
-        assert kinds == {"uint8"}, f"{case}: {parts}"
+        assert kinds <= {"uint8", "int32"}, f"{case}: {parts}"  # three channels as words
 
 
 def test_exact_networks_compute_in_floats(tmp_path: Path) -> None:

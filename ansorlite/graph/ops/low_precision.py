@@ -22,8 +22,11 @@ from ansorlite.graph.ops.op import Arrays, Op, Shape, ShapeFn, TensorFn, Types, 
 from ansorlite.graph.ops.windows import padded_type, window
 from ansorlite.graph.types import Array, Attrs, TensorType, integer, ints, pairs
 from ansorlite.ir.expr import Expr
+from ansorlite.ir.literals import wrapped
 from ansorlite.ir.packed import bits_of, float_of
 from ansorlite.te.tensor import Tensor
+
+WORDS = "int32"  # the dtype of data whose numbers lie in words already
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,12 @@ class Kind:
     def depth(self) -> int:
         return 4 // np.dtype(self.stored).itemsize
 
+    def singles(self, x: Array) -> Array:
+        """The numbers of data, which may be words."""
+        if x.dtype == WORDS:
+            x = np.ascontiguousarray(x).view(self.stored).reshape(*x.shape[:-1], -1)
+        return self.data(x)
+
     def unpacked(self, words: Array) -> Array:
         """int32 [.., n / depth, columns] -> numbers [.., n, columns]."""
         parts = np.ascontiguousarray(words).view(self.weights).reshape(*words.shape, self.depth)
@@ -54,6 +63,8 @@ class Kind:
     def plain(self, types: Types) -> Types:
         """The types of the product of single numbers that a product of this kind stands for."""
         x, w = types[:2]
+        if x.dtype == WORDS:
+            x = TensorType((*x.shape[:-1], self.depth * x.shape[-1]), self.stored)
         if x.dtype != self.stored or w.dtype != "int32" or w.rank < 2:
             raise ModelError(f"{x} and {w} are no data and weights of {self.name}")
         rows = self.depth * w.shape[-2]
@@ -62,6 +73,8 @@ class Kind:
 
     def words(self, x: Tensor, at: Sequence[Expr], k: Expr) -> Expr:
         """Word k of the last axis."""
+        if x.dtype == WORDS:
+            return x[(*at, k)]
         return te.pack(*(x[(*at, self.depth * k + d)] for d in range(self.depth)))
 
 
@@ -138,7 +151,7 @@ def _conv_type(kind: Kind) -> ShapeFn:
 
 def _conv_meaning(kind: Kind) -> Callable[[Attrs, Arrays], Array]:
     def meaning(attrs: Attrs, xs: Arrays) -> Array:
-        x, w = kind.data(xs[0]), kind.unpacked(xs[1])
+        x, w = kind.singles(xs[0]), kind.unpacked(xs[1])
         plain = {**attrs, "groups": 1}
         if len(xs) > 2:  # with the border written out
             around = [(0, 0), *pairs(attrs, "pads"), (0, 0)]
@@ -166,6 +179,9 @@ def _conv_tensor(kind: Kind) -> TensorFn:
             x = _bordered(x, xs[2], pads)
             pads = ((0, 0),) * len(kernel)
         fill = integer(attrs, "border")
+        if x.dtype == WORDS:  # the number in each place of a word
+            places = range(0, 32, 32 // kind.depth)
+            fill = wrapped(sum(fill << place for place in places), WORDS)
         padded, out, ks, under = window(x, kernel, strides, pads, dilations, fill)
         c = te.reduce_axis(words, name="ci")
 
@@ -262,6 +278,31 @@ SINGLE = Op(
 )
 
 
+def _words_type(attrs: Attrs, types: Types) -> TensorType:
+    """uint8 [n, c, *s] of at most four channels -> int32 [n, *s, 1], bytes of 0 for what lacks."""
+    (x,) = types
+    if x.dtype != U8S8.stored or x.rank < 3 or not 1 <= x.shape[1] <= U8S8.depth:
+        raise ModelError(f"{x} has no channels of bytes that fill a word: one to four")
+    return TensorType((x.shape[0], *x.shape[2:], 1), WORDS)
+
+
+def _words(attrs: Attrs, xs: Arrays) -> Array:
+    x = np.moveaxis(xs[0], 1, -1)
+    more = [(0, 0)] * (x.ndim - 1) + [(0, U8S8.depth - x.shape[-1])]
+    return np.ascontiguousarray(np.pad(x, more)).view(WORDS)
+
+
+def _words_tensor(attrs: Attrs, xs: Sequence[Tensor]) -> Tensor:
+    (x,) = xs
+
+    def element(n: Expr, *at: Expr) -> Expr:
+        found = [x[(n, c, *at[:-1])] for c in range(x.shape[1])]
+        return te.pack(*found, *[te.const(0, WORDS)] * (U8S8.depth - len(found)))
+
+    names = ("n", *spatial_names(len(x.shape) - 2), "c")
+    return te.compute((x.shape[0], *x.shape[2:], 1), named(names, element), name="words")
+
+
 def _winograd(attrs: Attrs, types: Types) -> tuple[TensorFn, ...]:
     """Winograd's, in float32, of the numbers that data and weights are."""
     if len(types) > 2:
@@ -324,4 +365,5 @@ OPS = (
     *map(_matmul, KINDS),
     *map(_conv, KINDS),
     SINGLE,
+    Op("words", "injective", _words_type, _words, tensor=_words_tensor, traits=("reads_once",)),
 )
