@@ -25,6 +25,7 @@ _PUBLIC = {
     "torch_backend": "ansorlite.pytorch.backend",
     "auto_schedule": "ansorlite.pipeline",
     "accuracy": "ansorlite.graph.accuracy",
+    "quantize": "ansorlite.graph.quantize",
     "load_module": "ansorlite.deployed",
     "CompiledModule": "ansorlite.graph.module",
     "Graph": "ansorlite.graph.ir",

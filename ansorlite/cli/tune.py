@@ -13,6 +13,7 @@ from statistics import median
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from ansorlite.cli.calibrated import calibrated, calibration_options
 from ansorlite.cli.inputs import case, one_network, sized_network
 from ansorlite.cli.options import (
     Command,
@@ -61,6 +62,7 @@ def tune_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("--task", metavar="NAME|N", help="tune one task alone, with all of the budget")
     p.add_argument("--exact", action="store_true", help="no Winograd, nothing rounded otherwise")
     precision_option(p)
+    calibration_options(p)
     p.add_argument("--output", type=Path, metavar="F", help="write the closing tables there, too")
     p.add_argument("--save", type=Path, metavar="DIR", help="write the network there, as a library")
 
@@ -95,12 +97,14 @@ def tune(args: argparse.Namespace) -> int:
     output = writable(args.output, args.log, args.network) if args.output else None
     _check_save(args)
     if args.task is not None:
+        if args.calibration is not None:
+            raise UsageError("--calibration is of a whole network: leave out --task")
         text = _result_text(_tune_part(args, one_network(args, args.network)))
         if output is not None:
             _write(output, text)
         put(text, end="")
         return 0
-    graph = sized_network(args, args.network)
+    graph = calibrated(args, sized_network(args, args.network))
     with runner_of(args, fresh_constants=True) as runner:
         target = _target(args, runner)
         module = auto_schedule(
@@ -121,7 +125,8 @@ def tune(args: argparse.Namespace) -> int:
     report = module.report
     if report.interrupted and all(r.best is None for r in report.results):
         raise KeyboardInterrupt
-    text = f"{report}\n"
+    text = f"{told}\n" if (told := getattr(graph, "quantization", None)) is not None else ""
+    text += f"{report}\n"
     if args.on is not None:
         text += _devices_text([x for r in report.results for x in r.records])
     elif not report.interrupted and target.is_foreign:

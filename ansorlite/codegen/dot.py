@@ -14,7 +14,7 @@ from llvmlite import ir
 
 from ansorlite.codegen.emit_index import declared
 from ansorlite.codegen.vector_math import B, V, bits_of, call_math, shaped, splat
-from ansorlite.ir.packed import DOTS, PACKED
+from ansorlite.ir.packed import DOTS, LEAST, PACKED
 from ansorlite.target import Target
 
 FLOAT, I8, I16, I32 = ir.FloatType(), ir.IntType(8), ir.IntType(16), ir.IntType(32)
@@ -222,6 +222,21 @@ def _packed(bits: int) -> Callable[..., V]:
     return emit
 
 
+def _nearest(b: B, target: Target, x: V, low: V, high: V) -> V:
+    """One instruction each on x86: the greater, the smaller, the nearest (NaN: the least int32)."""
+    x = b.select(b.fcmp_ordered(">", low, x), low, x)
+    x = b.select(b.fcmp_ordered("<", high, x), high, x)
+    kind = shaped(x.type, I32)
+    if b.module.triple.startswith("x86"):
+        lanes = f"v{kind.count}" if isinstance(kind, ir.VectorType) else ""
+        name = f"llvm.lrint.{lanes}i32.{lanes}f32"
+        return b.call(declared(b.module, name, kind, [x.type]), [x])
+    whole = b.fptosi(
+        call_math(b, "llvm.rint", b.select(b.fcmp_unordered("uno", x, x), low, x)), kind
+    )
+    return b.select(b.fcmp_unordered("uno", x, x), splat(whole, LEAST), whole)
+
+
 def _dot(op: str) -> Callable[..., V]:
     def emit(b: B, target: Target, x: V, y: V) -> V:
         scalar = FLOAT if PACKED[op].dtype == "float32" else I32
@@ -235,6 +250,7 @@ EMITTERS: dict[str, Callable[..., V]] = {
     "bf16_value": _bf16_value,
     "pack16": _packed(16),
     "pack8": _packed(8),
+    "nearest": _nearest,
     "dot_bf16": _dot("dot_bf16"),
     "dot_u8s8": _dot("dot_u8s8"),
 }

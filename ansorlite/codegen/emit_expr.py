@@ -7,7 +7,7 @@ either not executed where the condition is false, or reads a constant block of t
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from llvmlite import ir
@@ -63,9 +63,14 @@ class ExprEmitter(IndexEmitter):
 
     def _together(self, e: Op, env: Env) -> ir.Value | None:
         """The parts as one number of 32 bits, if they lie in this order side by side."""
+        if not e.name.startswith("pack"):
+            return None
         parts = [a.args[0] for a in e.args if isinstance(a, Op) and a.name == "cast"]
+        chosen = [(p.args[0], p.args[2]) for p in parts if isinstance(p, Op) and p.name == "select"]
+        if len(chosen) == len(e.args):  # elements inside, or numbers around them
+            return self._together_or(e, parts, chosen, env)
         first = parts[0] if parts else None
-        if not e.name.startswith("pack") or len(parts) < len(e.args) or not isinstance(first, Load):
+        if len(parts) < len(e.args) or not isinstance(first, Load):
             return None
         size = BYTES[first.dtype]
         if size * len(parts) != 4:
@@ -80,6 +85,26 @@ class ExprEmitter(IndexEmitter):
         constant = env.memory[first.tensor].constant
         read = partial(self.b.load, at, typ=I32, align=size)
         return self._loaded(at, env, -1, read, constant)
+
+    def _together_or(
+        self, e: Op, parts: Sequence[Expr], chosen: Sequence[tuple[Expr, Expr]], env: Env
+    ) -> ir.Value | None:
+        """Elements side by side where a condition holds, else numbers, as one number of 32 bits."""
+        if len(set(chosen)) > 1:
+            return None
+        ((cond, fill),) = set(chosen)
+        inner = [p.args[1] for p in parts if isinstance(p, Op)]
+        if not all(isinstance(x, Load) for x in inner) or not isinstance(fill, Const):
+            return None
+        bits = 8 * BYTES[fill.dtype]
+        number = sum((int(fill.value) & ((1 << bits) - 1)) << bits * k for k in range(len(inner)))
+        whole = Op(e.name, tuple(Op("cast", (x,), "int32") for x in inner), "int32")
+        flag = self._scalar(cond, env)
+        return self.choose(
+            flag,
+            lambda: self._packed(whole, env.branch()),
+            lambda: I32(wrapped(number, "int32")),
+        )
 
     def _widen(self, v: ir.Value, dtype: str) -> ir.Value:
         return v if dtype == "int64" else self.b.sext(v, I64)
@@ -340,11 +365,11 @@ class ExprEmitter(IndexEmitter):
         return self.b.add(self.splat(base, env.width), steps)
 
     def _int_whole(self, e: Expr, env: Env) -> ir.Value | None:
-        """Sums and products of elements of tensors, as one vector; None for other integers.
+        """Sums and products of elements and of converted numbers, as one vector; None for others.
 
         They wrap at the width of their dtype, as the exact ones do when stored.
         """
-        if isinstance(e, Op) and e.name == "cast" and e.args[0].dtype in WIDE:
+        if isinstance(e, Op) and e.name == "cast" and not self._is_beyond(e.args[0], env):
             source = e.args[0]
             return self._convert(self.wide(source, env), source.dtype, e.dtype)
         atoms = [a for m, _ in e.terms for a in m] if isinstance(e, Poly) else []
@@ -592,7 +617,6 @@ class ExprEmitter(IndexEmitter):
 
 
 def _is_element(e: Expr, dtype: str) -> bool:
-    """Is the expression an element of a tensor, as an integer of the dtype?"""
-    if isinstance(e, Op) and e.name == "cast" and e.args[0].dtype in WIDE:
-        return e.dtype == dtype and isinstance(e.args[0], Load)
-    return e.dtype == dtype and isinstance(e, Load)
+    """Is the expression an integer of the dtype that is loaded, converted or packed?"""
+    made = isinstance(e, Op) and e.name in ("cast", *PACKED)
+    return e.dtype == dtype and (made or isinstance(e, Load))

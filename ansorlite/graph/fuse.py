@@ -127,6 +127,19 @@ class _Growing:
             self.owner.update(dict.fromkeys(run, root))
             at = meet
 
+    def release(self, root: int) -> None:
+        """Leave a last node that dequantizes bytes to the kernel that reads it, if that one can."""
+        last = max(self.members(root), default=root)
+        if last == root or last in self.exits or self.owner[last] != root:
+            return
+        if "dequantizes" not in self.nodes[last].operator.traits:
+            return
+        into = {self.owner.get(r) for r in self.readers[last]}
+        if len(into) > 1 or None in into or root in into:
+            return
+        if all(self.inlines(last, r) for r in self.readers[last]):
+            del self.owner[last]
+
     def places(self, root: int, reader: int) -> bool:
         """Whether the reader is a transpose that decides only the order of a product's rows."""
         node = self.nodes[reader]
@@ -194,15 +207,20 @@ class _Growing:
             self.owner.update(dict.fromkeys(members, self.owner[readers[0]]))
 
     def inlines(self, last: int, reader: int) -> bool:
-        """Whether `reader` reads the element-wise `last` once, or may compute it each time."""
+        """Whether `reader` reads each element of the element-wise node `last` at most once.
+
+        What is as cheap as reading may be computed again, and windows of bytes are read as bytes.
+        """
         if self.kind(reader) == "elementwise":
             return self.shape(reader) == self.shape(last)
-        if self.owner[reader] != reader:
+        if self.owner.get(reader, reader) != reader:
             return False
         if self.widens(last):
             return True
-        once = "reads_once" in self.nodes[reader].operator.traits
-        return once and self.shape(reader) != self.shape(last)
+        traits = self.nodes[reader].operator.traits
+        if "dequantizes" in self.nodes[last].operator.traits and "reads_windows" in traits:
+            return True
+        return "reads_once" in traits and self.shape(reader) != self.shape(last)
 
 
 def fuse(graph: Graph) -> tuple[Group, ...]:
@@ -221,6 +239,9 @@ def fuse(graph: Graph) -> tuple[Group, ...]:
         for k in reversed(range(count)):
             if growing.kind(k) == kind and k not in growing.owner:
                 growing.grow(k)
+    for k in range(count):
+        if growing.owner.get(k) == k and not growing.columns.get(k):
+            growing.release(k)
     for k in range(count):
         if growing.kind(k) == "elementwise" and k not in growing.owner:
             growing.grow(k)

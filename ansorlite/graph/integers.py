@@ -13,9 +13,10 @@ import numpy as np
 from ansorlite.graph.build import Rewriter, rewrite
 from ansorlite.graph.ir import Graph, Node
 from ansorlite.graph.ops.low_precision import U8S8, packed_weights
-from ansorlite.graph.types import Array, pairs
+from ansorlite.graph.types import Array, broadcast, ints, pairs
 
 MIDDLE = 128  # added to int8, makes it uint8
+LEAST = 3  # terms of a product for which zeros are added to make four
 
 
 class Bytes(NamedTuple):
@@ -26,33 +27,78 @@ class Bytes(NamedTuple):
 
 
 def in_bytes(graph: Graph) -> Graph:
-    """rewrite: product(int32(x) - z, w) -> product_u8s8(x, packed w) - z * sums of w"""
+    """rewrite: product(int32(x) - z, w) -> product_u8s8(x, packed w) - z * sums of w; convolutions
+    of groups -> conv_u8(x, w) - z * sums of w; (y + b) + c -> y + (b + c) for constants"""
 
     def rule(r: Rewriter, node: Node, xs: list[str]) -> str | None:
+        if node.op in ("add", "sub"):
+            return _merged(r, node, xs)
         w = _weights(r, node, xs)
         found = None if w is None else _bytes(r, xs[0])
         if w is None or found is None:
             return None
         data, zero = found
-        border = []
+        operands, attrs = list[str](), dict(node.attrs)
+        if node.op == "conv":
+            attrs["border"] = 0
         if zero is not None and node.op == "conv" and any(map(any, pairs(node.attrs, "pads"))):
             known = r.known(zero)
             if known is not None and not 0 <= known.item() <= 255:
                 return None
-            border.append(r.emit("cast", [zero], dtype="uint8"))
-        attrs = {k: v for k, v in node.attrs.items() if k != "groups"}
-        out = ""
-        for part in _in_range(w):
-            words = r.constant(packed_weights(U8S8, part), f"{xs[1]}.u8s8")
-            one = r.emit(f"{node.op}_u8s8", [data, words, *border], "", **attrs)
-            out = r.emit("add", [one, out]) if out else one
+            if known is not None:
+                attrs["border"] = int(known.item())
+            else:
+                operands.append(r.emit("cast", [zero], dtype="uint8"))
+        if node.op == "conv" and not _is_dot(node, w):
+            if operands:
+                return None
+            out = r.emit("conv_u8", [data, xs[1]], "" if zero else node.output, **attrs)
+        else:
+            attrs.pop("groups", None)
+            data, rows = _whole_words(r, data, w)
+            out = ""
+            for part in _in_range(rows):
+                words = r.constant(packed_weights(U8S8, part), f"{xs[1]}.u8s8")
+                one = r.emit(f"{node.op}_u8s8", [data, words, *operands], "", **attrs)
+                out = r.emit("add", [one, out]) if out else one
         if zero is None:
             return out
         sums = w.sum(axis=tuple(range(w.ndim - 1)), dtype=np.int64).astype(np.int32)
         shift = r.emit("mul", [r.constant(sums, f"{xs[1]}.sums"), zero])
+        if (known := r.known(shift)) is not None:
+            return r.emit("add", [out, r.constant(np.negative(known))], node.output)
         return r.emit("sub", [out, shift], node.output)
 
     return rewrite(graph, rule)
+
+
+def scale_apart(graph: Graph) -> Graph:
+    """rewrite: bytes that are scaled once for several readers -> scaled for each of them
+
+    So a value is stored as bytes, and each of the kernels that read it computes the scaled one.
+    """
+
+    def rule(r: Rewriter, node: Node, xs: list[str]) -> str | None:
+        own = list(xs)
+        for k, v in enumerate(xs):
+            inner = r.builder.producers.get(v)
+            if inner is not None and inner.op == "dequantize" and r.uses.get(v, 1) > 1:
+                own[k] = r.emit("dequantize", inner.inputs)
+        return None if own == xs else r.emit(node.op, own, node.output, **node.attrs)
+
+    return rewrite(graph, rule)
+
+
+def _merged(r: Rewriter, node: Node, xs: list[str]) -> str | None:
+    """(y + b) + c of int32 as y + (b + c)."""
+    inner, c = r.sole(xs[0], "add"), r.known(xs[1])
+    b = None if inner is None else r.known(inner.inputs[1])
+    if inner is None or b is None or c is None or r.dtype(xs[0]) != "int32":
+        return None
+    if not r.shape(inner.inputs[0]) == r.shape(xs[0]) == broadcast([r.shape(xs[0]), c.shape]):
+        return None
+    both = np.add(b, c) if node.op == "add" else np.subtract(b, c)
+    return r.emit("add", [inner.inputs[0], r.constant(both)], node.output)
 
 
 def _weights(r: Rewriter, node: Node, xs: list[str]) -> Array | None:
@@ -60,13 +106,35 @@ def _weights(r: Rewriter, node: Node, xs: list[str]) -> Array | None:
     if node.op not in ("conv", "matmul") or len(xs) != 2 or r.dtype(xs[0]) != "int32":
         return None
     w = r.known(xs[1])
-    if w is None or w.ndim < 2 or w.shape[-2] % U8S8.depth or not w.size:
+    if w is None or w.ndim < 2 or not w.size:
         return None
-    if node.op == "conv" and (node.attrs["groups"] != 1 or node.attrs["layout"] != "channels_last"):
+    if node.op == "conv" and node.attrs["layout"] != "channels_last":
         return None
-    if node.op == "matmul" and w.ndim != 2:
+    if node.op == "matmul" and (w.ndim != 2 or w.shape[0] < LEAST):
         return None
     return w if int(w.min()) > -2 * MIDDLE and int(w.max()) < 2 * MIDDLE else None
+
+
+def _is_dot(node: Node, w: Array) -> bool:
+    """Whether a convolution is computed four terms at a time, with terms of 0 to make four."""
+    return node.attrs["groups"] == 1 and w.shape[-2] >= LEAST
+
+
+def _whole_words(r: Rewriter, data: str, w: Array) -> tuple[str, Array]:
+    """Data and weights with zeros behind the terms, which then are a multiple of four."""
+    more = -w.shape[-2] % U8S8.depth
+    if not more:
+        return data, w
+    none = ((0, 0),)
+    rows = np.pad(w, none * (w.ndim - 2) + ((0, more),) + none)
+    move = r.builder.producers.get(data)
+    rank = len(r.shape(data))
+    order = ints(move.attrs, "perm") if move is not None and move.op == "transpose" else ()
+    few = rank >= 3 and w.shape[-2] <= U8S8.depth
+    if move is not None and few and order == (0, *range(2, rank), 1):
+        return r.emit("words", move.inputs, f"{data}.words"), rows
+    widths = none * (len(r.shape(data)) - 1) + ((0, more),)
+    return r.emit("pad", [data], f"{data}.whole", pads=widths, value=0), rows
 
 
 def _in_range(w: Array) -> list[Array]:

@@ -197,11 +197,12 @@ def check_inputs(graph: Graph, inputs: Sequence[npt.ArrayLike]) -> dict[str, Arr
 def evaluate(
     graph: Graph,
     inputs: Sequence[npt.ArrayLike] | Mapping[str, npt.ArrayLike],
-    see: Callable[[str, Array], None] | None = None,
+    see: Callable[[str, Array], None] = lambda value, array: None,
 ) -> tuple[Array, ...]:
     """The outputs for arrays in input order, or by input name, by each operator's `meaning`.
 
-    `see` is shown the inputs and the value of each node, by name.
+    `see` is called with the name and the array of each input and of each value that a node
+    computes.
     """
     if isinstance(inputs, Mapping):
         missing = [v for v in graph.inputs if v not in inputs]
@@ -212,15 +213,13 @@ def evaluate(
         inputs = [inputs[v] for v in graph.inputs]
     values: dict[str, Array] = {**graph.constants, **check_inputs(graph, inputs)}
     last_use = {v: k for k, n in enumerate(graph.nodes) for v in n.inputs}
-    if see is not None:
-        for v in graph.inputs:
-            see(v, values[v])
+    for v in graph.inputs:
+        see(v, values[v])
     for k, node in enumerate(graph.nodes):
         arrays = tuple(values[v] for v in node.inputs)
         with np.errstate(all="ignore"):  # infinities and NaN are values as any other
             values[node.output] = node.operator.meaning(node.attrs, arrays)
-        if see is not None:
-            see(node.output, values[node.output])
+        see(node.output, values[node.output])
         for v in dict.fromkeys(node.inputs):
             if last_use[v] == k and v not in graph.outputs:
                 del values[v]

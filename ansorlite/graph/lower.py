@@ -53,6 +53,11 @@ def operand_view(shape: Shape, full: Shape, space: Shape) -> Shape | None:
     return view[max(lead, 0) :] or (1,)
 
 
+def _apart(node: Node) -> bool:
+    """Whether the node's constants of one element are operands, so that layers are equal tasks."""
+    return "scalars_apart" in node.operator.traits
+
+
 class _Lowering:
     """One group: placeholders by (value, shape), tensors of the group's own values."""
 
@@ -95,7 +100,7 @@ class _Lowering:
             tensor = self.tensors[value]
             return lambda at: tensor[tuple(at)[: len(tensor.shape)]]
         known = self.graph.constants.get(value)
-        if known is not None and known.size == 1:
+        if known is not None and known.size == 1 and not _apart(node):
             dtype = str(known.dtype)
             literal = te.const(known.reshape(-1)[0].item(), WIDE.get(dtype, dtype))
             return lambda at: literal

@@ -8,16 +8,19 @@ from collections.abc import Callable, Container
 from dataclasses import replace
 
 from ansorlite.graph import rewrites as rw
+from ansorlite.graph.dynamic import rescaled, sink_views
 from ansorlite.graph.groups import split_groups
-from ansorlite.graph.integers import in_bytes
+from ansorlite.graph.integers import in_bytes, scale_apart
 from ansorlite.graph.ir import Graph, Node, Step
 from ansorlite.graph.layout import channels_last
 from ansorlite.graph.precision import lowered
+from ansorlite.graph.quantized import fold_steps, integer_products, unsigned
 from ansorlite.graph.rounding import Rounding
 
 Pass = Callable[[Graph], Graph]
 
 PASSES: tuple[Pass, ...] = (
+    integer_products,
     rw.remove_dead_nodes,
     rw.fold_constants,
     rw.remove_empty,
@@ -41,13 +44,20 @@ PASSES: tuple[Pass, ...] = (
     rw.split_wide,
     rw.view_slices,
     rw.merge_duplicates,
+    fold_steps,
+    unsigned,
     in_bytes,
+    rescaled,
+    sink_views,
+    scale_apart,
 )
 # Replacements for the passes that change how the network rounds.
 EXACTLY: dict[Pass, tuple[Pass, ...]] = {
     rw.lower_batch_norm: (rw.batch_norm_as_written,),
     rw.simplify_arithmetic: (rw.simplify_exactly,),
     rw.fold_scales: (),
+    integer_products: (),
+    fold_steps: (),
 }
 EXACT_PASSES: tuple[Pass, ...] = tuple(p for step in PASSES for p in EXACTLY.get(step, (step,)))
 

@@ -147,6 +147,8 @@ def _multiplied(graph: Graph, kept: Container[str], rounding: Rounding) -> Graph
         name = node.inputs[1]
         packed = r.constant(packed_weights(BF16, weights[name]), f"{name}.bf16")
         attrs = {k: v for k, v in node.attrs.items() if k != "groups"}
+        if node.op == "conv":
+            attrs["border"] = 0
         return r.emit(f"{node.op}_bf16", [own.of(xs[0]), packed], node.output, **attrs)
 
     return rewrite(graph, rule)

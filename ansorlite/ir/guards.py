@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from ansorlite.ir.expr import Const, Expr, Load, Op, Poly
 from ansorlite.ir.logic import combiner_identity, conjuncts, logic
+from ansorlite.ir.packed import DOTS
 from ansorlite.ir.program import For, If, Stmt, Store
 from ansorlite.ir.traverse import loads, transform
 
@@ -68,8 +69,13 @@ def identity_conditions(e: Expr, combiner: str) -> list[Expr]:
             if fill == combiner_identity(combiner, fill.dtype) and isinstance(fill, Const):
                 out += [t for t in conjuncts(cond) if not loads(t)]
                 stack.append(value)
-        elif x.name == "mul" and combiner == "sum":
+        elif x.name in ("mul", *DOTS) and combiner == "sum":
             stack.extend(reversed(x.args))
+        elif x.name == "cast" and combiner == "sum":
+            stack.append(x.args[0])
+        elif x.name.startswith("pack") and combiner == "sum":  # 0 where all parts are
+            parts = [identity_conditions(a, combiner) for a in x.args]
+            out += [t for t in parts[0] if all(t in p for p in parts[1:])]
     return out
 
 

@@ -20,7 +20,7 @@ from ansorlite.ir.expr import (
     wrapped_int,
 )
 from ansorlite.ir.extremum import extremum
-from ansorlite.ir.literals import range_of
+from ansorlite.ir.literals import WIDE, range_of
 from ansorlite.ir.packed import PACKED
 
 
@@ -81,10 +81,12 @@ def negate(cond: Any) -> Expr:
 def select(cond: Any, a: Any, b: Any) -> Expr:
     """`a` where `cond` holds, else `b`; the other branch is not evaluated.
 
-    Example: `te.select(i < n, A[i], 0.0)`. `a` and `b` get a common dtype.
+    Example: `te.select(i < n, A[i], 0.0)`. `a` and `b` get a common dtype; two that are stored in
+    few bytes alike stay so.
     """
     c = _condition("select", cond)
-    x, y = promote(a, b)
+    narrow = isinstance(a, Expr) and isinstance(b, Expr) and a.dtype == b.dtype in WIDE
+    x, y = (wrap(a), wrap(b)) if narrow else promote(a, b)
     if isinstance(c, Const):
         return x if c.value else y
     return x if x == y else Op("select", (c, x, y), x.dtype)
@@ -135,10 +137,11 @@ def packed(name: str, *args: Any) -> Expr:
     """An operation of `ir.packed.PACKED`; AnsorliteError for operands of other dtypes."""
     rule = PACKED[name]
     exprs = [widened(wrap(a)) for a in args]
-    wanted = "float32" if name == "bf16_bits" else "int32"
-    if len(exprs) != rule.arity or any(e.dtype != wanted for e in exprs):
+    if len(exprs) != rule.arity or any(e.dtype != rule.takes for e in exprs):
         given = ", ".join(e.dtype for e in exprs)
-        raise AnsorliteError(f"{name} takes {rule.arity} operands of dtype {wanted}, got {given}")
+        raise AnsorliteError(
+            f"{name} takes {rule.arity} operands of dtype {rule.takes}, got {given}"
+        )
     return Op(name, tuple(map(wrapped_int, exprs)), rule.dtype)
 
 

@@ -19,7 +19,8 @@ Array = Any
 class Packed(NamedTuple):
     """An operation: how many operands, dtype of the result, its meaning for numbers and arrays.
 
-    `depth` is the number of products that are summed, 0 for other operations.
+    `depth` is the number of products that are summed, 0 for other operations. `takes` is the dtype
+    of the operands.
     """
 
     arity: int
@@ -27,6 +28,7 @@ class Packed(NamedTuple):
     number: Callable[..., Any]
     array: Callable[..., Array]
     depth: int = 0
+    takes: str = "int32"
 
 
 def _float(bits: int) -> float:
@@ -44,6 +46,19 @@ def _halves(word: int) -> tuple[float, float]:
 
 def _dot_halves(a: int, b: int) -> float:
     return sum(x * y for x, y in zip(_halves(a), _halves(b), strict=True))
+
+
+LEAST = -(1 << 31)  # what NaN becomes: no byte and no number of 16 bits has a bit of it
+
+
+def _nearest(x: float, low: float, high: float) -> int:
+    """The whole number nearest to x in [low, high], halves to even; LEAST for NaN."""
+    return LEAST if x != x else round(min(max(x, low), high))
+
+
+def _array_nearest(x: Array, low: Array, high: Array) -> Array:
+    held = np.minimum(np.maximum(np.asarray(x, np.float32), low), high)
+    return np.where(np.isnan(held), LEAST, np.nan_to_num(np.rint(held))).astype(np.int64)
 
 
 def _pack(bits: int, *parts: int) -> int:
@@ -98,11 +113,13 @@ def _array_dot_bytes(a: Array, b: Array) -> Array:
 
 PACKED: dict[str, Packed] = {
     # the bits of the nearest bfloat16, and the float32 of such bits
-    "bf16_bits": Packed(1, "int32", _bits, lambda x: bits_of(x).astype(np.int64)),
+    "bf16_bits": Packed(1, "int32", _bits, lambda x: bits_of(x).astype(np.int64), takes="float32"),
     "bf16_value": Packed(1, "float32", lambda v: _float(int(v) << 16), float_of),
     # two numbers of 16 bits, four of 8
     "pack16": Packed(2, "int32", lambda *v: _pack(16, *v), lambda *v: _array_pack(16, *v)),
     "pack8": Packed(4, "int32", lambda *v: _pack(8, *v), lambda *v: _array_pack(8, *v)),
+    # the nearest whole number of a float32 that is held between two others
+    "nearest": Packed(3, "int32", _nearest, _array_nearest, takes="float32"),
     # sums of products of two bfloat16, and of four unsigned and signed bytes
     "dot_bf16": Packed(2, "float32", _dot_halves, _array_dot_halves, 2),
     "dot_u8s8": Packed(2, "int32", _dot_bytes, _array_dot_bytes, 4),

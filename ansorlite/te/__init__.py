@@ -86,6 +86,7 @@ __all__ = [
     "maximum",
     "min",
     "minimum",
+    "nearest",
     "not_equal",
     "pack",
     "placeholder",
@@ -313,6 +314,14 @@ def bfloat16_bits(x: Any) -> Expr:
 def bfloat16_value(bits: Any) -> Expr:
     """float32: the number whose upper 16 bits are the lower ones of an int32."""
     return packed("bf16_value", bits)
+
+
+def nearest(x: Any, low: Any, high: Any) -> Expr:
+    """int32: the whole number nearest to a float32 that is held between two others.
+
+    Halves go to the even number; NaN becomes the least int32. The ends are whole numbers.
+    """
+    return packed("nearest", x, low, high)
 
 
 def pack(*parts: Any) -> Expr:

@@ -96,7 +96,8 @@ CASES: dict[str, Case] = {
     "from_bf16": Case((("uint16", IMAGE),)),
     "matmul_bf16": Case((("uint16", IMAGE), ("int32", (3, 5)))),
     "conv_bf16": Case(
-        (("uint16", (2, 5, 6, 4)), ("int32", (2, 3, 2, 6))), {**WINDOW, "layout": "channels_last"}
+        (("uint16", (2, 5, 6, 4)), ("int32", (2, 3, 2, 6))),
+        {**WINDOW, "layout": "channels_last", "border": 0},
     ),
     "product_bf16": Case((("uint16", IMAGE), ("uint16", (2, 4, 6, 3)))),
     "conv_transpose_bf16": Case(
@@ -110,11 +111,18 @@ CASES: dict[str, Case] = {
     "matmul_u8s8": Case((("uint8", (2, 4, 8)), ("int32", (2, 5)))),
     "conv_u8s8": Case(
         (("uint8", (2, 5, 6, 4)), ("int32", (2, 3, 1, 6)), ("uint8", (1,))),
-        {**WINDOW, "layout": "channels_last"},
+        {**WINDOW, "layout": "channels_last", "border": 0},
     ),
+    "conv_u8": Case(
+        (("uint8", (2, 5, 6, 4)), ("int32", (2, 3, 2, 6))),
+        {**WINDOW, "layout": "channels_last", "groups": 2, "border": 7},
+    ),
+    "words": Case((("uint8", (2, 3, 5, 6)),)),
+    "requantize": Case((IMAGE, (1,), (4, 1, 1)), {"dtype": "uint8"}),
     "quantize": Case((IMAGE, (4, 1, 1), (1,)), {"dtype": "int8"}),
     "dequantize": Case((("uint8", IMAGE), (4, 1, 1), ("uint8", ()))),
-    "quantization_step": Case((IMAGE, IMAGE)),
+    "quantization_range": Case(),
+    "rescale": Case((("int32", IMAGE), ("int32", (4, 1, 1)), (1,), (1,), (4, 1, 1))),
     "part": Case(attrs={"start": 7, "shape": (3, 5)}),
     "loop": Case(
         ((2, 3), (3,), (4, 2, 3)),

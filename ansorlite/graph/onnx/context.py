@@ -59,7 +59,8 @@ class Context:
     `absent` says why outputs are not computed, `later` has the results of all nodes. `lows` has
     the dtype of the values that the model has in float16 or bfloat16, and the graph in float32.
     `inside` reads the body of a node: (context, GraphProto, values of its inputs) -> values of its
-    outputs. `sequences` has the elements of values that are sequences.
+    outputs. `sequences` has the elements of values that are sequences. `scaled` has integers, scale
+    and zero point of constants that were made of them.
     """
 
     builder: GraphBuilder
@@ -71,6 +72,7 @@ class Context:
     lows: dict[str, str] = field(default_factory=dict)
     inside: "Callable[[Context, Any, Sequence[str]], Sequence[str]]" = lambda c, g, values: ()
     sequences: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    scaled: dict[str, tuple[str, str, str]] = field(default_factory=dict)
 
     def has(self, node: OnnxNode, k: int) -> bool:
         """Whether the optional operand k is there."""

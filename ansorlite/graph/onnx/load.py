@@ -9,7 +9,7 @@ to do, whatever the file holds, and MissingExtra without the package onnx.
 import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar, overload
 
@@ -17,7 +17,7 @@ import numpy as np
 
 from ansorlite.errors import AnsorliteError, MissingExtra, ModelError
 from ansorlite.graph.build import GraphBuilder
-from ansorlite.graph.ir import Graph
+from ansorlite.graph.ir import Graph, Node
 from ansorlite.graph.onnx.context import LOWS, Context, OnnxNode, Unsupported
 from ansorlite.graph.onnx.functions import flattened
 from ansorlite.graph.onnx.masked import with_choices
@@ -185,7 +185,28 @@ def _network(source: _Model, shapes: Mapping[str, tuple[int, ...]], as_declared:
             raise ModelError(f"output {brief(o)} of {name} is a sequence: return its elements")
     for value in proto.graph.output:
         _check_declared(context, value, as_declared)
-    return builder.finish([_output(context, o) for o in outputs])
+    return _as_stored(builder.finish([_output(context, o) for o in outputs]), context)
+
+
+def _as_stored(graph: Graph, context: Context) -> Graph:
+    """The graph with integers and `dequantize` for constants that were scaled while it was read."""
+    found = {v: s for v, s in context.scaled.items() if v in graph.constants}
+    if not found:
+        return graph
+    parts = dict.fromkeys(v for scaled in found.values() for v in scaled)
+    constants = {v: a for v, a in graph.constants.items() if v not in found}
+    constants |= {v: context.builder.constants[v] for v in parts}
+    types = {v: t for v, t in graph.types.items()} | {v: context.type(v) for v in parts}
+    taken, nodes = {n.name for n in graph.nodes}, list[Node]()
+    for v, scaled in found.items():
+        name = f"{v}.scaled"
+        while name in taken:
+            name += "_"
+        taken.add(name)
+        nodes.append(Node(name, "dequantize", scaled, (v,)))
+    made = replace(graph, nodes=(*nodes, *graph.nodes), types=types, constants=constants)
+    made.verify()
+    return made
 
 
 def _check_operators(nodes: Sequence[OnnxNode], name: str) -> None:

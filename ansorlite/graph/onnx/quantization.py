@@ -23,7 +23,10 @@ def quantized(c: Context, x: str, scale: str, zero: str) -> str:
 
 def dequantized(c: Context, x: str, scale: str, zero: str) -> str:
     """(x - zero) * scale in float32."""
-    return c.emit("dequantize", [x, scale, zero])
+    value = c.emit("dequantize", [x, scale, zero])
+    if value in c.builder.constants and len(c.shape(x)) > 0:
+        c.scaled[value] = x, scale, zero
+    return value
 
 
 def zero_point(c: Context, n: OnnxNode, k: int, dtype: str) -> str:
@@ -102,17 +105,16 @@ def dynamic_quantize_linear(c: Context, n: OnnxNode) -> tuple[str, str, str]:
 
 def dynamically(c: Context, x: str) -> tuple[str, str, str]:
     """(x as uint8, scale, zero point) where the range of x and 0 takes all of uint8."""
-    zero, none = c.scalar(0, x), c.constant(np.zeros((), np.uint8))
     if c.type(x).size == 0:
         raise ModelError(f"{c.type(x)} has no element and no range")
-    ends = []
-    for op, reduce in (("minimum", "reduce_min"), ("maximum", "reduce_max")):
-        axes = tuple(range(len(c.shape(x))))
-        end = c.emit(reduce, [x], axes=axes, keepdims=False) if axes else x
-        ends.append(c.emit(op, [end, zero]))
-    scale = c.emit("quantization_step", ends)
-    point = quantized(c, c.emit("neg", [ends[0]]), scale, none)
-    return quantized(c, x, scale, point), scale, point
+    ends = c.emit("quantization_range", [x])
+    scale, point = (c.emit("part", [ends], start=k, shape=()) for k in (0, 1))
+    return c.emit("quantize", [x, scale, point], dtype="uint8"), scale, cast_point(c, point)
+
+
+def cast_point(c: Context, point: str) -> str:
+    """A zero point that was computed in float32, as uint8."""
+    return c.emit("cast", [point], dtype="uint8")
 
 
 # ---- products -----------------------------------------------------------------------------------

@@ -3,7 +3,8 @@
 bfloat16 is stored as its 16 bits, uint16, and summed in float32; uint8 times int8 is summed in
 int32. A product reads neighbours along the axis that is summed as one number of 32 bits: data as it
 lies in memory, constant weights as int32 [.., n / depth, columns], packed by `graph.precision`.
-Data of convolutions is channels last; a third operand is what they see around the data.
+Data of convolutions is channels last; the attribute `border`, as it is stored, is what they see
+around the data, or a third operand. `conv_u8` is of bytes one by one, with groups.
 """
 
 import math
@@ -16,13 +17,16 @@ import numpy as np
 from ansorlite import te
 from ansorlite.errors import ModelError
 from ansorlite.graph.ops import conv, matmul
-from ansorlite.graph.ops.movement import spatial_names
+from ansorlite.graph.ops.movement import pad, spatial_names
 from ansorlite.graph.ops.op import Arrays, Op, Shape, ShapeFn, TensorFn, Types, named
 from ansorlite.graph.ops.windows import padded_type, window
-from ansorlite.graph.types import Array, Attrs, TensorType, ints, pairs
+from ansorlite.graph.types import Array, Attrs, TensorType, integer, ints, pairs
 from ansorlite.ir.expr import Expr
+from ansorlite.ir.literals import wrapped
 from ansorlite.ir.packed import bits_of, float_of
 from ansorlite.te.tensor import Tensor
+
+WORDS = "int32"  # the dtype of data whose numbers lie in words already
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,12 @@ class Kind:
     def depth(self) -> int:
         return 4 // np.dtype(self.stored).itemsize
 
+    def singles(self, x: Array) -> Array:
+        """The numbers of data, which may be words."""
+        if x.dtype == WORDS:
+            x = np.ascontiguousarray(x).view(self.stored).reshape(*x.shape[:-1], -1)
+        return self.data(x)
+
     def unpacked(self, words: Array) -> Array:
         """int32 [.., n / depth, columns] -> numbers [.., n, columns]."""
         parts = np.ascontiguousarray(words).view(self.weights).reshape(*words.shape, self.depth)
@@ -53,6 +63,8 @@ class Kind:
     def plain(self, types: Types) -> Types:
         """The types of the product of single numbers that a product of this kind stands for."""
         x, w = types[:2]
+        if x.dtype == WORDS:
+            x = TensorType((*x.shape[:-1], self.depth * x.shape[-1]), self.stored)
         if x.dtype != self.stored or w.dtype != "int32" or w.rank < 2:
             raise ModelError(f"{x} and {w} are no data and weights of {self.name}")
         rows = self.depth * w.shape[-2]
@@ -61,6 +73,8 @@ class Kind:
 
     def words(self, x: Tensor, at: Sequence[Expr], k: Expr) -> Expr:
         """Word k of the last axis."""
+        if x.dtype == WORDS:
+            return x[(*at, k)]
         return te.pack(*(x[(*at, self.depth * k + d)] for d in range(self.depth)))
 
 
@@ -145,12 +159,16 @@ def _conv_type(kind: Kind) -> ShapeFn:
 
 def _conv_meaning(kind: Kind) -> Callable[[Attrs, Arrays], Array]:
     def meaning(attrs: Attrs, xs: Arrays) -> Array:
-        x, w = kind.data(xs[0]), kind.unpacked(xs[1])
+        x, w = kind.singles(xs[0]), kind.unpacked(xs[1])
         plain = {**attrs, "groups": 1}
         if len(xs) > 2:  # with the border written out
             around = [(0, 0), *pairs(attrs, "pads"), (0, 0)]
-            border = kind.data(np.asarray(xs[2]).reshape(()))
-            x = np.pad(x, around, constant_values=border)
+            number = kind.data(np.asarray(xs[2]).reshape(()))
+            x = np.pad(x, around, constant_values=number)
+            plain["pads"] = ((0, 0),) * (x.ndim - 2)
+        elif border := integer(attrs, "border"):
+            around = [(0, 0), *pairs(attrs, "pads"), (0, 0)]
+            x = np.pad(x, around, constant_values=kind.data(np.asarray(border, kind.stored)))
             plain["pads"] = ((0, 0),) * (x.ndim - 2)
         return conv._meaning(plain, (x, w))
 
@@ -168,7 +186,11 @@ def _conv_tensor(kind: Kind) -> TensorFn:
         if len(xs) > 2:
             x = _bordered(x, xs[2], pads)
             pads = ((0, 0),) * len(kernel)
-        padded, out, ks, under = window(x, kernel, strides, pads, dilations)
+        fill = integer(attrs, "border")
+        if x.dtype == WORDS:  # the number in each place of a word
+            places = range(0, 32, 32 // kind.depth)
+            fill = wrapped(sum(fill << place for place in places), WORDS)
+        padded, out, ks, under = window(x, kernel, strides, pads, dilations, fill)
         c = te.reduce_axis(words, name="ci")
 
         def element(n: Expr, *at: Expr) -> Expr:
@@ -213,7 +235,7 @@ def _conv(kind: Kind) -> Op:
         "anchor",
         _conv_type(kind),
         _conv_meaning(kind),
-        attrs=("strides", "pads", "dilations", "layout"),
+        attrs=("strides", "pads", "dilations", "layout", "border"),
         arity=(2, 3),
         tensor=_conv_tensor(kind),
         views=_conv_views(kind),
@@ -224,6 +246,70 @@ def _conv(kind: Kind) -> Op:
         work=lambda attrs, types, result: conv._work(attrs, kind.plain(types), result),
         padded=padded_type,
     )
+
+
+def _single_type(attrs: Attrs, types: Types) -> TensorType:
+    """uint8 [n, *s, c] and int32 weights [*k, c / groups, co] -> int32."""
+    x, w = types
+    if (x.dtype, w.dtype) != ("uint8", "int32"):
+        raise ModelError(f"{x} and {w} are no uint8 and int32")
+    return conv._type(attrs, (TensorType(x.shape, "int32"), w))
+
+
+def _single_meaning(attrs: Attrs, xs: Arrays) -> Array:
+    x, plain = np.asarray(xs[0], np.int32), dict(attrs)
+    if border := integer(attrs, "border"):
+        x = np.pad(x, [(0, 0), *pairs(attrs, "pads"), (0, 0)], constant_values=border)
+        plain["pads"] = ((0, 0),) * (x.ndim - 2)
+    return conv._meaning(plain, (x, xs[1]))
+
+
+def _single_tensor(attrs: Attrs, xs: Sequence[Tensor]) -> Tensor:
+    x, plain = xs[0], dict(attrs)
+    if border := integer(attrs, "border"):
+        x = pad(x, [(0, 0), *pairs(attrs, "pads"), (0, 0)], border)
+        plain["pads"] = ((0, 0),) * (len(x.shape) - 2)
+    return conv._tensor(plain, (x, xs[1]))
+
+
+SINGLE = Op(
+    "conv_u8",
+    "anchor",
+    _single_type,
+    _single_meaning,
+    attrs=("strides", "pads", "dilations", "groups", "layout", "border"),
+    arity=(2, 2),
+    tensor=_single_tensor,
+    views=conv._views,
+    names=("data", "weight"),
+    work=conv._work,
+    padded=padded_type,
+)
+
+
+def _words_type(attrs: Attrs, types: Types) -> TensorType:
+    """uint8 [n, c, *s] of at most four channels -> int32 [n, *s, 1], bytes of 0 for what lacks."""
+    (x,) = types
+    if x.dtype != U8S8.stored or x.rank < 3 or not 1 <= x.shape[1] <= U8S8.depth:
+        raise ModelError(f"{x} has no channels of bytes that fill a word: one to four")
+    return TensorType((x.shape[0], *x.shape[2:], 1), WORDS)
+
+
+def _words(attrs: Attrs, xs: Arrays) -> Array:
+    x = np.moveaxis(xs[0], 1, -1)
+    more = [(0, 0)] * (x.ndim - 1) + [(0, U8S8.depth - x.shape[-1])]
+    return np.ascontiguousarray(np.pad(x, more)).view(WORDS)
+
+
+def _words_tensor(attrs: Attrs, xs: Sequence[Tensor]) -> Tensor:
+    (x,) = xs
+
+    def element(n: Expr, *at: Expr) -> Expr:
+        found = [x[(n, c, *at[:-1])] for c in range(x.shape[1])]
+        return te.pack(*found, *[te.const(0, WORDS)] * (U8S8.depth - len(found)))
+
+    names = ("n", *spatial_names(len(x.shape) - 2), "c")
+    return te.compute((x.shape[0], *x.shape[2:], 1), named(names, element), name="words")
 
 
 def _winograd(attrs: Attrs, types: Types) -> tuple[TensorFn, ...]:
@@ -301,4 +387,6 @@ OPS = (
     ),
     *map(_matmul, KINDS),
     *map(_conv, KINDS),
+    SINGLE,
+    Op("words", "injective", _words_type, _words, tensor=_words_tensor, traits=("reads_once",)),
 )

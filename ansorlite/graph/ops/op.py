@@ -43,6 +43,9 @@ Trait = Literal[
     "integer_sum",
     "integer_product",
     "widens",
+    "dequantizes",
+    "reads_windows",
+    "scalars_apart",
 ]
 
 
@@ -148,6 +151,9 @@ class Op:
         integer_sum         of integers, the expression is a polynomial: the numbers of terms add
         integer_product     likewise: the numbers of terms multiply
         widens              as cheap as reading: whatever reads it may compute it again
+        scalars_apart       constants of one element are operands of the kernel, no literals
+        reads_windows       pools: elements that are cheap to convert may be converted again
+        dequantizes         the result has more bytes than what is read: left to the reader
 
     Limits (`graph.limits`):
 

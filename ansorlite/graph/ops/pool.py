@@ -292,8 +292,8 @@ OPS = (
         padded=padded_type,
         free_window=True,
     ),
-    _pool("max_pool", "max", _max),
-    _pool("sum_pool", "sum", _sum, "rounded_sum", "keeps_not_negative"),
+    _pool("max_pool", "max", _max, "reads_windows"),
+    _pool("sum_pool", "sum", _sum, "rounded_sum", "keeps_not_negative", "reads_windows"),
     Op(
         "avg_pool",
         "source",

@@ -1,8 +1,9 @@
 """Quantisation element by element: numbers to integers of few bytes by a scale, and back.
 
 Scales are float32, rounding is to the nearest, halves to the even number, and values beyond the
-integers' range become its ends. Results are the same to the bit wherever they are computed: there
-is no other form of the quotient. Operands broadcast as in numpy.
+integers' range become its ends; NaN becomes the zero point. Results of `quantize` are the same to
+the bit wherever they are computed; `requantize` is its other form, with a factor for the scale.
+Operands broadcast as in numpy.
 """
 
 from collections.abc import Sequence
@@ -12,15 +13,14 @@ import numpy as np
 
 from ansorlite import te
 from ansorlite.errors import ModelError
-from ansorlite.graph.ops.op import Arrays, Op, Types, times
+from ansorlite.graph.ops.op import Arrays, Op, Placed, Trait, Types, times
 from ansorlite.graph.types import Array, Attrs, TensorType, broadcast, text
 from ansorlite.ir.expr import Expr
 from ansorlite.ir.literals import range_of
 from ansorlite.te.evaluate import cast_array
+from ansorlite.te.tensor import Tensor
 
 STORED = ("int8", "uint8", "int16", "uint16")
-# A float32 plus this number, minus it again, is rounded to a whole number if it is below 2^22.
-ROUNDER = float(3 << 22)
 STEPS = 255.0  # between the least and the greatest uint8
 
 
@@ -42,14 +42,38 @@ def _quantize(attrs: Attrs, xs: Arrays) -> Array:
     low, high = map(np.float32, range_of(dtype))
     with np.errstate(all="ignore"):
         inside = np.minimum(np.maximum(x / scale, low - zero), high - zero)
-        return cast_array(np.asarray(np.round(inside) + zero), dtype)
+        whole = np.where(np.isnan(inside), np.float32(0), np.round(inside))
+        return cast_array(np.asarray(whole + zero), dtype)
 
 
 def _quantize_element(attrs: Attrs, xs: Sequence[Expr]) -> Expr:
     (x, scale, zero), dtype = xs, text(attrs, "dtype")
     low, high = (te.const(float(v)) for v in range_of(dtype))
-    inside = te.minimum(te.maximum(x / scale, low - zero), high - zero)
-    return te.cast(((inside + ROUNDER) - ROUNDER) + zero, dtype)
+    scaled = x if scale == te.const(1.0) else x / scale
+    whole = te.nearest(scaled, low - zero, high - zero)
+    return te.cast(whole + te.cast(zero, "int32"), dtype)
+
+
+def _requantize_type(attrs: Attrs, types: Types) -> TensorType:
+    """x * factor, rounded, + point, all of float32, as bytes; x itself without a factor."""
+    dtype = text(attrs, "dtype")
+    if dtype not in STORED or any(t.dtype != "float32" for t in types):
+        raise ModelError(f"{', '.join(map(str, types))} cannot be rounded to {dtype}: only float32")
+    if _shape(types) != types[0].shape:
+        raise ModelError(f"the steps {', '.join(map(str, types[1:]))} are more than {types[0]}")
+    return TensorType(types[0].shape, dtype)
+
+
+def _requantize(attrs: Attrs, xs: Arrays) -> Array:
+    x, point, *factor = xs
+    with np.errstate(all="ignore"):
+        scaled = x * factor[0] if factor else x
+    return _quantize(attrs, (scaled, np.float32(1), point))
+
+
+def _requantize_element(attrs: Attrs, xs: Sequence[Expr]) -> Expr:
+    x, point, *factor = xs
+    return _quantize_element(attrs, (x * factor[0] if factor else x, te.const(1.0), point))
 
 
 def _dequantize_type(attrs: Attrs, types: Types) -> TensorType:
@@ -72,26 +96,83 @@ def _dequantize_element(attrs: Attrs, xs: Sequence[Expr]) -> Expr:
     return te.cast(x - zero, "float32") * scale
 
 
-def _step_type(attrs: Attrs, types: Types) -> TensorType:
-    """The scale by which numbers from operand 0 to operand 1 become uint8."""
-    if any(t.dtype != "float32" for t in types):
-        raise ModelError(f"the ends {types[0]} and {types[1]} are not float32")
-    return TensorType(_shape(types), "float32")
+# ---- by the range of the data -------------------------------------------------------------------
 
 
-def _step(attrs: Attrs, xs: Arrays) -> Array:
-    low, high = xs
+def _range_type(attrs: Attrs, types: Types) -> TensorType:
+    """float32[2]: scale and zero point for which the range of x and 0 takes all of uint8."""
+    (x,) = types
+    if x.dtype != "float32" or not x.size:
+        raise ModelError(f"{x} has no range: float32 of at least one element")
+    return TensorType((2,), "float32")
+
+
+def _range(attrs: Attrs, xs: Arrays) -> Array:
+    low, high = np.minimum(xs[0].min(), np.float32(0)), np.maximum(xs[0].max(), np.float32(0))
     with np.errstate(all="ignore"):
-        return np.asarray(np.where(high == low, np.float32(1), (high - low) / np.float32(STEPS)))
+        step = np.where(high == low, np.float32(1), (high - low) / np.float32(STEPS))
+        return np.stack([step, np.clip(np.round(-low / step), 0, STEPS)]).astype(np.float32)
 
 
-def _step_element(attrs: Attrs, xs: Sequence[Expr]) -> Expr:
-    low, high = xs
-    return te.select(te.equal(high, low), te.const(1.0), (high - low) / STEPS)
+def _range_views(attrs: Attrs, types: Types) -> tuple[tuple[tuple[int, ...], ...], ...]:
+    (x,) = types
+    columns = x.shape[-1] if x.rank else 1
+    return (((x.size // columns, columns),),)
+
+
+def _range_tensor(attrs: Attrs, xs: Sequence[Tensor]) -> Tensor:
+    """-least and greatest of each column, then of all, then scale and point."""
+    (x,) = xs
+    rows, columns = x.shape
+    r, c = te.reduce_axis(rows, "r"), te.reduce_axis(columns, "c")
+
+    def end(e: Expr, j: Expr) -> Expr:
+        return te.max(x[r, j] * te.cast(2 * e - 1, "float32"), axis=r)
+
+    ends = te.compute((2, columns), end, name="ends")
+    both = te.compute((2,), lambda e: te.max(ends[e, c], axis=c), name="both")
+
+    def element(p: Expr) -> Expr:
+        low, high = te.maximum(both[0], 0.0), te.maximum(both[1], 0.0)
+        width = low + high
+        step = te.select(te.equal(width, 0.0), te.const(1.0), width / STEPS)
+        point = te.cast(te.nearest(low / step, te.const(0.0), te.const(STEPS)), "float32")
+        return te.select(te.equal(p, 0), step, point)
+
+    return te.compute((2,), element, name="range")
+
+
+def _rescale_type(attrs: Attrs, types: Types) -> TensorType:
+    """(total - sums * point) * (step * factor): int32, then float32, of products of bytes."""
+    total, sums, *scales = types
+    if (total.dtype, sums.dtype) != ("int32", "int32") or {t.dtype for t in scales} != {"float32"}:
+        raise ModelError(f"{', '.join(map(str, types))} are no sums and scales")
+    if _shape(types) != total.shape:
+        raise ModelError(f"the scales {', '.join(map(str, types[1:]))} are more than {total}")
+    return TensorType(total.shape, "float32")
+
+
+def _rescale(attrs: Attrs, xs: Arrays) -> Array:
+    total, sums, point, step, factor = xs
+    shift = (sums.astype(np.int64) * cast_array(point, "int32")).astype(np.int32)
+    with np.errstate(all="ignore"):
+        return np.asarray((total - shift).astype(np.float32) * (step * factor))
+
+
+def _rescale_element(attrs: Attrs, xs: Sequence[Expr]) -> Expr:
+    total, sums, point, step, factor = xs
+    return te.cast(total - sums * te.cast(point, "int32"), "float32") * (step * factor)
 
 
 def _scaled(
-    name: str, shape: Any, meaning: Any, element: Any, count: int, attrs: tuple[str, ...] = ()
+    name: str,
+    shape: Any,
+    meaning: Any,
+    element: Any,
+    count: int,
+    attrs: tuple[str, ...] = (),
+    least: int = 0,
+    traits: tuple[Trait, ...] = (),
 ) -> Op:
     return Op(
         name,
@@ -99,14 +180,43 @@ def _scaled(
         shape,
         meaning,
         attrs=attrs,
-        arity=(count, count),
+        arity=(least or count, count),
         element=element,
+        traits=traits,
         work=times(4),
     )
 
 
 OPS = (
     _scaled("quantize", _quantize_type, _quantize, _quantize_element, 3, ("dtype",)),
-    _scaled("dequantize", _dequantize_type, _dequantize, _dequantize_element, 3),
-    _scaled("quantization_step", _step_type, _step, _step_element, 2),
+    _scaled(
+        "requantize",
+        _requantize_type,
+        _requantize,
+        _requantize_element,
+        3,
+        ("dtype",),
+        least=2,
+        traits=("scalars_apart",),
+    ),
+    _scaled(
+        "dequantize",
+        _dequantize_type,
+        _dequantize,
+        _dequantize_element,
+        3,
+        traits=("scalars_apart", "dequantizes"),
+    ),
+    _scaled("rescale", _rescale_type, _rescale, _rescale_element, 5, traits=("scalars_apart",)),
+    Op(
+        "quantization_range",
+        "anchor",
+        _range_type,
+        _range,
+        tensor=_range_tensor,
+        views=_range_views,
+        names=("data",),
+        layout=lambda attrs, types, orders: Placed((orders.operands[0],), (0,)),
+        work=times(2),
+    ),
 )
