@@ -439,7 +439,7 @@ class _StmtEmitter(ExprEmitter):
                 for x in s.stmts:
                     self.stmt(x, env)
             case Alloc():
-                self.stmt(s.body, replace(env, room=self._room(s.buffer)))
+                self.stmt(s.body, replace(env, room=self._room(s.buffer), **self._tile(s)))
             case For():
                 self._for(s, env)
             case If():
@@ -462,6 +462,13 @@ class _StmtEmitter(ExprEmitter):
         least = min(math.prod(rows), vectors) + 2
         return max(least, self.target.vector_registers - math.prod(rows) * vectors + 1)
 
+    def _tile(self, s: Alloc) -> dict[str, Any]:
+        """Fields of the `Env` in a register tile, where scalars are used by element."""
+        if s.buffer.scope != "register" or not self.by_element:
+            return {}
+        written = frozenset(x.buffer for x in walk(s.body) if isinstance(x, Store))
+        return {"tile": s.buffer.name, "written": written}
+
     def _for(self, s: For, env: Env) -> None:
         if s.mark in ("vector", "stream"):
             self._vector_loop(s, env)
@@ -470,7 +477,7 @@ class _StmtEmitter(ExprEmitter):
             self._transpose(s, env)
             return
         if s.mark == "unroll":
-            if self.target.arch == "aarch64":  # multiplies by one lane of a vector
+            if self.by_element:
                 env = replace(env, beside={**env.beside, **side_by_side(s, env, self)})
             for k in range(self._constant_extent(s)):
                 # All copies use one scope, so they share address computations.

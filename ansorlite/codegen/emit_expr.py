@@ -40,6 +40,7 @@ class ExprEmitter(IndexEmitter):
     def __init__(self, builder: ir.IRBuilder, target: Target) -> None:
         super().__init__(builder)
         self.target = target
+        self.by_element = target.arch == "aarch64"  # multiplies vectors by one lane of a vector
         self._split_at: dict[tuple[Load, Expr], tuple[Expr, Expr, int]] = {}
 
     def opaque(self, atom: Expr, env: Env) -> ir.Value:
@@ -243,7 +244,8 @@ class ExprEmitter(IndexEmitter):
     def _select_scalar(self, e: Op, env: Env) -> ir.Value:
         cond, a, c = e.args
         if (known := decided(cond, env.ranges)) is not None:
-            return self._branch_value(a if known else c, env)
+            # One statement for each scalar (`_scalar_at`) needs one load for all vectors.
+            return self._integers_wide(a if known else c, env if self.by_element else env.branch())
         filled = self._filled(e, env)
         if filled is not None:
             return filled
@@ -257,10 +259,12 @@ class ExprEmitter(IndexEmitter):
         return self.choose(flag, branch(a), branch(c))
 
     def _branch_value(self, e: Expr, env: Env) -> ir.Value:
-        inner = env.branch()
+        return self._integers_wide(e, env.branch())
+
+    def _integers_wide(self, e: Expr, env: Env) -> ir.Value:
         if not is_int(e):
-            return self.value(e, inner)
-        v = self.index(e, inner)
+            return self.value(e, env)
+        v = self.index(e, env)
         return I64(v) if isinstance(v, int) else v
 
     def choose(
@@ -384,10 +388,32 @@ class ExprEmitter(IndexEmitter):
         at = self.address(e.tensor, flat, env)
 
         def read() -> ir.Value:
-            v = self.b.load(at, typ=TYPES[e.dtype], align=BYTES[e.dtype])
+            v = self._scalar_at(at, e.tensor, env)
             return self._boolean(v) if e.dtype == "bool" else v
 
         return self._loaded(at, env, 1, read, env.memory[e.tensor].constant)
+
+    def _scalar_at(self, at: ir.Value, tensor: str, env: Env) -> ir.Value:
+        """The element at an address; one that a register tile multiplies with stays a scalar.
+
+        LLVM would read some with `ld1r`, to all lanes of a register, where the next address
+        follows; after an empty assembly statement it multiplies by the one lane (`fmla v.s[0]`).
+        """
+        dtype = env.memory[tensor].dtype
+
+        def read() -> ir.Value:
+            return self.b.load(at, typ=TYPES[dtype], align=BYTES[dtype])
+
+        def kept() -> ir.Value:
+            v = read()
+            kind = ir.FunctionType(v.type, [v.type])
+            return self.b.asm(kind, "", "=w,0", [v], side_effect=False)
+
+        if not env.tile or dtype not in FLOATS or tensor in env.written:
+            return read()
+        if env.vector is None:  # beside vectors: a column of the rest
+            return env.scope.find((("kept", env.tile), (self.number(at),))) or read()
+        return self.once(("kept", env.tile), (at,), env, kept, here=True)
 
     def _lane(self, e: Load, env: Env) -> ir.Value | None:
         """The element as a lane of a vector, see `codegen.lanes`; None of an element alone.
@@ -522,7 +548,7 @@ class ExprEmitter(IndexEmitter):
         def read() -> ir.Value:
             if width > 1:
                 return self._lanes_at(at, x.dtype, env)
-            return self.b.load(at, typ=TYPES[x.dtype], align=BYTES[x.dtype])
+            return self._scalar_at(at, x.tensor, env)
 
         return self._loaded(at, env, env.lanes if width > 1 else 1, read, memory.constant)
 

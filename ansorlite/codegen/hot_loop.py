@@ -86,7 +86,9 @@ def _accumulators(lines: Sequence[str]) -> int:
 
 
 def hot_loop(assembly: str) -> tuple[str, ...]:
-    """Lines from the label to the jump back, without directives; empty where there is no loop.
+    """Lines from the label to the jump back; empty where there is no loop.
+
+    Directives and comments are left out.
 
     Of the innermost loops the one with most accumulators counts: the rests of a tile have fewer. Of
     equals the one with most floating-point instructions, then the longest. A loop of more than 160
@@ -135,4 +137,8 @@ def _rank(loop: Sequence[str]) -> tuple[int, int, int]:
 
 
 def _is_directive(line: str) -> bool:
-    return not line.strip() or (line.startswith(("\t.", " ")) and line.strip().startswith("."))
+    """Is it a directive, or a comment alone (LLVM's around an assembly statement)?"""
+    text = line.strip()
+    if not text or text.startswith(("//", ";")):
+        return True
+    return line.startswith(("\t.", " ")) and text.startswith(".")

@@ -13,7 +13,7 @@ from ansorlite.measure.calibrate import body_state, legal_bodies
 from ansorlite.presets import CORES, PRESETS
 from ansorlite.schedule.lower import lower
 from ansorlite.schedule.state import State
-from ansorlite.schedule.steps import Annotate, Reorder, Split
+from ansorlite.schedule.steps import Annotate, ComputeAt, Reorder, Split
 from ansorlite.target import Target
 
 FMA = re.compile(r"\t(vfn?madd|fmla)")
@@ -28,7 +28,7 @@ def inner_loop(text: str) -> list[str]:
     for line in text.splitlines():
         if re.match(r"[.\w]+:", line):
             blocks.append([])
-        elif line.startswith("\t") and not line.startswith("\t."):
+        elif re.match(r"\t[a-z]", line):
             blocks[-1].append(line)
             if BRANCH.match(line):
                 blocks.append([])
@@ -83,6 +83,38 @@ def test_arm_multiplies_by_lanes_of_loaded_vectors(cpu: str, rows: int, vectors:
     assert (found.accumulators, found.spills, found.broadcasts) == (rows * vectors, 0, 0), loop
     # A row of 6 has a vector of 4 scalars and one of 2.
     assert found.loads <= steps * (vectors + -(-rows // 4)), loop
+
+
+def strided_rows(rows: int, columns: int, *, written: bool) -> State:
+    """A tile of a matrix product whose rows lie apart; `written`: by an earlier loop of the nest"""
+    a, b = te.placeholder((rows, 64), name="A"), te.placeholder((64, columns), name="B")
+    k = te.reduce_axis(64, "k")
+    twice = te.compute((rows, 64), lambda i, k: a[i, k] + a[i, k], name="T")
+    x = twice if written else a
+    y = te.compute((rows, columns), lambda i, j: te.sum(x[i, k] * b[k, j], axis=[k]), name="Y")
+    state = State(te.ComputeDAG([y])).apply(
+        Split("Y", "i", (rows,)),
+        Split("Y", "j", (columns,)),
+        Reorder("Y", ("i.0", "j.0", "k", "i.1", "j.1")),
+        Annotate("Y", "i.1", "register", 1),
+        Annotate("Y", "j.1", "register", 1),
+        Annotate("Y", "j.1", "lanes", 4),
+        Annotate("Y", "k", "unroll", 2 * rows),
+    )
+    return state.apply(ComputeAt("T", "Y", "i.0")) if written else state
+
+
+@pytest.mark.parametrize("cpu", ["cortex-a53", "neoverse-v2", "apple-m1"])
+@pytest.mark.parametrize(("rows", "columns"), [(5, 16), (4, 24), (3, 17)])
+@pytest.mark.parametrize("written", [False, True])
+def test_arm_multiplies_by_scalars_of_rows_apart(
+    cpu: str, rows: int, columns: int, written: bool
+) -> None:
+    """Scalars are loaded one by one, none to all lanes of a register, and none twice."""
+    text = kernel_assembly(lower(strided_rows(rows, columns, written=written)), Target.cross(cpu))
+    loop, found = "\n".join(inner_loop(text)), look(text)
+    assert found.fma == found.by_element >= rows * (columns // 4), loop
+    assert (found.spills, found.broadcasts) == (0, 0) and "fmov" not in loop, loop
 
 
 @pytest.mark.parametrize(("rows", "vectors"), [(6, 2), (4, 3), (3, 4), (2, 6)])
