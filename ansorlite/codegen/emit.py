@@ -439,7 +439,7 @@ class _StmtEmitter(ExprEmitter):
                 for x in s.stmts:
                     self.stmt(x, env)
             case Alloc():
-                self.stmt(s.body, replace(env, room=self._room(s.buffer), **self._tile(s)))
+                self.stmt(s.body, replace(env, room=self._room(s.buffer)))
             case For():
                 self._for(s, env)
             case If():
@@ -461,13 +461,6 @@ class _StmtEmitter(ExprEmitter):
         vectors = -(-last * BYTES[acc.dtype] // self.target.vector_bytes)
         least = min(math.prod(rows), vectors) + 2
         return max(least, self.target.vector_registers - math.prod(rows) * vectors + 1)
-
-    def _tile(self, s: Alloc) -> dict[str, Any]:
-        """Fields of the `Env` in a register tile, where scalars are used by element."""
-        if s.buffer.scope != "register" or not self.by_element:
-            return {}
-        written = frozenset(x.buffer for x in walk(s.body) if isinstance(x, Store))
-        return {"tile": s.buffer.name, "written": written}
 
     def _for(self, s: For, env: Env) -> None:
         if s.mark in ("vector", "stream"):
@@ -572,7 +565,7 @@ class _StmtEmitter(ExprEmitter):
             return
         if s.combiner == "sum" and isinstance(s.value, Op) and s.value.name in DOTS:
             old = self.wide(Load(s.buffer, s.indices, dtype), env)
-            x, y = (self.wide(a, env) for a in s.value.args)
+            x, y = (self.factor(s.value, k, env) for k in range(2))
             value = accumulated(self.b, s.value.name, old, x, y, self.target)
             self.store(s.buffer, s.indices, value, env)
             return

@@ -13,7 +13,8 @@ from functools import partial
 from llvmlite import ir
 
 from ansorlite.calls import ALIGNMENT
-from ansorlite.codegen.dot import emit_packed
+from ansorlite.codegen import neon
+from ansorlite.codegen.dot import emit_packed, instruction
 from ansorlite.codegen.emit_index import I1, I32, I64, TYPES, IndexEmitter, declared
 from ansorlite.codegen.functions import emit_math
 from ansorlite.codegen.scope import Env
@@ -78,9 +79,8 @@ class ExprEmitter(IndexEmitter):
             if self.flat(part.tensor, part.indices, env) != add(start, k):
                 return None
         at = self.address(first.tensor, start, env)
-        constant = env.memory[first.tensor].constant
         read = partial(self.b.load, at, typ=I32, align=size)
-        return self._loaded(at, env, -1, read, constant)
+        return self._loaded(at, env, -1, read, env.memory[first.tensor].constant)
 
     def _widen(self, v: ir.Value, dtype: str) -> ir.Value:
         return v if dtype == "int64" else self.b.sext(v, I64)
@@ -103,6 +103,30 @@ class ExprEmitter(IndexEmitter):
             return self.splat(v, env.width)
         width = env.width
         return self.once(("splat", width), (v,), env, lambda: self.splat(v, width))
+
+    def factor(self, dot: Op, place: int, env: Env) -> ir.Value:
+        """The operand `place` of a sum of products `dot`, for `codegen.dot.accumulated`.
+
+        Where instructions take a lane of a register, an operand that is the same for all lanes is
+        one word in a register.
+        """
+        e = dot.args[place]
+        known = instruction(self.target, dot.name, env.width)
+        moving = env.vector is None or env.vector in e.free
+        if not self.by_element or known is None or moving or isinstance(e, Const):
+            return self.wide(e, env)
+        if isinstance(e, Op) and e.name in PACKED:
+            word = self._packed(e, env)
+        else:
+            word = self.load(e, env) if isinstance(e, Load) else self._scalar(e, env)
+        lane = self.once(
+            ("in lane", dot.name, place),
+            (word,),
+            env,
+            lambda: neon.in_lane(self.b, known, word, place),
+        )
+        kind = "repeated", dot.name, known.lanes
+        return self.once(kind, (lane,), env, lambda: neon.repeated(self.b, known, lane))
 
     def splat(self, v: ir.Value, width: int) -> ir.Value:
         if isinstance(v.type, ir.VectorType):
@@ -244,8 +268,7 @@ class ExprEmitter(IndexEmitter):
     def _select_scalar(self, e: Op, env: Env) -> ir.Value:
         cond, a, c = e.args
         if (known := decided(cond, env.ranges)) is not None:
-            # One statement for each scalar (`_scalar_at`) needs one load for all vectors.
-            return self._integers_wide(a if known else c, env if self.by_element else env.branch())
+            return self._branch_value(a if known else c, env)
         filled = self._filled(e, env)
         if filled is not None:
             return filled
@@ -259,12 +282,10 @@ class ExprEmitter(IndexEmitter):
         return self.choose(flag, branch(a), branch(c))
 
     def _branch_value(self, e: Expr, env: Env) -> ir.Value:
-        return self._integers_wide(e, env.branch())
-
-    def _integers_wide(self, e: Expr, env: Env) -> ir.Value:
+        inner = env.branch()
         if not is_int(e):
-            return self.value(e, env)
-        v = self.index(e, env)
+            return self.value(e, inner)
+        v = self.index(e, inner)
         return I64(v) if isinstance(v, int) else v
 
     def choose(
@@ -388,32 +409,20 @@ class ExprEmitter(IndexEmitter):
         at = self.address(e.tensor, flat, env)
 
         def read() -> ir.Value:
-            v = self._scalar_at(at, e.tensor, env)
+            v = self._scalar_at(at, e.dtype, env)
             return self._boolean(v) if e.dtype == "bool" else v
 
         return self._loaded(at, env, 1, read, env.memory[e.tensor].constant)
 
-    def _scalar_at(self, at: ir.Value, tensor: str, env: Env) -> ir.Value:
+    def _scalar_at(self, at: ir.Value, dtype: str, env: Env) -> ir.Value:
         """The element at an address; one that a register tile multiplies with stays a scalar.
 
         LLVM would read some with `ld1r`, to all lanes of a register, where the next address
-        follows; after an empty assembly statement it multiplies by the one lane (`fmla v.s[0]`).
+        follows; behind a fence it multiplies by the one lane (`fmla v.s[0]`).
         """
-        dtype = env.memory[tensor].dtype
-
-        def read() -> ir.Value:
-            return self.b.load(at, typ=TYPES[dtype], align=BYTES[dtype])
-
-        def kept() -> ir.Value:
-            v = read()
-            kind = ir.FunctionType(v.type, [v.type])
-            return self.b.asm(kind, "", "=w,0", [v], side_effect=False)
-
-        if not env.tile or dtype not in FLOATS or tensor in env.written:
-            return read()
-        if env.vector is None:  # beside vectors: a column of the rest
-            return env.scope.find((("kept", env.tile), (self.number(at),))) or read()
-        return self.once(("kept", env.tile), (at,), env, kept, here=True)
+        v = self.b.load(at, typ=TYPES[dtype], align=BYTES[dtype])
+        in_tile = env.room is not None and dtype in FLOATS
+        return neon.fenced(self.b, v) if self.by_element and in_tile else v
 
     def _lane(self, e: Load, env: Env) -> ir.Value | None:
         """The element as a lane of a vector, see `codegen.lanes`; None of an element alone.
@@ -548,7 +557,7 @@ class ExprEmitter(IndexEmitter):
         def read() -> ir.Value:
             if width > 1:
                 return self._lanes_at(at, x.dtype, env)
-            return self._scalar_at(at, x.tensor, env)
+            return self._scalar_at(at, x.dtype, env)
 
         return self._loaded(at, env, env.lanes if width > 1 else 1, read, memory.constant)
 

@@ -13,14 +13,17 @@ from dataclasses import dataclass
 LABEL = re.compile(r"^(\.?L[\w.$]+):")
 JUMP = re.compile(r"^\s+(?:j\w+|b|b\.\w+|cbn?z|tbn?z)\s.*?(\.?L[\w.$]+)\s*$")
 WORK = re.compile(
-    r"^\s+v?(?:fn?m(?:add|sub|la|ls)|add[ps][sd]|mul[ps][sd]|max[ps][sd]|min[ps][sd])"
+    r"^\s+v?(?:fn?m(?:add|sub|la|ls)|add[ps][sd]|mul[ps][sd]|max[ps][sd]|min[ps][sd]|p?dpb|pmaddwd)"
 )
-WORK_ARM = re.compile(r"^\s+(?:fml[as]|fmadd|fadd|fmul|fmax|fmin)\w*\s")
+_DOT_ARM = r"(?:bfdot|us?dot|su?dot)"
+WORK_ARM = re.compile(rf"^\s+(?:fml[as]|fmadd|fadd|fmul|fmax|fmin|{_DOT_ARM})\w*[\s.]")
 MOST_LINES = 160
-_FMA = re.compile(r"^\s+(?:vfn?m(?:add|sub)\d*p|fml[as][.\s])")
+_FMA = re.compile(rf"^\s+(?:vfn?m(?:add|sub)\d*p|v(?:p?dpb|pmaddwd)|(?:fml[as]|{_DOT_ARM})[.\s])")
 _FMA_SCALAR = re.compile(r"^\s+(?:vfn?m(?:add|sub)\d*s|fn?m(?:add|sub)\s)")
-_BY_ELEMENT = re.compile(r"^\s+fml[as]\S*\s.*\[\d+\]\s*$")
-_ACCUMULATOR = re.compile(r"^\s+fml[as]\S*\s+([vqds]\d+)|^\s+vf.*[\s,]%([xyz]mm\d+)\s*$")
+_BY_ELEMENT = re.compile(rf"^\s+(?:fml[as]|{_DOT_ARM})\S*\s.*\[\d+\]\s*$")
+_ACCUMULATOR = re.compile(
+    rf"^\s+(?:fml[as]|{_DOT_ARM})\S*\s+([vqds]\d+)|^\s+v(?:f|p?dpb).*[\s,]%([xyz]mm\d+)\s*$"
+)
 _PAIR = re.compile(r"^\s+ldp\s+q")
 _LOAD = re.compile(r"^\s+(?:ldu?r[bhsw]*|ldp|ld1\S*)\s|^\s+v?(?:mov|broadcast)\S*\s+[^%]*\(%")
 _BROADCAST = re.compile(r"^\s+(?:ld1r|dup)\b|^\s+vbroadcast")
@@ -35,11 +38,11 @@ BYTES_AN_INSTRUCTION = {"aarch64": 4}  # of x86-64 about 6 where vectors are use
 class Look:
     """The hot loop of a kernel in figures.
 
-    `fma` are vector multiply-adds of one iteration, `scalar_fma` those of single elements,
-    `by_element` those that multiply by a lane of a register (Arm), `accumulators` the registers
-    that they add to; `loads` are vectors and scalars read, a pair counted twice; `spills` are
-    vectors or floats written to or read from the stack, `broadcasts` scalars copied to all lanes.
-    `code_bytes` is the whole kernel's code.
+    `fma` are vector multiply-adds and sums of products of one iteration, `scalar_fma` those of
+    single elements, `by_element` those that multiply by a lane of a register (Arm), `accumulators`
+    the registers that they add to; `loads` are vectors and scalars read, a pair counted twice;
+    `spills` are vectors or floats written to or read from the stack, `broadcasts` scalars copied to
+    all lanes. `code_bytes` is the whole kernel's code.
     """
 
     instructions: int = 0

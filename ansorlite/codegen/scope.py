@@ -78,8 +78,6 @@ class Env:
     lanes: int = 1  # used lanes, at most `width`; the others hold any value
     past_caches: bool = False  # vectors are stored with non-temporal stores
     room: int | None = None  # number of loaded values to reuse (registers beside the accumulator)
-    tile: str = ""  # the accumulator's name, of a register tile
-    written: frozenset[str] = frozenset()  # names of the buffers that the tile's code writes
     # scalars that copies of an unrolled loop read side by side: (variable, copies) of the loop
     beside: Mapping[Load, tuple[str, int]] = field(default_factory=dict)
 

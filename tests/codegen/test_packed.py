@@ -1,5 +1,6 @@
 """Numbers in pairs and fours: numpy, interpreter, dot-product instructions and steps agree."""
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +11,7 @@ from native import run_native
 from ansorlite import te
 from ansorlite.codegen.build import kernel_assembly
 from ansorlite.codegen.dot import INSTRUCTIONS, Instruction, instruction
+from ansorlite.codegen.hot_loop import look
 from ansorlite.errors import AnsorliteError
 from ansorlite.graph.ops.low_precision import BF16, packed_weights
 from ansorlite.ir import packed
@@ -17,7 +19,7 @@ from ansorlite.ir.interpret import interpret
 from ansorlite.ir.packed import PACKED, bits_of, float_of
 from ansorlite.schedule.lower import lower
 from ansorlite.schedule.state import State
-from ansorlite.schedule.steps import Annotate, Reorder
+from ansorlite.schedule.steps import Annotate, Reorder, Split
 from ansorlite.space.plain import plain_state
 from ansorlite.space.sketch import sketches
 from ansorlite.target import Target
@@ -129,7 +131,8 @@ MNEMONICS = {"dot_bf16": "vdpbf16ps", "dot_u8s8": "vpdpbusd"}
 @pytest.mark.parametrize("known", INSTRUCTIONS, ids=lambda i: f"{i.op}-{i.feature}-{i.lanes}")
 def test_the_instruction_is_in_the_code(known: Instruction) -> None:
     """Of a target that has it, also where it is another machine."""
-    base = Target.cross("x86-avx512")
+    arm = known.intrinsic.startswith("llvm.aarch64.")
+    base = Target.cross("cortex-a72" if arm else "x86-avx512")
     target = replace(base, features=f"{base.features},+{known.feature}")
     assert instruction(base, known.op, known.lanes) is None
     assert instruction(target, known.op, known.lanes) is not None
@@ -141,9 +144,45 @@ def test_the_instruction_is_in_the_code(known: Instruction) -> None:
     state = State(te.ComputeDAG([c])).apply(
         Reorder("C", ("k", "i")), Annotate("C", "i", "lanes", known.lanes)
     )
-    mnemonic = MNEMONICS[known.op]
+    mnemonic = known.intrinsic.split(".")[3] if arm else MNEMONICS[known.op]
     assert mnemonic in kernel_assembly(lower(state), target)
     assert mnemonic not in kernel_assembly(lower(state), base)
+
+
+@pytest.mark.parametrize(
+    ("cpu", "op", "words"),
+    [
+        ("neoverse-v2", "dot_bf16", r"bfdot\s.*\.2h\[\d\]"),
+        ("neoverse-v2", "dot_u8s8", r"sudot\s.*\.4b\[\d\]"),
+        ("cortex-a76", "dot_u8s8", r"sdot\s.*\.4b\[\d\]"),
+        ("apple-m1", "dot_u8s8", r"sdot\sv\d+, v\d+, v\d+\[\d\]"),
+    ],
+)
+def test_arm_multiplies_by_words_of_a_register(cpu: str, op: str, words: str) -> None:
+    """A tile whose rows read one word each: by element, without a copy to all lanes."""
+    depth = PACKED[op].depth
+    a = te.placeholder((4, 16 * depth), "uint16" if depth == 2 else "uint8", name="A")
+    b = te.placeholder((16, 16), "int32", name="B", constant=True)
+    k = te.reduce_axis(16, "k")
+    dot = te.dot_bfloat16 if op == "dot_bf16" else te.dot_int8
+
+    def element(i: Any, j: Any) -> Any:
+        return te.sum(dot(te.pack(*(a[i, depth * k + d] for d in range(depth))), b[k, j]), axis=k)
+
+    state = State(te.ComputeDAG([te.compute((4, 16), element, "C")])).apply(
+        Split("C", "i", (4,)),
+        Split("C", "j", (16,)),
+        Reorder("C", ("i.0", "j.0", "k", "i.1", "j.1")),
+        Annotate("C", "i.1", "register", 1),
+        Annotate("C", "j.1", "register", 1),
+        Annotate("C", "j.1", "lanes", 4),
+    )
+    text = kernel_assembly(lower(state), Target.cross(cpu))
+    seen = look(text)
+    assert len(re.findall(words, text)) >= 16 and "ld1r" not in text and "dup" not in text, text
+    assert seen.by_element >= 16 and seen.accumulators >= 16 and seen.spills == 0, seen
+    # Without unsigned factors a sum more for each vector of weights.
+    assert seen.fma - seen.by_element == (0 if cpu == "neoverse-v2" else 4), seen
 
 
 def test_wrong_operands() -> None:
