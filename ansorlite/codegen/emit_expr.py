@@ -79,8 +79,9 @@ class ExprEmitter(IndexEmitter):
             if self.flat(part.tensor, part.indices, env) != add(start, k):
                 return None
         at = self.address(first.tensor, start, env)
+        constant = env.memory[first.tensor].constant
         read = partial(self.b.load, at, typ=I32, align=size)
-        return self._loaded(at, env, -1, read, env.memory[first.tensor].constant)
+        return self._loaded(at, env, -1, read, constant)
 
     def _widen(self, v: ir.Value, dtype: str) -> ir.Value:
         return v if dtype == "int64" else self.b.sext(v, I64)
