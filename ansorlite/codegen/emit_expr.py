@@ -499,6 +499,9 @@ class ExprEmitter(IndexEmitter):
         """The vector at an address; unless `whole`, no memory behind the used lanes is read."""
         kind = ir.VectorType(TYPES[dtype], env.width)
         if whole or env.lanes == env.width:
+            in_tile = env.room is not None and not whole and dtype in FLOATS
+            if in_tile and neon.splits(self.target, kind, dtype):
+                return neon.in_halves(self.b, at, kind, BYTES[dtype])
             return self.b.load(at, typ=kind, align=BYTES[dtype])
         if BYTES[dtype] < 4:  # AVX has masked loads of 4 and 8 bytes only
             few = ir.VectorType(TYPES[dtype], env.lanes)

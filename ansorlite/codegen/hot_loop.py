@@ -26,6 +26,7 @@ _ACCUMULATOR = re.compile(
 )
 _PAIR = re.compile(r"^\s+ldp\s+q")
 _LOAD = re.compile(r"^\s+(?:ldu?r[bhsw]*|ldp|ld1\S*)\s|^\s+v?(?:mov|broadcast)\S*\s+[^%]*\(%")
+_NARROW = re.compile(r"^\s+ld(?:u?r|p)\s+[sdxw]\d")
 _BROADCAST = re.compile(r"^\s+(?:ld1r|dup)\b|^\s+vbroadcast")
 _STACK = re.compile(
     r"^\s+(?:ldr|ldur|str|stur|ldp|stp)\s+[qvds]\d+.*\[sp\b|^\s+v?mov[au]p[sd]\s.*\(%r[sb]p"
@@ -42,7 +43,8 @@ class Look:
     single elements, `by_element` those that multiply by a lane of a register (Arm), `accumulators`
     the registers that they add to; `loads` are vectors and scalars read, a pair counted twice;
     `spills` are vectors or floats written to or read from the stack, `broadcasts` scalars copied to
-    all lanes. `code_bytes` is the whole kernel's code.
+    all lanes. `code_bytes` is the whole kernel's code, `narrow_loads` are the loads of at most 8
+    bytes (Arm).
     """
 
     instructions: int = 0
@@ -54,6 +56,7 @@ class Look:
     spills: int = 0
     broadcasts: int = 0
     code_bytes: int = 0
+    narrow_loads: int = 0
 
     def __str__(self) -> str:
         parts = [f"{self.instructions} instructions", f"{self.fma + self.scalar_fma} multiply-adds"]
@@ -79,6 +82,7 @@ def look(assembly: str, arch: str = "aarch64") -> Look:
         spills=count(_STACK),
         broadcasts=count(_BROADCAST),
         code_bytes=code * BYTES_AN_INSTRUCTION.get(arch, 6),
+        narrow_loads=count(_NARROW),
     )
 
 

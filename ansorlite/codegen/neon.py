@@ -12,8 +12,9 @@ from llvmlite import ir
 
 from ansorlite.codegen.emit_index import I32, declared
 from ansorlite.codegen.vector_math import B, V, splat
-from ansorlite.ir.literals import wrapped
+from ansorlite.ir.literals import BYTES, wrapped
 from ansorlite.ir.packed import PACKED
+from ansorlite.target import Target
 
 if TYPE_CHECKING:
     from ansorlite.codegen.dot import Instruction
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 WORD_BYTES = 16  # of a register whose first lane is a factor
 SIGN = wrapped(0x80808080, "int32")  # the sign bits of four bytes
 HALF = 0x40404040  # four times 64
-I8 = ir.IntType(8)
+I8, I64 = ir.IntType(8), ir.IntType(64)
 NAMES = {"float": "f32", "double": "f64", "bfloat": "bf16"}  # of types in those of intrinsics
 
 
@@ -42,6 +43,26 @@ def fenced(b: B, v: V) -> V:
     element, lanes = (kind.element, kind.count) if isinstance(kind, ir.VectorType) else (kind, "")
     name = f"llvm.arithmetic.fence.{f'v{lanes}' if lanes else ''}{NAMES[str(element)]}"
     return b.call(declared(b.module, name, kind, [kind]), [v])
+
+
+def splits(target: Target, kind: ir.VectorType, dtype: str) -> bool:
+    """Are loads of vectors of this type split for the target, see `in_halves`?"""
+    return target.reads_halves and kind.count * BYTES[dtype] == WORD_BYTES
+
+
+def in_halves(b: B, at: V, kind: ir.VectorType, align: int) -> V:
+    """A vector of 16 bytes, read as 8 bytes to the register and 8 bytes by way of an integer.
+
+    Cores that read 8 bytes a cycle issue a multiply-add together with each of these instructions,
+    and none beside a load of 16 bytes.
+    """
+    halves = ir.VectorType(I64, 2)
+    low = b.load(at, typ=I64, align=align)
+    high = b.load(b.gep(at, [I64(8)], source_etype=I8), typ=I64, align=align)
+    # An empty assembly statement: LLVM would load to the upper half (ld1), which is as slow.
+    high = b.asm(ir.FunctionType(I64, [I64]), "", "=r,0", [high], side_effect=False)
+    v = b.insert_element(ir.Constant(halves, ir.Undefined), low, I32(0))
+    return b.bitcast(b.insert_element(v, high, I32(1)), kind)
 
 
 def repeated(b: B, known: "Instruction", lane: V) -> V:
