@@ -47,6 +47,7 @@ CORES: dict[str, Core] = {
     "neoverse-v2": Core(2.8, 4.0, 2.5, 3.0, 6.5, 40.0, 24.0, 8.0, 0.75),
     "apple-m1": Core(3.2, 4.0, 3.5, 3.0, 7.0, 48.0, 24.0, 16.0, 0.75),
 }
+NARROW_LOADS = ("cortex-a53",)  # cores that read 8 bytes a cycle, and issue no more beside 16
 TYPICAL_CORES = {name: 4 for name in CORES}
 
 _NEON = {"vector_bytes": 16, "vector_registers": 32}

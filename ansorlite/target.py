@@ -14,7 +14,7 @@ import numpy as np
 
 from ansorlite.errors import UsageError
 from ansorlite.host import detected
-from ansorlite.presets import KIB, PRESETS, TYPICAL_CORES
+from ansorlite.presets import KIB, NARROW_LOADS, PRESETS, TYPICAL_CORES
 
 MAX_CORES = 1024  # that a name may ask for
 
@@ -134,6 +134,11 @@ class Target:
     def has(self, feature: str) -> bool:
         """Does LLVM know that the CPU has the feature, for example "avx512bf16"?"""
         return f"+{feature}" in self.features.split(",")
+
+    @property
+    def reads_halves(self) -> bool:
+        """Does a core read half a vector a cycle, and issue nothing beside a whole one (A53)?"""
+        return self.cpu in NARROW_LOADS
 
     @property
     def has_masks(self) -> bool:

@@ -33,12 +33,6 @@ def calibration_options(p: argparse.ArgumentParser) -> None:
         default="minmax",
         help="of calibration (minmax)",
     )
-    p.add_argument(
-        "--max-error",
-        type=float,
-        metavar="X",
-        help="layers stay float32 until outputs are off by at most that share of the largest",
-    )
 
 
 def calibrated(
@@ -49,9 +43,13 @@ def calibrated(
     from ansorlite.graph.quantize import quantize
 
     if args.calibration is None:
-        if args.max_error is not None:
-            raise UsageError("--max-error is of int8 networks: give --calibration FILE.npz, too")
+        if args.max_error is not None and args.precision != "auto":
+            raise UsageError(
+                "--max-error goes with --precision auto, or with --calibration FILE.npz"
+            )
         return network
+    if args.precision != "float32":
+        raise UsageError("--calibration makes int8: leave out --precision")
     if not isinstance(network, Graph):
         raise UsageError("--calibration is of one size: give --dim and --shape one size")
     if args.exact:

@@ -128,7 +128,7 @@ def precision_option(p: argparse.ArgumentParser) -> None:
         "--max-error",
         type=error_size,
         metavar="E",
-        help="of --precision auto, in units of the largest output (0.01)",
+        help="of --precision auto (0.01) and --calibration, in units of the largest output",
     )
 
 

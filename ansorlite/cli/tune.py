@@ -116,7 +116,7 @@ def tune(args: argparse.Namespace) -> int:
             scheduler=args.scheduler,
             exact=args.exact,
             precision=args.precision,
-            max_error=args.max_error,
+            max_error=None if args.calibration else args.max_error,
             target=target,
             progress=not args.quiet,
             clock=clock,

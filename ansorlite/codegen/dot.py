@@ -12,6 +12,7 @@ from functools import partial
 
 from llvmlite import ir
 
+from ansorlite.codegen import neon
 from ansorlite.codegen.emit_index import declared
 from ansorlite.codegen.vector_math import B, V, bits_of, call_math, shaped, splat
 from ansorlite.ir.packed import DOTS, LEAST, PACKED
@@ -62,7 +63,17 @@ class Instruction:
         return name if not self.intrinsic.startswith(_X86) or name[0] == "v" else f"v{name}"
 
 
+_NEON = "llvm.aarch64.neon."
 INSTRUCTIONS: tuple[Instruction, ...] = (
+    *(
+        Instruction(op, feature, n, f"{_NEON}{name}.v{n}{total}.v{4 * n // size}{given}", of)
+        for n in (4, 2)
+        for op, feature, name, total, size, given, of in (
+            ("dot_bf16", "bf16", "bfdot", "f32", 2, "bf16", BFLOAT),
+            ("dot_u8s8", "i8mm", "usdot", "i32", 1, "i8", I8),
+            ("dot_u8s8", "dotprod", "sdot", "i32", 1, "i8", I8),  # see `codegen.neon`
+        )
+    ),
     *(
         Instruction("dot_bf16", "avx512bf16", n, f"{_X86}avx512bf16.dpbf16ps.{32 * n}", BFLOAT)
         for n in (16, 8, 4)
@@ -85,7 +96,8 @@ Shared = Callable[[str, V, Callable[[], V]], V]  # (what, of which value, how) -
 
 
 def instruction(target: Target, op: str, lanes: int) -> Instruction | None:
-    """What the target has for `op` on vectors of so many sums."""
+    """What the target has for `op` on vectors of so many sums; three use four of NEON's."""
+    lanes = 4 if lanes == 3 and target.arch == "aarch64" else lanes
     found = (i for i in INSTRUCTIONS if (i.op, i.lanes) == (op, lanes) and target.has(i.feature))
     return next(found, None)
 
@@ -117,7 +129,8 @@ def accumulated(
 ) -> V:
     """total + op(x, y) for a `dot_` operation; all of one number of lanes.
 
-    `shared` gives what was computed of an operand before, or computes it.
+    `shared` gives what was computed of an operand before, or computes it. On AArch64 a factor may
+    be what `codegen.neon.repeated` made.
     """
     known = None
     if isinstance(total.type, ir.VectorType):
@@ -126,6 +139,8 @@ def accumulated(
         return _by_steps(b, op, total, x, y, shared)
     if known.of is I16:
         return _by_halves(b, known, total, x, y, shared)
+    if target.arch == "aarch64":
+        return neon.accumulated(b, known, total, x, y)
     n, depth = known.lanes, PACKED[op].depth
     kind = ir.VectorType(known.of, n * depth)
     call = declared(b.module, known.intrinsic, total.type, [total.type, kind, kind])

@@ -476,7 +476,7 @@ class _StmtEmitter(ExprEmitter):
             self._transpose(s, env)
             return
         if s.mark == "unroll":
-            if self.target.arch == "aarch64":  # multiplies by one lane of a vector
+            if self.by_element:
                 env = replace(env, beside={**env.beside, **side_by_side(s, env, self)})
             for k in range(self._constant_extent(s)):
                 # All copies use one scope, so they share address computations.
@@ -571,7 +571,7 @@ class _StmtEmitter(ExprEmitter):
             return
         if s.combiner == "sum" and isinstance(s.value, Op) and s.value.name in DOTS:
             old = self.wide(Load(s.buffer, s.indices, dtype), env)
-            x, y = (self.wide(a, env) for a in s.value.args)
+            x, y = (self.factor(s.value, k, env) for k in range(2))
 
             def shared(what: str, v: ir.Value, make: Callable[[], ir.Value]) -> ir.Value:
                 return self.once(("part", what), (v,), env, make)

@@ -13,7 +13,8 @@ from functools import partial
 from llvmlite import ir
 
 from ansorlite.calls import ALIGNMENT
-from ansorlite.codegen.dot import emit_packed
+from ansorlite.codegen import neon
+from ansorlite.codegen.dot import emit_packed, instruction
 from ansorlite.codegen.emit_index import I1, I32, I64, TYPES, IndexEmitter, declared
 from ansorlite.codegen.functions import emit_math
 from ansorlite.codegen.scope import Env
@@ -40,6 +41,7 @@ class ExprEmitter(IndexEmitter):
     def __init__(self, builder: ir.IRBuilder, target: Target) -> None:
         super().__init__(builder)
         self.target = target
+        self.by_element = target.arch == "aarch64"  # multiplies vectors by one lane of a vector
         self._split_at: dict[tuple[Load, Expr], tuple[Expr, Expr, int]] = {}
 
     def opaque(self, atom: Expr, env: Env) -> ir.Value:
@@ -127,6 +129,30 @@ class ExprEmitter(IndexEmitter):
             return self.splat(v, env.width)
         width = env.width
         return self.once(("splat", width), (v,), env, lambda: self.splat(v, width))
+
+    def factor(self, dot: Op, place: int, env: Env) -> ir.Value:
+        """The operand `place` of a sum of products `dot`, for `codegen.dot.accumulated`.
+
+        Where instructions take a lane of a register, an operand that is the same for all lanes is
+        one word in a register.
+        """
+        e = dot.args[place]
+        known = instruction(self.target, dot.name, env.width)
+        moving = env.vector is None or env.vector in e.free
+        if not self.by_element or known is None or moving or isinstance(e, Const):
+            return self.wide(e, env)
+        if isinstance(e, Op) and e.name in PACKED:
+            word = self._packed(e, env)
+        else:
+            word = self.load(e, env) if isinstance(e, Load) else self._scalar(e, env)
+        lane = self.once(
+            ("in lane", dot.name, place),
+            (word,),
+            env,
+            lambda: neon.in_lane(self.b, known, word, place),
+        )
+        kind = "repeated", dot.name, known.lanes
+        return self.once(kind, (lane,), env, lambda: neon.repeated(self.b, known, lane))
 
     def splat(self, v: ir.Value, width: int) -> ir.Value:
         if isinstance(v.type, ir.VectorType):
@@ -409,10 +435,20 @@ class ExprEmitter(IndexEmitter):
         at = self.address(e.tensor, flat, env)
 
         def read() -> ir.Value:
-            v = self.b.load(at, typ=TYPES[e.dtype], align=BYTES[e.dtype])
+            v = self._scalar_at(at, e.dtype, env)
             return self._boolean(v) if e.dtype == "bool" else v
 
         return self._loaded(at, env, 1, read, env.memory[e.tensor].constant)
+
+    def _scalar_at(self, at: ir.Value, dtype: str, env: Env) -> ir.Value:
+        """The element at an address; one that a register tile multiplies with stays a scalar.
+
+        LLVM would read some with `ld1r`, to all lanes of a register, where the next address
+        follows; behind a fence it multiplies by the one lane (`fmla v.s[0]`).
+        """
+        v = self.b.load(at, typ=TYPES[dtype], align=BYTES[dtype])
+        in_tile = env.room is not None and dtype in FLOATS
+        return neon.fenced(self.b, v) if self.by_element and in_tile else v
 
     def _lane(self, e: Load, env: Env) -> ir.Value | None:
         """The element as a lane of a vector, see `codegen.lanes`; None of an element alone.
@@ -488,6 +524,9 @@ class ExprEmitter(IndexEmitter):
         """The vector at an address; unless `whole`, no memory behind the used lanes is read."""
         kind = ir.VectorType(TYPES[dtype], env.width)
         if whole or env.lanes == env.width:
+            in_tile = env.room is not None and not whole and dtype in FLOATS
+            if in_tile and neon.splits(self.target, kind, dtype):
+                return neon.in_halves(self.b, at, kind, BYTES[dtype])
             return self.b.load(at, typ=kind, align=BYTES[dtype])
         if BYTES[dtype] < 4:  # AVX has masked loads of 4 and 8 bytes only
             few = ir.VectorType(TYPES[dtype], env.lanes)
@@ -547,7 +586,7 @@ class ExprEmitter(IndexEmitter):
         def read() -> ir.Value:
             if width > 1:
                 return self._lanes_at(at, x.dtype, env)
-            return self.b.load(at, typ=TYPES[x.dtype], align=BYTES[x.dtype])
+            return self._scalar_at(at, x.dtype, env)
 
         return self._loaded(at, env, env.lanes if width > 1 else 1, read, memory.constant)
 

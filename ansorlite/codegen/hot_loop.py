@@ -14,19 +14,24 @@ LABEL = re.compile(r"^(\.?L[\w.$]+):")
 JUMP = re.compile(r"^\s+(?:j\w+|b|b\.\w+|cbn?z|tbn?z)\s.*?(\.?L[\w.$]+)\s*$")
 WORK = re.compile(
     r"^\s+(?:v?(?:fn?m(?:add|sub|la|ls)|add[ps][sd]|mul[ps][sd]|max[ps][sd]|min[ps][sd])"
-    r"|vpdp|vdpbf16|tdp)"
+    r"|vp?dpb|vpdpw|vpmaddwd|tdp)"
 )
-WORK_ARM = re.compile(r"^\s+(?:fml[as]|fmadd|fadd|fmul|fmax|fmin)\w*\s")
+_DOT_ARM = r"(?:bfdot|us?dot|su?dot)"
+WORK_ARM = re.compile(rf"^\s+(?:fml[as]|fmadd|fadd|fmul|fmax|fmin|{_DOT_ARM})\w*[\s.]")
 MOST_LINES = 160
-_FMA = re.compile(r"^\s+(?:vfn?m(?:add|sub)\d*p|vpdp|vdpbf16|fml[as][.\s])")
+_FMA = re.compile(
+    rf"^\s+(?:vfn?m(?:add|sub)\d*p|v(?:p?dpb|pdpw|pmaddwd)|(?:fml[as]|{_DOT_ARM})[.\s])"
+)
 _FMA_SCALAR = re.compile(r"^\s+(?:vfn?m(?:add|sub)\d*s|fn?m(?:add|sub)\s)")
-_BY_ELEMENT = re.compile(r"^\s+fml[as]\S*\s.*\[\d+\]\s*$")
+_BY_ELEMENT = re.compile(rf"^\s+(?:fml[as]|{_DOT_ARM})\S*\s.*\[\d+\]\s*$")
 _ACCUMULATOR = re.compile(
-    r"^\s+fml[as]\S*\s+([vqds]\d+)|^\s+(?:vf|vpdp|vdp|tdp).*[\s,]%([xyzt]mm\d+)\s*$"
+    rf"^\s+(?:fml[as]|{_DOT_ARM})\S*\s+([vqds]\d+)"
+    r"|^\s+(?:vf|vpdp|vdp|tdp).*[\s,]%([xyzt]mm\d+)\s*$"
 )
 _MATRIX, _TILE_LOAD = re.compile(r"^\s+tdp"), re.compile(r"^\s+tileload")
 _PAIR = re.compile(r"^\s+ldp\s+q")
 _LOAD = re.compile(r"^\s+(?:ldu?r[bhsw]*|ldp|ld1\S*)\s|^\s+v?(?:mov|broadcast)\S*\s+[^%]*\(%")
+_NARROW = re.compile(r"^\s+ld(?:u?r|p)\s+[sdxw]\d")
 _BROADCAST = re.compile(r"^\s+(?:ld1r|dup)\b|^\s+vbroadcast")
 _STACK = re.compile(
     r"^\s+(?:ldr|ldur|str|stur|ldp|stp)\s+[qvds]\d+.*\[sp\b|^\s+v?mov[au]p[sd]\s.*\(%r[sb]p"
@@ -39,12 +44,12 @@ BYTES_AN_INSTRUCTION = {"aarch64": 4}  # of x86-64 about 6 where vectors are use
 class Look:
     """The hot loop of a kernel in figures.
 
-    `fma` are vector multiply-adds of one iteration (on x86-64 also sums of packed products),
-    `scalar_fma` those of single elements, `by_element` those that multiply by a lane of a register
-    (Arm), `accumulators` the registers that they add to; `loads` are vectors and scalars read, a
-    pair counted twice; `spills` are vectors or floats written to or read from the stack,
-    `broadcasts` scalars copied to all lanes. `matrix` are products of tiles, `tile_loads` tiles
-    read. `code_bytes` is the whole kernel's code.
+    `fma` are vector multiply-adds and sums of products of one iteration, `scalar_fma` those of
+    single elements, `by_element` those that multiply by a lane of a register (Arm), `accumulators`
+    the registers that they add to; `loads` are vectors and scalars read, a pair counted twice;
+    `spills` are vectors or floats written to or read from the stack, `broadcasts` scalars copied to
+    all lanes. `matrix` are products of tiles, `tile_loads` tiles read. `code_bytes` is the whole
+    kernel's code, `narrow_loads` are the loads of at most 8 bytes (Arm).
     """
 
     instructions: int = 0
@@ -58,6 +63,7 @@ class Look:
     code_bytes: int = 0
     matrix: int = 0
     tile_loads: int = 0
+    narrow_loads: int = 0
 
     def __str__(self) -> str:
         parts = [f"{self.instructions} instructions", f"{self.fma + self.scalar_fma} multiply-adds"]
@@ -85,6 +91,7 @@ def look(assembly: str, arch: str = "aarch64") -> Look:
         matrix=count(_MATRIX),
         tile_loads=count(_TILE_LOAD),
         code_bytes=code * BYTES_AN_INSTRUCTION.get(arch, 6),
+        narrow_loads=count(_NARROW),
     )
 
 
@@ -95,7 +102,9 @@ def _accumulators(lines: Sequence[str]) -> int:
 
 
 def hot_loop(assembly: str) -> tuple[str, ...]:
-    """Lines from the label to the jump back, without directives; empty where there is no loop.
+    """Lines from the label to the jump back; empty where there is no loop.
+
+    Directives and comments are left out.
 
     Of the innermost loops the one with most accumulators counts: the rests of a tile have fewer. Of
     equals the one with most floating-point instructions, then the longest. A loop of more than 160
@@ -144,4 +153,8 @@ def _rank(loop: Sequence[str]) -> tuple[int, int, int]:
 
 
 def _is_directive(line: str) -> bool:
-    return not line.strip() or (line.startswith(("\t.", " ")) and line.strip().startswith("."))
+    """Is it a directive, or a comment alone (LLVM's around an assembly statement)?"""
+    text = line.strip()
+    if not text or text.startswith(("//", ";")):
+        return True
+    return line.startswith(("\t.", " ")) and text.startswith(".")

@@ -273,8 +273,6 @@ def _ranges(
     watched = Ranges(values, method, percentile)
     for _ in range(watched.passes):
         for s in samples:
-            for v, x in zip(graph.inputs, s, strict=True):
-                watched.see(v, x)
             evaluate(graph, s, watched.see)
         watched.next_pass()
     return watched.found()

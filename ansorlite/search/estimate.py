@@ -124,7 +124,7 @@ def estimate_s(plan: FeaturePlan, columns: Any, look: Look, target: Target) -> f
         iterations = vectors[at] / each / share
         own = parts[:, at].copy()
         own[[CYCLES.index(k) for k in ("compute", "register", "issue")]] = iterations * np.array(
-            _loop_cycles(look, rates)
+            _loop_cycles(look, rates, target.reads_halves)
         )
         before = _combined(parts[:, at], rates)
         total = total.copy()
@@ -141,11 +141,16 @@ def _combined(parts: Any, rates: Rates) -> float:
     return longest + rates.serialised * (float(np.sum(parts)) - longest)
 
 
-def _loop_cycles(look: Look, rates: Rates) -> tuple[float, float, float]:
-    """Cycles of one iteration of the hot loop: arithmetic, loads, issue."""
+def _loop_cycles(look: Look, rates: Rates, narrow: bool) -> tuple[float, float, float]:
+    """Cycles of one iteration of the hot loop: arithmetic, loads, issue.
+
+    `narrow`: the core reads half a vector at once, two halves take as long as a vector.
+    """
     fma = look.fma + look.scalar_fma
     chain = fma / max(1, look.accumulators) * rates.fma_latency
-    loads = (look.loads + 2.0 * look.spills) / rates.loads + TILE_LOAD_CYCLES * look.tile_loads
+    halves = look.narrow_loads / 2.0 if narrow else 0.0
+    loads = (look.loads - halves + 2.0 * look.spills) / rates.loads
+    loads += TILE_LOAD_CYCLES * look.tile_loads
     issue = look.instructions / rates.issued
     cold = COLD_CODE if look.instructions * 4 > CODE_CACHE_BYTES else 1.0
     compute = max(fma / rates.fma, chain) + TILE_CYCLES * look.matrix

@@ -4,7 +4,8 @@ Programs of one test are linked into one emulated process. Emulated times mean n
 are compared.
 """
 
-from collections.abc import Iterable
+import itertools
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,14 @@ from llvmlite import ir
 from random_dags import seeded_dag
 from small_cases import SMALL
 
+from ansorlite import te
 from ansorlite.codegen.build import SYMBOL, build_program
 from ansorlite.codegen.compile import compile_module
 from ansorlite.codegen.functions import FUNCTIONS
 from ansorlite.codegen.image import KernelImage, Param
 from ansorlite.errors import BuildError
+from ansorlite.graph.ops.low_precision import BF16, U8S8, Kind, packed_weights
+from ansorlite.ir.packed import bits_of
 from ansorlite.ir.program import Program
 from ansorlite.measure.inputs import random_inputs
 from ansorlite.schedule.holes import population_columns
@@ -83,6 +87,63 @@ def test_many_programs_of_every_operator_are_right(tmp_path: Path, cpu: str) -> 
 @pytest.mark.slow
 def test_many_programs_for_the_largest_core_are_right(tmp_path: Path) -> None:
     check_operators("neoverse-v2", 12, tmp_path)
+
+
+# ---- sums of products of packed numbers ---------------------------------------------------------
+
+
+def product(kind: Kind, m: int, n: int, words: int) -> te.ComputeDAG:
+    """Data [m, words * depth] times packed weights [words, n]."""
+    a = te.placeholder((m, kind.depth * words), kind.stored, name="A")
+    b = te.placeholder((words, n), "int32", name="B", constant=True)
+    k = te.reduce_axis(words, "k")
+
+    def element(i: Any, j: Any) -> Any:
+        return te.sum(kind.dot(kind.words(a, (i,), k), b[k, j]), axis=k)
+
+    return te.ComputeDAG([te.compute((m, n), element, "C")])
+
+
+def drawn(kind: Kind, dag: te.ComputeDAG, rng: np.random.Generator) -> dict[str, Any]:
+    """Data and weights; bytes at the ends of their range, too."""
+    (m, depth), (_, n) = (p.shape for p in dag.inputs)
+    if kind is BF16:
+        x, w = (rng.standard_normal(s).astype(np.float32) for s in ((m, depth), (depth, n)))
+        return {"A": bits_of(x), "B": packed_weights(kind, w)}
+    x, w = rng.integers(0, 256, (m, depth)), rng.integers(-128, 128, (depth, n))
+    x[0], w[:, 0] = 255, -128
+    return {"A": x.astype(np.uint8), "B": packed_weights(kind, w)}
+
+
+def check_products(n: int, cpus: Sequence[str], folder: Path) -> None:
+    """n random programs of products for cores with each of the instructions, and with none.
+
+    bfdot adds two exact products, then their sum to the total; it rounds to odd both times, and
+    subnormal numbers are zero: less than 2 ** -23 of each sum, where a multiply-add rounds by half
+    of that.
+    """
+    rng, cases, wanted = np.random.default_rng(2), [], []
+    for cpu in cpus:
+        target = Target.named(cpu)
+        for kind, size in itertools.product((BF16, U8S8), ((5, 23, 9), (8, 32, 16), (1, 7, 3))):
+            dag = product(kind, *size)
+            inputs = drawn(kind, dag, rng)
+            for p in programs(SearchTask(dag, target, "product"), n, rng):
+                cases.append((build_program(p, target), inputs))
+                wanted.append((kind, cpu, p, dag.evaluate(inputs)["C"], size[2]))
+    found = run_kernels(cases, folder, "max", threads=2)
+    for got, (kind, cpu, program, want, words) in zip(found, wanted, strict=True):
+        bound = 2.0**-23 * 2 * words * 20 if kind is BF16 else 0.0
+        np.testing.assert_allclose(got["C"], want, rtol=0, atol=bound, err_msg=f"{cpu}\n{program}")
+
+
+def test_products_of_packed_numbers_are_right(tmp_path: Path) -> None:
+    check_products(1, ["cortex-a76", "neoverse-v2"], tmp_path)
+
+
+@pytest.mark.slow
+def test_many_products_of_packed_numbers_are_right(tmp_path: Path) -> None:
+    check_products(12, ["cortex-a72", "cortex-a76", "neoverse-v2"], tmp_path)
 
 
 # ---- vector math --------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """Numbers in pairs and fours: numpy, interpreter, dot-product instructions and steps agree."""
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +12,7 @@ from native import run_native
 from ansorlite import te
 from ansorlite.codegen.build import kernel_assembly
 from ansorlite.codegen.dot import INSTRUCTIONS, Instruction, instruction
-from ansorlite.codegen.hot_loop import hot_loop
+from ansorlite.codegen.hot_loop import hot_loop, look
 from ansorlite.errors import AnsorliteError
 from ansorlite.graph.ops.low_precision import BF16, U8S8, Kind, packed_weights
 from ansorlite.ir import packed
@@ -126,7 +127,9 @@ def test_there_and_back(target: Target) -> None:
 @pytest.mark.parametrize("known", INSTRUCTIONS, ids=lambda i: f"{i.op}-{i.feature}-{i.lanes}")
 def test_the_instruction_is_in_the_code(known: Instruction) -> None:
     """Of a target that has it, also where it is another machine."""
-    base = replace(Target.cross("x86-avx512"), features="+avx512f,+avx512vl")
+    arm = known.intrinsic.startswith("llvm.aarch64.")
+    wide = replace(Target.cross("x86-avx512"), features="+avx512f,+avx512vl")
+    base = Target.cross("cortex-a72") if arm else wide
     target = replace(base, features=f"{base.features},+{known.feature}")
     assert instruction(base, known.op, known.lanes) is None
     assert instruction(target, known.op, known.lanes) is not None
@@ -184,6 +187,42 @@ def test_random_products_of_bytes_are_exact(target: Target) -> None:
     inputs = {"A": x, "B": packed_weights(U8S8, y)}
     got = run_native(lower(tiled(U8S8, 24, 80, 8, 4, 40, 8)), inputs, target)["C"]
     np.testing.assert_array_equal(got, x.astype(np.int64) @ y)
+
+
+@pytest.mark.parametrize(
+    ("cpu", "op", "words"),
+    [
+        ("neoverse-v2", "dot_bf16", r"bfdot\s.*\.2h\[\d\]"),
+        ("neoverse-v2", "dot_u8s8", r"sudot\s.*\.4b\[\d\]"),
+        ("cortex-a76", "dot_u8s8", r"sdot\s.*\.4b\[\d\]"),
+        ("apple-m1", "dot_u8s8", r"sdot\sv\d+, v\d+, v\d+\[\d\]"),
+    ],
+)
+def test_arm_multiplies_by_words_of_a_register(cpu: str, op: str, words: str) -> None:
+    """A tile whose rows read one word each: by element, without a copy to all lanes."""
+    depth = PACKED[op].depth
+    a = te.placeholder((4, 16 * depth), "uint16" if depth == 2 else "uint8", name="A")
+    b = te.placeholder((16, 16), "int32", name="B", constant=True)
+    k = te.reduce_axis(16, "k")
+    dot = te.dot_bfloat16 if op == "dot_bf16" else te.dot_int8
+
+    def element(i: Any, j: Any) -> Any:
+        return te.sum(dot(te.pack(*(a[i, depth * k + d] for d in range(depth))), b[k, j]), axis=k)
+
+    state = State(te.ComputeDAG([te.compute((4, 16), element, "C")])).apply(
+        Split("C", "i", (4,)),
+        Split("C", "j", (16,)),
+        Reorder("C", ("i.0", "j.0", "k", "i.1", "j.1")),
+        Annotate("C", "i.1", "register", 1),
+        Annotate("C", "j.1", "register", 1),
+        Annotate("C", "j.1", "lanes", 4),
+    )
+    text = kernel_assembly(lower(state), Target.cross(cpu))
+    seen = look(text)
+    assert len(re.findall(words, text)) >= 16 and "ld1r" not in text and "dup" not in text, text
+    assert seen.by_element >= 16 and seen.accumulators >= 16 and seen.spills == 0, seen
+    # Without unsigned factors a sum more for each vector of weights.
+    assert seen.fma - seen.by_element == (0 if cpu == "neoverse-v2" else 4), seen
 
 
 def test_wrong_operands() -> None:

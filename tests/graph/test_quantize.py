@@ -169,7 +169,8 @@ def test_the_command_line_quantises(on_disk: Path, capsys: pytest.CaptureFixture
     bad = {
         "other.npz has no array x, only y": ["--calibration", str(on_disk / "other.npz")],
         "text.npz is no file of numpy.savez": ["--calibration", str(on_disk / "text.npz")],
-        "give --calibration FILE.npz": ["--max-error", "0.1"],
+        "or with --calibration FILE.npz": ["--max-error", "0.1"],
+        "leave out --precision": [*sets, "--precision", "bf16"],
         "which --exact rules out": [*sets, "--exact"],
         "leave out --task": [*sets, "--task", "0"],
     }
