@@ -27,10 +27,10 @@ def transferred(
     """At most n candidates, in the order of the records that they are made of."""
     names = canonical_names(task.dag)
     # Records of other tasks are data: only values of known holes are taken.
-    by_structure = {_structure(names.steps(s.state.to_json())): s for s in reversed(space)}
+    by_structure = {structure(names.steps(s.state.to_json())): s for s in reversed(space)}
     out: dict[tuple[str, tuple[int, ...]], Candidate] = {}
     for r in records:
-        sketch = by_structure.get(_structure(r.steps))
+        sketch = by_structure.get(structure(r.steps))
         if sketch is None or not r.ok or r.task == task.workload_key:
             continue
         values = {
@@ -78,7 +78,7 @@ def start_from_others(
         tuner.suggest(transferred(tuner.task, tuner.sketches, records, most), wanted)
 
 
-def _structure(steps: Sequence[Any]) -> str:
+def structure(steps: Sequence[Any]) -> str:
     """The steps without annotations, which may depend on extents."""
     kept = [s for s in steps if not (isinstance(s, Mapping) and s.get("step") == "annotate")]
     return json.dumps(kept, sort_keys=True)
