@@ -2,7 +2,8 @@
 
 Two networks are saved, for two targets each where this machine runs AVX2; then, `--count` times,
 one of the folders is damaged (cut, grown, flipped, edited, mixed with the other, made incomplete),
-and a forked process loads and calls what is left. Crashes, hangs, tracebacks and wrong answers are listed, and make the exit status 1.
+and a forked process loads and calls what is left. Crashes, hangs, tracebacks and wrong answers are
+listed, and make the exit status 1.
 
     python scripts/damage_saved.py --count 3300 --seed 0 --json results/damage_saved.jsonl
 """
