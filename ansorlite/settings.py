@@ -31,6 +31,7 @@ VARIABLES: tuple[tuple[str, str], ...] = (
     ("ANSORLITE_BUILD_WORKERS", "processes that compile; default: the usable processors"),
     ("ANSORLITE_TARGET", "which set of kernels of a saved network runs; default: the best one"),
     ("ANSORLITE_CPU_LACKS", "features that saved networks take this CPU to lack, such as avx512f"),
+    ("ANSORLITE_KNOWLEDGE", "0 or 1: use and keep the best programs of all runs; default: 1"),
     ("ANSORLITE_MAX_BYTES", "limit of a network's values; default: half of the usable memory"),
 )
 OFF = "off"  # value of ANSORLITE_CACHE_DIR: nothing is cached
@@ -55,6 +56,7 @@ class Settings:
     build_workers: int | None = None
     target: str = ""
     cpu_lacks: frozenset[str] = frozenset()
+    knowledge: bool = True
     max_bytes: int | None = None
 
 
@@ -85,6 +87,7 @@ def read_settings(env: Mapping[str, str]) -> Settings:
         build_workers=_integer(env, "BUILD_WORKERS", 1, MAX_THREADS),
         target=forced_target(env),
         cpu_lacks=lacking(env),
+        knowledge=knowledge_is_on(env),
         max_bytes=_integer(env, "MAX_BYTES", 1, MAX_BYTES),
     )
 
@@ -151,6 +154,11 @@ def forced_target(env: Mapping[str, str]) -> str:
 def lacking(env: Mapping[str, str]) -> frozenset[str]:
     """Features that this CPU counts as without, in the words of /proc/cpuinfo."""
     return frozenset(_text(env, "CPU_LACKS").replace(",", " ").split())
+
+
+def knowledge_is_on(env: Mapping[str, str]) -> bool:
+    """Are programs of earlier runs used, and those of this run kept for later ones?"""
+    return not _text(env, "KNOWLEDGE") or _boolean(env, "KNOWLEDGE")
 
 
 def cache_is_off(env: Mapping[str, str]) -> bool:

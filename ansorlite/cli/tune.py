@@ -124,6 +124,7 @@ def tune(args: argparse.Namespace) -> int:
             exact=args.exact,
             precision=args.precision,
             target=target,
+            known=not args.no_knowledge,
             progress=not args.quiet,
             clock=clock,
             runner=runner,
@@ -225,6 +226,7 @@ def _tune_part(args: argparse.Namespace, graph: "Graph") -> "TuneResult":
             args.timeout,
             seed=args.seed,
             log=args.log,
+            known=not args.no_knowledge,
             progress=not args.quiet,
             runner=runner or stack.enter_context(LocalRunner(policy=policy)),
         )
@@ -256,6 +258,7 @@ def tune_op(args: argparse.Namespace) -> int:
             log=args.log,
             policy=args.policy,
             pretrained=args.pretrained,
+            known=not args.no_knowledge,
             progress=not args.quiet,
             others=[case(name, args.batch, target) for name in args.others],
             runner=runner,

@@ -235,7 +235,8 @@ class Rounds:
             began_s = self.budget.elapsed_s
             session.train([*self.counted, *self.known])
             if session.searcher.neighbours and self.neighbours:
-                start_from_others(tuner, everyone, session.store.history, n)
+                known = session.known(tuner.task.target)
+                start_from_others(tuner, everyone, session.store.history, n, known)
             used = tuner.round(n)
             self.budget.round_took(self.budget.elapsed_s - began_s)
             found[k].told(tuner, used)
