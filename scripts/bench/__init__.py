@@ -1,4 +1,4 @@
-"""What the benchmarks share. They begin as on a machine that has learned nothing, unless asked to."""
+"""What the benchmarks share. Unless asked to, they use nothing that the machine has learned."""
 
 import os
 
