@@ -30,6 +30,7 @@ from ansorlite.manifest import (
     sizes_of,
 )
 from ansorlite.names import shown
+from ansorlite.settings import forced_target, lacking
 from ansorlite.sizes import shapes_of, unlisted
 
 SYSTEMS = {"linux": ("linux",), "darwin": ("darwin", "macos")}  # words in a triple
@@ -39,7 +40,8 @@ ARCHITECTURES = {"AMD64": "x86_64", "arm64": "aarch64"}  # platform.machine() ->
 def cpu_flags() -> set[str]:
     """Features of this CPU as /proc/cpuinfo names them; empty on systems without that file.
 
-    Also under an emulator that shows the file of another architecture.
+    Also under an emulator that shows the file of another architecture. Without those that
+    ANSORLITE_CPU_LACKS names.
     """
     info = Path("/proc/cpuinfo")
     if not info.exists():
@@ -49,7 +51,7 @@ def cpu_flags() -> set[str]:
     for line in info.read_text().splitlines():
         key, _, value = line.partition(":")
         if key.strip() == wanted:
-            return set(value.split())
+            return set(value.split()) - lacking(os.environ)
     return set()
 
 
@@ -87,6 +89,7 @@ class DeployedModule:
         if not self._net:
             raise ModelError(f"{path} cannot be opened: {(why.value or b'?').decode()}")
         self._run = self._library.network_run_size
+        self._target = int(self._library.network_target(self._net))
 
     def __del__(self) -> None:
         if getattr(self, "_net", None):
@@ -120,6 +123,16 @@ class DeployedModule:
     def version(self) -> str:
         """The version of ansorlite that saved the network."""
         return str(self._library.network_version().decode())
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """The targets that the folder has kernels for, the best one first."""
+        return tuple(t["name"] for t in self.metadata["targets"])
+
+    @property
+    def target(self) -> str:
+        """The target whose kernels run: the first that this CPU runs, or ANSORLITE_TARGET."""
+        return self.targets[self._target]
 
     @property
     def threads(self) -> int:
@@ -249,6 +262,9 @@ def _library(file: Path, digest: str, metadata: Metadata) -> ctypes.CDLL:
         library.network_why.argtypes = (ctypes.c_void_p,)
         library.network_why.restype = ctypes.c_char_p
         library.network_close.argtypes = (ctypes.c_void_p,)
+        library.network_target.argtypes = (ctypes.c_void_p,)
+        library.network_target_name.restype = ctypes.c_char_p
+        names = [library.network_target_name(k) for k in range(library.network_targets())]
         known_as = library.network_identity()
         told = [
             {
@@ -263,6 +279,8 @@ def _library(file: Path, digest: str, metadata: Metadata) -> ctypes.CDLL:
         raise ModelError(
             f"{file} is another network's library: copy all files of one network, or link it again"
         )
+    if names != [target["name"].encode() for target in metadata["targets"]]:
+        raise ModelError(f"{file} has other targets than the manifest: save the network again")
     known = sizes_of(metadata)
     if len(told) != len(known):
         raise ModelError(f"{file} has other sizes than the manifest: save the network again")
@@ -300,12 +318,19 @@ def _check_machine(metadata: Mapping[str, Any], path: Path) -> None:
     system = platform.system().lower()
     if system in ("linux", "darwin") and not any(w in metadata["triple"] for w in SYSTEMS[system]):
         raise ModelError(f"{path} is code for {metadata['triple']}, and this machine runs {system}")
-    flags = cpu_flags()
-    missing = [f for f in metadata["requires"] if f not in flags] if flags else []
-    if missing:
+    forced, flags = forced_target(os.environ), cpu_flags()
+    known = {t["name"]: t for t in metadata["targets"]}
+    if forced and forced not in known:
         raise ModelError(
-            f"{path} was compiled for {metadata['cpu']}; this CPU lacks {', '.join(missing)}: "
-            "compile the network on a machine with this CPU"
+            f"ANSORLITE_TARGET={shown(forced, 40)} names no set of kernels of {path}, which has "
+            f"{', '.join(known)}"
+        )
+    asked = [known[forced]] if forced else list(known.values())
+    missing = [(t, [f for f in t["requires"] if f not in flags]) for t in asked]
+    if flags and all(lacks for _, lacks in missing):
+        told = "; ".join(f"{t['name']}: this CPU lacks {', '.join(m)}" for t, m in missing)
+        raise ModelError(
+            f"this CPU runs none of the kernels of {path}, {told}: save the network for this CPU"
         )
 
 

@@ -37,6 +37,12 @@ class Network(Protocol):
     def version(self) -> str: ...
 
     @property
+    def targets(self) -> Sequence[str]: ...
+
+    @property
+    def target(self) -> str: ...
+
+    @property
     def sizes(self) -> Sequence[Any]: ...
 
     def __call__(self, *args: Any) -> Any: ...
@@ -173,7 +179,8 @@ def _report(net: Any, args: argparse.Namespace, opened_s: float) -> str:
     about = {
         "network": net.metadata["network"],
         "version": net.version,
-        "cpu": net.metadata["cpu"],
+        "target": net.target,
+        "targets": net.metadata["targets"],
         "identity": net.metadata["identity"],
         "opened_s": opened_s,
     }
@@ -202,9 +209,10 @@ def _label(size: Any) -> str:
 def _description(net: Any, labels: Sequence[str]) -> str:
     known, name = net.metadata, shown(net.metadata["network"], 80)
     lines = [
-        f"{name}: saved by ansorlite {shown(net.version)} for {known['cpu']}",
+        f"{name}: saved by ansorlite {shown(net.version)} for {', '.join(map(shown, net.targets))}",
         f"{known['kernels']} kernels on {net.threads} threads, {known['weights_bytes']} bytes of"
         f" weights, {known['arena_bytes']} of activations",
+        *(targets_text(known["targets"], net.target) if len(net.targets) > 1 else ()),
     ]
     for k, size in enumerate(net.sizes):
         lines += [f"size {k}: {labels[k]}"] * (len(labels) > 1)
@@ -214,6 +222,17 @@ def _description(net: Any, labels: Sequence[str]) -> str:
             for v in size[f"{kind}s"]
         ]
     return "\n".join(lines) + "\n"
+
+
+def targets_text(targets: Sequence[Any], running: str = "") -> list[str]:
+    """A line for each set of kernels: its name, how its kernels were found, what it needs."""
+    lines = []
+    for t in targets:
+        found = ", ".join(f"{n} {how}" for how, n in t["kernels"].items() if n) or "none"
+        here = " (runs here)" if t["name"] == running else ""
+        needs = ", ".join(t["requires"][:40]) or "nothing"
+        lines.append(shown(f"{t['name']}{here}: kernels {found}; needs {needs}", 600))
+    return lines
 
 
 class _Parser(argparse.ArgumentParser):

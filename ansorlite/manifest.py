@@ -24,7 +24,7 @@ import numpy as np
 from ansorlite.errors import ModelError
 from ansorlite.names import shown
 
-FORMAT = 4
+FORMAT = 5
 LIBRARY, METADATA, WEIGHTS = "libnetwork.so", "network.json", "weights.bin"
 SOURCE, HEADER, THREADS = "network.c", "network.h", "threads.o"
 CPP_HEADER, WRAPPER = "network.hpp", "network.py"
@@ -36,8 +36,7 @@ DESCRIBED: dict[str, type] = {
     "network": str,
     "version": str,
     "triple": str,
-    "cpu": str,
-    "requires": list,
+    "targets": list,
     "inputs": list,
     "outputs": list,
     "more_sizes": list,
@@ -46,6 +45,10 @@ DESCRIBED: dict[str, type] = {
     "kernels": int,
 }
 SIZE: dict[str, type] = {"inputs": list, "outputs": list}  # of an entry of more_sizes
+# Of an entry of targets, the best one first: a set of kernels, the features of /proc/cpuinfo that
+# these need, and how many kernels were found in which way (see `search.retarget`).
+TARGET: dict[str, type] = {"name": str, "cpu": str, "requires": list, "kernels": dict}
+MAX_TARGETS = 32
 SEALED: dict[str, type] = {"link": str, "identity": str, "files": dict, "sha256": str}
 VALUE: dict[str, type] = {"name": str, "shape": list, "dtype": str, "bytes": int}
 MACH_O = (b"\xcf\xfa\xed\xfe", b"\xca\xfe\xba\xbe")
@@ -193,8 +196,7 @@ def _regular(file: Path) -> bool:
 def _check_types(file: Path, found: Mapping[str, Any]) -> None:
     """Raise ModelError where a key is missing or its value has a wrong type or form."""
     _check_keys(file, "", found, {**DESCRIBED, **SEALED})
-    if not all(isinstance(name, str) for name in found["requires"]):
-        raise _damaged(file, "an entry of requires is no text")
+    _check_targets(file, found["targets"])
     for n, size in enumerate((found, *found["more_sizes"])):
         at = f"more_sizes[{n - 1}]." if n else ""
         _check_keys(file, at, size, SIZE)
@@ -218,6 +220,20 @@ def _check_types(file: Path, found: Mapping[str, Any]) -> None:
     entries = {name: files[name] for name in parts(kernels)}
     if found["identity"] != identity(found, entries):
         raise _damaged(file, "its identity is another network's")
+
+
+def _check_targets(file: Path, targets: list[Any]) -> None:
+    if not 1 <= len(targets) <= MAX_TARGETS:
+        raise _damaged(file, f"it has {len(targets)} targets, not 1 to {MAX_TARGETS}")
+    for k, target in enumerate(targets):
+        _check_keys(file, f"targets[{k}].", target, TARGET)
+        if not all(isinstance(name, str) for name in target["requires"]):
+            raise _damaged(file, f"an entry of targets[{k}].requires is no text")
+        if not all(type(n) is int and 0 <= n < 1 << 31 for n in target["kernels"].values()):
+            raise _damaged(file, f"targets[{k}].kernels has an entry that is no number")
+    names = [target["name"] for target in targets]
+    if len(set(names)) < len(names):
+        raise _damaged(file, "two of its targets have one name")
 
 
 def _check_keys(file: Path, at: str, found: Any, types: Mapping[str, type]) -> None:

@@ -32,6 +32,7 @@ from ansorlite.measure.limits import least_seconds, task_peak
 from ansorlite.measure.peak import Peak
 from ansorlite.measure.runner import LocalRunner, SideBySide
 from ansorlite.measure.timing import TimingPolicy
+from ansorlite.records import Record
 from ansorlite.schedule.lower import lower
 from ansorlite.search.adapt import Known, adapted_results
 from ansorlite.search.arguments import (
@@ -46,6 +47,7 @@ from ansorlite.search.estimate import TRIALS, estimating
 from ansorlite.search.forms import Forms
 from ansorlite.search.objectives import Objective, OverNetworks
 from ansorlite.search.result import ESTIMATE, TuneResult, why_above_limit
+from ansorlite.search.retarget import Retargeted, counts, retargeted
 from ansorlite.search.session import Session, TuneOptions
 from ansorlite.search.settle import link_s
 from ansorlite.search.task_scheduler import SCHEDULERS
@@ -116,14 +118,28 @@ class NetworkReport:
 
 
 class ScheduledModule(CompiledModule):
-    """A compiled network that remembers how it was found (`report`)."""
+    """A compiled network that remembers how it was found (`report`).
+
+    `logged` are the log's records of its tasks for other targets.
+    """
 
     report: NetworkReport
+    logged: tuple[Record, ...] = ()
 
-    def programs(self) -> list[Program] | None:
+    def programs_for(self, target: Target) -> list[Retargeted] | None:
         """The programs that the module was compiled from; None in a copy that was pickled."""
         report = getattr(self, "report", None)
-        return None if report is None else [task_program(r) for r in report.results]
+        if report is None:
+            return None
+        return [retargeted(r, target, self.logged) for r in report.results]
+
+    @property
+    def found(self) -> dict[str, int]:
+        """How many kernels were measured, predicted and plain."""
+        report = getattr(self, "report", None)
+        if report is None:
+            return {"tuned": len(self.images)}
+        return counts(retargeted(r, r.task.target) for r in report.results)
 
 
 class SizedScheduledModule(SizedModule):
@@ -382,6 +398,11 @@ def _module(
     forms = [form_of(w, r.task) for w, r in zip(weighted, tuned, strict=True)]
     module = ScheduledModule(parts, [compile_task(r) for r in tuned], forms, pool)
     module.report = _report(run, tuned, [shared.weights[network][k] for k in own], peak)
+    keys = {r.task.workload_key for r in tuned}
+    here = tuned[0].task.target.fingerprint if tuned else ""
+    module.logged = tuple(
+        r for r in run.store.of_all_targets if r.task in keys and r.target != here
+    )
     return module
 
 

@@ -52,6 +52,15 @@ TYPICAL_CORES = {name: 4 for name in CORES}
 
 _NEON = {"vector_bytes": 16, "vector_registers": 32}
 _LINUX = {"triple": "aarch64-unknown-linux-gnu", **_NEON}
+_V3 = "+sse3,+ssse3,+sse4.1,+sse4.2,+popcnt,+cx16,+avx,+avx2,+bmi,+bmi2,+f16c,+fma,+lzcnt,+movbe"
+_V4 = f"{_V3},+avx512f,+avx512bw,+avx512cd,+avx512dq,+avx512vl"
+_ZEN3 = f"{_V3},+adx,+aes,+pclmul,+prfchw,+sha,+sse4a,+vaes,+vpclmulqdq"
+_ZEN4 = (
+    f"{_ZEN3},+avx512f,+avx512bw,+avx512cd,+avx512dq,+avx512vl,+avx512ifma,+avx512vbmi"
+    ",+avx512vbmi2,+avx512vnni,+avx512bitalg,+avx512vpopcntdq,+avx512bf16,+gfni"
+)
+_X86_256 = {"triple": "x86_64-unknown-linux-gnu", "vector_bytes": 32, "vector_registers": 16}
+_X86_512 = {"triple": "x86_64-unknown-linux-gnu", "vector_bytes": 64, "vector_registers": 32}
 _DOT = "+neon,+crc,+lse,+rdm,+rcpc,+fullfp16,+dotprod"
 
 # x86: one common CPU per instruction set, with the caches of a typical server core. Arm: one core
@@ -87,6 +96,38 @@ PRESETS: dict[str, dict[str, Any]] = {
         "l1_bytes": 48 * KIB,
         "l2_bytes": 2 * MIB,
         "l3_bytes": 30 * MIB,
+    },
+    "x86-64-v3": {  # the level of the x86-64 ABI: AVX2 with all that came with it
+        **_X86_256,
+        "cpu": "x86-64-v3",
+        "features": _V3,
+        "l1_bytes": 32 * KIB,
+        "l2_bytes": 512 * KIB,
+        "l3_bytes": 32 * MIB,
+    },
+    "x86-64-v4": {  # AVX-512 as all CPUs that have it
+        **_X86_512,
+        "cpu": "x86-64-v4",
+        "features": _V4,
+        "l1_bytes": 32 * KIB,
+        "l2_bytes": 1 * MIB,
+        "l3_bytes": 24 * MIB,
+    },
+    "znver3": {
+        **_X86_256,
+        "cpu": "znver3",
+        "features": _ZEN3,
+        "l1_bytes": 32 * KIB,
+        "l2_bytes": 512 * KIB,
+        "l3_bytes": 32 * MIB,
+    },
+    "znver4": {
+        **_X86_512,
+        "cpu": "znver4",
+        "features": _ZEN4,
+        "l1_bytes": 32 * KIB,
+        "l2_bytes": 1 * MIB,
+        "l3_bytes": 32 * MIB,
     },
     "aarch64-neon": {
         **_LINUX,
@@ -146,6 +187,23 @@ PRESETS: dict[str, dict[str, Any]] = {
         "l3_bytes": 0,
         "cache_line": 128,
     },
+}
+# LLVM's name of a feature -> the word of /proc/cpuinfo, where these differ by more than a dot.
+X86_FLAGS: dict[str, str] = {
+    "avx512bf16": "avx512_bf16",
+    "avx512bitalg": "avx512_bitalg",
+    "avx512fp16": "avx512_fp16",
+    "avx512vbmi2": "avx512_vbmi2",
+    "avx512vnni": "avx512_vnni",
+    "avx512vp2intersect": "avx512_vp2intersect",
+    "avx512vpopcntdq": "avx512_vpopcntdq",
+    "avxvnni": "avx_vnni",
+    "bmi": "bmi1",
+    "lzcnt": "abm",
+    "pclmul": "pclmulqdq",
+    "prfchw": "3dnowprefetch",
+    "sha": "sha_ni",
+    "sse3": "pni",
 }
 # Implementer and part of /proc/cpuinfo -> LLVM's name. Of several clusters the last one listed here
 # counts.

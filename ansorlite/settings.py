@@ -29,6 +29,9 @@ VARIABLES: tuple[tuple[str, str], ...] = (
     ("ANSORLITE_VERIFY", "0 or 1: verify every level between the stages"),
     ("ANSORLITE_NUM_THREADS", "threads of a kernel; default: the usable processors"),
     ("ANSORLITE_BUILD_WORKERS", "processes that compile; default: the usable processors"),
+    ("ANSORLITE_TARGET", "which set of kernels of a saved network runs; default: the best one"),
+    ("ANSORLITE_CPU_LACKS", "features that saved networks take this CPU to lack, such as avx512f"),
+    ("ANSORLITE_KNOWLEDGE", "0 or 1: use and keep the best programs of all runs; default: 1"),
     ("ANSORLITE_MAX_BYTES", "limit of a network's values; default: half of the usable memory"),
 )
 OFF = "off"  # value of ANSORLITE_CACHE_DIR: nothing is cached
@@ -51,6 +54,9 @@ class Settings:
     verify: bool = False
     num_threads: int | None = None
     build_workers: int | None = None
+    target: str = ""
+    cpu_lacks: frozenset[str] = frozenset()
+    knowledge: bool = True
     max_bytes: int | None = None
 
 
@@ -79,6 +85,9 @@ def read_settings(env: Mapping[str, str]) -> Settings:
         verify=_boolean(env, "VERIFY"),
         num_threads=_integer(env, "NUM_THREADS", 1, MAX_THREADS),
         build_workers=_integer(env, "BUILD_WORKERS", 1, MAX_THREADS),
+        target=forced_target(env),
+        cpu_lacks=lacking(env),
+        knowledge=knowledge_is_on(env),
         max_bytes=_integer(env, "MAX_BYTES", 1, MAX_BYTES),
     )
 
@@ -135,6 +144,21 @@ def cache_dir(env: Mapping[str, str]) -> Path | None:
     base = Path(env.get("XDG_CACHE_HOME") or "~/.cache")
     found = base if base.is_absolute() else _expanded("~/.cache")
     return None if found is None else found / "ansorlite"
+
+
+def forced_target(env: Mapping[str, str]) -> str:
+    """The set of kernels that saved networks run; empty where the best one is to run."""
+    return _text(env, "TARGET")
+
+
+def lacking(env: Mapping[str, str]) -> frozenset[str]:
+    """Features that this CPU counts as without, in the words of /proc/cpuinfo."""
+    return frozenset(_text(env, "CPU_LACKS").replace(",", " ").split())
+
+
+def knowledge_is_on(env: Mapping[str, str]) -> bool:
+    """Are programs of earlier runs used, and those of this run kept for later ones?"""
+    return not _text(env, "KNOWLEDGE") or _boolean(env, "KNOWLEDGE")
 
 
 def cache_is_off(env: Mapping[str, str]) -> bool:

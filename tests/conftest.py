@@ -49,6 +49,18 @@ def nothing_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ansorlite.codegen.object_cache.MOST_BYTES", 0)
 
 
+@pytest.fixture(autouse=True)
+def nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs of the user's earlier runs are not seen; tests of those have a folder of their own.
+
+    Fixtures of a module are set up before: what they tune finds the variable, too.
+    """
+    monkeypatch.setenv("ANSORLITE_KNOWLEDGE", "0")
+
+
+os.environ["ANSORLITE_KNOWLEDGE"] = "0"
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--update-golden", action="store_true", help="write tests/golden/*.txt instead of comparing"

@@ -22,6 +22,9 @@ def test_every_variable_reaches_its_field() -> None:
         "ANSORLITE_VERIFY": "yes",
         "ANSORLITE_NUM_THREADS": " 8 ",
         "ANSORLITE_BUILD_WORKERS": "2",
+        "ANSORLITE_TARGET": "x86-64-v3",
+        "ANSORLITE_CPU_LACKS": "avx512f, fma",
+        "ANSORLITE_KNOWLEDGE": "no",
         "ANSORLITE_MAX_BYTES": "1000000",
         "ANSORLITE_CACHE_DIR": "/nowhere/cache",
     }
@@ -32,6 +35,9 @@ def test_every_variable_reaches_its_field() -> None:
         verify=True,
         num_threads=8,
         build_workers=2,
+        target="x86-64-v3",
+        cpu_lacks=frozenset({"avx512f", "fma"}),
+        knowledge=False,
         max_bytes=1000000,
         cache_dir=Path("/nowhere/cache"),
     )

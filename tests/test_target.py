@@ -45,6 +45,10 @@ def test_presets_have_the_registers_of_their_instruction_set() -> None:
         "x86-avx2": (32, 16),
         "x86-avx512": (64, 32),
         "sapphirerapids": (64, 32),
+        "x86-64-v3": (32, 16),
+        "x86-64-v4": (64, 32),
+        "znver3": (32, 16),
+        "znver4": (64, 32),
         "aarch64-neon": (16, 32),
         **{name: (16, 32) for name in CORES},
     }

@@ -101,6 +101,7 @@ def run_task(task: SearchTask, case: str, name: str, seed: int, options: Compare
         policy=name,
         log=_log(options, name, case, seed),
         pretrained=_model(options, name),
+        known=False,
         progress=False,
     )
     check_complete(found.interrupted)
@@ -136,6 +137,7 @@ def run_network(graph: Graph | SizedNetwork, name: str, seed: int, options: Comp
         policy=name,
         log=_log(options, name, graph.name, seed),
         pretrained=_model(options, name),
+        known=False,
         progress=False,
         scheduler=options.scheduler,
         on_round=on_round,

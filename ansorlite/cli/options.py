@@ -142,6 +142,11 @@ def search_options(p: argparse.ArgumentParser, trials: int | None, what: str = "
     p.add_argument("--timeout", type=seconds, metavar="S", help="wall-clock seconds for everything")
     p.add_argument("--log", type=Path, metavar="F", help="tuning log, continued where it exists")
     p.add_argument("--seed", type=count, metavar="K", default=0, help="default 0")
+    p.add_argument(
+        "--no-knowledge",
+        action="store_true",
+        help="as if nothing had been tuned on this machine before, and for no later run",
+    )
     p.add_argument("-q", "--quiet", action="store_true", help="no progress")
 
 

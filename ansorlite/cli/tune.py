@@ -65,6 +65,17 @@ def tune_options(p: argparse.ArgumentParser) -> None:
     calibration_options(p)
     p.add_argument("--output", type=Path, metavar="F", help="write the closing tables there, too")
     p.add_argument("--save", type=Path, metavar="DIR", help="write the network there, as a library")
+    p.add_argument(
+        "--targets",
+        type=_names,
+        metavar="NAME,...",
+        help="--save kernels for each of these in one library, picked when it is opened "
+        "(native: those tuned here)",
+    )
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",")]
 
 
 def tune_op_options(p: argparse.ArgumentParser) -> None:
@@ -118,6 +129,7 @@ def tune(args: argparse.Namespace) -> int:
             precision=args.precision,
             max_error=None if args.calibration else args.max_error,
             target=target,
+            known=not args.no_knowledge,
             progress=not args.quiet,
             clock=clock,
             runner=runner,
@@ -136,7 +148,7 @@ def tune(args: argparse.Namespace) -> int:
         for label, size, own in _sizes(graph, module):
             text += f"{label}{_compare_with_plain(size, own, lambda: limit_s - clock.elapsed_s)}"
     if args.save is not None:
-        module.save(args.save)
+        module.save(args.save, targets=args.targets)
         text += f"saved in {args.save}: {_saved_text(args.save, target)}\n"
     if output is not None:  # first, as nobody may read what is printed
         _write(output, text)
@@ -156,7 +168,16 @@ def _target(args: argparse.Namespace, runner: "RemoteRunner | None" = None) -> "
 def _check_save(args: argparse.Namespace) -> None:
     """UsageError, before anything is tuned, for a folder that cannot be written."""
     if args.save is None:
+        if args.targets is not None:
+            raise UsageError("--targets are those of a saved network: give --save DIR")
         return
+    if args.targets is not None:
+        from ansorlite.graph.deploy import check_targets
+        from ansorlite.graph.saving import named_target
+        from ansorlite.target import Target
+
+        own = Target.detect() if args.target is None else Target.named(args.target)
+        check_targets(args.targets, [named_target(name, own) for name in args.targets])
     if args.task is not None:
         raise UsageError("--save writes a whole network: leave out --task")
     if args.save.exists() and (not args.save.is_dir() or any(args.save.iterdir())):
@@ -165,11 +186,17 @@ def _check_save(args: argparse.Namespace) -> None:
 
 def _saved_text(folder: Path, target: "Target") -> str:
     """How the saved network is used."""
+    from ansorlite.deployed_bench import targets_text
     from ansorlite.manifest import LIBRARY, read_metadata
 
+    told = read_metadata(folder)["targets"]
+    names = target.cpu if len(told) == 1 else ", ".join(t["name"] for t in told)
+    more = [] if len(told) == 1 else targets_text(told)
     if (folder / LIBRARY).is_file():
-        return f"{LIBRARY} for {target.cpu}; ansorlite.load_module loads the folder there"
-    return f"no compiler links for {target.cpu} here; there: {read_metadata(folder)['link']}"
+        first = f"{LIBRARY} for {names}; ansorlite.load_module loads the folder there"
+        return "\n  ".join([first, *more])
+    first = f"no compiler links for {names} here; there: {read_metadata(folder)['link']}"
+    return "\n  ".join([first, *more])
 
 
 def _sizes(graph: "Graph | SizedNetwork", module: Any) -> "list[tuple[str, Graph, Any]]":
@@ -207,6 +234,7 @@ def _tune_part(args: argparse.Namespace, graph: "Graph") -> "TuneResult":
             args.timeout,
             seed=args.seed,
             log=args.log,
+            known=not args.no_knowledge,
             progress=not args.quiet,
             runner=runner or stack.enter_context(LocalRunner(policy=policy)),
         )
@@ -238,6 +266,7 @@ def tune_op(args: argparse.Namespace) -> int:
             log=args.log,
             policy=args.policy,
             pretrained=args.pretrained,
+            known=not args.no_knowledge,
             progress=not args.quiet,
             others=[case(name, args.batch, target) for name in args.others],
             runner=runner,
@@ -393,6 +422,10 @@ COMMANDS = (
             (
                 "ansorlite tune resnet18 --target cortex-a76 --save net-a76",
                 "for a Raspberry Pi 5, without one",
+            ),
+            (
+                "ansorlite tune resnet18 --save net --targets x86-64-v3,x86-64-v4,znver4",
+                "one library for three kinds of CPUs",
             ),
             ("ansorlite tune resnet18 --on farm:8786 --target cortex-a76", "for a pool's devices"),
         ),

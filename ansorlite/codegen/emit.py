@@ -219,31 +219,35 @@ class _Nest:
         Each core owns one contiguous part of the grains and takes chunks of it. A thread whose part
         is done takes chunks of the next parts, so a slow or busy core delays no other one, and
         without slow cores each core keeps its part of the data in its caches. The frame that all
-        threads share holds the arguments and the next grain of each part, one cache line each.
+        threads share has a cache line a part: the next grain of the part, and the arguments, so
+        that a thread reads one line before it begins.
         """
         parts = min(self.cores, grains, MAX_PARTS)
         chunk = max(1, grains // (parts * CHUNKS_PER_PART))
-        frame = b.alloca(ir.ArrayType(I64, WORDS_A_LINE * (parts + 1)))
+        frame = b.alloca(ir.ArrayType(I64, WORDS_A_LINE * parts))
         frame.align = ALIGNMENT
         frame.type = PTR
-        b.store(args, frame)
         for k in range(parts):
-            b.store(I64(k * grains // parts), self._next_grain(b, frame, I64(k)))
+            b.store(I64(k * grains // parts), self._word(b, frame, I64(k), 0))
+            b.store(args, self._word(b, frame, I64(k), 1))
         kind = ir.FunctionType(VOID, [PTR, I64, I64])
         share = ir.Function(self.module, kind, f"{self.name}.share")
         share.linkage = "internal"
         entry = ir.IRBuilder(share.append_basic_block("entry"))
         c = _StmtEmitter(entry, self.module, self.target)
         data, me, _ = share.args
-        pointers = self._pointers(c.b, c.b.load(data, typ=PTR), used)
+        own = self._word(c.b, data, c.b.urem(me, I64(parts)), 1)
+        pointers = self._pointers(c.b, c.b.load(own, typ=PTR), used)
 
         def part(k: ir.Value, _: Scope) -> None:
             mine = c.b.urem(c.b.add(me, k), I64(parts))
             following = c.b.mul(c.b.add(mine, I64(1)), I64(grains))
             end = c.b.udiv(following, I64(parts))
-            place = self._next_grain(c.b, data, mine)
+            place = self._word(c.b, data, mine, 0)
             take, work, done = (c.b.append_basic_block(n) for n in ("take", "work", "done"))
-            c.b.branch(take)
+            # A look first: the line of a part that is done stays where it is.
+            seen = c.b.load_atomic(place, "monotonic", 8, typ=I64)
+            c.b.cbranch(c.b.icmp_signed("<", seen, end), take, done)
             c.b.position_at_end(take)
             first = c.b.atomic_rmw("add", place, I64(chunk), "monotonic")
             c.b.cbranch(c.b.icmp_signed("<", first, end), work, done)
@@ -259,9 +263,10 @@ class _Nest:
         parallel = declared(self.module, "ansorlite_parallel", VOID, [PTR, PTR, I64, I64])
         b.call(parallel, [share, frame, I64(parts), I64(0)])
 
-    def _next_grain(self, b: ir.IRBuilder, frame: ir.Value, part: ir.Value) -> ir.Value:
-        line = b.add(part, I64(1))
-        return b.gep(frame, [b.mul(line, I64(WORDS_A_LINE))], source_etype=I64)
+    def _word(self, b: ir.IRBuilder, frame: ir.Value, part: ir.Value, word: int) -> ir.Value:
+        """The place of a word in the line of a part."""
+        at = b.add(b.mul(part, I64(WORDS_A_LINE)), I64(word))
+        return b.gep(frame, [at], source_etype=I64)
 
     def _body(
         self,

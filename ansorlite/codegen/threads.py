@@ -63,15 +63,12 @@ define internal void @wake(ptr %word, i32 %count) {
 """
 
 # `gate` is the state of the region: its number (bits 32 to 63), closed or open (bit 31), how many
-# threads joined (bits 0 to 30). `epoch` is the number again, as the word that threads sleep on.
+# threads joined (bits 16 to 30), how many of these are at work (bits 0 to 15). Idle threads sleep
+# on its upper word, the caller on its lower one. BODY, DATA and SIZE follow in the same line, as
+# whoever joins reads them next.
 POOL = """
-@gate = internal global i64 2147483648, align 128
-@body = internal global ptr null
-@data = internal global ptr null
-@size = internal global i64 0
-@finished = internal global i32 0, align 128
-@waiting = internal global i32 0
-@epoch = internal global i32 0, align 128
+@gate = internal global [4 x i64] [i64 2147483648, i64 0, i64 0, i64 0], align 128
+@waiting = internal global i32 0, align 128
 @sleepers = internal global i32 0
 @stopping = internal global i32 0
 @busy = internal global i32 0, align 128
@@ -148,8 +145,9 @@ look:
 
 new:
   %low = trunc i64 %state to i32
-  %joined = zext i32 %low to i64
-  %size = load atomic i64, ptr @size monotonic, align 8
+  %joins = lshr i32 %low, 16
+  %joined = zext i32 %joins to i64
+  %size = load atomic i64, ptr SIZE monotonic, align 8
   %me = add i64 %joined, 1
   ; in a closed region bit 31 is set, which makes %joined larger than any size
   %room = icmp ult i64 %me, %size
@@ -157,22 +155,22 @@ new:
 left:
   br label %fresh
 join:
-  %next = add i64 %state, 1
+  %next = add i64 %state, 65537
   %swap = cmpxchg ptr @gate, i64 %state, i64 %next acq_rel acquire
   %won = extractvalue { i64, i1 } %swap, 1
   br i1 %won, label %work, label %lost
 lost:
   br label %fresh
 work:
-  %body = load ptr, ptr @body
-  %data = load ptr, ptr @data
+  %body = load ptr, ptr BODY
+  %data = load ptr, ptr DATA
   call void %body(ptr %data, i64 %me, i64 %size)
-  atomicrmw add ptr @finished, i32 1 seq_cst
+  atomicrmw sub ptr @gate, i64 1 seq_cst
   %awaited = load atomic i32, ptr @waiting seq_cst, align 4
   %sleeps = icmp ne i32 %awaited, 0
   br i1 %sleeps, label %tell, label %left
 tell:
-  call void @wake(ptr @finished, i32 1)
+  call void @wake(ptr @gate, i32 1)
   br label %left
 
 idle:
@@ -180,11 +178,15 @@ idle:
   br i1 %spun, label %rest, label %look
 rest:
   atomicrmw add ptr @sleepers, i32 1 seq_cst
-  %last = load atomic i32, ptr @epoch seq_cst, align 4
-  %none = icmp eq i32 %last, %seen
+  ; whoever stops the threads says so first, then changes the number
+  %last = load atomic i32, ptr NUMBER seq_cst, align 4
+  %ending = load atomic i32, ptr @stopping seq_cst, align 4
+  %same = icmp eq i32 %last, %seen
+  %goes_on = icmp eq i32 %ending, 0
+  %none = and i1 %same, %goes_on
   br i1 %none, label %sleep, label %awake
 sleep:
-  call void @sleep_while(ptr @epoch, i32 %seen)
+  call void @sleep_while(ptr NUMBER, i32 %seen)
   br label %awake
 awake:
   atomicrmw sub ptr @sleepers, i32 1 seq_cst
@@ -229,15 +231,16 @@ done:
   ret i64 %k
 }
 
-; Returns when %count threads have finished their bodies: spins first, then sleeps.
-define internal void @await(i32 %count) {
+; Returns when no thread is at work any more: spins first, then sleeps.
+define internal void @await() {
 entry:
   %wait = alloca { i64, i64 }
   store { i64, i64 } zeroinitializer, ptr %wait
   br label %look
 look:
-  %now = load atomic i32, ptr @finished acquire, align 4
-  %all = icmp eq i32 %now, %count
+  %now = load atomic i32, ptr @gate acquire, align 4
+  %busy = and i32 %now, 65535
+  %all = icmp eq i32 %busy, 0
   br i1 %all, label %end, label %missing
 missing:
   %spun = call i1 @spun(ptr %wait)
@@ -246,11 +249,12 @@ rest:
   store atomic i32 1, ptr @waiting seq_cst, align 4
   br label %again
 again:
-  %then = load atomic i32, ptr @finished seq_cst, align 4
-  %reached = icmp eq i32 %then, %count
+  %then = load atomic i32, ptr @gate seq_cst, align 4
+  %left = and i32 %then, 65535
+  %reached = icmp eq i32 %left, 0
   br i1 %reached, label %over, label %sleep
 sleep:
-  call void @sleep_while(ptr @finished, i32 %then)
+  call void @sleep_while(ptr @gate, i32 %then)
   br label %again
 over:
   store atomic i32 0, ptr @waiting seq_cst, align 4
@@ -287,22 +291,20 @@ unable:
   store atomic i32 0, ptr @busy release, align 4
   br label %serial
 open:
-  store ptr %body, ptr @body
-  store ptr %data, ptr @data
-  store atomic i64 %size, ptr @size monotonic, align 8
-  store atomic i32 0, ptr @finished monotonic, align 4
-  %last = load atomic i32, ptr @epoch monotonic, align 4
+  store ptr %body, ptr BODY
+  store ptr %data, ptr DATA
+  store atomic i64 %size, ptr SIZE monotonic, align 8
+  %last = load atomic i32, ptr NUMBER monotonic, align 4
   %number = add i32 %last, 1
   %wide = zext i32 %number to i64
   %state = shl i64 %wide, 32
-  store atomic i64 %state, ptr @gate release, align 8
-  store atomic i32 %number, ptr @epoch seq_cst, align 4
+  store atomic i64 %state, ptr @gate seq_cst, align 8
   %asleep = load atomic i32, ptr @sleepers seq_cst, align 4
   %quiet = icmp eq i32 %asleep, 0
   br i1 %quiet, label %run, label %rouse
 rouse:
   %few = trunc i64 %helpers to i32
-  call void @wake(ptr @epoch, i32 %few)
+  call void @wake(ptr NUMBER, i32 %few)
   br label %run
 run:
   call void %body(ptr %data, i64 0, i64 %size)
@@ -310,8 +312,10 @@ run:
 gather:
   %looks = phi i32 [ 0, %run ], [ %again, %absent ]
   %seen = load atomic i64, ptr @gate acquire, align 8
-  %low = and i64 %seen, 2147483647
-  %complete = icmp eq i64 %low, %helpers
+  %half = trunc i64 %seen to i32
+  %joins = lshr i32 %half, 16
+  %joined = zext i32 %joins to i64
+  %complete = icmp eq i64 %joined, %helpers
   br i1 %complete, label %close, label %missing
 missing:
   call void @pause()
@@ -325,9 +329,13 @@ absent:
   br label %gather
 close:
   %final = atomicrmw or ptr @gate, i64 2147483648 acq_rel
-  %members = and i64 %final, 2147483647
-  %count = trunc i64 %members to i32
-  call void @await(i32 %count)
+  %members = and i64 %final, 65535
+  %idle = icmp eq i64 %members, 0
+  br i1 %idle, label %ended, label %wait
+wait:
+  call void @await()
+  br label %ended
+ended:
   store atomic i32 0, ptr @busy release, align 4
   ret void
 }
@@ -368,8 +376,13 @@ entry:
   br i1 %none, label %end, label %begin
 begin:
   store atomic i32 1, ptr @stopping seq_cst, align 4
-  %last = atomicrmw add ptr @epoch, i32 1 seq_cst
-  call void @wake(ptr @epoch, i32 MAX_THREADS)
+  %last = load atomic i32, ptr NUMBER monotonic, align 4
+  %number = add i32 %last, 1
+  %wide = zext i32 %number to i64
+  %high = shl i64 %wide, 32
+  %state = or i64 %high, 2147483648
+  store atomic i64 %state, ptr @gate seq_cst, align 8
+  call void @wake(ptr NUMBER, i32 MAX_THREADS)
   br label %join
 join:
   %k = phi i64 [ 0, %begin ], [ %next, %join ]
@@ -380,11 +393,6 @@ join:
   %more = icmp ult i64 %next, %n
   br i1 %more, label %join, label %ended
 ended:
-  %number = add i32 %last, 1
-  %wide = zext i32 %number to i64
-  %high = shl i64 %wide, 32
-  %state = or i64 %high, 2147483648
-  store atomic i64 %state, ptr @gate seq_cst, align 8
   call void @ansorlite_after_fork()
   br label %end
 end:
@@ -433,6 +441,10 @@ def threads_ir(target: Target, *, hidden: bool = False) -> str:
         "MAX_THREADS": str(MAX_THREADS),
         "LOOKS": str(LOOKS),
         "FUTEX": str(FUTEX.get(target.arch, 0)),
+        "NUMBER": "getelementptr (i8, ptr @gate, i64 4)",
+        "BODY": "getelementptr (i8, ptr @gate, i64 8)",
+        "DATA": "getelementptr (i8, ptr @gate, i64 16)",
+        "SIZE": "getelementptr (i8, ptr @gate, i64 24)",
     }
     text = POOL + (DARWIN_SLEEP if darwin else LINUX_SLEEP) + DECLARED.get(target.arch, "")
     for word, value in words.items():

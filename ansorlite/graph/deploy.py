@@ -1,17 +1,18 @@
 """Step after `compile`: a compiled network -> a folder that needs numpy alone, or a C compiler.
 
-In: a `Linked` network, or one for each of its sizes, and a folder. Out, in it: `libnetwork.so`
-where a C compiler links one, else what it is linked from; `network.h`, `network.c` (all kernels in
-order, memory), `kernel*.o`, `threads.o`, `weights.bin` in the kernels' own layouts, and the
-manifest `network.json`. Python reads the folder by `ansorlite.deployed`, which needs numpy alone,
-or by `network.py`, which needs nothing; C by `network.h`, C++ by `network.hpp`. Names are data: in
-C they stand in literals and comments alone, written by `names`.
+In: a network's `KernelSet`s, one a target, and a folder. Out, in it: `libnetwork.so` where a C
+compiler links one, else what it is linked from; `network.h`, `network.c` (all kernels in order,
+memory, the choice of a set), `kernel*.o`, `threads.o`, `weights.bin` in the kernels' own layouts,
+and the manifest `network.json`. Python reads the folder by `ansorlite.deployed`, which needs numpy
+alone, or by `network.py`, which needs nothing; C by `network.h`, C++ by `network.hpp`. Names are
+data: in C they stand in literals and comments alone, written by `names`.
 """
 
 import hashlib
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +23,16 @@ from ansorlite.calls import ALIGNMENT, aligned_bytes
 from ansorlite.codegen.compile import compile_module
 from ansorlite.codegen.image import KernelImage
 from ansorlite.codegen.threads import serial_ir, threads_ir
-from ansorlite.deployed import cpu_flags
-from ansorlite.errors import AnsorliteError
+from ansorlite.errors import AnsorliteError, UsageError
+from ansorlite.graph.cpu_checks import c_rows, required
 from ansorlite.graph.link import link
-from ansorlite.graph.linked import Linked
+from ansorlite.graph.linked import KernelSet, Linked
 from ansorlite.graph.whole_folder import whole_folder
 from ansorlite.manifest import (
     CPP_HEADER,
     HEADER,
     LIBRARY,
+    MAX_TARGETS,
     METADATA,
     SOURCE,
     THREADS,
@@ -42,32 +44,53 @@ from ansorlite.manifest import (
     sealed,
 )
 from ansorlite.names import c_comment, c_string
-from ansorlite.presets import ARM_FLAGS
 from ansorlite.target import Target
 
 CHUNK = 1 << 20  # bytes of weights that are written at a time
 SYMBOL = "ansorlite_kernel"
+PLAIN_CPU = {"x86_64": "x86-64"}  # LLVM's name of what every CPU of the architecture runs
 SOURCE_FORM = Path(__file__).with_name("network.c.in")
 HEADER_FORM = Path(__file__).with_name("network.h.in")
 # Files that are the same for every network: for C++, and for a Python that has ctypes alone.
 WRAPPERS = {name: Path(__file__).with_name(f"{name}.in") for name in (CPP_HEADER, WRAPPER)}
 
 
-def save(networks: Sequence[Linked], folder: str | Path) -> Path:
-    """Write a network in one or several sizes into a new or empty folder and return the folder.
+def save(sets: Sequence[KernelSet], folder: str | Path) -> Path:
+    """Write a network for one or several targets into a new or empty folder; returns the folder.
 
-    The folder is there whole or not at all; weights that sizes share are there once. Raises
-    AnsorliteError where the folder holds anything or cannot be written, BuildError where the C
-    compiler refuses.
+    The folder is there whole or not at all; weights that sizes and targets share are there once.
+    Raises AnsorliteError where the folder holds anything or cannot be written, UsageError for
+    targets that cannot be in one library, BuildError where the C compiler refuses.
     """
     try:
         path = Path(folder)
     except TypeError:
         raise AnsorliteError(f"a {type(folder).__name__} names no folder: give a path") from None
-    layout = _Layout(networks)
+    layout = _Layout(_best_first(sets))
     with whole_folder(path, last=METADATA) as made:
         _fill(layout, made)
     return path
+
+
+def _best_first(sets: Sequence[KernelSet]) -> list[KernelSet]:
+    """The sets with the widest vectors first; of equal ones those that need more of a CPU."""
+    check_targets([s.name for s in sets], [s.target for s in sets])
+    return sorted(sets, key=lambda s: (-s.target.vector_bytes, -len(required(s.target))))
+
+
+def check_targets(names: Sequence[str], targets: Sequence[Target]) -> None:
+    """UsageError where these cannot be the sets of kernels of one library."""
+    kinds = sorted({f"{t.arch} {t.system}" for t in targets})
+    if not 1 <= len(names) <= MAX_TARGETS:
+        raise UsageError(f"{len(names)} targets: give 1 to {MAX_TARGETS}")
+    if len(kinds) > 1:
+        raise UsageError(
+            f"one library has code for one architecture and system, not for {', '.join(kinds)}: "
+            "save a folder for each"
+        )
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise UsageError(f"the target {twice[0]} is named twice: leave one out")
 
 
 def _fill(layout: "_Layout", path: Path) -> None:
@@ -85,47 +108,78 @@ def _fill(layout: "_Layout", path: Path) -> None:
     (path / METADATA).write_text(metadata, encoding="ascii")
 
 
+@dataclass
+class _Segment:
+    """Weights that the same sets of kernels read: a run of the file, and its part of the sum."""
+
+    readers: int  # a bit a set
+    start: int
+    arrays: list[Any]
+    size_bytes: int = 0
+    checksum: int = 0
+
+
 class _Layout:
-    """Kernels and weights of all sizes, each once, and the tables of every size.
+    """Kernels and weights of all targets and sizes, each once, and the tables of every size.
 
     Sizes run one after another, so they share one arena and one workspace, of the largest.
     """
 
-    def __init__(self, networks: Sequence[Linked]) -> None:
-        self.networks = tuple(networks)
-        self.target = self.networks[0].target
-        self.weights: list[tuple[int, Any]] = []
+    def __init__(self, sets: Sequence[KernelSet]) -> None:
+        self.sets = tuple(sets)
+        self.networks = [network for own in sets for network in own.sizes]
+        self.target = self.sets[0].target
+        self.segments = _segments(sets)
         self.offsets: dict[int, int] = {}  # of weights in the file, by their addresses
+        at = 0
+        for segment in self.segments:
+            segment.start = at
+            for array in segment.arrays:
+                self.offsets[int(array.ctypes.data)] = at
+                at += aligned_bytes(array.nbytes)
+            at = max(at, segment.start + ALIGNMENT)
+            segment.size_bytes = at - segment.start
+        self.weights_bytes = at
         numbers: dict[bytes, int] = {}  # of kernels, by their code
         self.images: list[KernelImage] = []
-        at = 0
-        for network in networks:
-            for array in network.memory.constants:
-                address = int(array.ctypes.data)
-                if address in self.offsets:
-                    continue
-                self.weights.append((at, array))
-                self.offsets[address] = at
-                at += aligned_bytes(array.nbytes)
+        for network in self.networks:
             for image in network.images:
                 if numbers.setdefault(image.object_bytes, len(self.images)) == len(self.images):
                     self.images.append(image)
-        self.weights_bytes = max(at, ALIGNMENT)
-        self.checksum = 0  # of the weights, when they are written
         names = self.networks[0].graph.outputs
-        self.sizes = [_Size(network, self.offsets, numbers, names) for network in networks]
-        memories = [network.memory for network in networks]
+        made = [_Size(network, self.offsets, numbers, names) for network in self.networks]
+        n = len(self.sets[0].sizes)
+        self.sizes = made[:n]
+        self.sizes_of = [made[k * n : (k + 1) * n] for k in range(len(self.sets))]
+        memories = [network.memory for network in self.networks]
         self.arena_bytes = max(m.arena.nbytes for m in memories)
         self.workspace_bytes = max(m.workspace.nbytes for m in memories)
 
-    def blocks(self) -> Iterator[Any]:
-        """All weights in order, in blocks of bytes that are multiples of `ALIGNMENT`."""
-        for _, array in self.weights:
-            flat = array.reshape(-1).view(np.uint8)
-            for at in range(0, flat.size, CHUNK):
-                yield _padded(flat[at : at + CHUNK])
-        if not any(array.nbytes for _, array in self.weights):
-            yield np.zeros(ALIGNMENT, np.uint8)
+
+def _segments(sets: Sequence[KernelSet]) -> list[_Segment]:
+    """All weights by the sets that read them; one segment at least."""
+    arrays: dict[int, Any] = {}
+    readers: dict[int, int] = {}
+    for k, own in enumerate(sets):
+        for array in (x for network in own.sizes for x in network.memory.constants):
+            address = int(array.ctypes.data)
+            arrays.setdefault(address, array)
+            readers[address] = readers.get(address, 0) | 1 << k
+    by_readers: dict[int, _Segment] = {}
+    for address, array in arrays.items():
+        mask = readers[address]
+        by_readers.setdefault(mask, _Segment(mask, 0, [])).arrays.append(array)
+    return list(by_readers.values()) or [_Segment((1 << len(sets)) - 1, 0, [])]
+
+
+def _blocks(segment: _Segment) -> Iterator[Any]:
+    """The weights of a segment in order, in blocks of bytes that are multiples of `ALIGNMENT`."""
+    for array in segment.arrays:
+        flat = array.reshape(-1).view(np.uint8)
+        for at in range(0, flat.size, CHUNK):
+            yield _padded(flat[at : at + CHUNK])
+    if not any(array.nbytes for array in segment.arrays):
+        yield np.zeros(ALIGNMENT, np.uint8)
 
 
 class _Size:
@@ -190,6 +244,8 @@ def _write_objects(layout: "_Layout", path: Path) -> dict[str, Any]:
         code = image.object_bytes.replace(SYMBOL.encode(), entry(k).encode())
         (path / kernel_file(k)).write_bytes(code)
         files[kernel_file(k)] = file_entry(path / kernel_file(k))
+    if len(layout.sets) > 1:  # threads run beside whichever set is chosen
+        target = replace(target, cpu=PLAIN_CPU.get(target.arch, "generic"), features="")
     try:
         threads = threads_ir(target, hidden=True)
     except ValueError:  # a system that the pool does not know
@@ -200,15 +256,17 @@ def _write_objects(layout: "_Layout", path: Path) -> dict[str, Any]:
 
 
 def _write_weights(layout: "_Layout", path: Path) -> dict[str, Any]:
-    """Write the weights block by block, with no copy of all; sets `layout.checksum`."""
-    known, size, sums = hashlib.sha256(), 0, 0
+    """Write the weights block by block, with no copy of all; sets the segments' checksums."""
+    known, size = hashlib.sha256(), 0
     with (path / WEIGHTS).open("wb") as file:
-        for block in layout.blocks():
-            file.write(block.data)
-            known.update(block.data)
-            sums += checksum(block, size // 8)
-            size += block.size
-    layout.checksum = sums % (1 << 64)
+        for segment in layout.segments:
+            sums = 0
+            for block in _blocks(segment):
+                file.write(block.data)
+                known.update(block.data)
+                sums += checksum(block, size // 8)
+                size += block.size
+            segment.checksum = sums % (1 << 64)
     return {"bytes": size, "sha256": known.hexdigest()}
 
 
@@ -237,42 +295,60 @@ def entry(k: int) -> str:
 
 def _source(layout: _Layout, known_as: str) -> str:
     """The C source: tables of all sizes, then the code that is the same for every network."""
-    sizes = layout.sizes
     kernels = "\n".join(f"extern void {entry(k)}(void **);" for k in range(len(layout.images)))
+    every = [size for own in layout.sizes_of for size in own]
+    calls = max(sum(len(s.kernels) for s in own) for own in layout.sizes_of)
+    needs = [required(own.target) for own in layout.sets]
     tables = f"""{kernels}
 
-#define N_SIZES {len(sizes)}
-#define N_CALLS {sum(len(s.kernels) for s in sizes)}
-#define N_INPUTS {len(sizes[0].inputs)}
-#define N_OUTPUTS {len(sizes[0].outputs)}
-#define MOST_SLOTS {max([1, *(len(row) for s in sizes for row in s.slots)])}
+#define N_SETS {len(layout.sets)}
+#define N_SIZES {len(layout.sizes)}
+#define N_CALLS {calls}
+#define N_INPUTS {len(layout.sizes[0].inputs)}
+#define N_OUTPUTS {len(layout.sizes[0].outputs)}
+#define N_SEGMENTS {len(layout.segments)}
+#define MOST_SLOTS {max([1, *(len(row) for s in every for row in s.slots)])}
 #define ARENA_BYTES {layout.arena_bytes}ll
 #define WORKSPACE_BYTES {layout.workspace_bytes}ll
 #define WEIGHTS_BYTES {layout.weights_bytes}ll
-#define WEIGHTS_CHECKSUM {layout.checksum:#018x}ull
 #define IDENTITY {c_string(known_as)}
 
 static const char version[] = {c_string(ansorlite.__version__)};
 static const char name[] = {c_string(layout.networks[0].graph.name)};
 """
-    required = _required(layout.target)
-    checks = (f'  if (!__builtin_cpu_supports("{f}")) return "{f}";' for f in C_FLAGS)
-    arm = (
-        f'  if (!(getauxval({kind}) >> {bit} & 1)) return "{f}";'
-        for f, (kind, bit) in HWCAP.items()
-    )
+    starts = [sum(map(len, needs[:k])) for k in range(len(needs))]
     filled = {
         "TABLES": tables,
-        "SIZES": "\n".join(_tables(k, size) for k, size in enumerate(sizes)),
-        "ROWS": _rows(_size_rows(sizes)),
-        "CPU": "\n".join(x for f, x in zip(C_FLAGS, checks, strict=True) if f in required),
-        "ARM": "\n".join(x for f, x in zip(HWCAP, arm, strict=True) if f in required),
+        "SIZES": "\n".join(
+            [_ends(k, size) for k, size in enumerate(layout.sizes)]
+            + [
+                _tables(f"{n}_{k}", s)
+                for n, own in enumerate(layout.sizes_of)
+                for k, s in enumerate(own)
+            ]
+        ),
+        "ROWS": ",\n".join(_rows(_size_rows(n, own)) for n, own in enumerate(layout.sizes_of)),
+        "FEATURES": ",\n".join(c_rows([f for own in needs for f in own], layout.target.arch))
+        or "  {0}",
+        "SETS": ",\n".join(
+            f"  {{{c_string(own.name)}, {start}, {len(own_needs)}}}"
+            for own, start, own_needs in zip(layout.sets, starts, needs, strict=True)
+        ),
+        "SEGMENTS": _rows(
+            (f"{s.readers:#x}u", f"{s.start}ll", f"{s.size_bytes}ll", f"{s.checksum:#018x}ull")
+            for s in layout.segments
+        ),
     }
     return _filled(SOURCE_FORM, filled)
 
 
-def _tables(k: int, size: _Size) -> str:
-    """The tables of size k."""
+def _ends(k: int, size: _Size) -> str:
+    """The tables of inputs and outputs of size k, which all sets share."""
+    return "\n".join([_told(f"inputs_{k}", size.inputs), _told(f"outputs_{k}", size.outputs)])
+
+
+def _tables(mark: str, size: _Size) -> str:
+    """The tables of what a size runs; `mark` ends their names."""
     calls = []
     for kernel, slots in zip(size.kernels, size.slots, strict=True):
         places = ", ".join(f"{{'{kind}', {at}ll}}" for kind, at in slots)
@@ -288,18 +364,17 @@ def _tables(k: int, size: _Size) -> str:
         ("long long", "input_bytes", ", ".join(f"{v['bytes']}ll" for v in size.inputs) or "0"),
         ("value", "outputs_of", _rows(_origins(size))),
     ]
-    tables = [f"static const {kind} {name}_{k}[] = {{\n{rows}\n}};" for kind, name, rows in parts]
     return "\n".join(
-        [*tables, _told(f"inputs_{k}", size.inputs), _told(f"outputs_{k}", size.outputs)]
+        f"static const {kind} {name}_{mark}[] = {{\n{rows}\n}};" for kind, name, rows in parts
     )
 
 
-def _size_rows(sizes: Sequence[_Size]) -> Iterator[tuple[Any, ...]]:
-    """Rows of network.c's table `sizes`: the tables of each size, and where its calls begin."""
+def _size_rows(n: int, sizes: Sequence[_Size]) -> Iterator[tuple[Any, ...]]:
+    """Rows of network.c's table `sizes` for set n: a size's tables, and where its calls begin."""
     first = 0
     for k, s in enumerate(sizes):
         tables = "calls", "links", "loops", "moves", "checks", "input_bytes", "outputs_of"
-        names = [f"{name}_{k}" for name in tables]
+        names = [f"{name}_{n}_{k}" for name in tables]
         told = f"inputs_{k}_told", f"outputs_{k}_told"
         yield (*names, *told, first, len(s.kernels), len(s.links), len(s.loops), len(s.checks))
         first += len(s.kernels)
@@ -356,33 +431,6 @@ def _told(kind: str, values: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join([*shapes, f"static const network_value {kind}_told[] = {{", table, "};"])
 
 
-# Names that C compilers' __builtin_cpu_supports knows.
-C_FLAGS = ("avx", "avx2", "fma", "avx512f", "avx512bw", "avx512dq", "avx512vl")
-# Linux on Arm: type and bit of the auxiliary vector by the name in /proc/cpuinfo.
-HWCAP = {
-    "asimd": (16, 1),
-    "crc32": (16, 7),
-    "atomics": (16, 8),
-    "asimdhp": (16, 10),
-    "asimdrdm": (16, 12),
-    "lrcpc": (16, 15),
-    "asimddp": (16, 20),
-    "i8mm": (26, 13),
-    "bf16": (26, 14),
-}
-
-
-def _required(target: Target) -> list[str]:
-    """Features of the target, spelled as in /proc/cpuinfo, as far as that file lists them.
-
-    Of a target that this machine is not, those that such files are known to list.
-    """
-    on = {ARM_FLAGS.get(f, f.replace(".", "_")) for f in target.asked}
-    if not target.is_foreign:
-        return sorted(on & cpu_flags())
-    return sorted(on & {"linux": {*C_FLAGS, *HWCAP}}.get(target.system, set()))
-
-
 def _header(layout: _Layout) -> str:
     lines = []
     for n, size in enumerate(layout.sizes):
@@ -414,8 +462,15 @@ def _described(layout: _Layout) -> dict[str, Any]:
         "network": first.network.graph.name,
         "version": ansorlite.__version__,
         "triple": target.triple,
-        "cpu": target.cpu,
-        "requires": _required(target),
+        "targets": [
+            {
+                "name": own.name,
+                "cpu": own.target.cpu,
+                "requires": required(own.target),
+                "kernels": dict(own.found),
+            }
+            for own in layout.sets
+        ],
         "inputs": first.inputs,
         "outputs": first.outputs,
         "more_sizes": [{"inputs": s.inputs, "outputs": s.outputs} for s in layout.sizes[1:]],

@@ -1,6 +1,7 @@
 """A network's kernels and the memory that they point to; `module` runs it, `deploy` saves it.
 
-In: made by `CompiledModule`. Out: `Linked`, read by `deploy.save`, and `Bound`, read by `profile`.
+In: made by `CompiledModule`. Out: `Linked`, read by `deploy.save`, one or several `KernelSet`s of
+them, and `Bound`, read by `profile`.
 Addresses are bytes of this process; a kernel's arguments are pointers in the order of its
 parameters.
 """
@@ -99,3 +100,16 @@ class Linked(NamedTuple):
     images: tuple[KernelImage, ...]
     memory: ModuleMemory
     target: Target
+
+
+class KernelSet(NamedTuple):
+    """A network's kernels for one target, in all of its sizes.
+
+    `found` counts how kernels came to be: "tuned" for such a CPU, "adapted" from programs that
+    were tuned for another one, "recompiled" from those, "predicted" where nothing was measured.
+    """
+
+    name: str
+    target: Target
+    sizes: tuple[Linked, ...]
+    found: Mapping[str, int]

@@ -39,7 +39,6 @@ from ansorlite.codegen.loader import (
 )
 from ansorlite.codegen.object_cache import compiled
 from ansorlite.errors import ModelError
-from ansorlite.graph import deploy
 from ansorlite.graph.ir import Graph
 from ansorlite.graph.linked import (
     Bound,
@@ -55,11 +54,14 @@ from ansorlite.graph.partition import Partition, Place, Subgraph, tasks
 from ansorlite.graph.pool import ConstantPool
 from ansorlite.graph.profile import Profile
 from ansorlite.graph.profile_runs import REPEATS, profile
+from ansorlite.graph.saving import named_target, save_modules
 from ansorlite.ir.layout import Layout
-from ansorlite.ir.program import Program
 from ansorlite.names import shown
+from ansorlite.search.retarget import Retargeted, counts
 from ansorlite.target import Target
 from ansorlite.units import format_flop
+
+ConstantKey = tuple[str, Layout | None, tuple[int, ...]]  # value, layout, shape
 
 
 class CompiledModule:
@@ -86,8 +88,9 @@ class CompiledModule:
         that are outputs; `pool` has those that other modules hold, too.
         """
         self._pool = pool
+        self._found: Mapping[str, int] = {}
         self.images = tuple(images)
-        self._constants: dict[tuple[str, Layout | None, tuple[int, ...]], Array] = {}
+        self._constants: dict[ConstantKey, Array] = {}
         self._forms = None if forms is None else tuple(forms)
         self._constant_names = frozenset(parts.graph.constants)
         self.partition = parts
@@ -112,10 +115,12 @@ class CompiledModule:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.restore(state, {})
 
-    def restore(self, state: dict[str, Any], copies: dict[int, Array]) -> None:
+    def restore(
+        self, state: dict[str, Any], copies: dict[int, Array], pool: ConstantPool | None = None
+    ) -> None:
         """Become the module of that state; `copies` has the constants of others by identity."""
         self.__dict__.update(state)
-        self._pool = None
+        self._pool, self._found = pool, {}
         for x in self._constants.values():
             if id(x) not in copies:
                 copies[id(x)] = resident_copy(x)
@@ -127,6 +132,7 @@ class CompiledModule:
         parts, images, forms = self.partition, self.images, self._forms
         graph, alias = parts.graph, parts.aliases
         self._lock = new_lock(self)
+        self._read: set[ConstantKey] = set()  # constants that kernels read
         self.target = target_of_image(images[0]) if images else Target.detect()
         self._native: list[NativeFunction | None] = [None] * len(images)
         if not self.target.is_foreign:
@@ -288,10 +294,23 @@ class CompiledModule:
     def _whole(self, value: str) -> Array:
         """A constant of which kernels read parts, in the graph's own order."""
         key = (value, None, self.partition.graph.types[value].shape)
+        self._read.add(key)
         if key not in self._constants:
-            source = self.partition.graph.constants[value]
+            source = self._source(value)
             self._constants[key] = self._held([source], key[1:], lambda: resident_copy(source))
         return self._constants[key]
+
+    def _source(self, value: str) -> Array:
+        """A constant in the graph's own order, where need be from a layout that a kernel read."""
+        found = self.partition.graph.constants.get(value)
+        return self._unpacked(value) if found is None else found
+
+    def _unpacked(self, value: str) -> Array:
+        """The constant that a layout was made of, by the first part of its key."""
+        for (name, layout, shape), x in self._constants.items():
+            if name == value:
+                return layout.unpack(x, shape) if layout else x
+        raise ModelError(f"the constant {shown(value, 80)} is not at hand any more")
 
     def _original(self, owner: str, p: Param) -> Array:
         """A constant that parameters are derived from; empty where the module has those already."""
@@ -300,13 +319,11 @@ class CompiledModule:
 
     def _constant(self, value: str, p: Param) -> Array:
         key = (value, p.layout, p.shape)
+        self._read.add(key)
         if key not in self._constants:
-            source = self.partition.graph.constants[value]
+            source = self._source(value)
 
-            def packed() -> Array:
-                x = source.reshape(p.shape)
-                return resident_copy(p.layout.pack(x) if p.layout else x)
-
+            packed = partial(_packed, source.reshape(p.shape), p.layout)
             self._constants[key] = self._held([source], (p.layout, p.shape), packed)
         return self._constants[key]
 
@@ -324,6 +341,13 @@ class CompiledModule:
         wanted = [p for p in image.params if p.role == "derived" and p.name not in image.unread]
         source = f"{image.bound} of {[owner for owner, _ in constants.values()]}"
         keys = {p.name: (f"{p.name} by {source}", p.layout, p.shape) for p in wanted}
+        self._read.update(keys.values())
+        for p in wanted:
+            name = keys[p.name][0]
+            if keys[p.name] not in self._constants and any(k[0] == name for k in self._constants):
+                x = self._unpacked(name).reshape(p.shape)  # made before, in another layout
+                packed = partial(_packed, x, p.layout)
+                self._constants[keys[p.name]] = self._held([x], keys[p.name][1:], packed)
         if any(key not in self._constants for key in keys.values()):
             sources = [x for _, x in constants.values()]
             bound, found = image.bound, dict[str, Array]()
@@ -332,8 +356,7 @@ class CompiledModule:
                 if not found:
                     arrays = {name: np.ascontiguousarray(x) for name, (_, x) in constants.items()}
                     found.update(derive(bound, Target.detect(), arrays))
-                x = found[p.name]
-                return resident_copy(p.layout.pack(x) if p.layout else x)
+                return _packed(found[p.name], p.layout)
 
             for p in wanted:
                 of = (p.name, str(bound), tuple(constants), p.layout, p.shape)
@@ -474,44 +497,64 @@ class CompiledModule:
 
     # ---- deployment -----------------------------------------------------------------------------
 
-    def save(self, folder: str | Path, target: Target | str | None = None) -> Path:
+    def save(
+        self,
+        folder: str | Path,
+        target: Target | str | None = None,
+        targets: Sequence[Target | str] | None = None,
+    ) -> Path:
         """Write the network into a new folder, for `ansorlite.load_module` or for C programs.
 
         `target` is a `Target` or the name of a preset, by default that of the module, see
-        `for_target`. For another machine the library is linked by a cross compiler that is
-        installed; without any the folder holds what it is linked from, and the command. See
-        `graph.deploy`; raises AnsorliteError where the folder holds anything.
+        `for_target`. `targets` are several, of one architecture: one library with a set of kernels
+        for each, of which the best that the CPU runs is picked when the network is opened.
+        "native" is the module's own. For another machine the library is linked by a cross compiler
+        that is installed; without any the folder holds what it is linked from, and the command.
+        See `graph.deploy`; raises AnsorliteError where the folder holds anything.
+
+        Example: `module.save("net", targets=["x86-64-v3", "x86-64-v4", "znver4"])`.
         """
-        return deploy.save([self.for_target(target).linked()], folder)
+        return save_modules([self], folder, target, targets)
 
-    def for_target(self, target: Target | str | None) -> "CompiledModule":
-        """The network with its programs compiled for a target; itself where that is its own.
+    def for_target(
+        self, target: Target | str | None, pool: ConstantPool | None = None
+    ) -> "CompiledModule":
+        """The network with its programs for a target; itself where that is its own.
 
+        Programs are those of `search.retarget`. A name without cores has the module's own number,
+        where machines of that name have no usual one. Constants in new layouts are held by `pool`.
         Raises ModelError where the programs are not known any more.
         """
-        wanted = Target.named(target) if isinstance(target, str) else target
         own = self.target
+        wanted = named_target(target, own) if isinstance(target, str) else target
         if wanted is None or (wanted.triple, wanted.cpu, wanted.features) == (
             own.triple,
             own.cpu,
             own.features,
         ):
             return self
-        programs = self.programs()
-        if programs is None:
+        found = self.programs_for(wanted)
+        if found is None:
             raise ModelError(
                 f"the network is compiled for {own.cpu} and its programs are not at hand: "
                 f"schedule it for {wanted.cpu} (auto_schedule(..., target=...))"
             )
         other = CompiledModule.__new__(CompiledModule)
-        images = tuple(compiled(p, wanted) for p in programs)
+        images = tuple(compiled(r.program, wanted) for r in found)
         state = {**self.__getstate__(), "images": images}
-        other.restore(state, {id(x): x for x in self._constants.values()})
+        other.restore(state, {id(x): x for x in self._constants.values()}, pool)
+        other._constants = {k: x for k, x in other._constants.items() if k in other._read}
+        other._found = counts(found)
         return other
 
-    def programs(self) -> Sequence[Program] | None:
-        """The program of each of `images`; None for a module that was made of images alone."""
+    def programs_for(self, target: Target) -> Sequence[Retargeted] | None:
+        """A program for each of `images`; None for a module that was made of images alone."""
         return None
+
+    @property
+    def found(self) -> Mapping[str, int]:
+        """How many kernels were found in which way, see `search.retarget`."""
+        return self._found or {"tuned": len(self.images)}
 
     def linked(self) -> Linked:
         """What `deploy.save` writes."""
@@ -561,6 +604,10 @@ class CompiledModule:
     @property
     def weights_bytes(self) -> int:
         return sum(x.nbytes for x in self._constants.values())
+
+
+def _packed(x: Array, layout: Layout | None) -> Array:
+    return resident_copy(layout.pack(x) if layout else x)
 
 
 def _runs(subgraphs: Sequence[Subgraph]) -> Iterator[tuple[int, int]]:

@@ -13,10 +13,10 @@ import numpy.typing as npt
 
 from ansorlite.calls import Array, in_order, new_lock
 from ansorlite.errors import ModelError
-from ansorlite.graph import deploy
 from ansorlite.graph.module import CompiledModule
 from ansorlite.graph.profile import Profile
 from ansorlite.graph.profile_runs import REPEATS
+from ansorlite.graph.saving import save_modules
 from ansorlite.names import shown
 from ansorlite.sizes import Shape, shapes_of, unlisted
 from ansorlite.target import Target
@@ -121,13 +121,18 @@ class SizedModule:
                 self._by_shapes[shapes] = made
         return self._by_shapes[shapes]
 
-    def save(self, folder: str | Path, target: Target | str | None = None) -> Path:
+    def save(
+        self,
+        folder: str | Path,
+        target: Target | str | None = None,
+        targets: Sequence[Target | str] | None = None,
+    ) -> Path:
         """Write all sizes into one new folder, with the weights once; see `graph.deploy`.
 
         `ansorlite.load_module` reads the folder; in C, `network_size_of` finds the size of given
-        shapes and `network_run_size` runs it. `target` as in `CompiledModule.save`.
+        shapes and `network_run_size` runs it. Targets are those of `CompiledModule.save`.
         """
-        return deploy.save([m.for_target(target).linked() for m in self.modules], folder)
+        return save_modules(self.modules, folder, target, targets)
 
     @property
     def weights_bytes(self) -> int:

@@ -38,3 +38,10 @@ class Layout:
         levels = [(d, lv) for d, t in enumerate(self.tiles) for lv in range(len(t))]
         cut = x.reshape([e for t in self.tiles for e in t])
         return np.ascontiguousarray(cut.transpose([levels.index(o) for o in self.order]))
+
+    def unpack(self, x: Array, shape: tuple[int, ...]) -> Array:
+        """The array of that shape that `pack` made `x` of."""
+        levels = [(d, lv) for d, t in enumerate(self.tiles) for lv in range(len(t))]
+        cut = x.transpose([self.order.index(level) for level in levels])
+        whole = cut.reshape([math.prod(t) for t in self.tiles])
+        return np.ascontiguousarray(whole[tuple(slice(n) for n in shape)])

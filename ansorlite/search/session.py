@@ -4,6 +4,7 @@ In: `TuneOptions`. Out: `TaskTuner`s of tasks, on one budget, one store, one set
 one cost model, which are opened and closed together.
 """
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -16,11 +17,12 @@ import numpy as np
 from ansorlite.cost.correction import CorrectionModel
 from ansorlite.cost.losses import TrainingGroup
 from ansorlite.cost.model import CostModel, ValidityModel, expanded
-from ansorlite.errors import UsageError
+from ansorlite.errors import AnsorliteError, UsageError
 from ansorlite.ir.program import Program
 from ansorlite.measure.builder import Builder, PoolBuilder
 from ansorlite.measure.peak import Peak, measure_peak
 from ansorlite.measure.runner import LocalRunner, Runner, SideBySide
+from ansorlite.search import knowledge
 from ansorlite.search.arguments import check_able, check_budget, check_path
 from ansorlite.search.budget import Budget
 from ansorlite.search.clock import PhaseClock
@@ -33,15 +35,18 @@ from ansorlite.search.progress import Progress
 from ansorlite.search.run import Run
 from ansorlite.search.searchers import Context, loaded, searcher
 from ansorlite.search.store import Store
+from ansorlite.search.transfer import KnownPrograms
 from ansorlite.search.tuner import TaskTuner
 from ansorlite.search.untuned import Untuned
 from ansorlite.settings import settings
+from ansorlite.space.plain import PLAIN
 from ansorlite.space.sketch import Sketch, SpaceOptions
 from ansorlite.target import Target
 from ansorlite.task import SearchTask
 
 USUAL = "evolutionary"  # the policy
 SKETCHES_OF_FORMS = 8  # of each other form of a task
+MACHINES: tuple[type, ...] = (LocalRunner, SideBySide)  # runners whose latencies others may use
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +57,9 @@ class TuneOptions:
     for everything. `policy` is a row of `search.searchers`, `pretrained` a file of
     `baselines.pretrain`. The session makes its own `model`, `builder` or `runner` where None.
     `round_size` fixes the candidates of a round; `space` and `params` replace the searcher's.
-    `clock` is that of the run, where the run began before its session did. With a runner of
+    With `known`, programs that earlier runs on this machine found are tried first, and those of
+    this run are kept (`search.knowledge`). `clock` is that of the run, where the run began before
+    its session did. With a runner of
     `search.estimate` nothing is measured: latencies are estimates of what is built.
     """
 
@@ -69,6 +76,7 @@ class TuneOptions:
     round_size: int | None = None
     params: EvolutionParams | None = None
     pretrained: str | Path | None = None
+    known: bool = True
     clock: PhaseClock | None = None
 
     def check(self) -> None:
@@ -96,7 +104,9 @@ class Session:
         self.interrupted = False
         self.untuned: Untuned | None = None
         self._policies: list[SearchPolicy] = []
+        self._tuners: list[TaskTuner] = []
         self._trained_on = -1
+        self._known: dict[str, KnownPrograms] = {}
 
     def __enter__(self) -> Self:
         """Open log and processes; UsageError, LogError or MachineError where that fails."""
@@ -123,6 +133,28 @@ class Session:
 
     def __exit__(self, *exc: object) -> None:
         self._stack.close()
+        if self.searches and self._is_measured:
+            found = [r for t in self._tuners for r in t.records if r.ok and r.sketch != PLAIN]
+            knowledge.keep(found)
+
+    @property
+    def _is_measured(self) -> bool:
+        """Are latencies those of a machine, so that other runs may learn of them?"""
+        runner = self.options.runner
+        machine = runner is None or isinstance(runner, MACHINES)
+        return self.options.known and machine and not self.estimated
+
+    def known(self, target: Target) -> KnownPrograms:
+        """Programs that earlier runs found for a target, without those of this run's log."""
+        if not self._is_measured:
+            return KnownPrograms(())
+        if target.fingerprint not in self._known:
+            own = {(r.task, r.timestamp) for r in self.store.history}
+            found = knowledge.programs(target)
+            self._known[target.fingerprint] = KnownPrograms(
+                [r for r in found if (r.task, r.timestamp) not in own]
+            )
+        return self._known[target.fingerprint]
 
     @property
     def searches(self) -> bool:
@@ -143,7 +175,8 @@ class Session:
         if self.untuned is None or tuner.trials:
             return tuner.guessed()
         with self.budget.clock.phase("search"):
-            return self.untuned.program(tuner.task, n_tasks), None
+            known = self.known(tuner.task.target).program(tuner)
+            return known or (self.untuned.program(tuner.task, n_tasks), None)
 
     def _cost_model(self) -> CostModel:
         """The model given, or a pretrained one, or one that knows nothing yet."""
@@ -159,6 +192,8 @@ class Session:
             found: CostModel = loaded(self.searcher.loader)(o.pretrained, o.seed)
             return found
         model = CorrectionModel(seed=o.seed)
+        if o.pretrained is None and self.searches and self._is_measured:
+            self._load_known(model)
         if o.pretrained is not None:
             if is_zipfile(expanded(o.pretrained)):
                 raise UsageError(
@@ -167,6 +202,13 @@ class Session:
                 )
             model.load(o.pretrained)
         return model
+
+    def _load_known(self, model: CorrectionModel) -> None:
+        """The model that `ansorlite pretrain` left for this machine, if it is there and whole."""
+        path = knowledge.model_file(Target.detect())
+        if path is not None and path.is_file():
+            with contextlib.suppress(AnsorliteError):
+                model.load(path)
 
     def peak(self, target: Target) -> Peak | None:
         """The machine's limits, for reports; None where nothing is to be measured."""
@@ -217,7 +259,7 @@ class Session:
             groups = [g for p in self._policies if (g := p.transfer_group()) is not None]
             return [g for g in groups if g.task_key != own and len(g.latency_s)]
 
-        return TaskTuner(
+        made = TaskTuner(
             task,
             space,
             policy,
@@ -226,6 +268,8 @@ class Session:
             options=o.space,
             answered=self.answered(task),
         )
+        self._tuners.append(made)
+        return made
 
     def _space(self, task: SearchTask) -> SpaceOptions | None:
         """Other forms of a computation have few sketches: their stages have their places."""

@@ -52,6 +52,11 @@ class Store:
             return tuple(replace(r, status=OK) for r in self._contents.estimates)
         return self._contents.records
 
+    @property
+    def of_all_targets(self) -> tuple[Record, ...]:
+        """The records and the estimates that the log held, for whatever machine."""
+        return (*self._contents.records, *self._contents.estimates)
+
     def append(self, record: Record) -> None:
         """Add a record to the log, if there is one; failures of an estimated run are left out."""
         if self._log is None or (self._estimated and not record.ok):

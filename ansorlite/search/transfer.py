@@ -1,14 +1,18 @@
 """Schedules of other tasks as first candidates: their best programs, with the nearest values.
 
 Steps name operations, axes and holes canonically and hold no extents, so tasks that differ by
-extents alone have equal steps. In: records of such tasks. Out: candidates of the task at hand.
+extents alone have equal steps. In: records of such tasks, of this run, of the log and of earlier
+runs on this machine. Out: candidates of the task at hand, those of the task itself first.
 """
 
 import json
 import math
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
+from ansorlite.errors import ScheduleError
+from ansorlite.ir.program import Program
 from ansorlite.records import Record, distill
 from ansorlite.schedule.naming import canonical_names
 from ansorlite.search.history import Candidate, Guess
@@ -19,19 +23,27 @@ from ansorlite.task import SearchTask
 
 AT_FIRST = 0.5  # share of the first round
 LATER = 2  # candidates of every other round
+FAMILY_ROUND = 3  # candidates of the first round of a task whose family was searched
 
 
 def transferred(
-    task: SearchTask, space: Sequence[Sketch], records: Sequence[Record | Guess], n: int
+    task: SearchTask,
+    space: Sequence[Sketch],
+    records: Sequence[Record | Guess],
+    n: int,
+    own: bool = False,
 ) -> list[Candidate]:
-    """At most n candidates, in the order of the records that they are made of."""
+    """At most n candidates, in the order of the records that they are made of.
+
+    Records of the task itself are left out, or with `own` taken as well.
+    """
     names = canonical_names(task.dag)
     # Records of other tasks are data: only values of known holes are taken.
-    by_structure = {_structure(names.steps(s.state.to_json())): s for s in reversed(space)}
+    by_structure = {structure(names.steps(s.state.to_json())): s for s in reversed(space)}
     out: dict[tuple[str, tuple[int, ...]], Candidate] = {}
     for r in records:
-        sketch = by_structure.get(_structure(r.steps))
-        if sketch is None or not r.ok or r.task == task.workload_key:
+        sketch = by_structure.get(structure(r.steps))
+        if sketch is None or not r.ok or (r.task == task.workload_key and not own):
             continue
         values = {
             h.name: tuple(r.holes[name])
@@ -50,35 +62,110 @@ def transferred(
 
 
 def start_from_others(
-    tuner: TaskTuner, other_tasks: Sequence[TaskTuner], history: Sequence[Record], n: int
+    tuner: TaskTuner,
+    other_tasks: Sequence[TaskTuner],
+    history: Sequence[Record],
+    n: int,
+    known: "KnownPrograms | None" = None,
 ) -> None:
     """Suggest, before a round of n, the best programs of other tasks of this run.
 
-    The first round has those of the log's tasks, too. Tasks with nearly as many FLOP come first.
-    Measured programs are not suggested again, so a later round has suggestions only when another
-    task has a new best program.
+    The first round has those of the log's tasks, too, and what is `known` of earlier runs: programs
+    of the task itself before all others, those of other tasks where there are none. Tasks with
+    nearly as many FLOP come first. Measured programs are not suggested again, so a later round has
+    suggestions only when another task has a new best program.
     """
     if not tuner.sketches:
         return
 
-    def distance(t: TaskTuner) -> float:
-        return abs(math.log(max(t.task.flop, 1.0) / max(tuner.task.flop, 1.0)))
-
-    near = sorted((t for t in other_tasks if t is not tuner), key=distance)
+    near = sorted((t for t in other_tasks if t is not tuner), key=lambda t: _distance(t, tuner))
     here = {t.task.workload_key for t in (*near, tuner)}
     target = tuner.task.target.fingerprint
     logged = [r for r in history if r.target == target and r.task not in here]
     first = tuner.rounds <= 1
     records = [r for t in near if (r := t.best) is not None]
     if first:
+        own = known.of(tuner.task) if known else ()
+        tuner.suggest(transferred(tuner.task, tuner.sketches, own, len(own), own=True), n)
         records += distill(logged, 1)
+        if known and not own:
+            records += known.like(tuner.task, tuner.sketches)
     wanted = max(1, int(AT_FIRST * n)) if first else LATER
     if records:
         most = wanted if first else len(records)
         tuner.suggest(transferred(tuner.task, tuner.sketches, records, most), wanted)
 
 
-def _structure(steps: Sequence[Any]) -> str:
+def start_from_family(
+    tuner: TaskTuner, family: Sequence[TaskTuner], known: "KnownPrograms", n: int
+) -> int:
+    """Suggest what was found for the task before, then programs of its family; how many, at most n.
+
+    The family are tuners of tasks that differ by extents alone. Of these, tasks with nearly as many
+    FLOP come first; the fastest program of each, then the second fastest.
+    """
+    if not tuner.sketches:
+        return 0
+    near = sorted((t for t in family if t is not tuner), key=lambda t: _distance(t, tuner))
+    ranked = [_fastest(t, FAMILY_ROUND) for t in near]
+    others = [own[k] for k in range(FAMILY_ROUND) for own in ranked if k < len(own)]
+    most = min(n, FAMILY_ROUND)
+    for records, is_own in ((known.of(tuner.task), True), (others, False)):
+        tuner.suggest(transferred(tuner.task, tuner.sketches, records, most, own=is_own), most)
+    return min(most, tuner.n_suggested)
+
+
+def _fastest(tuner: TaskTuner, n: int) -> Sequence[Record]:
+    """The fastest programs of a task that were searched for, as records."""
+    return distill([r for r in tuner.records if r.round], n) if tuner.rounds > 1 else ()
+
+
+def _distance(one: TaskTuner, other: TaskTuner) -> float:
+    return abs(math.log(max(one.task.flop, 1.0) / max(other.task.flop, 1.0)))
+
+
+class KnownPrograms:
+    """Records of earlier runs for one target, found by task and by structure."""
+
+    def __init__(self, records: Sequence[Record]) -> None:
+        self._records = records
+
+    @cached_property
+    def _by_task(self) -> dict[str, list[Record]]:
+        out: dict[str, list[Record]] = {}
+        for r in self._records:
+            out.setdefault(r.task, []).append(r)
+        return out
+
+    @cached_property
+    def _by_structure(self) -> dict[str, list[Record]]:
+        out: dict[str, list[Record]] = {}
+        for own in self._by_task.values():
+            out.setdefault(structure(own[0].steps), []).append(own[0])
+        return out
+
+    def of(self, task: SearchTask) -> Sequence[Record]:
+        """The fastest programs of the task itself."""
+        return self._by_task.get(task.workload_key, ())
+
+    def like(self, task: SearchTask, space: Sequence[Sketch]) -> list[Record]:
+        """The fastest program of each other task that has the steps of one of the sketches."""
+        names = canonical_names(task.dag)
+        mine = dict.fromkeys(structure(names.steps(s.state.to_json())) for s in space)
+        return [r for own in mine for r in self._by_structure.get(own, ())]
+
+    def program(self, tuner: TaskTuner) -> tuple[Program, Guess | None] | None:
+        """The fastest program of a tuner's task, and what it is of; None without one."""
+        for r in self.of(tuner.task):
+            try:
+                program = tuner.space.program(r)
+            except ScheduleError:
+                continue
+            return program, Guess(r.task, r.steps, {k: list(v) for k, v in r.holes.items()})
+        return None
+
+
+def structure(steps: Sequence[Any]) -> str:
     """The steps without annotations, which may depend on extents."""
     kept = [s for s in steps if not (isinstance(s, Mapping) and s.get("step") == "annotate")]
     return json.dumps(kept, sort_keys=True)

@@ -37,6 +37,7 @@ def tune(
     round_size: int | None = None,
     params: EvolutionParams | None = None,
     pretrained: str | Path | None = None,
+    known: bool = True,
     others: Sequence[SearchTask] = (),
 ) -> TuneResult:
     """Search for a fast program of one task.
@@ -71,6 +72,7 @@ def tune(
         round_size=round_size,
         params=params,
         pretrained=pretrained,
+        known=known,
     ) as session:
         alone = [WeightedTask(task, 1.0)]
         return tune_tasks(session, alone, ONE_TASK, manner=ALONE, other_tasks=others)[0]

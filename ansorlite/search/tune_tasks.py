@@ -35,8 +35,9 @@ from ansorlite.search.task_scheduler import (
     TaskScheduler,
     equal_rounds,
 )
-from ansorlite.search.transfer import start_from_others
+from ansorlite.search.transfer import start_from_family, start_from_others
 from ansorlite.search.tuner import TaskTuner
+from ansorlite.search.untuned import family_of
 from ansorlite.tables import joint_peak
 from ansorlite.task import SearchTask
 
@@ -241,7 +242,7 @@ class Rounds:
             began_s = self.budget.elapsed_s
             session.train([*self.counted, *self.known])
             if session.searcher.neighbours and self.neighbours:
-                start_from_others(tuner, everyone, session.store.history, n)
+                n = self._begun(tuner, everyone, len(found), n)
             used = tuner.round(n)
             self.budget.round_took(self.budget.elapsed_s - began_s)
             found[k].told(tuner, used)
@@ -256,6 +257,23 @@ class Rounds:
             if stuck:
                 show.note(f"{tuner.task.name}: {SAME_ERRORS} failures alike in a row: {stuck}")
                 break
+
+    def _begun(self, tuner: TaskTuner, everyone: Sequence[TaskTuner], n_tasks: int, n: int) -> int:
+        """Suggest programs of other tasks; the candidates of the round, n or fewer.
+
+        Against the clock, the first round of one of many tasks is what its family found, adapted,
+        and nothing else: searching for more takes longer than measuring, and each task is to have
+        one good program before any has a second round.
+        """
+        known = self.session.known(tuner.task.target)
+        hurried = self.budget.timeout is not None and n_tasks >= SMALL_ROUND_TASKS
+        if hurried and tuner.rounds <= 1 and not tuner.pending:
+            own = family_of(tuner.task)
+            family = [t for t in everyone if t.rounds > 1 and family_of(t.task) == own]
+            if ready := start_from_family(tuner, family, known, n):
+                return ready
+        start_from_others(tuner, everyone, self.session.store.history, n, known)
+        return n
 
     def _keep_time(self, found: Sequence[Forms]) -> None:
         """Keep free what the end of the run takes as things are now, where its time is limited."""

@@ -232,6 +232,11 @@ class TaskTuner:
                 self._suggested.append(near)
         self.policy.hint([c.sketch.name for c in self._suggested])
 
+    @property
+    def n_suggested(self) -> int:
+        """Candidates that wait to be measured first."""
+        return len(self._suggested)
+
     def suggested(self) -> Program | None:
         """The program of what is to be measured first, if something was suggested."""
         first = next(iter(self._suggested), None)

@@ -11,6 +11,7 @@ import pickle
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -147,7 +148,12 @@ class Untuned:
 
 def family_of(task: SearchTask) -> str:
     """The computation with its numbers left out: equal for tasks that differ by extents."""
-    return _NUMBER.sub("#", task.dag.canonical_text)
+    return _family(task.dag.canonical_text)
+
+
+@lru_cache(maxsize=4096)
+def _family(text: str) -> str:
+    return _NUMBER.sub("#", text)
 
 
 def _varied(found: Sequence[Guess]) -> list[Guess]:

@@ -171,7 +171,7 @@ def test_folders_that_are_no_network(tmp_path: Path, module: CompiledModule) -> 
     with pytest.raises(ModelError, match="is damaged"):
         load_module(tmp_path)
     (tmp_path / "network.json").write_text('{"format": 99}')
-    with pytest.raises(ModelError, match="has format 99; this version reads 4"):
+    with pytest.raises(ModelError, match="has format 99; this version reads 5"):
         load_module(tmp_path)
     with pytest.raises(AnsorliteError, match="name a new folder"):
         module.save(tmp_path)
@@ -186,7 +186,8 @@ def resealed(folder: Path, **changes: Any) -> None:
 
 
 def test_a_cpu_that_lacks_a_feature_is_refused(saved: Path) -> None:
-    resealed(saved, requires=["avx1024"])
+    (own,) = json.loads((saved / METADATA).read_text())["targets"]
+    resealed(saved, targets=[{**own, "requires": ["avx1024"]}])
     with pytest.raises(ModelError, match="this CPU lacks avx1024"):
         load_module(saved)
     resealed(saved, triple="riscv64-unknown-linux-gnu")

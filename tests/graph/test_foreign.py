@@ -51,7 +51,7 @@ def test_without_a_cross_compiler_all_but_the_library_is_there(
     assert {"kernel0.o", "threads.o", "network.c", "network.h", "weights.bin"} <= names
     assert LIBRARY not in names
     told = read_metadata(folder)
-    assert told["triple"] == FOREIGN.triple and told["cpu"] == FOREIGN.cpu
+    assert told["triple"] == FOREIGN.triple and told["targets"][0]["cpu"] == FOREIGN.cpu
     with pytest.raises(ModelError, match="link it there with: cc "):
         check_files(folder, told)
     machine = {"aarch64": b"\xb7\x00", "x86_64": b"\x3e\x00"}[FOREIGN.arch]
@@ -101,7 +101,7 @@ def test_a_network_for_a_mac_has_its_objects(
     for name in ("kernel0.o", "threads.o"):
         data = (folder / name).read_bytes()
         assert data[:4] == b"\xcf\xfa\xed\xfe" and b"_ansorlite_" in data
-    assert read_metadata(folder)["requires"] == []
+    assert read_metadata(folder)["targets"][0]["requires"] == []
 
 
 def test_images_alone_are_for_one_target(module: CompiledModule) -> None:
@@ -123,7 +123,8 @@ def test_the_own_compiler_must_link(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_a_machine_is_its_architecture_and_its_system(monkeypatch: pytest.MonkeyPatch) -> None:
     """An emulator may show the flags of the machine that it runs on: these count for nothing."""
     monkeypatch.setattr(deployed.platform, "system", lambda: "Linux")
-    known = {"requires": ["asimd"], "cpu": "cortex-a76", "triple": "aarch64-unknown-linux-gnu"}
+    own = {"name": "cortex-a76", "requires": ["asimd"]}
+    known = {"targets": [own], "triple": "aarch64-unknown-linux-gnu"}
     mac = {**known, "triple": "arm64-apple-macosx11.0.0"}
     other = "aarch64" if Target.detect().arch == "x86_64" else "x86_64"
     monkeypatch.setattr(deployed.platform, "machine", lambda: other)

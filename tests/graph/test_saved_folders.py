@@ -173,6 +173,10 @@ def smaller(m: dict[str, Any]) -> None:
     m["outputs"][0].update(shape=[1, 1], bytes=4)
 
 
+def target(manifest: dict[str, Any], k: int) -> dict[str, Any]:
+    return {**manifest["targets"][0], "name": str(k)}
+
+
 CHANGES: dict[str, Callable[[dict[str, Any]], None]] = {
     "smaller output": smaller,
     "larger input": lambda m: m["inputs"][0].update(shape=[1, 12], bytes=48),
@@ -188,7 +192,12 @@ CHANGES: dict[str, Callable[[dict[str, Any]], None]] = {
     "true": lambda m: m["inputs"][0].update(shape=[True, 6]),
     "kernels": lambda m: m.update(kernels=0),
     "arena": lambda m: m.update(arena_bytes=1 << 50),
-    "requires": lambda m: m.update(requires=[]),
+    "requires": lambda m: m["targets"][0].update(requires=[]),
+    "no targets": lambda m: m.update(targets=[]),
+    "other target": lambda m: m["targets"][0].update(name="x"),
+    "twice": lambda m: m["targets"].append(m["targets"][0]),
+    "many targets": lambda m: m.update(targets=[target(m, k) for k in range(99)]),
+    "counts": lambda m: m["targets"][0].update(kernels={"tuned": "1"}),
 }
 
 
@@ -207,13 +216,13 @@ TEXTS = {
     "nothing": b"",
     "a list": b"[]",
     "a number": b"2",
-    "not UTF-8": b'{"format": 4, "network": "\xff"}',
-    "deep": b'{"format": 4, "inputs": ' + b"[" * 200_000 + b"]" * 200_000 + b"}",
-    "long number": b'{"format": 4, "kernels": ' + b"9" * 10_000 + b"}",
+    "not UTF-8": b'{"format": 5, "network": "\xff"}',
+    "deep": b'{"format": 5, "inputs": ' + b"[" * 200_000 + b"]" * 200_000 + b"}",
+    "long number": b'{"format": 5, "kernels": ' + b"9" * 10_000 + b"}",
     "format true": b'{"format": true}',
     "format 2.0": b'{"format": 3.0}',
     "format deep": b'{"format": ' + b"[" * 500 + b"]" * 500 + b"}",
-    "NaN": b'{"format": 4, "kernels": NaN}',
+    "NaN": b'{"format": 5, "kernels": NaN}',
     "no keys": b'{"format": 3}',
 }
 

@@ -16,11 +16,15 @@ from ansorlite.cost.losses import TrainingGroup
 from ansorlite.cost.model import GBDTModel
 from ansorlite.errors import AnsorliteError
 from ansorlite.records import Record
+from ansorlite.search.budget import FIRST_ROUND
+from ansorlite.search.forms import Forms
+from ansorlite.search.policy import EvolutionaryPolicy, EvolutionParams
 from ansorlite.search.searchers import SEARCHERS
 from ansorlite.search.session import Session
 from ansorlite.search.shrink_task import adapted
-from ansorlite.search.transfer import LATER, start_from_others, transferred
+from ansorlite.search.transfer import FAMILY_ROUND, LATER, start_from_others, transferred
 from ansorlite.search.tune import tune
+from ansorlite.search.tune_tasks import WeightedTask, tune_tasks
 from ansorlite.space.sketch import sketches
 from ansorlite.task import SearchTask
 
@@ -161,3 +165,36 @@ def test_later_rounds_begin_with_what_others_have_found_since() -> None:
 def test_other_tasks_are_known_from_a_log_only() -> None:
     with pytest.raises(AnsorliteError, match="log"):
         tune(other(), 8, others=[matmul(32)])
+
+
+def test_against_the_clock_a_family_is_searched_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One task of each family is searched; the first rounds of the others are adapted programs."""
+    both, asked = Pretender(), list[str]()
+    ask = EvolutionaryPolicy.ask
+
+    def noted(self: EvolutionaryPolicy, n: int, round_: int, thorough: bool = False) -> Any:
+        asked.append(self._key)
+        return ask(self, n, round_, thorough)
+
+    monkeypatch.setattr(EvolutionaryPolicy, "ask", noted)
+    tasks = [matmul(8 * k) for k in range(2, 9)] + [vector()]
+
+    def stop(found: Sequence[Forms]) -> None:
+        if all(f.tuners[0].rounds > 1 for f in found):
+            raise KeyboardInterrupt
+
+    few = EvolutionParams(population=64, generations=1, looked_at_first=8)
+    options: dict[str, Any] = {"builder": both, "runner": both, "params": few}
+    for timeout in (1000.0, None):
+        asked.clear()
+        trials = None if timeout else 1000
+        with Session(trials, timeout, progress=False, **options) as session:
+            weighted = [WeightedTask(t, 1.0) for t in tasks]
+            results = tune_tasks(session, weighted, on_round=stop)
+        searched = len(set(asked))
+        assert searched <= 4 if timeout else searched == len(tasks)
+        rounds = [[r for r in x.records if r.round == 1] for x in results]
+        assert all(1 <= len(own) <= FIRST_ROUND for own in rounds)
+        adapted_only = sum(len(own) <= FAMILY_ROUND for own in rounds)
+        assert adapted_only >= 4 if timeout else adapted_only <= 1
+    assert FAMILY_ROUND < FIRST_ROUND

@@ -1,0 +1,130 @@
+"""What a machine has learned: the fastest programs of all runs, for the runs to come.
+
+In: records of a run that measured. Out: for a target the records of its fastest programs, a few a
+task, and the file of a model that `ansorlite pretrain` made. They lie in `known` in the cache's
+folder (see `settings`), a file a target; ANSORLITE_KNOWLEDGE=0 neither reads nor writes them. Files
+are replaced as a whole under a lock, so several processes share them, and bounded: of too many
+tasks those that were measured last stay. What cannot be read or written is no error.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from ansorlite.cost.names import FEATURE_NAMES
+from ansorlite.errors import AnsorliteError
+from ansorlite.files import write_whole
+from ansorlite.records import Record, distill, read_log
+from ansorlite.settings import cache_dir, knowledge_is_on
+from ansorlite.target import Target
+
+FOLDER = "known"
+KEPT = 2  # programs of a task
+MOST_TASKS = 2000  # of a target
+MOST_BYTES = 4 << 20  # of a target's programs
+MOST_TARGETS = 8
+WAIT_S = 2.0  # for another process that writes
+
+
+def folder() -> Path | None:
+    """The folder of all that is known; None where nothing is kept."""
+    found = cache_dir(os.environ)
+    return None if found is None or not knowledge_is_on(os.environ) else found / FOLDER
+
+
+def programs(target: Target) -> tuple[Record, ...]:
+    """The fastest programs that are known for a target, those measured last first."""
+    root = folder()
+    return () if root is None else _read(root / f"{target.fingerprint}.jsonl")
+
+
+def keep(records: Iterable[Record]) -> None:
+    """Remember the fastest of these records, of any tasks and targets."""
+    root, by_target = folder(), dict[str, list[Record]]()
+    for r in records:
+        if r.ok:
+            by_target.setdefault(r.target, []).append(r)
+    if root is None or not by_target:
+        return
+    with contextlib.suppress(OSError):
+        root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with _alone(root) as got:
+            if not got:
+                return
+            for name, own in by_target.items():
+                path = root / f"{name}.jsonl"
+                write_whole(path, _text(_merged([*_read(path), *own])))
+            _make_room(root)
+
+
+def model_file(target: Target) -> Path | None:
+    """Where the model of a target is kept, for the features that this version has."""
+    root = folder()
+    features = hashlib.sha256(" ".join(FEATURE_NAMES).encode()).hexdigest()[:8]
+    return None if root is None else root / f"{target.fingerprint}-{features}.model.json"
+
+
+def _merged(records: Sequence[Record]) -> list[Record]:
+    """The fastest of each task, tasks that were measured last first."""
+    last: dict[str, float] = {}
+    for r in records:
+        last[r.task] = max(last.get(r.task, 0.0), r.timestamp)
+    kept = distill(records, KEPT)
+    newest = set(sorted(last, key=lambda task: -last[task])[:MOST_TASKS])
+    ranked = sorted((r for r in kept if r.task in newest), key=lambda r: -last[r.task])
+    return ranked
+
+
+def _text(records: Sequence[Record]) -> str:
+    lines, size = [], 0
+    for r in records:
+        line = r.to_json() + "\n"
+        size += len(line)
+        if size > MOST_BYTES:
+            break
+        lines.append(line)
+    return "".join(lines)
+
+
+def _read(path: Path) -> tuple[Record, ...]:
+    """The records of a file; damaged lines, and files that are no log, count as nothing."""
+    try:
+        if not path.is_file() or path.stat().st_size > 2 * MOST_BYTES:
+            return ()
+        return tuple(r for r in read_log(path).records if r.ok)
+    except (AnsorliteError, OSError):
+        return ()
+
+
+@contextmanager
+def _alone(root: Path) -> Iterator[bool]:
+    """Hold the folder's lock; False where another process keeps it too long."""
+    lock = os.open(root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        end = time.monotonic() + WAIT_S
+        got = False
+        while not got:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                got = True
+            except BlockingIOError:
+                if time.monotonic() > end:
+                    break
+                time.sleep(0.01)
+        yield got
+    finally:
+        os.close(lock)
+
+
+def _make_room(root: Path) -> None:
+    """Remove files of targets that were written longest ago, and what killed processes left."""
+    files = sorted(root.glob("*.jsonl"), key=lambda f: -f.stat().st_mtime)
+    left = [f for f in root.glob("*.jsonl.*") if f.suffix[1:].isdecimal()]
+    for file in (*files[MOST_TARGETS:], *left):
+        with contextlib.suppress(OSError):
+            file.unlink()
