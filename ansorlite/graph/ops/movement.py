@@ -145,7 +145,8 @@ def pad(x: Tensor, widths: Pads, value: float = 0.0, name: str = "pad") -> Tenso
         for at, n, (lo, hi) in zip(i, x.shape, widths, strict=True):
             inside += [at >= lo] * (lo > 0) + [at < lo + n] * (hi > 0)
         source = x[tuple(at - lo for at, (lo, _) in zip(i, widths, strict=True))]
-        return te.select(te.all(*inside), source, te.const(value, source.dtype))
+        chosen = te.select(te.all(*inside), source, te.const(value, source.dtype))
+        return te.cast(chosen, x.dtype) if x.dtype == "uint16" else chosen  # bits of bfloat16
 
     names = ("n", *spatial_names(len(shape) - 2), "c") if 3 <= len(shape) <= 5 else ()
     return te.compute(shape, named(names, element), name=name)
