@@ -398,6 +398,8 @@ class ExprEmitter(IndexEmitter):
         if isinstance(e, Op) and e.name == "cast" and not self._is_beyond(e.args[0], env):
             source = e.args[0]
             return self._convert(self.wide(source, env), source.dtype, e.dtype)
+        if isinstance(e, Op) and e.name == "select":
+            return self._int_pad(e, env)
         atoms = [a for m, _ in e.terms for a in m] if isinstance(e, Poly) else []
         if not isinstance(e, Poly) or not all(_is_element(a, e.dtype) for a in atoms):
             return None
@@ -408,6 +410,18 @@ class ExprEmitter(IndexEmitter):
                 term = b.mul(term, self.wide(atom, env))
             total = term if total is None else b.add(total, term)
         return total
+
+    def _int_pad(self, e: Op, env: Env) -> ir.Value | None:
+        """Elements of a tensor where a condition holds for all lanes, else a constant; or None."""
+        cond, x, fill = e.args
+        if env.vector in cond.free or not _is_element(x, e.dtype) or not isinstance(fill, Const):
+            return None
+        kind = ir.VectorType(TYPES[e.dtype], env.width)
+        none = constant_of(kind, wrapped(int(fill.value), e.dtype))
+        if (known := decided(cond, env.ranges)) is not None:
+            return self.wide(x, env) if known else none
+        flag = self._scalar(cond, env)
+        return self.choose(flag, lambda: self.wide(x, env.branch()), lambda: none)
 
     def _per_lane(self, e: Expr, env: Env) -> ir.Value:
         """A vector of any expression, emitted as one scalar computation per lane."""

@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from ansorlite.errors import ScheduleError
-from ansorlite.ir.expr import Const, Expr, Load, Op, add, compare, sub
+from ansorlite.ir.expr import Const, Expr, Load, add, cast, compare, sub
 from ansorlite.ir.logic import all_of, combiner_identity, select
 from ansorlite.ir.traverse import loads, substitute, transform
 from ansorlite.schedule.stage import Schedule, Stage, axis_of, initial_stage
 from ansorlite.te.tensor import Axis, ComputeOp
-from ansorlite.te.work import pad_tests
+from ansorlite.te.work import pad_of, pad_tests
 
 
 def inner_part(op: ComputeOp, axis: str) -> tuple[int, int] | None:
@@ -63,10 +63,11 @@ class PadInPlace:
                 f"cannot pad {self.stage} in place along {' '.join(self.axes)}: "
                 "the stage is no pad whose conditions test these axes alone"
             )
-        assert isinstance(op.body, Op)
-        _, x, fill = op.body.args
+        known = pad_of(op)
+        assert known is not None
+        _, x, fill = known
         left = [t for t in tests if not t.free & set(parts)]
-        body = select(all_of(*left), x, fill) if left else x
+        body = cast(select(all_of(*left), x, fill), op.dtype) if left else x
         shift = {a.name: add(a.var, parts[a.name][0]) for a in op.axes if a.name in parts}
         axes = tuple(
             Axis(a.name, Const(parts[a.name][1] - parts[a.name][0])) if a.name in parts else a
@@ -108,11 +109,12 @@ def window_axes(op: ComputeOp, readers: Sequence[ComputeOp]) -> tuple[str, ...]:
     """
     if pad_tests(op) is None or not readers:
         return ()
-    assert isinstance(op.body, Op)
-    fill = op.body.args[2]
+    pad = pad_of(op)
+    assert pad is not None
+    fill = pad.fill
     moved: set[int] = set()  # dimensions along which windows move
     for r in readers:
-        if not r.combiner or fill != combiner_identity(r.combiner, op.dtype):
+        if not r.combiner or fill != combiner_identity(r.combiner, fill.dtype):
             return ()
         window = {k.name for k in r.reduce_axes}
         for x in loads(r.body):

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ansorlite.errors import ScheduleError
-from ansorlite.ir.expr import Const, Load, Op
+from ansorlite.ir.expr import Load
 from ansorlite.ir.program import Program
 from ansorlite.ir.traverse import loads
 from ansorlite.schedule.holes import Hole, row_values, values_row
@@ -45,6 +45,7 @@ from ansorlite.target import Target
 from ansorlite.te.access import is_strictly_inlineable
 from ansorlite.te.dag import ComputeDAG
 from ansorlite.te.tensor import ComputeOp
+from ansorlite.te.work import pad_of
 
 MAX_SKETCHES = 48  # target number of sketches per task, divided among its structures
 ROWS = "-rows"  # in the names of sketches whose stages are fused over rows
@@ -205,12 +206,10 @@ def _is_pad_in_place(state: State, s: Stage) -> bool:
 
     Such a pad can be inlined: the readers load the elements of x, or use the fill value.
     """
-    body = s.compute.body
-    if s.compute.combiner or not (isinstance(body, Op) and body.name == "select"):
+    pad = pad_of(s.compute)
+    if pad is None:
         return False
-    test, x, fill = body.args
-    if not (isinstance(x, Load) and isinstance(fill, Const)) or loads(test):
-        return False
+    test = pad.cond
     tested = [d for d, a in enumerate(s.compute.axes) if a.name in test.free]
     for r in state.schedule.readers(s.name):
         if not r.compute.axes:

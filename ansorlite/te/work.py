@@ -11,11 +11,13 @@ test(j) and .., x[i - a, ..], 0)`.
 import itertools
 import math
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from ansorlite.ir.expr import Const, Expr, Load, Op, is_float
+from ansorlite.ir.literals import WIDE
 from ansorlite.ir.logic import UNARY, conjuncts
 from ansorlite.ir.packed import DOTS, PACKED
 from ansorlite.ir.ranges import Evaluator
@@ -93,15 +95,33 @@ def elements_read(ops: Sequence[Operation]) -> dict[str, float]:
     return {name: min(n, sizes.get(name, n)) for name, n in found.items()}
 
 
-def pad_tests(op: ComputeOp) -> tuple[Expr, ...] | None:
-    """The conditions under which a pad reads its source; None for any other operation."""
+class Pad(NamedTuple):
+    """`select(cond, x, fill)`; elements of few bytes are widened and stored in theirs again."""
+
+    cond: Expr
+    x: Load
+    fill: Const
+
+
+def pad_of(op: ComputeOp) -> Pad | None:
+    """The parts of a pad; None for any other operation."""
     body = op.body
+    if isinstance(body, Op) and body.name == "cast" and body.dtype in WIDE:
+        body = body.args[0]
     if op.combiner or not (isinstance(body, Op) and body.name == "select"):
         return None
     cond, x, fill = body.args
+    if isinstance(x, Op) and x.name == "cast" and x.dtype == WIDE.get(op.dtype):
+        x = x.args[0]
     if not isinstance(x, Load) or not isinstance(fill, Const) or loads(cond):
         return None
-    return conjuncts(cond)
+    return Pad(cond, x, fill) if x.dtype == op.dtype else None
+
+
+def pad_tests(op: ComputeOp) -> tuple[Expr, ...] | None:
+    """The conditions under which a pad reads its source; None for any other operation."""
+    pad = pad_of(op)
+    return None if pad is None else conjuncts(pad.cond)
 
 
 def kept_share(op: ComputeOp, by_name: Mapping[str, Operation]) -> float:

@@ -15,6 +15,7 @@ from ansorlite.codegen.dot import INSTRUCTIONS, Instruction, instruction
 from ansorlite.codegen.hot_loop import hot_loop, look
 from ansorlite.errors import AnsorliteError
 from ansorlite.graph.ops.low_precision import BF16, U8S8, Kind, packed_weights
+from ansorlite.graph.ops.movement import pad
 from ansorlite.ir import packed
 from ansorlite.ir.interpret import interpret
 from ansorlite.ir.packed import PACKED, bits_of, float_of
@@ -24,6 +25,7 @@ from ansorlite.schedule.steps import Annotate, Reorder, Split
 from ansorlite.space.plain import plain_state
 from ansorlite.space.sketch import sketches
 from ansorlite.target import Target
+from ansorlite.te.work import pad_of
 
 RNG = np.random.default_rng(0)
 ODD = np.float32([0, -0.0, 1, np.nan, np.inf, -np.inf, 1e-40, 3e38, 1.00390625, 1.01171875, -7.5])
@@ -232,3 +234,19 @@ def test_wrong_operands() -> None:
     with pytest.raises(AnsorliteError, match="3 numbers do not fill 32 bits"):
         te.pack(1, 2, 3)
     assert packed.DOTS == ("dot_bf16", "dot_u8s8")
+
+
+def test_padding_of_bits_copies_vectors() -> None:
+    """The border is a constant vector beside loaded ones, and the pad is known as a pad."""
+    x = te.placeholder((4, 4, 64), "uint16", "x")
+    dag = te.ComputeDAG([pad(x, ((1, 1), (1, 1), (0, 0)))])
+    target = Target.cross("x86-avx512")
+    program = lower(plain_state(dag, target))
+    assembly = kernel_assembly(program, target)
+    assert "movzwl" not in assembly and "vpinsr" not in assembly
+    known = pad_of(dag.outputs[0])
+    assert known is not None and known.x.dtype == dag.outputs[0].dtype == "uint16"
+    bits = RNG.integers(0, 1 << 16, (4, 4, 64)).astype(np.uint16)
+    program = lower(plain_state(dag, HOST))
+    got = run_native(program, {"x": bits}, HOST)["pad"]
+    np.testing.assert_array_equal(got, np.pad(bits, ((1, 1), (1, 1), (0, 0))))

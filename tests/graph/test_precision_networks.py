@@ -70,7 +70,7 @@ def test_several_sizes() -> None:
     assert found is not None and found.errors[0].largest < 1e-2
 
 
-def test_several_sizes_keep_the_same_layers(tmp_path: Path) -> None:
+def test_several_sizes_keep_the_same_layers() -> None:
     sized = al.load_onnx(proto(), shapes={"x": [(1, 8, 6), (2, 12, 6)]})
     module = al.auto_schedule(sized, **QUICK, precision="auto", max_error=1e-9)
     for n, w in ((1, 8), (2, 12)):
