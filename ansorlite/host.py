@@ -5,6 +5,7 @@ fields of `Target.detect()` by name. Containers may hide files and old kernels m
 what is missing is that of the preset of the same CPU, else a usual size. Sizes are in bytes.
 """
 
+import ctypes
 import os
 import platform
 import subprocess
@@ -31,7 +32,7 @@ def detected() -> dict[str, Any]:
     found: dict[str, Any] = {
         "triple": triple,
         "cpu": llvm.get_host_cpu_name(),
-        "features": enabled.flatten(),
+        "features": without_tiles(enabled.flatten()),
         "cores": available_cores(),
         "cache_line": 64,
     }
@@ -46,6 +47,26 @@ def detected() -> dict[str, Any]:
         "l2_bytes": caches.get(2) or usual.get("l2_bytes", 512 * KIB),
         "l3_bytes": caches.get(3, 0 if caches else usual.get("l3_bytes", 8 * MIB)),
     }
+
+
+# ---- x86-64 -------------------------------------------------------------------------------------
+
+ARCH_PRCTL, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA = 158, 0x1023, 18
+
+
+def tiles_permitted() -> bool:
+    """Ask Linux for the use of AMX's tile registers, which stays with this process."""
+    if platform.system() != "Linux":
+        return False
+    syscall = ctypes.CDLL(None).syscall
+    return int(syscall(ARCH_PRCTL, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA)) == 0
+
+
+def without_tiles(features: str, ask: Callable[[], bool] = tiles_permitted) -> str:
+    """LLVM's features, without AMX where the CPU has it and the system refuses it to programs."""
+    if "+amx-tile" not in features.split(",") or ask():
+        return features
+    return features.replace("+amx-", "-amx-")
 
 
 # ---- Arm ----------------------------------------------------------------------------------------

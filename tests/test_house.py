@@ -55,7 +55,7 @@ ALLOWED: dict[str, set[str]] = {
     "task": {"te", "target"},
     "schedule": {"ir", "te"},
     "space": {"ir", "te", "target", "matrix_units", "schedule"},
-    "codegen": {"ir", "target", "matrix_units", "schedule"},
+    "codegen": {"ir", "host", "target", "matrix_units", "schedule"},
     "cost": {"ir", "te", "presets", "target", "schedule", "space", "codegen"},
     "measure": {"ir", "te", "target", "presets", "codegen"},
     "measure.calibrate": {"ir", "te", "target", "schedule", "codegen", "measure"},

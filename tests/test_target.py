@@ -14,8 +14,10 @@ from ansorlite.host import (
     darwin_arm,
     linux_arm,
     size_bytes,
+    tiles_permitted,
     vector_unit,
     with_flags,
+    without_tiles,
 )
 from ansorlite.presets import CORES, PRESETS
 from ansorlite.target import Target
@@ -261,3 +263,12 @@ def test_a_foreign_target_is_one_that_this_machine_cannot_run() -> None:
     assert Target.cross("apple-m1").is_foreign or host.system == "darwin"
     assert not Target(cores=99).is_foreign
     assert Target(features=f"{host.features},+unheard-of").is_foreign
+
+
+def test_tiles_are_used_where_the_system_permits_it() -> None:
+    """Linux gives AMX's registers to programs that ask, and a sandbox may refuse that."""
+    known = "+avx2,+amx-tile,+amx-bf16,-amx-fp16"
+    assert without_tiles(known, lambda: True) == known
+    assert without_tiles(known, lambda: False) == "+avx2,-amx-tile,-amx-bf16,-amx-fp16"
+    assert without_tiles("+avx2,-amx-tile", lambda: pytest.fail("asked")) == "+avx2,-amx-tile"
+    assert isinstance(tiles_permitted(), bool)

@@ -14,6 +14,7 @@ from llvmlite import ir
 
 from ansorlite.codegen.emit_index import I32, I64, PTR, VOID, declared
 from ansorlite.codegen.scope import Env, Scope
+from ansorlite.host import ARCH_PRCTL, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
 from ansorlite.ir.expr import Const, Expr, Load, Op, Var, terms_of
 from ansorlite.ir.linear import plus
 from ansorlite.ir.literals import BYTES
@@ -459,9 +460,6 @@ class TileCode:
         return declared(self.b.module, f"llvm.x86.{name}.internal", result, kinds)
 
 
-ARCH_PRCTL, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA = 158, 0x1023, 18
-
-
 def request_tiles(module: ir.Module, entry: ir.Function, target: Target) -> None:
     """Have the kernel `entry` ask Linux for the use of tile registers, once a process.
 
@@ -482,6 +480,7 @@ def request_tiles(module: ir.Module, entry: ir.Function, target: Target) -> None
     done, first = ask.append_basic_block("done"), ask.append_basic_block("first")
     b.cbranch(known, done, first)
     b.position_at_end(first)
+    # as `host.tiles_permitted` asks; a refusal is a matter of the target
     syscall = ir.Function(module, ir.FunctionType(I64, [I64], var_arg=True), "syscall")
     b.call(syscall, [I64(n) for n in (ARCH_PRCTL, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA)])
     b.store(I32(1), asked)

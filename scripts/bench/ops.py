@@ -16,7 +16,7 @@ from typing import Any
 
 from ansorlite.baselines.runs import geometric_mean
 from ansorlite.errors import MeasureError
-from ansorlite.measure.limits import least_seconds
+from ansorlite.measure.limits import least_seconds, task_peak
 from ansorlite.measure.peak import Peak, measure_peak
 from ansorlite.search.tune import tune
 from ansorlite.target import Target
@@ -86,7 +86,7 @@ def _bench_case(case: str, options: BenchOptions, log: Path, target: Target) -> 
         modes,
         min((paired_ratio(turns, p) for p in options.peers), default=None),
         speed / 1e9,
-        speed / peak.flops_all,
+        speed / task_peak(task, peak),
         found.trials,
         round(tuning_s, 1),
         turns,

@@ -154,10 +154,10 @@ def test_other_nests_are_left_to_vectors() -> None:
     )
 
 
-def best_of_sketches(dag: te.ComputeDAG, samples: int) -> list[Program]:
-    """The candidate of each sketch that the analytic score prefers, of those that are legal."""
+def best_of_sketches(dag: te.ComputeDAG, samples: int, n: int) -> list[Program]:
+    """Of each of the first sketches, the legal candidate that the analytic score prefers."""
     found = []
-    for s in sketches(dag, XEON):
+    for s in sketches(dag, XEON)[:n]:
         rows = s.sample(samples, np.random.default_rng(0))
         columns = population_columns(s.holes, rows)
         score = fast_analytic_score(FeaturePlan(s.program), columns, samples, XEON)
@@ -175,7 +175,7 @@ def test_the_space_and_the_score_know_tiles(kind: Kind) -> None:
     inputs, wanted = numbers(kind, 64, 64, 64)
     unit = unit_of(XEON, f"dot_{kind.name}")
     assert unit is not None
-    for program in best_of_sketches(dag, 2000):
+    for program in best_of_sketches(dag, 2000, 2):
         assert unit.name in "\n".join(hot_loop(kernel_assembly(program, XEON)))
         machine = TileMachine()
         got = machine.run(program, XEON, inputs)
@@ -199,13 +199,15 @@ def test_a_convolution_by_tiles() -> None:
     weights = packed_weights(BF16, RNG.standard_normal((3, 3, 32, 32)).astype(np.float32))
     wanted = op.meaning(attrs, (data, weights))
     machine = TileMachine()
-    for program in best_of_sketches(te.ComputeDAG([out]), 1000)[:2]:
+    dag = te.ComputeDAG([out])
+    assert dag.by_name["pad"].dtype == "uint16"  # the padded data are words, too
+    for program in best_of_sketches(dag, 1000, 1):
         got = machine.run(program, XEON, {"x": data, "w": weights})
         np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-3)
     assert any(name == "tdpbf16ps" for name, *_ in machine.executed)
 
 
-@pytest.mark.parametrize("kind", [BF16, U8S8], ids=lambda k: k.name)
+@pytest.mark.parametrize("kind", [BF16, pytest.param(U8S8, marks=pytest.mark.slow)])
 def test_a_product_tuned_for_a_machine_with_tiles(kind: Kind) -> None:
     """Nothing is measured: estimates know tiles, and the best program has them."""
     task = al.SearchTask(product(kind, 128, 128, 128), XEON)
@@ -217,3 +219,20 @@ def test_a_product_tuned_for_a_machine_with_tiles(kind: Kind) -> None:
     assert seen.matrix == seen.accumulators > 1 and seen.spills == 0
     assert seen.tile_loads <= 1.5 * seen.matrix  # of operands alone
     assert any(unit.name in line for line in lines)
+
+
+def test_the_score_knows_what_computes_a_product() -> None:
+    """In multiply-adds of vectors: an instruction, two halves, steps, a part of a tile."""
+    xeon_without = replace(XEON, features=XEON.features.replace("+amx-tile", "-amx-tile"))
+    cases = {
+        ("bf16", Target.cross("x86-avx2")): 2.0,
+        ("u8s8", Target.cross("x86-avx2")): 2.0,  # vpmaddwd
+        ("u8s8", replace(Target.cross("x86-avx2"), features="+sse2")): 12.0,
+        ("bf16", xeon_without): None,
+        ("bf16", XEON): 16 * 2 / 256,
+        ("u8s8", XEON): 16 * 2 / 256,
+    }
+    for (name, target), wanted in cases.items():
+        kind = {"bf16": BF16, "u8s8": U8S8}[name]
+        effort = FeaturePlan(tiled(product(kind, 32, 32, 32), 32, 32, 32)).effort({}, 1, target)
+        assert (None if effort is None else effort.prod()) == wanted  # 1 for other statements
