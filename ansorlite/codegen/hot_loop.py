@@ -13,16 +13,16 @@ from dataclasses import dataclass
 LABEL = re.compile(r"^(\.?L[\w.$]+):")
 JUMP = re.compile(r"^\s+(?:j\w+|b|b\.\w+|cbn?z|tbn?z)\s.*?(\.?L[\w.$]+)\s*$")
 WORK = re.compile(
-    r"^\s+v?(?:fn?m(?:add|sub|la|ls)|add[ps][sd]|mul[ps][sd]|max[ps][sd]|min[ps][sd]|p?dpb|pmaddwd)"
+    r"^\s+v?(?:fn?m(?:add|sub|la|ls)|add[ps][sd]|mul[ps][sd]|max[ps][sd]|min[ps][sd])"
 )
 _DOT_ARM = r"(?:bfdot|us?dot|su?dot)"
 WORK_ARM = re.compile(rf"^\s+(?:fml[as]|fmadd|fadd|fmul|fmax|fmin|{_DOT_ARM})\w*[\s.]")
 MOST_LINES = 160
-_FMA = re.compile(rf"^\s+(?:vfn?m(?:add|sub)\d*p|v(?:p?dpb|pmaddwd)|(?:fml[as]|{_DOT_ARM})[.\s])")
+_FMA = re.compile(rf"^\s+(?:vfn?m(?:add|sub)\d*p|(?:fml[as]|{_DOT_ARM})[.\s])")
 _FMA_SCALAR = re.compile(r"^\s+(?:vfn?m(?:add|sub)\d*s|fn?m(?:add|sub)\s)")
 _BY_ELEMENT = re.compile(rf"^\s+(?:fml[as]|{_DOT_ARM})\S*\s.*\[\d+\]\s*$")
 _ACCUMULATOR = re.compile(
-    rf"^\s+(?:fml[as]|{_DOT_ARM})\S*\s+([vqds]\d+)|^\s+v(?:f|p?dpb).*[\s,]%([xyz]mm\d+)\s*$"
+    rf"^\s+(?:fml[as]|{_DOT_ARM})\S*\s+([vqds]\d+)|^\s+vf.*[\s,]%([xyz]mm\d+)\s*$"
 )
 _PAIR = re.compile(r"^\s+ldp\s+q")
 _LOAD = re.compile(r"^\s+(?:ldu?r[bhsw]*|ldp|ld1\S*)\s|^\s+v?(?:mov|broadcast)\S*\s+[^%]*\(%")
@@ -39,12 +39,12 @@ BYTES_AN_INSTRUCTION = {"aarch64": 4}  # of x86-64 about 6 where vectors are use
 class Look:
     """The hot loop of a kernel in figures.
 
-    `fma` are vector multiply-adds and sums of products of one iteration, `scalar_fma` those of
-    single elements, `by_element` those that multiply by a lane of a register (Arm), `accumulators`
-    the registers that they add to; `loads` are vectors and scalars read, a pair counted twice;
-    `spills` are vectors or floats written to or read from the stack, `broadcasts` scalars copied to
-    all lanes. `code_bytes` is the whole kernel's code, `narrow_loads` are the loads of at most 8
-    bytes (Arm).
+    `fma` are vector multiply-adds of one iteration (on Arm also sums of packed products),
+    `scalar_fma` those of single elements, `by_element` those that multiply by a lane of a register
+    (Arm), `accumulators` the registers that they add to; `loads` are vectors and scalars read, a
+    pair counted twice; `spills` are vectors or floats written to or read from the stack,
+    `broadcasts` scalars copied to all lanes. `code_bytes` is the whole kernel's code,
+    `narrow_loads` are the loads of at most 8 bytes (Arm).
     """
 
     instructions: int = 0
