@@ -14,14 +14,12 @@ LABEL = re.compile(r"^(\.?L[\w.$]+):")
 JUMP = re.compile(r"^\s+(?:j\w+|b|b\.\w+|cbn?z|tbn?z)\s.*?(\.?L[\w.$]+)\s*$")
 WORK = re.compile(
     r"^\s+(?:v?(?:fn?m(?:add|sub|la|ls)|add[ps][sd]|mul[ps][sd]|max[ps][sd]|min[ps][sd])"
-    r"|vp?dpb|vpdpw|vpmaddwd|tdp)"
+    r"|vpdp|vdpb|tdp)"
 )
 _DOT_ARM = r"(?:bfdot|us?dot|su?dot)"
 WORK_ARM = re.compile(rf"^\s+(?:fml[as]|fmadd|fadd|fmul|fmax|fmin|{_DOT_ARM})\w*[\s.]")
 MOST_LINES = 160
-_FMA = re.compile(
-    rf"^\s+(?:vfn?m(?:add|sub)\d*p|v(?:p?dpb|pdpw|pmaddwd)|(?:fml[as]|{_DOT_ARM})[.\s])"
-)
+_FMA = re.compile(rf"^\s+(?:vfn?m(?:add|sub)\d*p|v(?:pdp|dpb)|(?:fml[as]|{_DOT_ARM})[.\s])")
 _FMA_SCALAR = re.compile(r"^\s+(?:vfn?m(?:add|sub)\d*s|fn?m(?:add|sub)\s)")
 _BY_ELEMENT = re.compile(rf"^\s+(?:fml[as]|{_DOT_ARM})\S*\s.*\[\d+\]\s*$")
 _ACCUMULATOR = re.compile(

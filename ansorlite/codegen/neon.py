@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 WORD_BYTES = 16  # of a register whose first lane is a factor
 SIGN = wrapped(0x80808080, "int32")  # the sign bits of four bytes
-HALF = 0x40404040  # four times 64
+MOVED_BITS = 7  # unsigned bytes are moved by 128
 I8, I64 = ir.IntType(8), ir.IntType(64)
 NAMES = {"float": "f32", "double": "f64", "bfloat": "bf16"}  # of types in those of intrinsics
 
@@ -85,12 +85,19 @@ def accumulated(b: B, known: "Instruction", total: V, x: V, y: V) -> V:
     call = declared(b.module, known.intrinsic, sums, [sums, kind, kind])
     total = b.call(call, [_filled(b, total, known), *((y, x) if swapped else (x, y))])
     if _is_moved(known):
-        ones = b.bitcast(ir.Constant(sums, [HALF] * known.lanes), kind)
-        half = b.call(call, [ir.Constant(sums, None), ones, y])
-        total = b.add(total, b.shl(half, splat(half, 1)))
+        signed = _sum_of_pairs(b, _sum_of_pairs(b, y))
+        total = b.add(total, b.shl(signed, splat(signed, MOVED_BITS)))
     if used == known.lanes:
         return total
     return b.shuffle_vector(total, total, ir.Constant(words, list(range(used))))
+
+
+def _sum_of_pairs(b: B, v: V) -> V:
+    """Neighbours of signed integers added, in twice their bits (saddlp)."""
+    n, bits = v.type.count, v.type.element.width
+    kind = ir.VectorType(ir.IntType(2 * bits), n // 2)
+    name = f"llvm.aarch64.neon.saddlp.v{n // 2}i{2 * bits}.v{n}i{bits}"
+    return b.call(declared(b.module, name, kind, [v.type]), [v])
 
 
 def _is_moved(known: "Instruction") -> bool:
