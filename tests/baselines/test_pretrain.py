@@ -16,7 +16,9 @@ from ansorlite.errors import AnsorliteError, MissingExtra
 from ansorlite.graph.build import GraphBuilder
 from ansorlite.graph.ir import Graph
 from ansorlite.records import read_log
+from ansorlite.search import knowledge
 from ansorlite.search.budget import Budget
+from ansorlite.search.session import Session
 from ansorlite.space.plain import PLAIN
 from ansorlite.target import Target
 
@@ -70,10 +72,16 @@ def pretrained(path: Path, **options: Any) -> list[str]:
     return told
 
 
-def test_one_shot(tmp_path: Path) -> None:
-    """Pretrained on a small network, then used without an update."""
+def test_one_shot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pretrained on a small network, then used without an update; and kept for later runs."""
     path, log = tmp_path / "model.json", tmp_path / "log.jsonl"
+    monkeypatch.setenv("ANSORLITE_KNOWLEDGE", "1")
+    monkeypatch.setenv("ANSORLITE_CACHE_DIR", str(tmp_path / "cache"))
     lines = pretrained(path, log=log)
+    assert len({r.task for r in knowledge.programs(Target.detect())}) == 2
+    with Session(1, None, progress=False) as session:
+        assert session.cost_model.is_trained
+    monkeypatch.setenv("ANSORLITE_KNOWLEDGE", "0")
     assert len(lines) == 2 and "programs" in lines[-1]
     assert len({r.task for r in read_log(log).records}) == 2
     assert load_model(path).is_trained

@@ -20,6 +20,7 @@ from ansorlite.graph.module import CompiledModule
 from ansorlite.graph.sized import SizedNetwork
 from ansorlite.ir.layout import Layout
 from ansorlite.manifest import read_metadata
+from ansorlite.measure.peak import Peak
 from ansorlite.pipeline import ScheduledModule, compile_plain
 from ansorlite.records import read_log
 from ansorlite.search.policy import EvolutionParams
@@ -32,6 +33,8 @@ pytestmark = pytest.mark.skipif(
     shutil.which("cc") is None or HOST.arch != "x86_64" or HOST.vector_bytes < 32,
     reason="there is no C compiler, or no AVX2",
 )
+PEAK = Peak(2e11, 1e11, 2e10)
+FEW = EvolutionParams(population=32, generations=1, looked_at_first=4)
 V3, V4 = "x86-64-v3", "x86-64-v4"
 RUNNABLE = [name for name in (V4, V3) if not Target.cross(name).is_foreign]
 NAMES = [V4, "znver4", V3] if V4 in RUNNABLE else [V3, "x86-avx2", "native"]
@@ -58,8 +61,9 @@ def module(log: Path) -> ScheduledModule:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("ansorlite.measure.runner.CHILD_ENTRY", "quick_runner:serve")
         patch.setenv("ANSORLITE_BUILD_WORKERS", "1")
+        patch.setattr("ansorlite.search.session.measure_peak", lambda target: PEAK)
         return al.auto_schedule(
-            net(), 4, log=log, progress=False, space=SpaceOptions(max_sketches=4)
+            net(), 3, log=log, progress=False, space=SpaceOptions(max_sketches=2), params=FEW
         )
 
 
@@ -175,8 +179,8 @@ def test_weights_in_one_layout_are_there_once_and_the_folder_tells_of_its_kernel
 def test_sizes_share_weights_for_every_target(tmp_path: Path) -> None:
     """Two sizes: each weight is in the file once a layout."""
     sized = SizedNetwork((_dense(2), _dense(4)), ("2", "4"), lambda shapes: _dense(2))
-    few = EvolutionParams(population=32, generations=1, looked_at_first=4)
-    module = al.auto_schedule(sized, 0, params=few, progress=False)
+    one = SpaceOptions(max_sketches=1)
+    module = al.auto_schedule(sized, 0, params=FEW, space=one, progress=False)
     native = load_module(module.save(tmp_path / "net", targets=[V3, "native"]))
     for rows in (2, 4):
         x = np.ones((rows, 8), np.float32)

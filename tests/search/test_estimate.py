@@ -104,6 +104,15 @@ def test_commands_for_another_machine(tmp_path: Path, capsys: pytest.CaptureFixt
     (tmp_path / "full" / "file").touch()
     assert main(["tune", "dcgan", "--save", str(tmp_path / "full")]) == 2
     assert "name a new folder" in capsys.readouterr().err
+    new = ["tune", "dcgan", "--save", str(tmp_path / "new")]
+    for arguments, told in (
+        (["tune", "dcgan", "--targets", "x86-64-v3"], "give --save DIR"),
+        ([*new, "--targets", "vax,x86-64-v3"], "no target preset 'vax'"),
+        ([*new, "--targets", "x86-64-v3, x86-64-v3"], "is named twice"),
+        ([*new, "--targets", "x86-64-v3,cortex-a53"], "save a folder for each"),
+    ):
+        assert main(arguments) == 2
+        assert told in capsys.readouterr().err
     with pytest.raises(UsageError, match="a preset's name, or None"):
         al.auto_schedule(al.network("dcgan"), 1, target=3)  # type: ignore[call-overload]
 

@@ -14,14 +14,16 @@ from ansorlite.cost.correction import CorrectionModel
 from ansorlite.measure.runner import LocalRunner
 from ansorlite.records import Record
 from ansorlite.search import knowledge
+from ansorlite.search.policy import EvolutionParams
 from ansorlite.search.session import Session
 from ansorlite.search.transfer import KnownPrograms
 from ansorlite.search.tune import tune
-from ansorlite.space.sketch import SpaceOptions, sketches
+from ansorlite.space.sketch import SpaceOptions
 from ansorlite.target import Target
 from ansorlite.task import SearchTask
 
-SPACE = SpaceOptions(max_sketches=8)
+SPACE = SpaceOptions(max_sketches=4)
+FEW = EvolutionParams(population=64, generations=1, looked_at_first=4)
 
 
 @pytest.fixture(autouse=True)
@@ -35,8 +37,8 @@ def learning(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def run(task: SearchTask, log: Path | None = None, known: bool = True) -> Sequence[Record]:
     both = Pretender()
-    options = {"builder": both, "runner": both, "space": SPACE, "progress": False}
-    return tune(task, 17, log=log, round_size=8, seed=2, known=known, **options).records
+    options = {"builder": both, "runner": both, "space": SPACE, "params": FEW, "progress": False}
+    return tune(task, 7, log=log, round_size=6, seed=2, known=known, **options).records
 
 
 def holes(records: Sequence[Record], number: int = 1) -> list[object]:
@@ -72,7 +74,7 @@ def test_a_resumed_run_does_not_learn_from_itself(tmp_path: Path) -> None:
     log, whole = tmp_path / "log", tmp_path / "whole"
     run(matmul(32), log=log, known=False)
     lines = log.read_text().splitlines(keepends=True)
-    log.write_text("".join(lines[:6]))  # the first round is torn
+    log.write_text("".join(lines[:4]))  # the first round is torn
     knowledge.keep([replace(r, latency_s=r.latency_s) for r in _records(log) if r.round])
     resumed = run(matmul(32), log=log)
     assert holes(resumed) == holes(run(matmul(32), log=whole, known=False))
@@ -85,12 +87,11 @@ def _records(log: Path) -> Sequence[Record]:
 
 def test_without_trials_the_best_known_program_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     task = matmul(32)
-    (sketch, *_) = sketches(task.dag, task.target)
     knowledge.keep([record(task, 3, latency_s=1e-6)])
     result = tune(task, 0, progress=False)
     assert result.best is None and result.guess is not None
     assert result.guess.holes == record(task, 3).holes
-    assert result.predicted is not None and sketch is not None
+    assert result.predicted is not None
 
 
 def test_the_store_is_bounded_and_keeps_the_fastest(monkeypatch: pytest.MonkeyPatch) -> None:
