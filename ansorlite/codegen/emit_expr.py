@@ -28,6 +28,7 @@ from ansorlite.ir.traverse import loads, substitute
 from ansorlite.target import Target
 
 FLOATS = ("float32", "float64")
+FILLED = (*FLOATS, "int8", "uint8", "int16", "uint16")  # dtypes that a constant block may have
 VECTOR_BYTES = 16  # of a vector whose lanes serve as scalars
 MAX_FILL = 4096  # largest row, in elements, that a constant block may replace (see `_filled`)
 ONE = Const(1)
@@ -575,7 +576,7 @@ class ExprEmitter(IndexEmitter):
         third operand may be any constant. None where the select has another form.
         """
         cond, x, fill = e.args
-        if not (isinstance(x, Load) and isinstance(fill, Const) and x.dtype in FLOATS):
+        if not (isinstance(x, Load) and isinstance(fill, Const) and x.dtype in FILLED):
             return None
         if loads(cond) or any(loads(i) for i in x.indices):
             return None

@@ -11,7 +11,7 @@ from ansorlite.graph.build import Rewriter, rewrite
 from ansorlite.graph.ir import Graph, Node
 from ansorlite.graph.types import ints
 
-PRODUCTS = ("matmul_u8s8", "conv_u8s8", "conv_u8")
+PRODUCTS = ("matmul_u8s8", "conv_u8s8", "conv_u8", "rows_u8s8")
 
 
 def rescaled(graph: Graph) -> Graph:

@@ -12,7 +12,7 @@ import numpy as np
 
 from ansorlite.graph.build import Rewriter, rewrite
 from ansorlite.graph.ir import Graph, Node
-from ansorlite.graph.ops.low_precision import U8S8, packed_weights
+from ansorlite.graph.ops.low_precision import U8S8, packed_rows, packed_weights
 from ansorlite.graph.types import Array, broadcast, ints, pairs
 
 MIDDLE = 128  # added to int8, makes it uint8
@@ -52,7 +52,13 @@ def in_bytes(graph: Graph) -> Graph:
         if node.op == "conv" and not _is_dot(node, w):
             if operands:
                 return None
-            out = r.emit("conv_u8", [data, xs[1]], "" if zero else node.output, **attrs)
+            name = "" if zero else node.output
+            if _is_rows(node, w):
+                attrs.pop("groups")
+                attrs["kernel"] = w.shape[:2]
+                out = r.emit("rows_u8s8", [data, r.constant(packed_rows(w))], name, **attrs)
+            else:
+                out = r.emit("conv_u8", [data, xs[1]], name, **attrs)
         else:
             attrs.pop("groups", None)
             data, rows = _whole_words(r, data, w)
@@ -118,6 +124,13 @@ def _weights(r: Rewriter, node: Node, xs: list[str]) -> Array | None:
 def _is_dot(node: Node, w: Array) -> bool:
     """Whether a convolution is computed four terms at a time, with terms of 0 to make four."""
     return node.attrs["groups"] == 1 and w.shape[-2] >= LEAST
+
+
+def _is_rows(node: Node, w: Array) -> bool:
+    """Whether each channel has a kernel of its own, of several rows of int8."""
+    whole = int(w.min()) >= -MIDDLE and int(w.max()) < MIDDLE
+    alone = w.ndim == 4 and w.shape[2] == 1 and w.shape[3] == node.attrs["groups"]
+    return whole and alone and w.shape[0] > 1
 
 
 def _whole_words(r: Rewriter, data: str, w: Array) -> tuple[str, Array]:

@@ -117,6 +117,10 @@ CASES: dict[str, Case] = {
         (("uint8", (2, 5, 6, 4)), ("int32", (2, 3, 2, 6))),
         {**WINDOW, "layout": "channels_last", "groups": 2, "border": 7},
     ),
+    "rows_u8s8": Case(
+        (("uint8", (2, 7, 6, 4)), ("int32", (2, 3, 4))),
+        {**WINDOW, "layout": "channels_last", "kernel": (5, 3), "border": 7},
+    ),
     "words": Case((("uint8", (2, 3, 5, 6)),)),
     "requantize": Case((IMAGE, (1,), (4, 1, 1)), {"dtype": "uint8"}),
     "quantize": Case((IMAGE, (4, 1, 1), (1,)), {"dtype": "int8"}),

@@ -19,7 +19,7 @@ from ansorlite.errors import ModelError
 from ansorlite.graph.ops import conv, matmul
 from ansorlite.graph.ops.movement import pad, spatial_names
 from ansorlite.graph.ops.op import Arrays, Op, Shape, ShapeFn, TensorFn, Types, named
-from ansorlite.graph.ops.windows import padded_type, window
+from ansorlite.graph.ops.windows import padded_type, window, window_extents
 from ansorlite.graph.types import Array, Attrs, TensorType, integer, ints, pairs
 from ansorlite.ir.expr import Expr
 from ansorlite.ir.literals import wrapped
@@ -287,6 +287,96 @@ SINGLE = Op(
 )
 
 
+def _rows_type(attrs: Attrs, types: Types) -> TensorType:
+    """uint8 [n, h, w, c] and words [rows / 4, kw, c] of int8, one kernel a channel -> int32."""
+    x, w = types
+    (rows, columns), depth = ints(attrs, "kernel"), U8S8.depth
+    if (
+        x.dtype != "uint8"
+        or x.rank != 4
+        or w != TensorType((-(-rows // depth), columns, x.shape[3]), WORDS)
+    ):
+        raise ModelError(f"{x} and {w} are no channels and kernels of {rows} x {columns} bytes")
+    window_type = TensorType(x.shape, "int32")
+    return TensorType(
+        (x.shape[0], *window_extents(attrs, window_type, (rows, columns)), x.shape[3]), "int32"
+    )
+
+
+def _rows_meaning(attrs: Attrs, xs: Arrays) -> Array:
+    rows, columns = ints(attrs, "kernel")
+    w = np.stack([U8S8.unpacked(xs[1][:, k]) for k in range(columns)], 1)[:rows, :, None]
+    plain = {k: v for k, v in attrs.items() if k != "kernel"} | {"groups": w.shape[-1]}
+    return _single_meaning(plain, (xs[0], w))
+
+
+def _rows_tensor(attrs: Attrs, xs: Sequence[Tensor]) -> Tensor:
+    """Four rows of a window side by side in a word; words of a column serve all windows over it."""
+    x, w = xs
+    n, height, width, channels = x.shape
+    (sh, sw), (dh, dw) = ints(attrs, "strides"), ints(attrs, "dilations")
+    (top, _), (left, _) = pairs(attrs, "pads")
+    rows, columns = ints(attrs, "kernel")
+    known = TensorType(x.shape, "int32")
+    oh, ow = window_extents(attrs, known, (rows, columns))
+    border = te.const(integer(attrs, "border"), x.dtype)
+    wide = (ow - 1) * sw + (columns - 1) * dw + 1
+
+    def element(b: Expr, i: Expr, j: Expr, k: int, c: Expr) -> Expr:
+        if k >= rows:
+            return te.const(0, "int32")
+        row, column = i * sh + (k * dh - top), j - left
+        tests = [row >= 0] * (k * dh < top) + [column >= 0] * (left > 0)
+        tests += [row < height] * ((oh - 1) * sh + k * dh - top >= height)
+        tests += [column < width] * (wide - left > width)
+        value = x[b, row, column, c]
+        if tests:
+            value = te.select(te.all(*tests), te.cast(value, x.dtype), border)
+        return te.cast(value, "int32")
+
+    def part(m: int) -> Tensor:
+        def word(n: Expr, h: Expr, w: Expr, c: Expr) -> Expr:
+            depth = range(U8S8.depth)
+            return te.pack(*(element(n, h, w, U8S8.depth * m + d, c) for d in depth))
+
+        return te.compute((n, oh, wide, channels), word, name="rows")
+
+    parts = [part(m) for m in range(w.shape[0])]
+    k = te.reduce_axis(columns, name="kw")
+
+    def total(n: Expr, h: Expr, v: Expr, c: Expr) -> Expr:
+        at = n, h, v * sw + k * dw, c
+        value = te.dot_int8(parts[0][at], w[0, k, c])
+        for m, other in enumerate(parts[1:], 1):
+            value = value + te.dot_int8(other[at], w[m, k, c])
+        return te.sum(value, axis=k)
+
+    names = ("n", "h", "w", "c")
+    return te.compute((n, oh, ow, channels), named(names, total), name="conv")
+
+
+ROWS = Op(
+    "rows_u8s8",
+    "anchor",
+    _rows_type,
+    _rows_meaning,
+    attrs=("strides", "pads", "dilations", "kernel", "layout", "border"),
+    arity=(2, 2),
+    tensor=_rows_tensor,
+    names=("data", "weight"),
+    work=lambda attrs, types, result: result.size * 2 * math.prod(ints(attrs, "kernel")),
+    padded=padded_type,
+)
+
+
+def packed_rows(w: Array) -> Array:
+    """int8 weights [kh, kw, 1, c] as words of four rows [kh / 4, kw, c]."""
+    more = -w.shape[0] % U8S8.depth
+    rows = np.pad(w[:, :, 0], [(0, more), (0, 0), (0, 0)])
+    words = [packed_weights(U8S8, rows[:, k]) for k in range(rows.shape[1])]
+    return np.stack(words, 1)
+
+
 def _words_type(attrs: Attrs, types: Types) -> TensorType:
     """uint8 [n, c, *s] of at most four channels -> int32 [n, *s, 1], bytes of 0 for what lacks."""
     (x,) = types
@@ -388,5 +478,6 @@ OPS = (
     *map(_matmul, KINDS),
     *map(_conv, KINDS),
     SINGLE,
+    ROWS,
     Op("words", "injective", _words_type, _words, tensor=_words_tensor, traits=("reads_once",)),
 )
