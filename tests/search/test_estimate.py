@@ -51,7 +51,11 @@ def test_what_the_object_shows_changes_the_estimate() -> None:
     ):
         assert seconds(worse) > seconds(good), worse
     assert seconds(replace(good, fma=48, instructions=80, loads=20)) == seconds(good)
-    assert seconds(good, replace(task.target, cpu="cortex-a53")) > 2 * seconds(good)
+    little = replace(task.target, cpu="cortex-a53")
+    assert seconds(good, little) > 2 * seconds(good)
+    halves = replace(good, loads=80, narrow_loads=80)  # an A53 reads a half a cycle
+    assert seconds(halves, little) == seconds(replace(good, loads=40), little)
+    assert seconds(halves) == seconds(replace(good, loads=80))
     least = task.flop / (2 * CORES["cortex-a76"].flops)
     assert least < seconds(good) < 4 * least
     assert seconds(Look()) > 0  # nothing is seen: the model's own estimate
