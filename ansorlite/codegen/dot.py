@@ -66,12 +66,12 @@ class Instruction:
 _NEON = "llvm.aarch64.neon."
 INSTRUCTIONS: tuple[Instruction, ...] = (
     *(
-        Instruction(op, feature, n, f"{_NEON}{name}.v{n}{total}.v{4 * n // size}{given}", of)
+        Instruction(op, feature, n, f"{_NEON}{name}.v{n}{total}.v{4 * n // size}{given}", of, rate)
         for n in (4, 2)
-        for op, feature, name, total, size, given, of in (
-            ("dot_bf16", "bf16", "bfdot", "f32", 2, "bf16", BFLOAT),
-            ("dot_u8s8", "i8mm", "usdot", "i32", 1, "i8", I8),
-            ("dot_u8s8", "dotprod", "sdot", "i32", 1, "i8", I8),  # see `codegen.neon`
+        for op, feature, name, total, size, given, of, rate in (
+            ("dot_bf16", "bf16", "bfdot", "f32", 2, "bf16", BFLOAT, 1.0),
+            ("dot_u8s8", "i8mm", "usdot", "i32", 1, "i8", I8, 1.0),
+            ("dot_u8s8", "dotprod", "sdot", "i32", 1, "i8", I8, 0.5),  # see `codegen.neon`
         )
     ),
     *(
