@@ -87,16 +87,16 @@ def _product_transposed(
 
 
 def _transposed_tensor(attrs: Attrs, xs: Sequence[Tensor]) -> Tensor:
-    def term(x: Tensor, at: Sequence[Any], c: Any, weight: Expr) -> Expr:
-        return te.dot_bfloat16(BF16.words(x, tuple(at), c), weight)
+    def term(x: Tensor, at: Sequence[Any], c: Any, weight: Callable[[], Expr]) -> Expr:
+        return te.dot_bfloat16(BF16.words(x, tuple(at), c), weight())
 
     strides, pads = ints(attrs, "strides"), pairs(attrs, "pads")
     return conv_transpose.conv_transpose_nhwc(xs[0], xs[1], strides, pads, term=term)
 
 
 def _transposed_in_float32(attrs: Attrs, xs: Sequence[Tensor]) -> Tensor:
-    def term(x: Tensor, at: Sequence[Any], c: Any, weight: Expr) -> Expr:
-        return te.bfloat16_value(x[(*at, c)]) * weight
+    def term(x: Tensor, at: Sequence[Any], c: Any, weight: Callable[[], Expr]) -> Expr:
+        return te.bfloat16_value(x[(*at, c)]) * weight()
 
     strides, pads = ints(attrs, "strides"), pairs(attrs, "pads")
     return conv_transpose.conv_transpose_nhwc(xs[0], weights(xs[1]), strides, pads, term=term)

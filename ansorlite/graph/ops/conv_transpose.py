@@ -125,12 +125,12 @@ class _Axis(NamedTuple):
         return tile + (phase + self.low) // self.stride - j
 
 
-# (data, place, channel, weight) -> their product
-Term = Callable[[Tensor, Sequence[Any], Any, Expr], Expr]
+# (data, place, channel, weight) -> their product; what is read first is the first operand
+Term = Callable[[Tensor, Sequence[Any], Any, Callable[[], Expr]], Expr]
 
 
-def plain_term(x: Tensor, at: Sequence[Any], c: Any, weight: Expr) -> Expr:
-    return x[(*at, c)] * weight
+def plain_term(x: Tensor, at: Sequence[Any], c: Any, weight: Callable[[], Expr]) -> Expr:
+    return x[(*at, c)] * weight()
 
 
 def conv_transpose_nhwc(
@@ -204,7 +204,7 @@ def _phases(
             tests += [a.tap(phase, j) < a.kernel] if a.kernel % a.stride else []
             tests += [place >= 0, place < a.extent] if guarded else []
             under.append(place if guarded else place + a.padding[0])
-        product = term(source, (n, *under), c, w[(*phases, *ks, c, at[-1])])
+        product = term(source, (n, *under), c, lambda: w[(*phases, *ks, c, at[-1])])
         if tests:
             product = te.select(te.all(*tests), product, te.const(0.0, product.dtype))
         return te.sum(product, [*ks, c])
