@@ -228,8 +228,8 @@ class _Nest:
         frame.align = ALIGNMENT
         frame.type = PTR
         for k in range(parts):
-            b.store(I64(k * grains // parts), self._word(b, frame, I64(k), 0))
-            b.store(args, self._word(b, frame, I64(k), 1))
+            b.store(I64(k * grains // parts), self._word(b, frame, k, 0))
+            b.store(args, self._word(b, frame, k, 1))
         kind = ir.FunctionType(VOID, [PTR, I64, I64])
         share = ir.Function(self.module, kind, f"{self.name}.share")
         share.linkage = "internal"
@@ -263,9 +263,12 @@ class _Nest:
         parallel = declared(self.module, "ansorlite_parallel", VOID, [PTR, PTR, I64, I64])
         b.call(parallel, [share, frame, I64(parts), I64(0)])
 
-    def _word(self, b: ir.IRBuilder, frame: ir.Value, part: ir.Value, word: int) -> ir.Value:
+    def _word(self, b: ir.IRBuilder, frame: ir.Value, part: ir.Value | int, word: int) -> ir.Value:
         """The place of a word in the line of a part."""
-        at = b.add(b.mul(part, I64(WORDS_A_LINE)), I64(word))
+        if isinstance(part, int):
+            at = I64(part * WORDS_A_LINE + word)
+        else:
+            at = b.add(b.mul(part, I64(WORDS_A_LINE)), I64(word))
         return b.gep(frame, [at], source_etype=I64)
 
     def _body(

@@ -117,6 +117,7 @@ def check_precisions(cpu: str, graph: Graph, precision: str, trials: int, folder
     np.testing.assert_allclose(got, want, rtol=0, atol=allowed)
 
 
+@pytest.mark.slow
 def test_a_network_of_bytes(tmp_path: Path) -> None:
     check_precisions("cortex-a76", quantized_net(5), "float32", 1, tmp_path)
 

@@ -72,6 +72,7 @@ def pretrained(path: Path, **options: Any) -> list[str]:
     return told
 
 
+@pytest.mark.slow
 def test_one_shot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pretrained on a small network, then used without an update; and kept for later runs."""
     path, log = tmp_path / "model.json", tmp_path / "log.jsonl"

@@ -38,6 +38,7 @@ def races(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return sizes
 
 
+@pytest.mark.slow
 def test_checkpoints_of_two_logs(tmp_path: Path, races: list[int]) -> None:
     first, second = _matmul(16), _matmul(24)
     logs = [tmp_path / "long", tmp_path / "short"]

@@ -65,6 +65,7 @@ def test_cases_one_by_one() -> None:
     assert "as fast in 0 of 1" in case_by_case(runs, slower, "ansor", "template-ga", 2)
 
 
+@pytest.mark.slow
 def test_a_program_that_no_template_has() -> None:
     """Structures are of loops and packing, whatever the numbers."""
     task = workload("GMM:0")

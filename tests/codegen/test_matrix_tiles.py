@@ -188,6 +188,7 @@ def test_a_convolution_by_tiles() -> None:
     w = te.placeholder((3, 3, 16, 32), "int32", name="w", constant=True)
     op = next(o for o in OPS if o.name == "conv_bf16")
     attrs = {
+        "border": 0,
         "strides": (1, 1),
         "pads": ((1, 1), (1, 1)),
         "dilations": (1, 1),
@@ -207,6 +208,7 @@ def test_a_convolution_by_tiles() -> None:
     assert any(name == "tdpbf16ps" for name, *_ in machine.executed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [BF16, pytest.param(U8S8, marks=pytest.mark.slow)])
 def test_a_product_tuned_for_a_machine_with_tiles(kind: Kind) -> None:
     """Nothing is measured: estimates know tiles, and the best program has them."""

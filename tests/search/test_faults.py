@@ -41,7 +41,7 @@ def runner() -> Iterator[LocalRunner]:
 
 
 @pytest.mark.parametrize(
-    "policy", sampled(["random", "template-ga", "template-xgb", "template-grid"], 2)
+    "policy", sampled(["random", "template-ga", "template-xgb", "template-grid"], 4)
 )
 def test_each_fault_costs_one_trial(tmp_path: Path, runner: LocalRunner, policy: str) -> None:
     path = tmp_path / "log"

@@ -115,7 +115,7 @@ def test_a_killed_tuner_loses_nothing_and_leaves_nothing(
 @linux
 @pytest.mark.parametrize(
     ("number", "status"),
-    sampled([(signal.SIGINT, 0), (signal.SIGTERM, 143), (signal.SIGHUP, 129)], 2),
+    sampled([(signal.SIGINT, 0), (signal.SIGTERM, 143), (signal.SIGHUP, 129)], 3),
 )
 def test_ctrl_c_and_the_like_end_the_command_with_the_best_so_far(
     tmp_path: Path, number: int, status: int

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from sampled import sampled
 
 import ansorlite
 from ansorlite import te
@@ -56,7 +57,7 @@ TASKS: dict[str, Callable[[], SearchTask]] = {
 NEED_MORE = {"template-treegru"}  # than what is always installed
 
 
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("task", sampled(TASKS, 2))
 def test_every_policy_asks_for_programs(task: str) -> None:
     made = TASKS[task]()
     for name, searcher in SEARCHERS.items():

@@ -241,7 +241,9 @@ def run_network(log: Path, policy: str, n_trials: int = 30) -> None:
         tune_tasks(session, weighted)
 
 
-@pytest.mark.parametrize(("policy", "cuts"), [("random", (1, 19)), ("evolutionary", (27,))])
+@pytest.mark.parametrize(
+    ("policy", "cuts"), sampled([("random", (1, 19)), ("evolutionary", (27,))], 2)
+)
 def test_a_network_is_continued_as_if_it_had_not_been_interrupted(
     tmp_path: Path, policy: str, cuts: Sequence[int]
 ) -> None:

@@ -111,6 +111,7 @@ def test_values_of_another_extent_are_adapted(heavy: None) -> None:
     assert max(whole["s0"].values(row)[hole.name]) > 1
 
 
+@pytest.mark.slow
 def test_practice_comes_first_and_counts(heavy: None, tmp_path: Path) -> None:
     log = tmp_path / "log.jsonl"
     pretender = Pretender()

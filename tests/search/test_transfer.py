@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from log_cases import record
+from sampled import sampled
 from search_cases import PEAK, Pretender, matmul, vector
 
 import ansorlite.search.session as session_module
@@ -109,7 +110,7 @@ def _taught(policy: str, log: Path, others: Sequence[SearchTask]) -> list[Record
     return [r for r in result.records if r.round]
 
 
-@pytest.mark.parametrize("policy", ["evolutionary", "annealing"])
+@pytest.mark.parametrize("policy", sampled(["evolutionary", "annealing"], 2))
 def test_models_learn_what_a_log_has_of_other_tasks(
     policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
