@@ -6,9 +6,11 @@ kernel, the multiply-adds and the best register tile, on operands in the first c
 turn in one process, since a shared machine is not always equally fast; shares are medians over the
 turns. The tile's share says what the machine leaves to a kernel that loads what it multiplies.
 With --avx2 the programs, and the limit, are of 16 registers of 32 bytes: what the search makes of
-the smaller register file, on a machine that has more. Writes results/share_of_peak.jsonl (or
-share_of_peak_avx2.jsonl), a table.
-Usage: python scripts/share_of_peak.py [--trials 200] [--timeout 60] [--only GMM:2 ...] [--avx2]
+the smaller register file, on a machine that has more. With --bf16 data and weights are of bfloat16,
+and the limit is that of sums of pairs in registers (80 %). Writes results/share_of_peak.jsonl (or
+share_of_peak_avx2.jsonl, share_of_peak_bf16.jsonl), a table.
+Usage: python scripts/share_of_peak.py [--trials 200] [--timeout 60] [--only GMM:2 ...]
+       [--avx2 | --bf16]
 """
 
 import argparse
@@ -17,9 +19,17 @@ from collections.abc import Sequence
 from statistics import median
 
 import ansorlite as al
+from ansorlite import te
+from ansorlite.codegen.dot import widest
+from ansorlite.errors import UsageError
+from ansorlite.graph.ops.low_precision import BF16
+from ansorlite.graph.ops.table import OPERATORS
 from ansorlite.measure.calibrate import tile_run
-from ansorlite.measure.peak import RUN_S, fma_run, measure_peak
+from ansorlite.measure.inputs import random_inputs
+from ansorlite.measure.peak import RUN_S, dot_run, fma_run, measure_peak
 from ansorlite.target import Target
+from ansorlite.task import SearchTask
+from ansorlite.workloads.ops import find, parse_case
 from bench.contest import in_turn
 from bench.experiment import RESULTS, Experiment, Row, exit_status, stamp
 from bench.peers.ours import kernel_call
@@ -33,6 +43,7 @@ CLAIMS = (
     ("C2D:2", True, 0.80),
     ("C2D:3", True, 0.65),
 )
+BF16_CLAIMS = (("GMM:3", True, 0.80), ("C2D:2", True, 0.80))
 TURNS, TURN_S = 21, 0.15
 HEAD = f"{'case':6} {'weights':>8} {'GFLOP/s':>8} {'FMA now':>8} {'share':>6} claimed  tile of tile"
 
@@ -46,6 +57,25 @@ def table_line(row: Row) -> str:
     )
 
 
+def bf16_task(case: str, target: Target) -> SearchTask:
+    """A product or convolution of the suite on numbers that are stored as bfloat16."""
+    name, index = parse_case(case)
+    p, attrs = find(name).case(index, 1), {}
+    if name == "GMM":
+        data, weight, op = (p["N"], p["K"]), (p["K"] // 2, p["M"]), "matmul_bf16"
+    else:
+        data, op = (p["N"], p["H"], p["W"], p["CI"]), "conv_bf16"
+        weight = (p["k"], p["k"], p["CI"] // 2, p["CO"])
+        twice = {n: (p[n], p[n]) for n in "sp"}
+        attrs = {"strides": twice["s"], "pads": (twice["p"],) * 2, "dilations": (1, 1), "border": 0}
+        attrs["layout"] = "channels_last"
+    x = te.placeholder(data, BF16.stored, "data")
+    w = te.placeholder(weight, "int32", "weight", constant=True)
+    made = OPERATORS[op].tensor
+    assert made is not None
+    return SearchTask(te.ComputeDAG([made(attrs, (x, w))]), target, f"{case} bf16")
+
+
 def closing(rows: Sequence[Row]) -> list[str]:
     return [", ".join(map(str, r["machine"].values())) for r in rows[-1:]]
 
@@ -55,17 +85,28 @@ def main() -> int:
     parser.add_argument("--trials", type=int, default=200)
     parser.add_argument("--timeout", type=float, default=60.0)
     parser.add_argument("--only", nargs="+", default=[])
-    parser.add_argument("--avx2", action="store_true", help="x86-64 only")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--avx2", action="store_true", help="x86-64 only")
+    which.add_argument("--bf16", action="store_true", help="where the CPU has an instruction")
     args = parser.parse_args()
     target = Target.host_as("x86-avx2") if args.avx2 else Target.detect()
     peak = measure_peak(target)
     limits = [fma_run(target, target.cores), tile_run(target, RUN_S)]
-    claimed = {(case, constant): share for case, constant, share in CLAIMS}
+    if args.bf16:
+        if widest(target, "dot_bf16") is None:
+            raise UsageError(f"{target.cpu} has no instruction for sums of products of bfloat16")
+        limits[0] = dot_run(target, "dot_bf16", target.cores)
+    claims = BF16_CLAIMS if args.bf16 else CLAIMS
+    claimed = {(case, constant): share for case, constant, share in claims}
 
     def once(key: tuple[str, bool]) -> Row:
-        task = al.workload(key[0], constant_weights=key[1], target=target)
+        if args.bf16:
+            task = bf16_task(key[0], target)
+        else:
+            task = al.workload(key[0], constant_weights=key[1], target=target)
         found = al.tune(task, n_trials=args.trials, timeout=args.timeout, progress=False)
-        calls = [(kernel_call(found.kernel), task.flop), *limits]
+        values = random_inputs(task.dag, 0) if args.bf16 else None
+        calls = [(kernel_call(found.kernel, values), task.flop), *limits]
         seconds = in_turn([call for call, _ in calls], TURNS, TURN_S)
         turns = [[flop / s for (_, flop), s in zip(calls, t, strict=True)] for t in seconds]
         ours, now, _ = (median(column) for column in zip(*turns, strict=True))
@@ -86,7 +127,7 @@ def main() -> int:
 
     order = list(claimed)
     experiment = Experiment[Row](
-        RESULTS / f"share_of_peak{'_avx2' * args.avx2}.jsonl",
+        RESULTS / f"share_of_peak{'_avx2' * args.avx2}{'_bf16' * args.bf16}.jsonl",
         key=lambda r: (r["case"], r["constant"]),
         line=table_line,
         head=HEAD,

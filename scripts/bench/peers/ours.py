@@ -5,7 +5,7 @@ In: an operator {case, batch, log, trial}, a network {model, log, options}
 {folder}. Out: the call, and the sketch of the kernel or the number of kernels.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -41,10 +41,11 @@ def _operator(options: dict[str, Any]) -> Prepared:
     return kernel_call(kernel), record_sketch(task, record)
 
 
-def kernel_call(kernel: "Kernel") -> Callable[[], Any]:
-    """A call of a kernel on random arrays; constants are bound ahead of time."""
+def kernel_call(kernel: "Kernel", values: Mapping[str, Any] | None = None) -> Callable[[], Any]:
+    """A call of a kernel on arrays, by default random ones; constants are bound ahead of time."""
     rng = np.random.default_rng(0)
-    values = {p.name: rng.standard_normal(p.shape).astype(p.dtype) for p in kernel.inputs}
+    if values is None:
+        values = {p.name: rng.standard_normal(p.shape).astype(p.dtype) for p in kernel.inputs}
     constants = {p.name for p in kernel.inputs if p.role == "constant"}
     bound = kernel.bind(**{name: values[name] for name in constants})
     arrays = [values[p.name] for p in bound.inputs]
