@@ -117,23 +117,13 @@ def _read_type(attrs: Attrs, types: Types) -> TensorType:
 
 
 def _read_forms(attrs: Attrs, types: Types) -> tuple[TensorFn, ...]:
-    """For weights of bfloat16: pairs of neighbours in a row of pixels, and of channels.
-
-    Windows of one channel each read an element several times: it may be widened once, before.
-    """
+    """For weights of bfloat16: pairs of neighbours in a row of pixels, and of channels."""
     x, w = types[0].shape, types[1].shape
-    if integer(attrs, "groups") != 1:
-        return (_widened,)
-    if types[1].dtype != BF16.stored:
+    if integer(attrs, "groups") != 1 or types[1].dtype != BF16.stored:
         return ()
     ci, stride, dilation = x[-1], ints(attrs, "strides")[-1], ints(attrs, "dilations")[-1]
     in_rows = (stride * ci) % 2 == 0 and dilation == 1 and w[-3] > 1
     return (*((_in_rows,) if in_rows else ()), *((_with_a_channel,) if ci % 2 else ()))
-
-
-def _widened(attrs: Attrs, xs: Sequence[Tensor]) -> Tensor:
-    """Data and its border as float32 before windows read them."""
-    return conv._tensor(attrs, (_numbers(xs[0]), xs[1]))
 
 
 def _in_rows(attrs: Attrs, xs: Sequence[Tensor]) -> Tensor:
