@@ -63,7 +63,7 @@ def product(rng: np.random.Generator) -> tuple[Graph, list[Any]]:
 
 @some_or_all(100)
 def test_products_of_bytes_are_exact(every: int) -> None:
-    for seed in range(1000)[::every]:
+    for seed in (*range(1000)[::every], 677):  # the last: words of three channels, a given border
         graph, arrays = product(np.random.default_rng(seed))
         best = optimize(graph)
         given = len(arrays) > 1 and any(n.attrs.get("groups", 1) > 1 for n in graph.nodes)

@@ -184,7 +184,7 @@ def _conv_tensor(kind: Kind) -> TensorFn:
         strides, dilations = ints(attrs, "strides"), ints(attrs, "dilations")
         pads = pairs(attrs, "pads")
         if len(xs) > 2:
-            x = _bordered(x, xs[2], pads)
+            x = _bordered(kind, x, xs[2], pads)
             pads = ((0, 0),) * len(kernel)
         fill = integer(attrs, "border")
         if x.dtype == WORDS:  # the number in each place of a word
@@ -203,14 +203,17 @@ def _conv_tensor(kind: Kind) -> TensorFn:
     return tensor
 
 
-def _bordered(x: Tensor, border: Tensor, pads: Sequence[tuple[int, int]]) -> Tensor:
-    """The data with the border's number around it."""
+def _bordered(kind: Kind, x: Tensor, border: Tensor, pads: Sequence[tuple[int, int]]) -> Tensor:
+    """The data with the border's number around it, in each place of a word."""
+    number: Expr = border[(0,)]
+    if x.dtype == WORDS:
+        number = te.pack(*[number] * kind.depth)
     extents = [e + sum(p) for e, p in zip(x.shape[1:-1], pads, strict=True)]
 
     def element(n: Expr, *at: Expr) -> Expr:
         where = [i - lo for i, (lo, _) in zip(at[:-1], pads, strict=True)]
         inside = [te.all(i >= 0, i < e) for i, e in zip(where, x.shape[1:-1], strict=True)]
-        value = te.select(te.all(*inside), x[(n, *where, at[-1])], border[(0,)])
+        value = te.select(te.all(*inside), x[(n, *where, at[-1])], number)
         return te.cast(value, str(x.dtype))
 
     names = ("n", *spatial_names(len(extents)), "c")
