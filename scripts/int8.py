@@ -37,6 +37,7 @@ from bench.experiment import RESULTS, Experiment, exit_status, kept_folder, mach
 from bench.onnx_export import export_onnx
 from bench.ops import peer_specs
 from bench.peers.onnxruntime import session
+from bench.quantised_products import largest_steps
 
 NETWORKS: dict[str, Callable[[], Any]] = {
     "resnet50": partial(al.network, "resnet50"),
@@ -55,7 +56,9 @@ class Int8Row:
     """One network: median latencies in seconds, `ratio` = the fastest peer's / ours.
 
     `difference` from onnxruntime's output: in steps of its scale, or in units of its largest
-    element, then with `plain`, that of onnxruntime from itself without optimisations.
+    element, then with `plain`, that of onnxruntime from itself without optimisations, and with
+    `products`, how many there are and the largest difference of one on onnxruntime's own values,
+    in steps of its range.
     """
 
     network: str
@@ -72,6 +75,7 @@ class Int8Row:
     turns: dict[str, list[float]] = field(default_factory=dict)
     machine: dict[str, Any] = field(default_factory=dict)
     date: str = ""
+    products: tuple[int, float] | None = None
 
 
 def quantised(name: str, form: str, folder: Path, args: argparse.Namespace) -> tuple[Path, Path]:
@@ -159,6 +163,7 @@ def measured(name: str, folder: Path, args: argparse.Namespace) -> Int8Row:
         sum(r.trials for r in report.rows),
         round(tuning_s, 1),
         turns,
+        products=largest_steps(small, inputs) if name in DYNAMIC else None,
         **stamp(target, measure_peak(target)),
     )
 
@@ -224,6 +229,12 @@ def foot(rows: Sequence[Int8Row]) -> list[str]:
         f"{r.network}: onnxruntime without its optimisations differs by {r.plain:.1e}"
         for r in rows
         if r.plain is not None
+    ]
+    lines += [
+        f"{r.network}: on onnxruntime's own values each of {r.products[0]} quantised products is "
+        f"within {r.products[1]:.1e} steps of its"
+        for r in rows
+        if r.products is not None
     ]
     return [*lines, *(machine_line(r.machine, r.date) for r in rows[-1:])]
 

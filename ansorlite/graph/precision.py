@@ -7,6 +7,7 @@ weights that are not finite. A reader in float32 of a value that is stored as bf
 """
 
 from collections.abc import Container, Mapping, Sequence
+from math import prod
 from typing import Literal, get_args
 
 import numpy as np
@@ -25,6 +26,7 @@ PRECISIONS: tuple[str, ...] = get_args(Precision)
 PRODUCTS = ("conv", "conv_transpose", "matmul")
 # Of two activations: shorter sums, such as products of positions and frequencies, are no hot spot.
 LEAST_TERMS = 16
+SMALL = 1 / 32  # of the multiplications and of the weights of a network
 VIEWS = ("reshape",)
 MOVES = ("reshape", "transpose", "slice", "concat")  # of elements, whatever they are
 # What makes of inputs with small relative errors results with small ones, above all.
@@ -49,12 +51,15 @@ def lowered(
 ) -> Graph:
     """The graph in a precision; unchanged for "float32".
 
-    Products whose results are among the values `kept` stay in float32, and so does what they read.
-    `rounding` has the weights of sizes of the same network.
+    Products whose results are among the values `kept` stay in float32, and so does what they read;
+    for "bf16" the last ones, too, where they are a small part of the network. `rounding` has the
+    weights of sizes of the same network.
     """
     check_precision(precision)
     if precision == "float32":
         return graph
+    if precision == "bf16":
+        kept = {*_last_small(graph), *(v for v in graph.types if v in kept)}
     low = _multiplied(graph, kept, rounding or Rounding())
     return _stored(low, kept)
 
@@ -66,6 +71,34 @@ def products(graph: Graph) -> tuple[str, ...]:
         for n in graph.nodes
         if n.op in PRODUCTS and (_is_product(graph, n) or _weights(graph, n) is not None)
     )
+
+
+def _last_small(graph: Graph) -> set[str]:
+    """The results of products that no other product depends on, where those take little time.
+
+    Nothing after them evens out their errors, which are the outputs' own: in float32 they cost less
+    than SMALL of the multiplications and of the weights of all.
+    """
+    size, weight = dict[str, int](), dict[str, int]()
+    later = set[str]()  # values that a product depends on
+    last = set[str]()
+    for node in reversed(graph.nodes):
+        if later & {*node.outputs} or node.op in PRODUCTS:
+            later |= {*node.inputs}
+        if node.op not in PRODUCTS:
+            continue
+        shapes = [graph.types[v].shape for v in (*node.inputs[:2], node.output)]
+        data, w, out = (prod(s) for s in shapes)
+        # Each element of the data of a transposed convolution meets co weights of each place.
+        meets = data // shapes[1][-2] if node.op == "conv_transpose" else out // shapes[1][-1]
+        size[node.output] = meets * w if node.inputs[1] in graph.constants else out * shapes[0][-1]
+        weight[node.output] = w if node.inputs[1] in graph.constants else 0
+        if not later & {*node.outputs}:
+            last.add(node.output)
+    for of in (size, weight):
+        if sum(of[v] for v in last) > SMALL * sum(of.values()):
+            return set()
+    return last
 
 
 def _weights(graph: Graph, node: Node) -> Array | None:
