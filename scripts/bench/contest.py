@@ -119,10 +119,10 @@ def in_turn(
     return [tuple(timed(call, seconds)[0] for call in calls) for _ in range(turns)]
 
 
-def paired_ratio(turns: Mapping[str, Sequence[float]], peer: str) -> float:
-    """The peer's latency over ours: the median over the turns, each against its neighbour.
+def paired_ratio(turns: Mapping[str, Sequence[float]], peer: str, ours: str = OURS) -> float:
+    """The peer's latency over that of `ours`: the median over the turns, each within its turn.
 
     A machine that gets slower or faster meanwhile does so for both of a pair.
     """
-    pairs = zip(turns[peer], turns[OURS], strict=True)
+    pairs = zip(turns[peer], turns[ours], strict=True)
     return median(theirs / ours for theirs, ours in pairs)
