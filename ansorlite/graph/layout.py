@@ -30,6 +30,7 @@ class Layouts:
         self.stored: dict[str, dict[Perm, str]] = {}
         self.first: dict[str, Perm] = {}
         self.beside = beside_convolutions(graph)
+        self.ending = before_outputs(graph)
         for v in [*graph.inputs, *graph.constants]:
             self.put(v, identity(graph.types[v].rank), v)
 
@@ -124,12 +125,39 @@ def beside_convolutions(graph: Graph) -> set[str]:
     return {v for v in graph.types if classes[v] in roots}
 
 
+def before_outputs(graph: Graph) -> set[str]:
+    """Values that only outputs of the graph are made of, element by element or enlarged."""
+    readers: dict[str, list[Node]] = {}
+    for node in graph.nodes:
+        for v in {*node.inputs}:
+            readers.setdefault(v, []).append(node)
+    found = set[str]()
+    for node in reversed(graph.nodes):
+        v = node.output
+        after = readers.get(v, [])
+        passed = all(_enlarges(graph, r) and r.output in found for r in after)
+        if passed and (after or v in graph.outputs):
+            found.add(v)
+    return found
+
+
+def _enlarges(graph: Graph, node: Node) -> bool:
+    """Whether the node resamples its operand, or computes element by element from it alone."""
+    data = [v for v in node.inputs if v not in graph.constants]
+    return len(data) == 1 and (node.op == "resample" or node.operator.kind == "elementwise")
+
+
 def placed(lay: Layouts, node: Node) -> None:
-    """The operator by the rule of its entry: operands in the orders that the rule returns."""
+    """The operator by the rule of its entry: operands in the orders that the rule returns.
+
+    What makes a larger output of the graph has the graph's order before, where fewer elements move.
+    """
     types, rank = lay.graph.types, lay.graph.types[node.output].rank
     orders = Orders(tuple(lay.first[v] for v in node.inputs), lay.cheapest(node.inputs, rank))
     operands = tuple(types[v] for v in node.inputs)
     place = node.operator.layout(node.attrs, operands, orders)
+    if node.op == "resample" and node.output in lay.ending:
+        place = place if types[node.output].size <= types[node.inputs[0]].size else None
     if place is None:
         place = Placed(tuple(identity(t.rank) for t in operands), identity(rank))
     inputs = [lay.get(v, perm) for v, perm in zip(node.inputs, place.operands, strict=True)]

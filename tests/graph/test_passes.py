@@ -237,6 +237,26 @@ def test_pixels_of_channels_move_once(first: tuple[int, ...]) -> None:
     assert s.optimized(s.conv(y, 4)).count("transpose") == 3
 
 
+def test_a_larger_result_is_made_as_it_lies() -> None:
+    """Few elements are transposed before linear upsampling at the end, not many after it."""
+    b = GraphBuilder("head")
+    x = b.input("x", (1, 4, 3, 3))
+    w = b.constant(np.ones((5, 4, 1, 1), np.float32))
+    x = b.emit("conv", [x, w], **{**FIRST, "pads": ((0, 0), (0, 0))}, groups=1)
+    index = b.constant(np.array([[0, 1]] * 4 + [[1, 2]] * 4))
+    share = b.constant(np.full((8, 2), 0.5, np.float32))
+    for axis in (3, 2):
+        x = b.emit("resample", [x, index, share], axis=axis)
+    best = optimize(b.finish([b.emit("relu", [x])]))
+    assert [n.op for n in best.nodes] == [
+        "transpose",
+        "conv",
+        "transpose",
+        *["resample"] * 2,
+        "relu",
+    ]
+
+
 def test_windows_slide_over_spatial_axes_as_they_lie() -> None:
     """Height and width change places between layers: no element moves."""
     s = Small(2, 3, 9, 8)

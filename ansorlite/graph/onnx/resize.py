@@ -197,7 +197,8 @@ def _resized(
         c.room(extents, c.type(x).dtype)
         return c.constant(np.zeros(extents, c.type(x).dtype))
     repeats: dict[int, int] = {}  # by axis, of nearest elements in whole numbers
-    for axis, r in sorted(rows.items(), key=lambda row: row[1].scale):  # fewer elements first
+    # Fewer elements first; among equals later axes, whose elements lie next to each other.
+    for axis, r in sorted(rows.items(), key=lambda row: (row[1].scale, -row[0])):
         if r.out == r.n and r.scale == 1.0 and mode != "tf_crop_and_resize":
             continue
         c.room([r.out], cost=16)
