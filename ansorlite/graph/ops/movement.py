@@ -5,7 +5,7 @@ view: partition makes no kernel of it.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -38,6 +38,7 @@ from ansorlite.ir.expr import Expr
 from ansorlite.te.tensor import Tensor
 
 Pads = Sequence[tuple[int, int]]
+Shape = tuple[int, ...]
 SPATIAL = {1: ("w",), 2: ("h", "w"), 3: ("d", "h", "w")}
 
 
@@ -92,7 +93,41 @@ def _concat(attrs: Attrs, xs: Arrays) -> Array:
     return np.concatenate(xs, axis=integer(attrs, "axis"))
 
 
-def concat(xs: Sequence[Tensor], axis: int, name: str = "concat") -> Tensor:
+MOST_BLOCKS = 64  # of a concatenation that is written out block by block
+LEAST_BLOCK = 8  # elements
+
+
+def concat_blocks(attrs: Attrs, types: Types) -> tuple[tuple[Shape, ...], ...]:
+    """Operands as [*before, blocks, size, *after], where a size divides all of their extents.
+
+    Then which operand an element comes from depends on its block alone.
+    """
+    shapes, axis = tuple(t.shape for t in types), integer(attrs, "axis")
+    size = math.gcd(*(s[axis] for s in shapes))
+    if size == 0 or size * math.prod(shapes[0][axis + 1 :]) < LEAST_BLOCK:
+        return (shapes,)
+    if sum(s[axis] for s in shapes) // size > MOST_BLOCKS:
+        return (shapes,)
+    return tuple((*s[:axis], s[axis] // size, size, *s[axis + 1 :]) for s in shapes), shapes
+
+
+def _concat_tensor(attrs: Attrs, xs: Sequence[Tensor]) -> Tensor:
+    """The blocks of operands as `concat_blocks` has them are written out one after the other."""
+    axis = integer(attrs, "axis")
+    joined = concat(xs, axis)
+    after = math.prod(joined.shape[axis + 1 :])
+    if joined.shape[axis] > MOST_BLOCKS or after < LEAST_BLOCK or joined.shape[axis] == 1:
+        return joined
+    assert isinstance(joined.op, te.ComputeOp)
+    return concat(xs, axis, attrs={"simplify_const_indices": (joined.op.axes[axis].name,)})
+
+
+def concat(
+    xs: Sequence[Tensor],
+    axis: int,
+    name: str = "concat",
+    attrs: Mapping[str, Any] | None = None,
+) -> Tensor:
     """The tensors one after the other along `axis`."""
     starts = [sum(x.shape[axis] for x in xs[:d]) for d in range(len(xs))]
     first = xs[0].shape
@@ -108,7 +143,7 @@ def concat(xs: Sequence[Tensor], axis: int, name: str = "concat") -> Tensor:
             value = te.select(i[axis] < end, part, value)
         return value
 
-    return te.compute(shape, element, name=name)
+    return te.compute(shape, element, name=name, attrs=attrs)
 
 
 def _concat_layout(attrs: Attrs, types: Types, orders: Orders) -> Placed:
@@ -259,7 +294,8 @@ OPS = (
         _concat,
         attrs=("axis",),
         arity=(1, 1 << 16),
-        tensor=lambda attrs, xs: concat(xs, integer(attrs, "axis")),
+        tensor=_concat_tensor,
+        views=concat_blocks,
         layout=_concat_layout,
         identity=lambda attrs, types, result: len(types) == 1,
         traits=("reads_once",),
