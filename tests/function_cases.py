@@ -12,12 +12,15 @@ import numpy as np
 from llvmlite import ir
 
 from ansorlite.codegen.functions import FUNCTIONS, emit_math
+from ansorlite.target import Target
 
 N = 1 << 17
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-def module_text(name: str, scalar: ir.Type, lanes: int, n: int) -> str:
+def module_text(
+    name: str, scalar: ir.Type, lanes: int, n: int, target: Target | None = None
+) -> str:
     """IR of `out[i] = name(in[i], ...)`, i from 0 to n in steps of `lanes`."""
     module = ir.Module(name="vector_math")
     pointer, i64 = ir.PointerType(), ir.IntType(64)
@@ -34,7 +37,7 @@ def module_text(name: str, scalar: ir.Type, lanes: int, n: int) -> str:
     i = b.phi(i64)
     at = [b.gep(p, [i], source_etype=scalar) for p in pointers]
     args = [b.load(p, typ=kind, align=4) for p in at[:arity]]
-    b.store(emit_math(b, name, args), at[arity], align=4)
+    b.store(emit_math(b, name, args, target), at[arity], align=4)
     step = b.add(i, i64(lanes))
     i.add_incoming(i64(0), entry)
     i.add_incoming(step, b.block)

@@ -233,7 +233,7 @@ class ExprEmitter(IndexEmitter):
                     return b.fcmp_ordered(_ORDERED[name], *args)
                 return b.icmp_unsigned(_ORDERED[name], *args)
             case name:
-                return emit_math(b, name, args)
+                return emit_math(b, name, args, self.target)
 
     def _cast_scalar(self, e: Op, env: Env) -> ir.Value:
         """A cast; a cast to an integer type gives an i64, as all index arithmetic does."""

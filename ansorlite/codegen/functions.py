@@ -13,6 +13,7 @@ from ansorlite.codegen import trigonometry as t
 from ansorlite.codegen import vector_math as v
 from ansorlite.codegen.vector_math import B, V
 from ansorlite.errors import BuildError
+from ansorlite.target import Target
 
 # te's name -> the emitting function and its number of arguments.
 FUNCTIONS: dict[str, tuple[Callable[..., V], int]] = {
@@ -46,10 +47,14 @@ LIBM = (
 )
 
 
-def emit_math(builder: B, name: str, args: Sequence[V]) -> V:
+SCALED = ("exp", "sigmoid")  # that multiply by powers of two
+
+
+def emit_math(builder: B, name: str, args: Sequence[V], target: Target | None = None) -> V:
     """The value of the function `name` (a key of `FUNCTIONS`) on `args`, all of one type.
 
-    The type is float, double or a vector of these. Raises BuildError for another name, a wrong
+    The type is float, double or a vector of these. Instructions that only some CPUs have are used
+    where the `target` is named. Raises BuildError for another name, a wrong
     number of arguments or another type. Example: `emit_math(builder, "tanh", [x])`.
     """
     function, arity = FUNCTIONS.get(name, (None, 0))
@@ -63,4 +68,11 @@ def emit_math(builder: B, name: str, args: Sequence[V]) -> V:
         raise BuildError(f"{name}({types}): only float and double, cast first")
     if isinstance(scalar, ir.DoubleType) and name in LIBM:
         return v.libm(builder, name, args)
+    if name in SCALED and target is not None and _scales(target):
+        return function(builder, *args, scales=True)
     return function(builder, *args)
+
+
+def _scales(target: Target) -> bool:
+    """Whether one instruction multiplies vectors by powers of two."""
+    return target.has("avx512vl") and not {"-avx512f", "-avx512vl"} & {*target.features.split(",")}

@@ -91,16 +91,25 @@ EXP2_P = (
     1.5201921278952927e-05,
 )
 
+# x * 2^n in one instruction, by the lanes of a vector of float.
+SCALES = {n: f"llvm.x86.avx512.mask.scalef.ps.{32 * n}" for n in (4, 8, 16)}
+
 B: TypeAlias = ir.IRBuilder
 V: TypeAlias = ir.Value
 
 
-def exp(b: B, x: V) -> V:
-    """e^x; float: error below 1 ulp. Underflows gradually; 0 below -103.98, inf above 88.72."""
+def exp(b: B, x: V, scales: bool = False, most: float = 89.0) -> V:
+    """e^x; float: error below 1 ulp. Underflows gradually; 0 below -103.98, inf above 88.72.
+
+    With `scales` the target multiplies a vector by powers of two (`SCALES`). `most` is inf where
+    x is known to be at most 0.
+    """
     # The results at the bounds are 0 and inf; a NaN fails both comparisons and stays NaN.
-    x = _clamp(b, x, -104.0, 89.0)
-    n, r = _reduce_exp(b, x)
+    x = _clamp(b, x, -104.0, most)
+    n, r, whole = _reduce_exp(b, x)
     y = b.fadd(fma(b, b.fmul(r, r), polynomial(b, r, EXP_Q), r), splat(x, 1.0))
+    if scales and isinstance(x.type, ir.VectorType) and x.type.count in SCALES:
+        return _scaled(b, y, whole)
     # Where the result is subnormal or infinite, float cannot hold 2^n: multiply by 2^(n/2) twice.
     half = b.ashr(n, splat(n, 1))
     return b.fmul(b.fmul(y, _power_of_two(b, x, half)), _power_of_two(b, x, b.sub(n, half)))
@@ -137,7 +146,7 @@ def tanh(b: B, x: V) -> V:
     """
     a = _clamp(b, call_math(b, "llvm.fabs", x), -math.inf, 10.0)
     a = b.fadd(a, a)
-    n, r = _reduce_exp(b, a)
+    n, r, _ = _reduce_exp(b, a)
     scale = _power_of_two(b, x, n)
     expm1 = fma(b, b.fmul(r, r), polynomial(b, r, EXPM1_Q), r)
     e = fma(b, expm1, scale, b.fsub(scale, splat(x, 1.0)))
@@ -148,7 +157,7 @@ def erf(b: B, x: V) -> V:
     """Error function; float: error below 1.5 ulp, exact sign and subnormals."""
     a = _clamp(b, call_math(b, "llvm.fabs", x), -math.inf, 4.0)
     small = fma(b, x, polynomial(b, b.fmul(a, a), ERF_SMALL), x)
-    n, r = _reduce_exp(b, b.fneg(polynomial(b, a, ERF_TAIL)))
+    n, r, _ = _reduce_exp(b, b.fneg(polynomial(b, a, ERF_TAIL)))
     expm1 = fma(b, b.fmul(r, r), polynomial(b, r, EXP_Q), r)
     scale = _power_of_two(b, x, n)
     tail = b.fsub(b.fsub(splat(x, 1.0), scale), b.fmul(expm1, scale))
@@ -156,11 +165,11 @@ def erf(b: B, x: V) -> V:
     return b.select(b.fcmp_ordered("<", a, splat(x, ERF_CUT)), small, tail)
 
 
-def sigmoid(b: B, x: V) -> V:
+def sigmoid(b: B, x: V, scales: bool = False) -> V:
     """1 / (1 + exp(-x)) without overflow; float: error below 2.5 ulp, underflows gradually."""
     one = splat(x, 1.0)
     a = b.fneg(call_math(b, "llvm.fabs", x))
-    e = libm(b, "exp", [a]) if is_double(x) else exp(b, a)
+    e = libm(b, "exp", [a]) if is_double(x) else exp(b, a, scales, math.inf)
     top = b.select(b.fcmp_ordered("<", x, splat(x, 0.0)), e, one)
     return b.fdiv(top, b.fadd(one, e))
 
@@ -255,15 +264,25 @@ def libm(b: B, name: str, args: Sequence[V]) -> V:
     return result
 
 
-def _reduce_exp(b: B, x: V) -> tuple[V, V]:
-    """n (integer) and r with x = n ln 2 + r, |r| <= ln(2)/2; for float |x| < 2^13."""
+def _reduce_exp(b: B, x: V) -> tuple[V, V, V]:
+    """n (integer) and r with x = n ln 2 + r, |r| <= ln(2)/2, and n as float; for |x| < 2^13."""
     # Adding 1.5 * 2^23 leaves the rounded integer in the low bits of the sum.
     magic = splat(x, 1.5 * 2.0**23)
     shifted = fma(b, x, splat(x, LOG2_E), magic)
     n = b.sub(bits_of(b, shifted), bits_of(b, magic))
     whole = b.fsub(shifted, magic)
     r = fma(b, whole, splat(x, -LN2_HIGH), x)
-    return n, fma(b, whole, splat(x, -LN2_LOW), r)
+    return n, fma(b, whole, splat(x, -LN2_LOW), r), whole
+
+
+def _scaled(b: B, x: V, n: V) -> V:
+    """x * 2^n, rounded once, for whole numbers n that are floats: vectors of `SCALES` lanes."""
+    lanes = x.type.count
+    mask, full = ir.IntType(16 if lanes == 16 else 8), (1 << lanes) - 1
+    now = [ir.Constant(ir.IntType(32), 4)] * (lanes == 16)  # the rounding mode that is set
+    args = [x, n, x, ir.Constant(mask, full if lanes > 4 else 0xFF), *now]
+    function = declared(b.module, SCALES[lanes], x.type, [a.type for a in args])
+    return b.call(function, args)
 
 
 def _power_of_two(b: B, like: V, n: V) -> V:

@@ -31,7 +31,7 @@ def evaluate(name: str, inputs: list[Array], lanes: int = VECTOR, target: Target
     n, dtype = inputs[0].size, str(inputs[0].dtype)
     scalar = ir.FloatType() if dtype == "float32" else ir.DoubleType()
     params = tuple(Param(f"p{i}", (n,), dtype, "input") for i in range(len(inputs) + 1))
-    code = compile_module(module_text(name, scalar, lanes, n), target)
+    code = compile_module(module_text(name, scalar, lanes, n, target), target)
     kernel = load_image(KernelImage(code, "kernel", params, target.triple, target.cpu))
     out = aligned_empty((n,), dtype)
     out[:] = 12345.0
@@ -86,6 +86,8 @@ def test_exp_and_sigmoid_underflow_gradually() -> None:
         got = evaluate(name, [x])
         assert (got > 0).all() and (np.diff(got.astype(np.float64)) >= 0).all()
         assert ulps(got, np.exp(x.astype(np.float64))) <= 1.0
+        for lanes in (4, 8):
+            np.testing.assert_array_equal(evaluate(name, [x], lanes), got)
 
 
 def test_pow_error_is_below_the_stated_bound() -> None:
