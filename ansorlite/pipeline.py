@@ -19,6 +19,7 @@ from ansorlite.graph.arithmetic import Arithmetic, arithmetic
 from ansorlite.graph.choice import Lowering, lowerings
 from ansorlite.graph.contest import Contender, fastest_in_place
 from ansorlite.graph.ir import Graph
+from ansorlite.graph.lower import BF16_LOSS, FORM_RTOL
 from ansorlite.graph.module import CompiledModule
 from ansorlite.graph.partition import Partition, tasks
 from ansorlite.graph.pool import ConstantPool
@@ -57,9 +58,6 @@ from ansorlite.tables import TaskRow, task_table, time_table
 from ansorlite.target import Target
 from ansorlite.task import SearchTask
 from ansorlite.te.dag import ComputeDAG
-
-FORM_RTOL = 1e-3  # of what other forms of a computation may lose, Winograd's above all
-BF16_LOSS = 32.0  # times as much where they round to bfloat16 on the way
 
 
 @dataclass(frozen=True)
@@ -245,7 +243,7 @@ def auto_schedule(
     together = isinstance(network, SizedNetwork)
     wanted = exact, precision, max_error, error_inputs
     ways, notes = lowerings(graphs, *wanted, log, machine.fingerprint, together)
-    parts = [way.partition(g) for way, g in zip(ways, graphs, strict=True)]
+    parts = [way.partition(g, bound) for way, g in zip(ways, graphs, strict=True)]
     shared = shared_tasks([network_tasks(p, machine, bound) for p in parts])
     if n_trials is None and timeout is None:
         n_trials = (TRIALS if machine.is_foreign else 64) * len(shared.tasks)
@@ -307,7 +305,7 @@ class NewSizes:
 
     def compile(self, shapes: Mapping[str, tuple[int, ...]]) -> CompiledModule:
         """The network for inputs of these shapes; ModelError for those that it cannot have."""
-        parts = self.lowering.partition(self.network.at(shapes))
+        parts = self.lowering.partition(self.network.at(shapes), self.form_rtol)
         weighted = network_tasks(parts, self.target, self.form_rtol)
         with _session(0, None, self.target, **self.session) as run:
             results = adapted_results(run, weighted, self.known)

@@ -74,6 +74,22 @@ class Placed(NamedTuple):
 Layout = Callable[[Attrs, Types, Orders], Placed | None]
 
 
+@dataclass(frozen=True)
+class Form:
+    """Another way to compute a result, which may lose digits.
+
+    `error` is what the largest error of a result is expected to be, in units of the largest result.
+    With `bf16` numbers are rounded to bfloat16 on the way.
+    """
+
+    tensor: TensorFn
+    error: float = 0.0
+    bf16: bool = False
+
+    def __call__(self, attrs: Attrs, xs: Sequence[Tensor]) -> Tensor:
+        return self.tensor(attrs, xs)
+
+
 # ---- defaults of an entry -----------------------------------------------------------------------
 
 
