@@ -214,7 +214,7 @@ def test_forms_of_a_network_agree_natively(size: int, rank: int, channels: int) 
     parts = partition(optimize(graph))
     found = tasks(parts)
     assert sum(bool(t.others) for t in found) == 2
-    images = [[_image(SearchTask(dag, target)) for dag in (t.dag, *t.others)] for t in found]
+    images = [[_image(SearchTask(dag, target)) for dag in (t.dag, *t.others[:2])] for t in found]
     x = normal(*graph.types["x"].shape)
     (want,) = evaluate(graph, [x])
     for forms in itertools.product(*(range(len(i)) for i in images)):

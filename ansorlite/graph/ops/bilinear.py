@@ -97,7 +97,7 @@ def correlation(m: int, r: int) -> Algorithm:
         unit = tuple(tuple(Fraction(int(i == j)) for j in range(n)) for i in range(n))
         ones = ((Fraction(1),) * n,)
         column = tuple(zip(*ones, strict=True))
-        return Algorithm(unit, *((column, unit) if r == 1 else (unit, ones)), step=m)
+        return Algorithm(unit, column if r == 1 else unit, unit if r == 1 else ones, m)
     points = POINTS[: n - 1]
     data, weight = list[tuple[Fraction, ...]](), list[tuple[Fraction, ...]]()
     for i, at in enumerate(points):
@@ -160,7 +160,7 @@ def strided(m: int, r: int, stride: int = 1, most: int = 0) -> Algorithm:
             part = correlation(m, len(own))
             data = [own[0] + stride * k for k in range(part.span)]
             parts.append(Part(part, own, data, range(m)))
-    return parts[0].algorithm if len(parts) == 1 else joined(parts, r, stride * m)
+    return parts[0].algorithm if stride == len(parts) == 1 else joined(parts, r, stride * m)
 
 
 @lru_cache(maxsize=64)

@@ -341,8 +341,12 @@ def _transformed_data(
             name=f"{name}_data" if last else f"{name}_{_STEPS[number]}",
             attrs={UNROLLED: letters},
         )
-        read = lambda front, n, s, c, made=made: made[(*front, n, *s, c)]  # noqa: E731
+        read = _reading(made)
     return made
+
+
+def _reading(made: Tensor) -> Read:
+    return lambda front, n, s, c: made[(*front, n, *s, c)]
 
 
 def _along(own: _Axis, axis: int, known: Algorithm, read: Read) -> Read:
@@ -426,7 +430,7 @@ def _inverse(
             name=f"{name}_inverse{number or ''}",
             attrs={UNROLLED: listed},
         )
-        read = lambda left, done, n, s, o, made=made: made[(n, *s, *left, *done, o)]  # noqa: E731
+        read = _reading_results(made)
     letters = iter(inner)
     pairs = [(a.name,) if a.algorithm is None else (a.name, next(letters)) for a in axes]
 
@@ -447,6 +451,10 @@ def _inverse(
         name=name_tiles,
         attrs={UNROLLED: listed},
     )
+
+
+def _reading_results(made: Tensor) -> Made:
+    return lambda left, done, n, s, o: made[(n, *s, *left, *done, o)]
 
 
 def _back(known: Algorithm, read: Made) -> Made:
