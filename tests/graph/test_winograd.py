@@ -94,7 +94,6 @@ GENERAL = [
 
 
 @pytest.mark.parametrize(("data", "weight", "pads", "strides", "dilations", "axes"), GENERAL)
-@pytest.mark.parametrize("by_tile", [False, True])
 def test_an_algorithm_for_each_axis(
     data: tuple[int, ...],
     weight: tuple[int, ...],
@@ -102,13 +101,12 @@ def test_an_algorithm_for_each_axis(
     strides: tuple[int, ...],
     dilations: tuple[int, ...],
     axes: Any,
-    by_tile: bool,
 ) -> None:
     x, w = normal(*data), normal(*weight)
     attrs = {"strides": strides, "dilations": dilations, "pads": pads, "groups": 1}
     want = OPERATORS["conv"].meaning({**attrs, "layout": "channels_last"}, (x, w))
     tensors = te.placeholder(data, name="x"), te.placeholder(weight, name="w")
-    out = fast_conv_nhwc(*tensors, pads, axes, strides, dilations, by_tile=by_tile)
+    out = fast_conv_nhwc(*tensors, pads, axes, strides, dilations)
     got = te.ComputeDAG([out]).evaluate({"x": x, "w": w})["conv"]
     assert got.shape == want.shape
     assert relative_error(got, want) < 1e-5

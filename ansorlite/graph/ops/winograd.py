@@ -194,7 +194,6 @@ def fast_conv_nhwc(
     joined: bool = True,
     bf16: bool = False,
     out: Sequence[int] = (),
-    by_tile: bool = False,
 ) -> Tensor:
     """data [n, *s, ci] and weight [*k, ci, co] -> [n, *out, co] by an algorithm for each axis.
 
@@ -202,7 +201,6 @@ def fast_conv_nhwc(
     first axes are transformed first, so that neighbouring tiles share what is alike in them.
     Without `joined` the result is [n, .. tiles, m, .., co], a view of the same where m divides and
     there is no dilation. With `bf16` what is multiplied is rounded to bfloat16; ci is even then.
-    With `by_tile` tiles are transformed along all axes at once, in registers.
     `out` are extents of the result other than a convolution's, such as a transposed one's. Raises
     ModelError for an algorithm of another number of taps, and for a window larger than its data.
     """
@@ -226,11 +224,11 @@ def fast_conv_nhwc(
         after = hi if a.algorithm is None else max(0, a.extent - e - lo + start)
         widths.append((lo - start, after))
     u = _transformed_weight(w, axes)
-    v = _transformed_data(pad(x, [*widths, (0, 0)]), axes, name, bf16, by_tile)
+    v = _transformed_data(pad(x, [*widths, (0, 0)]), axes, name, bf16)
     if bf16:
         u = _pairs(u)
     products = _products(v, u, axes, f"{name}_products")
-    tiled = _inverse(products, axes, name, f"{name}_tiles" if joined else name, by_tile)
+    tiled = _inverse(products, axes, name, f"{name}_tiles" if joined else name)
     if not joined:
         return tiled
 
@@ -309,24 +307,18 @@ def _pairs(u: Tensor) -> Tensor:
 Read = Callable[[Sequence[Any], Any, Sequence[Any], Any], Expr]
 
 
-def _transformed_data(
-    padded: Tensor, axes: Sequence[_Axis], name: str, bf16: bool, by_tile: bool
-) -> Tensor:
+def _transformed_data(padded: Tensor, axes: Sequence[_Axis], name: str, bf16: bool) -> Tensor:
     """Data [batch, *s, ci] -> [*products of fast axes, batch, *places, ci].
 
     An axis as written keeps the extent of the padded data. With `bf16` the bits of the result.
     """
     fast, extents = _fast(axes), list(padded.shape[1:-1])
     done, made = list[int](), padded
-    read: Read = lambda _, n, s, c: padded[(n, *s, c)]  # noqa: E731
     for number, (axis, known) in enumerate(fast):
         last = number == len(fast) - 1
         extents[axis] = axes[axis].places
         done.append(known.products)
-        value = _along(axes[axis], axis, known, read)
-        if by_tile and not last:
-            read = value
-            continue
+        value = _along(axes[axis], axis, known, made)
         letters = _letters(number + 1)
 
         def element(
@@ -341,21 +333,16 @@ def _transformed_data(
             name=f"{name}_data" if last else f"{name}_{_STEPS[number]}",
             attrs={UNROLLED: letters},
         )
-        read = _reading(made)
     return made
 
 
-def _reading(made: Tensor) -> Read:
-    return lambda front, n, s, c: made[(*front, n, *s, c)]
-
-
-def _along(own: _Axis, axis: int, known: Algorithm, read: Read) -> Read:
-    """The data transform along one axis, of what is read."""
+def _along(own: _Axis, axis: int, known: Algorithm, source: Tensor) -> Read:
+    """The data transform of a tensor along one axis."""
 
     def value(front: Sequence[Any], n: Any, s: Sequence[Any], c: Any) -> Expr:
         *done, i = front
         terms = [
-            read(done, n, (*s[:axis], own.read(s[axis], k), *s[axis + 1 :]), c)
+            source[(*done, n, *s[:axis], own.read(s[axis], k), *s[axis + 1 :], c)]
             for k in range(known.span)
         ]
         return _chosen(i, _combinations(floats(known.data), terms, _shared(known)))
@@ -397,9 +384,7 @@ def _products(v: Tensor, u: Tensor, axes: Sequence[_Axis], name: str) -> Tensor:
 Made = Callable[[Sequence[Any], Sequence[Any], Any, Sequence[Any], Any], Expr]
 
 
-def _inverse(
-    products: Tensor, axes: Sequence[_Axis], name: str, name_tiles: str, by_tile: bool
-) -> Tensor:
+def _inverse(products: Tensor, axes: Sequence[_Axis], name: str, name_tiles: str) -> Tensor:
     """[*products, batch, *places, co] -> [batch, *(place, result) of each axis, co].
 
     Stages between are [batch, *places, products of axes to come, results of those done, co].
@@ -407,16 +392,12 @@ def _inverse(
     fast = _fast(axes)
     batch, *places, co = products.shape[len(fast) :]
     rank, inner = len(places), ("i", "j", "k")[: len(fast)]
-    read: Made = lambda left, _, n, s, o: products[(*left, n, *s, o)]  # noqa: E731
     made = products
     for number, (_, known) in enumerate(fast):
-        value = _back(known, read)
+        value = _back(known, made, number == 0)
         listed = inner[: number + 1]
         if number == len(fast) - 1:
             break
-        if by_tile:
-            read = value
-            continue
         left = _letters(len(fast))[number + 1 :]
 
         def between(*at: Any, value: Made = value, cut: int = rank + 1 + len(left)) -> Expr:
@@ -430,7 +411,6 @@ def _inverse(
             name=f"{name}_inverse{number or ''}",
             attrs={UNROLLED: listed},
         )
-        read = _reading_results(made)
     letters = iter(inner)
     pairs = [(a.name,) if a.algorithm is None else (a.name, next(letters)) for a in axes]
 
@@ -453,16 +433,17 @@ def _inverse(
     )
 
 
-def _reading_results(made: Tensor) -> Made:
-    return lambda left, done, n, s, o: made[(n, *s, *left, *done, o)]
-
-
-def _back(known: Algorithm, read: Made) -> Made:
-    """The inverse transform along the first of the axes to come."""
+def _back(known: Algorithm, source: Tensor, is_first: bool) -> Made:
+    """The inverse transform along the first of the axes to come; `is_first` reads products."""
 
     def value(left: Sequence[Any], done: Sequence[Any], n: Any, s: Sequence[Any], o: Any) -> Expr:
         *before, i = done
-        terms = [read((k, *left), before, n, s, o) for k in range(known.products)]
-        return _chosen(i, _combinations(floats(known.inverse), terms, _shared(known)))
+        places = [
+            (k, *left, n, *s, o) if is_first else (n, *s, k, *left, *before, o)
+            for k in range(known.products)
+        ]
+        return _chosen(
+            i, _combinations(floats(known.inverse), [source[at] for at in places], _shared(known))
+        )
 
     return value
