@@ -22,7 +22,7 @@ from ansorlite.te.work import dot_of, least_flop, pad_of
 
 MOST = 2  # other forms of a task that are measured
 SLOWER = 1.25  # times the best prediction: slower forms have no hope
-AGAINST_PLAIN = 1.0  # times the plain form's prediction, likewise
+AGAINST_PLAIN = 0.85  # times the plain form's prediction, likewise
 # Bytes a cycle of a core: of what is written and read again between stages, as a share of the speed
 # beyond the second cache; and of weights, which come from memory.
 BETWEEN, WEIGHTS = 0.5, 8.0
