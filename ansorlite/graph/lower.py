@@ -17,7 +17,7 @@ from ansorlite.graph.ir import Graph, Node
 from ansorlite.graph.layout import blocks
 from ansorlite.graph.ops.op import Form, TensorFn, named
 from ansorlite.graph.ops.reduce import reduce
-from ansorlite.graph.types import ints
+from ansorlite.graph.types import Array, ints
 from ansorlite.ir.expr import Expr
 from ansorlite.ir.literals import WIDE
 from ansorlite.te.tensor import Tensor
@@ -252,7 +252,8 @@ def other_forms(
     types = tuple(graph.types[v] for v in anchor.inputs)
     plain = _lowered(graph, group, None)
     forms = anchor.operator.forms(anchor.attrs, types)
-    forms = tuple(f for f in forms if _errs_little(f, form_rtol))
+    weights = graph.constants[anchor.inputs[-1]]
+    forms = tuple(f for f in forms if _errs_little(f, weights, form_rtol))
     if in_float32 and anchor.operator.in_float32 is not None:
         forms = (*forms, anchor.operator.in_float32)
     found = [_lowered(graph, group, fn) for fn in forms]
@@ -265,9 +266,9 @@ def other_forms(
     )
 
 
-def _errs_little(form: TensorFn, form_rtol: float) -> bool:
+def _errs_little(form: TensorFn, weights: Array, form_rtol: float) -> bool:
     known = form if isinstance(form, Form) else Form(form)
-    return known.error <= form_rtol * (BF16_LOSS if known.bf16 else 1.0)
+    return known.error(weights) <= form_rtol * (BF16_LOSS if known.bf16 else 1.0)
 
 
 def _lowered(graph: Graph, group: Group, form: TensorFn | None) -> Lowered:

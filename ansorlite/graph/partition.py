@@ -7,7 +7,7 @@ the same elements (no copy).
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
@@ -184,10 +184,25 @@ def partition(graph: Graph, in_float32: bool = False, form_rtol: float = FORM_RT
         if n.operator.kind == "loop":
             known, own = _unfolded(known, n)
             steps += [(order[n.output], s) for s in own]
-    ordered = sorted(steps, key=lambda item: item[0])
-    result = Partition(known, tuple(s for _, s in ordered))
+    ordered = _with_common_forms(s for _, s in sorted(steps, key=lambda item: item[0]))
+    result = Partition(known, ordered)
     result.verify()
     return result
+
+
+def _with_common_forms(steps: Iterable[Step]) -> tuple[Step, ...]:
+    """Equal subgraphs, one task, have the same forms: those that the weights of each allow."""
+    known, common = tuple(steps), dict[str, set[str]]()
+    for s in known:
+        if isinstance(s, Subgraph):
+            own = {f.dag.workload_key for f in s.others}
+            common[s.dag.workload_key] = common.get(s.dag.workload_key, own) & own
+    return tuple(
+        replace(s, others=tuple(f for f in s.others if f.dag.workload_key in allowed))
+        if isinstance(s, Subgraph) and len(allowed := common[s.dag.workload_key]) < len(s.others)
+        else s
+        for s in known
+    )
 
 
 def _unfolded(graph: Graph, node: Node) -> tuple[Graph, list[Step]]:

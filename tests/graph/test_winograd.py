@@ -14,7 +14,7 @@ from ansorlite.graph.build import GraphBuilder
 from ansorlite.graph.ir import Graph, evaluate
 from ansorlite.graph.module import CompiledModule
 from ansorlite.graph.ops import conv_forms
-from ansorlite.graph.ops.bilinear import correlation, strided
+from ansorlite.graph.ops.bilinear import correlation, gain, strided
 from ansorlite.graph.ops.table import OPERATORS
 from ansorlite.graph.ops.winograd import fast_conv_nhwc, matrices, winograd_conv_nhwc
 from ansorlite.graph.partition import partition, tasks
@@ -137,12 +137,14 @@ KINDS = ["row", "column", "stride", "dilation", "transposed", "volume"]
 @pytest.mark.parametrize("kind", sampled(KINDS, 3))
 def test_forms_of_other_layers_agree_natively(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # Layers this small are faster as written.
+    conv_forms.best_axes.cache_clear()
     monkeypatch.setattr(conv_forms, "ELEMENT", 0.1)
     monkeypatch.setattr(conv_forms, "COPIED", 0.1)
     monkeypatch.setattr(conv_forms, "MOST_PRODUCTS", 30)
     target = Target.detect()
     graph = other_net(kind)
     parts = partition(optimize(graph))
+    conv_forms.best_axes.cache_clear()
     found = tasks(parts)
     (at,) = (k for k, t in enumerate(found) if t.others)
     plain = [plain_image(SearchTask(t.dag, target)) for t in found]
@@ -162,6 +164,41 @@ def test_forms_that_err_too_much_are_refused() -> None:
     assert max(found) == 2
     assert all(0 < b < a for a, b in zip(found, few, strict=True) if a)
     assert not any(s.others for s in partition(graph, form_rtol=1e-8).subgraphs)
+
+
+def test_errors_follow_the_weights() -> None:
+    """Taps of which the transform takes differences err more, and weights without an end most."""
+    axes = (None, correlation(4, 3))
+    w = normal(1, 3, 16, 16)
+    usual = conv_forms.error_of(axes, w)
+    assert usual == pytest.approx(2 * 2.0**-24 * gain(axes[1:]), rel=0.1)
+    assert conv_forms.error_of(axes, w * np.array([1, 1e-3, 1]).reshape(3, 1, 1)) != pytest.approx(
+        usual, rel=0.1
+    )
+    assert conv_forms.error_of(axes, w, bf16=True) == pytest.approx(usual * 2**15)
+    assert conv_forms.error_of(axes, 0 * w) == 0.0
+    w[0, 0, 0, 0] = np.inf
+    assert conv_forms.error_of(axes, w) == np.inf
+
+
+def test_equal_layers_have_the_forms_that_all_weights_allow() -> None:
+    counts = []
+    for element in (1.0, np.nan):
+        b = GraphBuilder("net")
+        x = b.input("x", (1, 16, 12, 12))
+        attrs = {"strides": (1, 1), "pads": ((0, 0),) * 2, "dilations": (1, 1), "groups": 1}
+        outputs = []
+        for first in (1.0, element):
+            w = normal(16, 16, 3, 3)
+            w[0, 0, 0, 0] = first
+            y = b.emit("conv", [x, b.constant(w)], layout="channels_first", **attrs)
+            outputs.append(b.emit("relu", [y]))
+        found = tasks(partition(optimize(b.finish(outputs))))
+        (task,) = (t for t in found if t.dag.flop > 1e5)
+        assert task.weight == 2
+        counts.append(len(task.others))
+    assert counts[0] > 1
+    assert counts[1] == 0
 
 
 def test_an_infinity_spreads_over_its_tile_alone() -> None:

@@ -251,7 +251,7 @@ def _forms(attrs: Attrs, types: Types) -> tuple[Form, ...]:
     if layer is None:
         return ()
     square = _square(layer)
-    return tuple(_form(attrs, layer, a) for a in (*square, *best_axes(layer, but=square)))
+    return tuple(_form(attrs, layer, a) for a in (*square, *best_axes(layer, but=tuple(square))))
 
 
 def bf16_forms(attrs: Attrs, types: Types) -> tuple[Form, ...]:

@@ -10,13 +10,16 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
 
 from ansorlite.errors import ModelError
-from ansorlite.graph.ops.bilinear import Algorithm, gain, strided, transposed
+from ansorlite.graph.ops.bilinear import Algorithm, floats, gain, strided, transposed
 from ansorlite.graph.ops.movement import Pads
 from ansorlite.graph.ops.op import Form
 from ansorlite.graph.ops.winograd import Axes, fast_conv_nhwc
-from ansorlite.graph.types import Attrs
+from ansorlite.graph.types import Array, Attrs
 from ansorlite.te.tensor import Tensor
 
 LEAST_CHANNELS = 16  # of input and output: with fewer the transforms cost more than they save
@@ -25,10 +28,12 @@ MOST_FORMS = 2  # beside those of square tiles
 MOST_PRODUCTS = 100  # of a tile: all are written out
 # Errors grow by so much at most: 46 is F(6 x 6, 3 x 3). Of bfloat16 little can be lost.
 MOST_GAIN, MOST_BF16_GAIN = 64.0, 2.5
+HOPE, BETTER = 0.9, 0.95  # times the cost of the plain form, of known ones: more is too much
 ELEMENT = 20.0  # multiply-adds in the time that transforming and moving one element takes
 COPIED = 10.0  # likewise, of an element of the result that is moved again
 LOADED = 16.0  # likewise, of an element of a weight that comes from memory
 UNIT = {False: 2.0**-24, True: 2.0**-9}  # of roundings, without and with bfloat16
+MOST_KERNELS = 1024  # of the weights, by which errors are expected
 SPREAD = 2.0  # the largest error of a result, in units of the largest result, over the mean one
 
 
@@ -104,15 +109,16 @@ def _places(made: Algorithm, out: int, dilation: int) -> int:
     return dilation * -(-out // (made.results * dilation))
 
 
-def best_axes(layer: Layer, bf16: bool = False, but: Sequence[Axes] = ()) -> list[Axes]:
-    """The algorithms of the most promising forms, best first, without `but`; few of them.
+@lru_cache(maxsize=256)
+def best_axes(layer: Layer, bf16: bool = False, but: tuple[Axes, ...] = ()) -> list[Axes]:
+    """The algorithms of the most promising forms, best first; few of them, better than `but`.
 
     A form that differs from a better one in the tile of one axis alone is left out.
     """
     if min(layer.channels) < LEAST_CHANNELS:
         return []
     most = MOST_BF16_GAIN if bf16 else MOST_GAIN
-    limit = layer.plain_cost()
+    limit = min([HOPE * layer.plain_cost(), *(BETTER * layer.cost(axes) for axes in but)])
     weighed = []
     for axes in itertools.product(*(layer.options(k) for k in range(len(layer.taps)))):
         fast = [a for a in axes if a is not None]
@@ -139,9 +145,35 @@ def _fast(axes: Axes) -> int:
     return sum(a is not None for a in axes)
 
 
-def error_of(axes: Axes, bf16: bool = False) -> float:
-    """Expected largest error of a result, in units of the largest result."""
-    return SPREAD * UNIT[bf16] * gain(a for a in axes if a is not None)
+def error_of(axes: Axes, weights: Array, bf16: bool = False) -> float:
+    """Expected largest error of a result, in units of the largest result.
+
+    Of weights [*k, ci, co], some of which are looked at, and data of mean 0; infinite for weights
+    that are not finite.
+    """
+    if not np.isfinite(weights).all():
+        return math.inf
+    rank = len(axes)
+    kernels = weights.reshape(*weights.shape[:rank], -1)
+    kernels = kernels[..., :: -(-kernels.shape[-1] // MOST_KERNELS)].astype(np.float64)
+    transformed, errors, terms = kernels, list[Array](), list[Array]()
+    for k, known in enumerate(axes):
+        taps = kernels.shape[k]
+        if known is None:
+            errors.append(np.ones((1, taps)))
+            terms.append(np.ones((1, taps)))
+            continue
+        data, weight, inverse = (np.array(floats(m)) for m in known.matrices)
+        transformed = np.moveaxis(np.tensordot(weight, transformed, (1, k)), 0, k)
+        errors.append(inverse**2 * (data**2).sum(1))
+        product = np.einsum("ik,kj,kl->ijl", inverse, weight, data)
+        terms.append(np.round((product**2).sum(2)))
+    wrong, right = (transformed**2).mean(-1), (kernels**2).mean(-1)
+    for k in range(rank):
+        wrong = np.moveaxis(np.tensordot(errors[k], wrong, (1, k)), 0, k)
+        right = np.moveaxis(np.tensordot(terms[k], right, (1, k)), 0, k)
+    grown = np.sqrt(np.max(wrong) / np.max(right)) if np.max(right) > 0 else 0.0
+    return float(SPREAD * UNIT[bf16] * grown)
 
 
 def form_of(
@@ -158,4 +190,4 @@ def form_of(
     def tensor(attrs: Attrs, xs: Sequence[Tensor]) -> Tensor:
         return fast_conv_nhwc(xs[0], xs[1], pads, axes, *window, "conv", copied, bf16, out)
 
-    return Form(tensor, error_of(axes, bf16), bf16)
+    return Form(tensor, lambda weights: error_of(axes, weights, bf16), bf16)

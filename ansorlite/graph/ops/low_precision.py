@@ -419,7 +419,7 @@ def _winograd(attrs: Attrs, types: Types) -> tuple[Form, ...]:
         def tensor(attrs: Attrs, xs: Sequence[Tensor]) -> Tensor:
             return form({**attrs, "groups": 1}, (_floats(xs[0]), weights(xs[1])))
 
-        return replace(form, tensor=tensor)
+        return replace(form, tensor=tensor, error=lambda w: form.error(BF16.unpacked(w)))
 
     return tuple(
         widened(form)
