@@ -246,12 +246,21 @@ def _views(attrs: Attrs, types: Types) -> tuple[tuple[Shape, ...], ...]:
 
 
 def _forms(attrs: Attrs, types: Types) -> tuple[Form, ...]:
-    """By fast algorithms: Winograd's square tiles first, then the most promising of all others."""
+    return fast_forms(attrs, types)
+
+
+def fast_forms(attrs: Attrs, types: Types, faster: float = 1.0) -> tuple[Form, ...]:
+    """By fast algorithms: Winograd's square tiles first, then the most promising of all others.
+
+    The products of the convolution as written are so many times `faster`.
+    """
     layer = _layer(attrs, types)
     if layer is None:
         return ()
     square = _square(layer)
-    return tuple(_form(attrs, layer, a) for a in (*square, *best_axes(layer, but=tuple(square))))
+    return tuple(
+        _form(attrs, layer, a) for a in (*square, *best_axes(layer, False, tuple(square), faster))
+    )
 
 
 def bf16_forms(attrs: Attrs, types: Types) -> tuple[Form, ...]:

@@ -110,15 +110,18 @@ def _places(made: Algorithm, out: int, dilation: int) -> int:
 
 
 @lru_cache(maxsize=256)
-def best_axes(layer: Layer, bf16: bool = False, but: tuple[Axes, ...] = ()) -> list[Axes]:
+def best_axes(
+    layer: Layer, bf16: bool = False, but: tuple[Axes, ...] = (), faster: float = 1.0
+) -> list[Axes]:
     """The algorithms of the most promising forms, best first; few of them, better than `but`.
 
-    A form that differs from a better one in the tile of one axis alone is left out.
+    The plain form's products are so many times `faster` than those of the forms. A form that
+    differs from a better one in the tile of one axis alone is left out.
     """
     if min(layer.channels) < LEAST_CHANNELS:
         return []
     most = MOST_BF16_GAIN if bf16 else MOST_GAIN
-    limit = min([HOPE * layer.plain_cost(), *(BETTER * layer.cost(axes) for axes in but)])
+    limit = min([HOPE * layer.plain_cost() / faster, *(BETTER * layer.cost(axes) for axes in but)])
     weighed = []
     for axes in itertools.product(*(layer.options(k) for k in range(len(layer.taps)))):
         fast = [a for a in axes if a is not None]

@@ -421,11 +421,9 @@ def _winograd(attrs: Attrs, types: Types) -> tuple[Form, ...]:
 
         return replace(form, tensor=tensor, error=lambda w: form.error(BF16.unpacked(w)))
 
-    return tuple(
-        widened(form)
-        for others in (conv._forms, conv.bf16_forms)
-        for form in others(plain, BF16.plain(types))
-    )
+    wide = BF16.plain(types)
+    forms = *conv.fast_forms(plain, wide, BF16.depth), *conv.bf16_forms(plain, wide)
+    return tuple(map(widened, forms))
 
 
 def _conv_in_float32(attrs: Attrs, xs: Sequence[Tensor]) -> Tensor:
