@@ -21,7 +21,6 @@ from ansorlite.graph.partition import partition
 from ansorlite.graph.passes import optimize
 from ansorlite.pipeline import compile_plain, network_tasks
 from ansorlite.records import Record, RecordLog, read_log
-from ansorlite.search import tune_tasks
 from ansorlite.search.policy import EvolutionParams
 from ansorlite.search.session import Session
 from ansorlite.search.tune_tasks import tune_tasks
@@ -228,7 +227,7 @@ def test_a_convolution_is_tuned_in_every_form(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Direct and Winograd's: the log has both, and compiles to what was found."""
-    monkeypatch.setattr(tune_tasks, "promising", lambda forms: list(forms[:3]))
+    monkeypatch.setattr("ansorlite.search.tune_tasks.promising", lambda forms: list(forms[:3]))
     b = GraphBuilder("forms")
     rng = np.random.default_rng(5)
     weight = b.constant((rng.standard_normal((16, 16, 3, 3)) / 8).astype(np.float32))
