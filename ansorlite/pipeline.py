@@ -19,8 +19,9 @@ from ansorlite.graph.arithmetic import Arithmetic, arithmetic
 from ansorlite.graph.choice import Lowering, lowerings
 from ansorlite.graph.contest import Contender, fastest_in_place
 from ansorlite.graph.ir import Graph
+from ansorlite.graph.lower import BF16_LOSS, FORM_RTOL
 from ansorlite.graph.module import CompiledModule
-from ansorlite.graph.partition import Partition, tasks
+from ansorlite.graph.partition import DistinctSubgraph, Partition, tasks
 from ansorlite.graph.pool import ConstantPool
 from ansorlite.graph.precision import check_precision
 from ansorlite.graph.sized import SizedNetwork
@@ -57,9 +58,6 @@ from ansorlite.tables import TaskRow, task_table, time_table
 from ansorlite.target import Target
 from ansorlite.task import SearchTask
 from ansorlite.te.dag import ComputeDAG
-
-FORM_RTOL = 1e-3  # of what other forms of a computation may lose, Winograd's above all
-BF16_LOSS = 32.0  # times as much where they round to bfloat16 on the way
 
 
 @dataclass(frozen=True)
@@ -245,7 +243,7 @@ def auto_schedule(
     together = isinstance(network, SizedNetwork)
     wanted = exact, precision, max_error, error_inputs
     ways, notes = lowerings(graphs, *wanted, log, machine.fingerprint, together)
-    parts = [way.partition(g) for way, g in zip(ways, graphs, strict=True)]
+    parts = [way.partition(g, bound) for way, g in zip(ways, graphs, strict=True)]
     shared = shared_tasks([network_tasks(p, machine, bound) for p in parts])
     if n_trials is None and timeout is None:
         n_trials = (TRIALS if machine.is_foreign else 64) * len(shared.tasks)
@@ -307,11 +305,11 @@ class NewSizes:
 
     def compile(self, shapes: Mapping[str, tuple[int, ...]]) -> CompiledModule:
         """The network for inputs of these shapes; ModelError for those that it cannot have."""
-        parts = self.lowering.partition(self.network.at(shapes))
+        parts = self.lowering.partition(self.network.at(shapes), self.form_rtol)
         weighted = network_tasks(parts, self.target, self.form_rtol)
         with _session(0, None, self.target, **self.session) as run:
             results = adapted_results(run, weighted, self.known)
-        forms = [form_of(w, r.task) for w, r in zip(weighted, results, strict=True)]
+        forms = [form_of(t, r.task) for t, r in zip(tasks(parts), results, strict=True)]
         made = CompiledModule(parts, [compile_task(r) for r in results], forms, self.pool)
         self.pool.forget_sources()
         return made
@@ -395,7 +393,7 @@ def _module(
     own = shared.places[network]
     weighted = [shared.tasks[k] for k in own]
     tuned = raced_in_place(run, parts, weighted, [results[k] for k in own])
-    forms = [form_of(w, r.task) for w, r in zip(weighted, tuned, strict=True)]
+    forms = [form_of(t, r.task) for t, r in zip(tasks(parts), tuned, strict=True)]
     module = ScheduledModule(parts, [compile_task(r) for r in tuned], forms, pool)
     module.report = _report(run, tuned, [shared.weights[network][k] for k in own], peak)
     keys = {r.task.workload_key for r in tuned}
@@ -432,14 +430,17 @@ class SharedTasks(NamedTuple):
 
 
 def shared_tasks(networks: Sequence[Sequence[WeightedTask]]) -> SharedTasks:
-    """Merge the tasks of several networks by their workload keys."""
+    """Merge the tasks of several networks by their workload keys; forms are those of all."""
     index: dict[str, int] = {}
     merged: list[WeightedTask] = []
     for w in (w for own in networks for w in own):
         key = w.task.workload_key
         if key in index:
             known = merged[index[key]]
-            merged[index[key]] = replace(known, weight=known.weight + w.weight)
+            keys = {f.workload_key for f in w.other_forms}
+            common = tuple(f for f in known.other_forms if f.workload_key in keys)
+            total = known.weight + w.weight
+            merged[index[key]] = replace(known, weight=total, other_forms=common)
         else:
             index[key] = len(merged)
             merged.append(w)
@@ -482,10 +483,10 @@ def raced_in_place(
         return results
     contenders = [
         [
-            Contender(compile_task(r), form_of(w, r.task)),
-            *(Contender(rival.image, form_of(w, rival.task)) for rival in r.rivals),
+            Contender(compile_task(r), form_of(t, r.task)),
+            *(Contender(rival.image, form_of(t, rival.task)) for rival in r.rivals),
         ]
-        for w, r in zip(weighted, results, strict=True)
+        for t, r in zip(tasks(parts), results, strict=True)
     ]
     try:
         with run.budget.clock.phase("measuring"):
@@ -502,9 +503,9 @@ def raced_in_place(
     return found
 
 
-def form_of(weighted: WeightedTask, task: SearchTask) -> int:
-    """Which of a task's forms that is."""
-    return [form.workload_key for form in weighted.forms].index(task.workload_key)
+def form_of(known: DistinctSubgraph, task: SearchTask) -> int:
+    """Which of the forms of a network's computation that is."""
+    return [dag.workload_key for dag in (known.dag, *known.others)].index(task.workload_key)
 
 
 def compile_task(result: TuneResult) -> KernelImage:

@@ -39,9 +39,10 @@ def task_of(
     >>> task_of(network("resnet18"), "2").task.name
     'max_pool_2'
     """
+    from ansorlite.graph.lower import FORM_RTOL
     from ansorlite.graph.partition import partition, tasks
     from ansorlite.graph.passes import optimize
-    from ansorlite.pipeline import FORM_RTOL, network_tasks
+    from ansorlite.pipeline import network_tasks
     from ansorlite.target import Target
 
     parts = partition(optimize(graph, exact, precision))
@@ -105,7 +106,8 @@ def tuned_network(
     `choices` are the CHOSEN lines of the log.
     """
     from ansorlite.graph.choice import tuned_ways
-    from ansorlite.pipeline import FORM_RTOL, network_tasks
+    from ansorlite.graph.lower import FORM_RTOL
+    from ansorlite.pipeline import network_tasks
     from ansorlite.target import Target
 
     machine = Target.detect()

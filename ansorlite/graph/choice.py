@@ -20,6 +20,7 @@ from ansorlite.errors import UsageError
 from ansorlite.graph.accuracy import compared
 from ansorlite.graph.inputs import random_inputs
 from ansorlite.graph.ir import Graph, Node, check_inputs
+from ansorlite.graph.lower import FORM_RTOL
 from ansorlite.graph.ops.low_precision import BF16
 from ansorlite.graph.partition import Partition, partition
 from ansorlite.graph.passes import optimize
@@ -43,10 +44,10 @@ class Lowering:
     max_error: float | None = None
     rounding: Rounding = field(default_factory=Rounding, compare=False)
 
-    def partition(self, graph: Graph) -> Partition:
-        """The kernels of an imported graph."""
+    def partition(self, graph: Graph, form_rtol: float = FORM_RTOL) -> Partition:
+        """The kernels of an imported graph, in forms that err `form_rtol` at most."""
         low = optimize(graph, self.exact, self.precision, self.kept, self.rounding)
-        return partition(low, in_float32=self.precision == "auto")
+        return partition(low, self.precision == "auto", form_rtol)
 
 
 @dataclass(frozen=True)

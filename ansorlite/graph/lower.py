@@ -15,14 +15,16 @@ from ansorlite import te
 from ansorlite.graph.fuse import Group
 from ansorlite.graph.ir import Graph, Node
 from ansorlite.graph.layout import blocks
-from ansorlite.graph.ops.op import TensorFn, named
+from ansorlite.graph.ops.op import Form, TensorFn, named
 from ansorlite.graph.ops.reduce import reduce
-from ansorlite.graph.types import ints
+from ansorlite.graph.types import Array, ints
 from ansorlite.ir.expr import Expr
 from ansorlite.ir.literals import WIDE
 from ansorlite.te.tensor import Tensor
 
 Shape = tuple[int, ...]
+FORM_RTOL = 1e-3  # relative error that other forms of a computation may have
+BF16_LOSS = 32.0  # times as much where they round to bfloat16 on the way
 
 
 def _names(node: Node) -> tuple[str, ...]:
@@ -235,11 +237,14 @@ def lower(graph: Graph, group: Group) -> Lowered:
     return _lowered(graph, group, None)
 
 
-def other_forms(graph: Graph, group: Group, in_float32: bool = False) -> tuple[Lowered, ...]:
+def other_forms(
+    graph: Graph, group: Group, in_float32: bool = False, form_rtol: float = FORM_RTOL
+) -> tuple[Lowered, ...]:
     """The group with its anchor in other forms; inputs and output are views of the same values.
 
     Forms are offered for constant weights, which they transform ahead of time. With `in_float32`
-    products of fewer bits have one in arithmetic of float32, too.
+    products of fewer bits have one in arithmetic of float32, too. Forms that are expected to err
+    more than `form_rtol`, in units of the largest result, are left out.
     """
     anchor = group.anchor
     if anchor is None or anchor.inputs[-1] not in graph.constants:
@@ -247,6 +252,8 @@ def other_forms(graph: Graph, group: Group, in_float32: bool = False) -> tuple[L
     types = tuple(graph.types[v] for v in anchor.inputs)
     plain = _lowered(graph, group, None)
     forms = anchor.operator.forms(anchor.attrs, types)
+    weights = graph.constants[anchor.inputs[-1]]
+    forms = tuple(f for f in forms if _errs_little(f, weights, form_rtol))
     if in_float32 and anchor.operator.in_float32 is not None:
         forms = (*forms, anchor.operator.in_float32)
     found = [_lowered(graph, group, fn) for fn in forms]
@@ -257,6 +264,11 @@ def other_forms(graph: Graph, group: Group, in_float32: bool = False) -> tuple[L
         if sorted(p.name for p in f.dag.inputs) == sorted(names[0])
         and f.dag.output_names == names[1]
     )
+
+
+def _errs_little(form: TensorFn, weights: Array, form_rtol: float) -> bool:
+    known = form if isinstance(form, Form) else Form(form)
+    return known.error(weights) <= form_rtol * (BF16_LOSS if known.bf16 else 1.0)
 
 
 def _lowered(graph: Graph, group: Group, form: TensorFn | None) -> Lowered:

@@ -7,7 +7,7 @@ the same elements (no copy).
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
@@ -22,7 +22,7 @@ from ansorlite.graph.fuse import fuse
 from ansorlite.graph.indices import IndexCheck, index_checks
 from ansorlite.graph.ir import Graph, Node, check_inputs
 from ansorlite.graph.ir import Step as Body
-from ansorlite.graph.lower import Lowered, lower, other_forms
+from ansorlite.graph.lower import FORM_RTOL, Lowered, lower, other_forms
 from ansorlite.graph.types import Array, TensorType, integer
 from ansorlite.names import shown
 from ansorlite.te.dag import ComputeDAG
@@ -160,10 +160,11 @@ class Partition:
             raise ModelError(f"output {missing[0]} is computed by no step")
 
 
-def partition(graph: Graph, in_float32: bool = False) -> Partition:
+def partition(graph: Graph, in_float32: bool = False, form_rtol: float = FORM_RTOL) -> Partition:
     """Cut an optimised graph into kernels; a ModelError tells if the passes are still to be run.
 
-    With `in_float32` products in bfloat16 have a form in float32 beside their own.
+    With `in_float32` products in bfloat16 have a form in float32 beside their own. Forms that are
+    expected to err more than `form_rtol` are left out.
     """
     order = {n.output: k for k, n in enumerate(graph.nodes)}
     steps: list[tuple[int, Step]] = []
@@ -175,7 +176,7 @@ def partition(graph: Graph, in_float32: bool = False) -> Partition:
         dag, inputs = lower(graph, group)
         name = "_".join([*(n.op for n in group.nodes), str(k)])
         nodes = tuple(n.name for n in group.nodes)
-        others = other_forms(graph, group, in_float32)
+        others = other_forms(graph, group, in_float32, form_rtol)
         made = Subgraph(name, dag, inputs, (group.output,), nodes, others)
         steps.append((order[group.output], made))
     known = graph
@@ -183,10 +184,25 @@ def partition(graph: Graph, in_float32: bool = False) -> Partition:
         if n.operator.kind == "loop":
             known, own = _unfolded(known, n)
             steps += [(order[n.output], s) for s in own]
-    ordered = sorted(steps, key=lambda item: item[0])
-    result = Partition(known, tuple(s for _, s in ordered))
+    ordered = _with_common_forms(s for _, s in sorted(steps, key=lambda item: item[0]))
+    result = Partition(known, ordered)
     result.verify()
     return result
+
+
+def _with_common_forms(steps: Iterable[Step]) -> tuple[Step, ...]:
+    """Equal subgraphs, one task, have the same forms: those that the weights of each allow."""
+    known, common = tuple(steps), dict[str, set[str]]()
+    for s in known:
+        if isinstance(s, Subgraph):
+            own = {f.dag.workload_key for f in s.others}
+            common[s.dag.workload_key] = common.get(s.dag.workload_key, own) & own
+    return tuple(
+        replace(s, others=tuple(f for f in s.others if f.dag.workload_key in allowed))
+        if isinstance(s, Subgraph) and len(allowed := common[s.dag.workload_key]) < len(s.others)
+        else s
+        for s in known
+    )
 
 
 def _unfolded(graph: Graph, node: Node) -> tuple[Graph, list[Step]]:

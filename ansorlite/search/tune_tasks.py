@@ -18,6 +18,7 @@ from ansorlite.search.budget import MIN_ROUND, SMALL_ROUND_TASKS, Budget, grown
 from ansorlite.search.forms import Forms
 from ansorlite.search.objectives import Objective
 from ansorlite.search.progress import Progress, Snapshot
+from ansorlite.search.promise import promising
 from ansorlite.search.result import TuneResult
 from ansorlite.search.session import Session
 from ansorlite.search.settle import (
@@ -130,13 +131,12 @@ def tune_tasks(
 
 
 def _forms(session: Session, weighted: WeightedTask) -> Forms:
-    """Tuners of the forms of a task that are searched, or that the log answers for."""
+    """Tuners of the promising forms of a task, and of those that the log answers for."""
     # Templates are written for the plain form.
     every = session.searches and not session.searcher.template
     forms = weighted.forms
-    return Forms(
-        [session.tuner(f) for f in forms if f is weighted.task or every or session.answered(f)]
-    )
+    hopeful = promising(forms) if every else forms[:1]
+    return Forms([session.tuner(f) for f in forms if f in hopeful or session.answered(f)])
 
 
 def _plan(

@@ -40,6 +40,7 @@ from ansorlite.schedule.steps import (
 from ansorlite.space.annotate import annotate
 from ansorlite.space.rows import fuse_rows
 from ansorlite.space.rules import SKETCH_RULES, SketchRule, derive
+from ansorlite.space.tile_blocks import fuse_tiles
 from ansorlite.space.transpose_narrow import transpose_narrow
 from ansorlite.target import Target
 from ansorlite.te.access import is_strictly_inlineable
@@ -49,6 +50,7 @@ from ansorlite.te.work import pad_of
 
 MAX_SKETCHES = 48  # target number of sketches per task, divided among its structures
 ROWS = "-rows"  # in the names of sketches whose stages are fused over rows
+TILES = "-tiles"  # likewise, over tiles of transforms
 FACTORED_VARIANTS = 2  # variants of a structure with rfactor, if there are other structures
 
 
@@ -188,7 +190,8 @@ def _starts(dag: ComputeDAG, target: Target, opts: SpaceOptions) -> Iterator[tup
         yield state.apply(*map(ComputeInline, scalar), *windows), True
     for names in dict.fromkeys((tuple(copies), tuple(scalar), (*scalar, *pads))):
         if names:
-            yield state.apply(*map(ComputeInline, names)), True
+            with suppress(ScheduleError):  # inlining may exceed the size limit
+                yield state.apply(*map(ComputeInline, names)), True
 
 
 def _reading(state: State, name: str) -> list[ComputeOp]:
@@ -227,6 +230,9 @@ def _variants(
     """(label, state, beyond the paper) of packing and location variants, the plain one first."""
     base = _pack_constants(state) if opts.packing else state
     yield "", base, False
+    tiles = fuse_tiles(base) if opts.locations else None
+    if tiles is not None:
+        yield TILES, tiles, True
     packed = [*_pack_operands(base)] if opts.packing else []
     for label, s in packed:
         yield label, s, True
@@ -461,9 +467,11 @@ def _bases(state: State, target: Target) -> Iterator[tuple[str, State]]:
     yield "", packed
     yield from _pack_operands(packed)
     for base in (packed, state):
-        rows = fuse_rows(base, target)
+        rows, tiles = fuse_rows(base, target), fuse_tiles(base)
         if rows is not None:
             yield ROWS, rows
+        if tiles is not None:
+            yield TILES, tiles
 
 
 def _located(

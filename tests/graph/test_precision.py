@@ -15,9 +15,10 @@ from ansorlite.errors import UsageError
 from ansorlite.graph.accuracy import compared
 from ansorlite.graph.build import GraphBuilder
 from ansorlite.graph.ir import Graph, evaluate
+from ansorlite.graph.lower import BF16_LOSS, FORM_RTOL
 from ansorlite.graph.partition import partition
 from ansorlite.graph.passes import optimize
-from ansorlite.pipeline import BF16_LOSS, FORM_RTOL, network_tasks, rounds
+from ansorlite.pipeline import network_tasks, rounds
 from ansorlite.target import Target
 
 RNG = np.random.default_rng(0)

@@ -1,6 +1,7 @@
 """Convolutions, in groups or not: data [n, c, *s] and weight [co, c/g, *k], 1 to 3 spatial axes.
 
-Channels last: data [n, *s, c] and weight [*k, c/g, co]. Winograd's forms are in `winograd`.
+Channels last: data [n, *s, c] and weight [*k, c/g, co]. Forms by fast algorithms are in
+`conv_forms`.
 Axis names are the field's: n, d, h, w, ci, co, g, and kd, kh, kw of the kernel.
 """
 
@@ -12,16 +13,18 @@ import numpy as np
 
 from ansorlite import te
 from ansorlite.errors import ModelError
+from ansorlite.graph.ops.bilinear import correlation
+from ansorlite.graph.ops.conv_forms import LEAST_CHANNELS, Layer, best_axes, form_of
 from ansorlite.graph.ops.matmul import dense
 from ansorlite.graph.ops.movement import Pads, spatial_names
 from ansorlite.graph.ops.op import (
     Arrays,
+    Form,
     Index,
     Op,
     Orders,
     Placed,
     Shape,
-    TensorFn,
     Types,
     named,
     wide,
@@ -39,12 +42,10 @@ from ansorlite.graph.ops.windows import (
     windows_attrs,
     windows_perm,
 )
-from ansorlite.graph.ops.winograd import is_winograd, winograd_conv_nhwc
+from ansorlite.graph.ops.winograd import Axes, is_winograd
 from ansorlite.graph.types import Array, Attrs, TensorType, integer, ints, pairs, same_dtype, text
 from ansorlite.ir.expr import Expr
 from ansorlite.te.tensor import ReduceAxis, Tensor
-
-LEAST_CHANNELS = 16  # of input and output, for Winograd's forms
 
 
 def _type(attrs: Attrs, types: Types) -> TensorType:
@@ -244,39 +245,66 @@ def _views(attrs: Attrs, types: Types) -> tuple[tuple[Shape, ...], ...]:
     return ((x, (*kernel, groups) if co == groups else (*kernel, groups, co // groups)),)
 
 
-def _forms(attrs: Attrs, types: Types) -> tuple[TensorFn, ...]:
-    """Winograd's, in tiles of 4 x 4 and, for small images, of 2 x 2 results.
+def _forms(attrs: Attrs, types: Types) -> tuple[Form, ...]:
+    return fast_forms(attrs, types)
 
-    With few channels the transforms cost more than they save. No copy follows tiles that divide the
-    image.
+
+def fast_forms(attrs: Attrs, types: Types, faster: float = 1.0) -> tuple[Form, ...]:
+    """By fast algorithms: Winograd's square tiles first, then the most promising of all others.
+
+    The products of the convolution as written are so many times `faster`.
     """
-    out = _tiled_extents(attrs, types)
-    least = min(out, default=0)
-    sizes = [4] * (least >= 8) + [2] * (2 <= least < 20)
-    return tuple(_winograd_form(attrs, out, m, False) for m in sizes)
+    layer = _layer(attrs, types)
+    if layer is None:
+        return ()
+    square = _square(layer)
+    return tuple(
+        _form(attrs, layer, a) for a in (*square, *best_axes(layer, False, tuple(square), faster))
+    )
 
 
-def bf16_forms(attrs: Attrs, types: Types) -> tuple[TensorFn, ...]:
-    """Winograd's in tiles of 2 x 2 results, whose products are of bfloat16."""
-    out = _tiled_extents(attrs, types)
-    return (_winograd_form(attrs, out, 2, True),) if min(out, default=0) >= 2 else ()
+def bf16_forms(attrs: Attrs, types: Types) -> tuple[Form, ...]:
+    """Those with products of bfloat16: of 3x3 in tiles of 2 x 2, of others what errs little."""
+    layer = _layer(attrs, types)
+    if layer is None:
+        return ()
+    small = _square_axes(layer, 2) if _is_square(layer) and min(layer.out[-2:]) >= 2 else None
+    axes = [small] if small else best_axes(layer, bf16=True)[:1]
+    return tuple(_form(attrs, layer, a, bf16=True) for a in axes)
 
 
-def _tiled_extents(attrs: Attrs, types: Types) -> list[int]:
-    """Of the result's last two spatial axes, where there is a Winograd form; else empty."""
+def _layer(attrs: Attrs, types: Types) -> Layer | None:
+    """What a convolution's forms depend on; None for groups, and for few channels."""
     x, w = types[0].shape, types[1].shape
     *kernel, ci, co = w
-    extents = ints(attrs, "strides"), ints(attrs, "dilations")
-    if integer(attrs, "groups") > 1 or not is_winograd(kernel, *extents) or kernel[-1] != 3:
-        return []
-    if min(ci, co) < LEAST_CHANNELS:
-        return []
-    return [e - 2 + sum(p) for e, p in zip(x[-3:-1], pairs(attrs, "pads")[-2:], strict=True)]
+    if integer(attrs, "groups") > 1 or min(ci, co) < LEAST_CHANNELS:
+        return None
+    strides, dilations = ints(attrs, "strides"), ints(attrs, "dilations")
+    out = window_extents(attrs, TensorType(x), kernel)
+    return Layer(tuple(kernel), strides, dilations, tuple(out), (ci, co))
 
 
-def _winograd_form(attrs: Attrs, out: Sequence[int], m: int, bf16: bool) -> TensorFn:
-    pads, joined = pairs(attrs, "pads"), any(e % m for e in out)
-    return lambda _, xs: winograd_conv_nhwc(xs[0], xs[1], pads, m, "conv", joined, bf16)
+def _is_square(layer: Layer) -> bool:
+    """Whether it is a 3x3 convolution, maybe over a third axis, of stride 1."""
+    return is_winograd(layer.taps, layer.strides, layer.dilations) and layer.taps[-1] == 3
+
+
+def _square(layer: Layer) -> list[Axes]:
+    """Tiles of 4 x 4 and, for small images, of 2 x 2 results.
+
+    No copy follows tiles that divide the image.
+    """
+    least = min(layer.out[-2:]) if _is_square(layer) else 0
+    sizes = [4] * (least >= 8) + [2] * (2 <= least < 20)
+    return [_square_axes(layer, m) for m in sizes]
+
+
+def _square_axes(layer: Layer, m: int) -> Axes:
+    return (*(None,) * (len(layer.taps) - 2), *(correlation(m, layer.taps[-1]),) * 2)
+
+
+def _form(attrs: Attrs, layer: Layer, axes: Axes, bf16: bool = False) -> Form:
+    return form_of(layer, axes, pairs(attrs, "pads"), bf16)
 
 
 def _guard(attrs: Attrs, known: Sequence[Array | None]) -> Attrs:

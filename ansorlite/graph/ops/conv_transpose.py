@@ -12,8 +12,9 @@ import numpy as np
 
 from ansorlite import te
 from ansorlite.errors import ModelError
+from ansorlite.graph.ops.conv_forms import Layer, best_axes, form_of
 from ansorlite.graph.ops.movement import Pads, pad, spatial_names
-from ansorlite.graph.ops.op import Arrays, Op, Orders, Placed, Types, named, wide
+from ansorlite.graph.ops.op import Arrays, Form, Op, Orders, Placed, Types, named, wide
 from ansorlite.graph.ops.windows import (
     channel_axis,
     channels_back,
@@ -221,6 +222,17 @@ def _tensor(attrs: Attrs, xs: Sequence[Tensor]) -> Tensor:
     return conv_transpose_nhwc(xs[0], xs[1], strides, pads, guarded=guarded)
 
 
+def _forms(attrs: Attrs, types: Types) -> tuple[Form, ...]:
+    """By fast algorithms for the phases of the stride."""
+    x, w = types
+    *kernel, ci, co = w.shape
+    strides, low = ints(attrs, "strides"), tuple(lo for lo, _ in pairs(attrs, "pads"))
+    out = _type(attrs, (TensorType(x.shape), TensorType(w.shape))).shape[1:-1]
+    layer = Layer(tuple(kernel), strides, (1,) * len(kernel), out, (ci, co), low)
+    nothing = ((0, 0),) * len(kernel)
+    return tuple(form_of(layer, axes, nothing, out=out) for axes in best_axes(layer))
+
+
 def _guard(attrs: Attrs, known: Sequence[Array | None]) -> Attrs:
     """Products outside of the data are left out, as in ONNX's reference: 0 * inf is NaN.
 
@@ -259,6 +271,7 @@ OPS = (
         attrs=("strides", "pads", "layout"),
         arity=(2, 2),
         tensor=_tensor,
+        forms=_forms,
         refine=_guard,
         layout=_layout,
         scaled_by=_scaled_by,

@@ -9,7 +9,7 @@ around the data, or a third operand. `conv_u8` is of bytes one by one, with grou
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from ansorlite import te
 from ansorlite.errors import ModelError
 from ansorlite.graph.ops import conv, matmul
 from ansorlite.graph.ops.movement import pad, spatial_names
-from ansorlite.graph.ops.op import Arrays, Op, Shape, ShapeFn, TensorFn, Types, named
+from ansorlite.graph.ops.op import Arrays, Form, Op, Shape, ShapeFn, TensorFn, Types, named
 from ansorlite.graph.ops.windows import padded_type, window, window_extents
 from ansorlite.graph.types import Array, Attrs, TensorType, integer, ints, pairs
 from ansorlite.ir.expr import Expr
@@ -405,7 +405,7 @@ def _words_tensor(attrs: Attrs, xs: Sequence[Tensor]) -> Tensor:
     return te.compute((x.shape[0], *x.shape[2:], 1), named(names, element), name="words")
 
 
-def _winograd(attrs: Attrs, types: Types) -> tuple[TensorFn, ...]:
+def _winograd(attrs: Attrs, types: Types) -> tuple[Form, ...]:
     """Winograd's: of the numbers that data and weights are in float32, and in bfloat16 again.
 
     Transforms of tiles of 2 x 2 results add four numbers, so rounding after them costs about as
@@ -415,14 +415,15 @@ def _winograd(attrs: Attrs, types: Types) -> tuple[TensorFn, ...]:
         return ()
     plain = {**attrs, "groups": 1}
 
-    def widened(form: TensorFn) -> TensorFn:
-        return lambda attrs, xs: form({**attrs, "groups": 1}, (_floats(xs[0]), weights(xs[1])))
+    def widened(form: Form) -> Form:
+        def tensor(attrs: Attrs, xs: Sequence[Tensor]) -> Tensor:
+            return form({**attrs, "groups": 1}, (_floats(xs[0]), weights(xs[1])))
 
-    return tuple(
-        widened(form)
-        for others in (conv._forms, conv.bf16_forms)
-        for form in others(plain, BF16.plain(types))
-    )
+        return replace(form, tensor=tensor, error=lambda w: form.error(BF16.unpacked(w)))
+
+    wide = BF16.plain(types)
+    forms = *conv.fast_forms(plain, wide, BF16.depth), *conv.bf16_forms(plain, wide)
+    return tuple(map(widened, forms))
 
 
 def _conv_in_float32(attrs: Attrs, xs: Sequence[Tensor]) -> Tensor:

@@ -74,6 +74,26 @@ class Placed(NamedTuple):
 Layout = Callable[[Attrs, Types, Orders], Placed | None]
 
 
+def no_error(weights: Array) -> float:
+    return 0.0
+
+
+@dataclass(frozen=True)
+class Form:
+    """Another way to compute a result, which may lose digits.
+
+    `error` of the weights is what the largest error of a result is expected to be, in units of the
+    largest result. With `bf16` numbers are rounded to bfloat16 on the way.
+    """
+
+    tensor: TensorFn
+    error: Callable[[Array], float] = no_error
+    bf16: bool = False
+
+    def __call__(self, attrs: Attrs, xs: Sequence[Tensor]) -> Tensor:
+        return self.tensor(attrs, xs)
+
+
 # ---- defaults of an entry -----------------------------------------------------------------------
 
 
