@@ -41,6 +41,7 @@ class Budget:
         self.trials_before = 0  # trials of the log: the pace is that of the others
         self.closing_s = 0.0  # seconds to keep for what comes after rounds and races
         self._rounds_s: deque[float] = deque(maxlen=LAST_ROUNDS)
+        self._pace_s: deque[float] = deque(maxlen=LAST_ROUNDS)
 
     def part(self, share: float) -> "Budget":
         """The first `share` (0 to 1) of the trials and of the seconds, on the same clock."""
@@ -53,6 +54,10 @@ class Budget:
     def round_took(self, seconds: float) -> None:
         """Note the seconds of a round, its search and builds included."""
         self._rounds_s.append(seconds)
+
+    def window_took(self, seconds: float, trials: int) -> None:
+        """Note the seconds of some rounds that were searched, built and measured together."""
+        self._pace_s.append(seconds / trials)
 
     @property
     def elapsed_s(self) -> float:
@@ -90,9 +95,12 @@ class Budget:
         # A round cannot be cut short while it searches and builds, whatever its size.
         if self._rounds_s and self.search_left_s() < median(self._rounds_s):
             return 0
-        if new < MIN_ROUND:
+        if self._pace_s:
+            pace_s = median(self._pace_s)
+        elif new < MIN_ROUND:
             return n
-        pace_s = self.elapsed_s / new
+        else:
+            pace_s = self.elapsed_s / new
         left_s = self.left_s() - max(RESERVED_SHARE * self.timeout, self.closing_s)
         return max(0, min(n, int(left_s / pace_s)))
 

@@ -9,6 +9,7 @@ name tensors and axes canonically (see `schedule.naming`), so a log serves the t
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from typing import TypeGuard
@@ -24,8 +25,9 @@ from ansorlite.records import Record, for_task
 from ansorlite.schedule.lower import lower
 from ansorlite.schedule.naming import canonical_names
 from ansorlite.schedule.state import State
+from ansorlite.search.ahead import Batch
 from ansorlite.search.history import Candidate, Guess, Key
-from ansorlite.search.measuring import TaskMeasuring
+from ansorlite.search.measuring import SLOW_PLAIN_S, TaskMeasuring
 from ansorlite.search.policy import SearchPolicy
 from ansorlite.search.recorded import Found, RecordedSpace
 from ansorlite.search.reference import is_heavy
@@ -34,6 +36,17 @@ from ansorlite.search.shrink_task import adapted, is_legal
 from ansorlite.space.plain import PLAIN, plain_state
 from ansorlite.space.sketch import Sketch, SpaceOptions
 from ansorlite.task import SearchTask
+
+
+@dataclass
+class Round:
+    """A round that was asked: what the log holds of it, what is missing, its builds if begun."""
+
+    number: int
+    asked: dict[Key, Candidate]
+    known: dict[Key, tuple[Candidate, Record]]
+    missing: list[Candidate]
+    batch: Batch | None = None
 
 
 class TaskTuner:
@@ -190,6 +203,10 @@ class TaskTuner:
         """
         if self.rounds == 0 and self._begins_plain:
             return self._plain_round()
+        return self.end(self.asked(n))
+
+    def asked(self, n: int) -> Round:
+        """The next round, of n candidates, none of which is built or measured yet."""
         self.rounds = max(1, self.rounds)
         number = self.rounds
         with self.run.measuring.clock.phase("search"):
@@ -199,8 +216,18 @@ class TaskTuner:
                 asked.setdefault(c.key, c)
         known, self._pending = self._pending, {}
         missing = [c for c in asked.values() if c.key not in known]
+        return Round(number, asked, known, missing)
+
+    def begin(self, round_: Round) -> None:
+        """Have what is missing of a round built in the background."""
+        if round_.missing:
+            round_.batch = self.measuring.begin(round_.missing)
+
+    def end(self, round_: Round) -> int:
+        """Measure what is missing of a round and tell all of it; returns its trials."""
+        asked, known = round_.asked, round_.known
         records = {key: r for key, (_, r) in known.items()}
-        records |= self._measure(missing, number, self._trial_numbers(list(asked), records))
+        records |= self._measure(round_, self._trial_numbers(list(asked), records))
         # The log may hold trials of this round that are not asked again (another round size).
         everyone = {key: c for key, (c, _) in known.items() if key not in asked} | asked
         told = [c for key, c in everyone.items() if key in records]
@@ -209,7 +236,7 @@ class TaskTuner:
             self.run.rounds += 1
             self.rounds += 1
         found = [records[c.key] for c in told]
-        self.run.trace.round(self.task, number, [c.score for c in told], found)
+        self.run.trace.round(self.task, round_.number, [c.score for c in told], found)
         return len(told)
 
     def suggest(self, found: Sequence[Candidate], most: int | None = None) -> None:
@@ -247,9 +274,19 @@ class TaskTuner:
         self.policy.tell(list(candidates), [r.lowest_s for r in records])
         self.told.append((n, len(candidates)))
 
-    def _plain_round(self) -> int:
+    def plain_round(self) -> None:
+        """The plain schedule as the first trial, timed by the run that its checks take."""
+        if self.rounds == 0 and self._begins_plain:
+            self._plain_round(0.0)
+
+    def begin_plain_round(self) -> None:
+        """Have the plain schedule built in the background, if the first round needs it."""
+        if self.rounds == 0 and self._begins_plain:
+            self.measuring.begin_reference()
+
+    def _plain_round(self, slow_s: float = SLOW_PLAIN_S) -> int:
         """The plain schedule, which is the reference too, as the first trial."""
-        result, image = self.measuring.reference(self.best_latency_s)
+        result, image = self.measuring.reference(self.best_latency_s, slow_s)
         self._record(PLAIN, self._plain, {}, result, 0, image)
         self.rounds = 1
         return 1
@@ -277,14 +314,13 @@ class TaskTuner:
             free = max(free, numbers[key] + 1)
         return numbers
 
-    def _measure(
-        self, candidates: Sequence[Candidate], number: int, trials: Mapping[Key, int]
-    ) -> dict[Key, Record]:
+    def _measure(self, round_: Round, trials: Mapping[Key, int]) -> dict[Key, Record]:
         """Build all, then run them; ends (with fewer records) at the deadline. Records by key."""
+        candidates, number = round_.missing, round_.number
         if not candidates:
             return {}
         out: dict[Key, Record] = {}
-        built, budget = self.measuring.build(candidates), self.run.budget
+        built, budget = self.measuring.built(candidates, round_.batch), self.run.budget
         results = self.measuring.measure_all(
             built, lambda: self.best_latency_s, lambda: budget.search_left_s() > 0
         )

@@ -1,0 +1,141 @@
+"""Rounds of many tasks against the clock: one window searches and builds, the next one measures.
+
+In: the round loop of `search.tune_tasks`, tasks and the task scheduler. Kernels are measured with
+the machine to themselves; in between, the rounds of several other tasks are searched here while the
+candidates of the rounds before are built by the builder's processes, so that no core waits. What is
+asked of a task depends on what was told before its window: tasks in work are busy, and so are those
+that wait for the first program of their family. Without a time limit rounds come one by one
+(`Rounds.run`), and a log is resumed as it was begun.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ansorlite.search.budget import MIN_ROUND
+from ansorlite.search.forms import Forms
+from ansorlite.search.progress import Progress
+from ansorlite.search.task_scheduler import TaskScheduler
+from ansorlite.search.tuner import Round, TaskTuner
+from ansorlite.search.untuned import family_of
+
+if TYPE_CHECKING:
+    from ansorlite.search.tune_tasks import Rounds, WeightedTask
+
+WINDOW = MIN_ROUND  # candidates of a window, at least, while there are tasks to take them of
+
+
+@dataclass(frozen=True)
+class _Open:
+    """A round of a task that is searched or built, and not measured yet."""
+
+    place: int  # of the task
+    tuner: TaskTuner
+    round: Round
+
+
+@dataclass
+class Windows:
+    """The windows of one run."""
+
+    rounds: "Rounds"
+    weighted: "Sequence[WeightedTask]"
+    found: Sequence[Forms]
+    plan: TaskScheduler
+    show: Progress
+    _told: bool = field(default=False)  # is the plan, or the time, at its end?
+
+    def plain(self) -> None:
+        """The plain schedule of every task, built ahead; its latency is that of the checks."""
+        tuners = [f.tuners[0] for f in self.found]
+        for tuner in tuners:
+            tuner.begin_plain_round()
+        for tuner in tuners:
+            self.rounds.keep_time(self.found)
+            if self.rounds.budget.search_left_s() <= 0:
+                return
+            tuner.plain_round()
+
+    def run(self) -> None:
+        """Windows until the budget or the plan ends."""
+        session, budget = self.rounds.session, self.rounds.budget
+        built: list[_Open] = []
+        while True:
+            began_s = budget.elapsed_s
+            session.train([*self.rounds.counted, *self.rounds.known])
+            asked = self._asked(built)
+            if not asked and not built:
+                return
+            for one in built:
+                self._end(one)
+            for one in asked:
+                one.tuner.begin(one.round)
+            trials = sum(len(one.round.missing) for one in built)
+            if trials:
+                budget.window_took(budget.elapsed_s - began_s, trials)
+            built = asked
+
+    def _asked(self, built: Sequence[_Open]) -> list[_Open]:
+        """The rounds of the next window, while those of the last one are being built."""
+        asked: list[_Open] = []
+        waiting = sum(len(one.round.missing) for one in built)
+        while (n_asked := sum(len(one.round.missing) for one in asked)) < WINDOW:
+            busy = self._busy([*built, *asked])
+            k = next_task(self.weighted, self.found, self.plan, busy)
+            if k is None:
+                break
+            tuner = self.found[k].next()
+            self.rounds.keep_time(self.found)
+            n = self.rounds.candidates(tuner, self.found, waiting + n_asked)
+            if n == 0:
+                break
+            if self.rounds.session.searcher.neighbours and self.rounds.neighbours:
+                n = self.rounds.begun(tuner, self.found, n)
+            asked.append(_Open(k, tuner, tuner.asked(n)))
+            if not asked[-1].round.asked:  # nothing is left of this form
+                self._end(asked.pop())
+        return asked
+
+    def _busy(self, open_: Sequence[_Open]) -> frozenset[int]:
+        """Tasks that are to wait: in work, or before their first round with a relative in work."""
+        busy = {one.place for one in open_}
+        first = {family_of(one.tuner.task) for one in open_ if one.tuner.rounds <= 1}
+        known = {family_of(t.task) for f in self.found for t in f.tuners if t.rounds > 1}
+        for k, f in enumerate(self.found) if first - known else ():
+            tuner = f.next()
+            if tuner.rounds <= 1 and family_of(tuner.task) in first - known:
+                busy.add(k)
+        return frozenset(busy)
+
+    def _end(self, one: _Open) -> None:
+        """Measure a round, and tell what came of it."""
+        k, tuner, found = one.place, one.tuner, self.found
+        used = tuner.end(one.round)
+        found[k].told(tuner, used)
+        if used or found[k].exhausted:  # no trials: nothing is left of any form
+            self.plan.tell(k, found[k].best_latency_s, used)
+        if not used and found[k].exhausted and self.rounds.budget.left_s() > 0:
+            self.show.note(f"{found[k].task.name}: no candidate is left to measure")
+        self.show.update(self.rounds.snapshot(self.weighted, found, tuner))
+        if self.rounds.on_round is not None:
+            self.rounds.on_round(found)
+
+
+def next_task(
+    weighted: "Sequence[WeightedTask]",
+    found: Sequence[Forms],
+    plan: TaskScheduler,
+    busy: frozenset[int] = frozenset(),
+) -> int | None:
+    """The plan's task; but before any has a second round, all forms have their first.
+
+    One form may be twice as fast as another, and no measurement of the other tells. The order
+    depends on what the plan was told alone, so a resumed run has the same. Tasks that are `busy`
+    are not chosen.
+    """
+    live = [k for k in range(len(found)) if k not in busy and not plan.stop_reason(k)]
+    untried = [k for k in live if found[k].untried]
+    if untried and all(plan.rounds[k] for k in live):
+        at_stake = plan.latency_s * [w.weight for w in weighted]
+        return max(untried, key=lambda k: float(at_stake[k]))
+    return plan.next_task(busy)
