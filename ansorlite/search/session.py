@@ -5,6 +5,7 @@ one cost model, which are opened and closed together.
 """
 
 import contextlib
+import gc
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -20,7 +21,7 @@ from ansorlite.cost.model import CostModel, ValidityModel, expanded
 from ansorlite.errors import AnsorliteError, UsageError
 from ansorlite.ir.program import Program
 from ansorlite.measure.builder import Builder, PoolBuilder
-from ansorlite.measure.peak import Peak, measure_peak
+from ansorlite.measure.peak import Peak, measure_peak, peak_soon
 from ansorlite.measure.runner import LocalRunner, Runner, SideBySide
 from ansorlite.search import knowledge
 from ansorlite.search.arguments import check_able, check_budget, check_path
@@ -45,6 +46,8 @@ from ansorlite.target import Target
 from ansorlite.task import SearchTask
 
 USUAL = "evolutionary"  # the policy
+SHORT_RUN_S = 100.0  # a run that has less does not wait until the machine's limits are steady
+COLLECT_FROM = 100_000  # new objects, from which the garbage collector runs
 SKETCHES_OF_FORMS = 8  # of each other form of a task
 MACHINES: tuple[type, ...] = (LocalRunner, SideBySide)  # runners whose latencies others may use
 
@@ -102,6 +105,7 @@ class Session:
         """The fields of `TuneOptions`."""
         self.options = TuneOptions(n_trials=n_trials, timeout=timeout, **options)
         self.interrupted = False
+        self.params = self.options.params
         self.untuned: Untuned | None = None
         self._policies: list[SearchPolicy] = []
         self._tuners: list[TaskTuner] = []
@@ -123,9 +127,11 @@ class Session:
             if self.estimated:
                 builder = EstimatingBuilder(builder)
             self.cost_model = self._cost_model()
+            stack.enter_context(few_collections())
             self._stack = stack.pop_all()
         self.validity = ValidityModel(seed=o.seed)
         measuring = Measuring(builder, runner, self.budget.clock)
+        self._stack.callback(measuring.builds.close)
         self.run = Run(self.budget, self.store, measuring, o.seed, trace_of(settings()))
         if self._is_plain_guess():
             self.untuned = _closed_by(self._stack, Untuned(o.seed, self.run.trace))
@@ -215,7 +221,10 @@ class Session:
         if not self.searches or self.estimated:
             return None
         runner = self.options.runner
-        return runner.peak() if isinstance(runner, SideBySide) else measure_peak(target)
+        if isinstance(runner, SideBySide):
+            return runner.peak()
+        short = (self.options.timeout or SHORT_RUN_S) < SHORT_RUN_S
+        return peak_soon(target) if short else measure_peak(target)
 
     @contextmanager
     def show(self, peak_flop_per_s: float | None) -> Iterator[Progress]:
@@ -249,7 +258,7 @@ class Session:
 
         def policy(found: Sequence[Sketch]) -> SearchPolicy:
             model, validity = self.cost_model, self.validity
-            context = Context(task, o.seed, model, o.params, validity, other_tasks)
+            context = Context(task, o.seed, model, self.params, validity, other_tasks)
             made = self.searcher.make(found, context)
             self._policies.append(made)
             return made
@@ -289,6 +298,24 @@ class Session:
                     self.cost_model.update(groups)
                 self.validity.update(groups)
         self._trained_on = known
+
+
+@contextmanager
+def few_collections() -> Iterator[None]:
+    """Have the garbage collector run rarely in the body.
+
+    A search makes millions of small objects and few cycles, and each collection looks at all that
+    a process has loaded: by default that takes a quarter of the time.
+    """
+    before = gc.get_threshold()
+    if not 0 < before[0] < COLLECT_FROM:  # off, or rare already
+        yield
+        return
+    gc.set_threshold(COLLECT_FROM, *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
 
 
 def _closed_by(stack: ExitStack, thing: Any) -> Any:

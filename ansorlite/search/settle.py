@@ -21,7 +21,7 @@ from ansorlite.search.session import Session
 from ansorlite.search.tuner import TaskTuner
 
 RIVALS = 2  # programs of a task that go with the best one into the race inside the network
-BUILD_S = 0.2  # seconds to build a kernel, as long as none was built
+BUILD_S = 0.05  # seconds to build a kernel, as long as none was built
 BUILDS_TOLD = 64  # so many of the last builds tell how long one takes
 LINK_S = 0.005  # seconds to load a kernel into a network and to pack its constants
 CLOSE = 1.15  # another form takes part if its best is within this factor of the fastest form's

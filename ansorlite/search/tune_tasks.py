@@ -36,7 +36,7 @@ from ansorlite.search.task_scheduler import (
     TaskScheduler,
     equal_rounds,
 )
-from ansorlite.search.transfer import start_from_family, start_from_others
+from ansorlite.search.transfer import FAMILY_ROUND, start_from_family, start_from_others
 from ansorlite.search.tuner import TaskTuner
 from ansorlite.search.untuned import family_of
 from ansorlite.search.windows import Windows, next_task
@@ -286,6 +286,7 @@ class Rounds:
             family = [t for t in everyone if t.rounds > 1 and family_of(t.task) == own]
             if ready := start_from_family(tuner, family, known, n):
                 return ready
+            n = max(n, min(FAMILY_ROUND, self.budget.round_of(FAMILY_ROUND, 0, 0)))
         start_from_others(tuner, everyone, self.session.store.history, n, known)
         return n
 

@@ -6,10 +6,11 @@ interrupted round is finished by asking for it again and measuring the missing c
 name tensors and axes canonically (see `schedule.naming`), so a log serves the task under any names.
 """
 
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
 from typing import TypeGuard
@@ -34,8 +35,10 @@ from ansorlite.search.reference import is_heavy
 from ansorlite.search.run import Run
 from ansorlite.search.shrink_task import adapted, is_legal
 from ansorlite.space.plain import PLAIN, plain_state
-from ansorlite.space.sketch import Sketch, SpaceOptions
+from ansorlite.space.sketch import Pattern, Sketch, SpaceOptions, sketches_alike
 from ansorlite.task import SearchTask
+
+NUMBER = re.compile(r"^s\d+")  # of a structure, in the name of a sketch
 
 
 @dataclass
@@ -79,6 +82,9 @@ class TaskTuner:
         self._plain = plain_state(task.dag, task.target)
         self._names = canonical_names(task.dag)
         self._pending: dict[tuple[str, tuple[int, ...]], tuple[Candidate, Record]] = {}
+        self._options = options
+        self._alike: dict[Pattern, Sketch] = {}  # made before the space, which then holds them
+        self._untold: list[tuple[list[Candidate], list[Record], int]] = []  # before the policy
         self.space = RecordedSpace(task, dict if answered else lambda: self._sketches, options)
         # By identity, as trials may have a number twice: (record, what it is of, whether its
         # program is known to be sound)
@@ -97,11 +103,44 @@ class TaskTuner:
         with self.run.measuring.clock.phase("search"):
             made = self._make_sketches()
         self.run.trace.task(self.task, made)
-        return {s.name: s for s in made}
+        steps = {s.state.steps for s in made}
+        more = (s for s in self._alike.values() if s.state.steps not in steps)
+        return {s.name: s for s in (*made, *more)}
+
+    @property
+    def _known(self) -> Mapping[str, Sketch]:
+        """The space; those sketches that were made before it, as long as it is not needed."""
+        known = {s.name: s for s in self._alike.values()}
+        return self._sketches if "_sketches" in self.__dict__ or not known else known
 
     @cached_property
     def policy(self) -> SearchPolicy:
-        return self._make_policy(self.sketches)
+        made = self._make_policy(self.sketches)
+        by_steps = {s.state.steps: s for s in self.sketches}
+        for candidates, records, n in self._untold:
+            own = [replace(c, sketch=by_steps[c.sketch.state.steps]) for c in candidates]
+            for c, r in zip(own, records, strict=True):
+                self._fitting[id(r)] = r, c, True
+            made.tell(own, [r.lowest_s for r in records])
+            self.told.append((n, len(own)))
+        self._untold.clear()
+        return made
+
+    def alike(self, patterns: Sequence[Pattern]) -> Sequence[Sketch]:
+        """Sketches with these patterns, as far as the task has them, or the whole space if made.
+
+        They take a fraction of the time of the space.
+        """
+        if "_sketches" in self.__dict__:
+            return self.sketches
+        new = [p for p in patterns if p not in self._alike]
+        with self.run.measuring.clock.phase("search"):
+            made = sketches_alike(self.task.dag, self.task.target, new, self._options)
+        for pattern, s in zip(new, made, strict=True):
+            if s is not None:
+                name = NUMBER.sub(f"f{len(self._alike)}", s.name, count=1)
+                self._alike[pattern] = replace(s, name=name)
+        return [s for p in patterns if (s := self._alike.get(p)) is not None]
 
     @property
     def has_begun(self) -> bool:
@@ -184,9 +223,7 @@ class TaskTuner:
 
     def _is_own(self, found: Found) -> TypeGuard[Candidate]:
         """Is that a candidate of the sketches that are searched?"""
-        return (
-            isinstance(found, Candidate) and self._sketches.get(found.sketch.name) is found.sketch
-        )
+        return isinstance(found, Candidate) and self._known.get(found.sketch.name) is found.sketch
 
     def _candidate(self, r: Record) -> Candidate | None:
         known, found, _ = self._fitting.get(id(r), (None, None, False))
@@ -249,7 +286,7 @@ class TaskTuner:
         for c in found:
             if most is not None and len(self._suggested) >= most:
                 break
-            sketch = self._sketches.get(c.sketch.name)
+            sketch = self._known.get(c.sketch.name)
             row = None if sketch is None else adapted(sketch, c.values)
             if sketch is None or row is None or not is_legal(sketch, row, self.task.target):
                 continue
@@ -257,7 +294,8 @@ class TaskTuner:
             if near.key not in known:
                 known.add(near.key)
                 self._suggested.append(near)
-        self.policy.hint([c.sketch.name for c in self._suggested])
+        if "_sketches" in self.__dict__ or not self._alike:
+            self.policy.hint([c.sketch.name for c in self._suggested])
 
     @property
     def n_suggested(self) -> int:
@@ -271,6 +309,9 @@ class TaskTuner:
 
     def _tell(self, candidates: Sequence[Candidate], records: Sequence[Record], n: int) -> None:
         """The number of the round grows from one to the next, whatever their tasks."""
+        if self._alike and not self.has_begun:
+            self._untold.append((list(candidates), list(records), n))
+            return
         self.policy.tell(list(candidates), [r.lowest_s for r in records])
         self.told.append((n, len(candidates)))
 
@@ -338,6 +379,7 @@ class TaskTuner:
                     trials[c.key],
                 )
                 self._fitting[id(r)] = r, c, True
+                self.space.know(r, c)
                 out[c.key] = r
         return out
 

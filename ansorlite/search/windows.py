@@ -9,11 +9,13 @@ that wait for the first program of their family. Without a time limit rounds com
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from ansorlite.search.budget import MIN_ROUND
 from ansorlite.search.forms import Forms
+from ansorlite.search.policy import EvolutionParams
 from ansorlite.search.progress import Progress
 from ansorlite.search.task_scheduler import TaskScheduler
 from ansorlite.search.tuner import Round, TaskTuner
@@ -22,6 +24,12 @@ from ansorlite.search.untuned import family_of
 if TYPE_CHECKING:
     from ansorlite.search.tune_tasks import Rounds, WeightedTask
 
+# What a round finds with twice the effort is worth less than another round of another task.
+HURRIED = EvolutionParams(population=512)
+LOOK_S = 0.03  # seconds to make a sketch and to look at it
+LOOKS_SHARE = 0.15  # of the time left, to look at sketches in the first rounds of all families
+FEWEST_LOOKS, MOST_LOOKS = 6, 48
+WINDOW_S = 0.4  # of search at a time: what was searched is measured soon
 WINDOW = MIN_ROUND  # candidates of a window, at least, while there are tasks to take them of
 
 
@@ -43,7 +51,6 @@ class Windows:
     found: Sequence[Forms]
     plan: TaskScheduler
     show: Progress
-    _told: bool = field(default=False)  # is the plan, or the time, at its end?
 
     def plain(self) -> None:
         """The plain schedule of every task, built ahead; its latency is that of the checks."""
@@ -78,6 +85,7 @@ class Windows:
     def _asked(self, built: Sequence[_Open]) -> list[_Open]:
         """The rounds of the next window, while those of the last one are being built."""
         asked: list[_Open] = []
+        end_s = self.rounds.budget.elapsed_s + WINDOW_S
         waiting = sum(len(one.round.missing) for one in built)
         while (n_asked := sum(len(one.round.missing) for one in asked)) < WINDOW:
             busy = self._busy([*built, *asked])
@@ -89,12 +97,37 @@ class Windows:
             n = self.rounds.candidates(tuner, self.found, waiting + n_asked)
             if n == 0:
                 break
+            if not tuner.has_begun:
+                self._hurry(tuner)
             if self.rounds.session.searcher.neighbours and self.rounds.neighbours:
                 n = self.rounds.begun(tuner, self.found, n)
             asked.append(_Open(k, tuner, tuner.asked(n)))
             if not asked[-1].round.asked:  # nothing is left of this form
                 self._end(asked.pop())
+            if asked and self.rounds.budget.elapsed_s > end_s:
+                break
         return asked
+
+    def _hurry(self, tuner: TaskTuner) -> None:
+        """Bound the effort of a task's searches; a family with much at stake is looked at more."""
+        session = self.rounds.session
+        if session.options.params is not None:
+            return
+        stakes = self._stakes
+        share = stakes[family_of(tuner.task)] / max(sum(stakes.values()), 1e-12)
+        looks = LOOKS_SHARE * self.rounds.budget.search_left_s() * share / LOOK_S
+        looked = int(min(max(looks, FEWEST_LOOKS), MOST_LOOKS))
+        session.params = replace(HURRIED, looked_at_first=looked)
+
+    @cached_property
+    def _stakes(self) -> dict[str, float]:
+        """What is at stake before the first round in each family: weight times seconds."""
+        stakes: dict[str, float] = {}
+        for w, f in zip(self.weighted, self.found, strict=True):
+            for t in f.tuners:
+                name, own = family_of(t.task), w.weight * (f.best_latency_s or 0.0)
+                stakes[name] = stakes.get(name, 0.0) + own / len(f.tuners)
+        return stakes
 
     def _busy(self, open_: Sequence[_Open]) -> frozenset[int]:
         """Tasks that are to wait: in work, or before their first round with a relative in work."""
