@@ -122,7 +122,8 @@ def tune_tasks(
                 if practice:
                     rounds = _practised(rounds, practice, found[0].tuners[0], show)
                 rounds.run(weighted, found, plan, show)
-                settle_all(session, found, [w.weight for w in weighted], manner.race, winners)
+                weights = [w.weight for w in weighted]
+                settle_all(session, found, weights, manner.race, winners, race_follows)
             for f in found:  # looked at while problems can be told
                 _ = earlier_winner(session, f) or f.fastest.best
     except KeyboardInterrupt:
@@ -286,7 +287,8 @@ class Rounds:
             family = [t for t in everyone if t.rounds > 1 and family_of(t.task) == own]
             if ready := start_from_family(tuner, family, known, n):
                 return ready
-            n = max(n, min(FAMILY_ROUND, self.budget.round_of(FAMILY_ROUND, 0, 0)))
+            if self.budget.n_trials is None:  # others of the family begin with what is found here
+                n = max(n, FAMILY_ROUND)
         start_from_others(tuner, everyone, self.session.store.history, n, known)
         return n
 
