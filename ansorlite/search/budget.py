@@ -72,23 +72,27 @@ class Budget:
         """Seconds left for rounds and races: the end of the run needs `closing_s`."""
         return self.left_s() - self.closing_s
 
-    def round_of(self, size: int, done: int, pending: int) -> int:
+    def round_of(self, size: int, done: int, pending: int, waiting: int = 0) -> int:
         """Candidates of the next round: `size`, or what trials and time are left for; 0 to end.
 
-        `pending` of the `done` trials belong to that round already (see `TaskTuner.pending`).
+        `pending` of the `done` trials belong to that round already (see `TaskTuner.pending`);
+        beside them `waiting` candidates of other rounds are still to be measured.
         """
-        spent = self.n_trials is not None and done >= self.n_trials
+        spent = self.n_trials is not None and done + waiting >= self.n_trials
         if spent or self.search_left_s() <= 0:
             return 0
-        n = size if self.n_trials is None else min(size, self.n_trials - done + pending)
+        n = size if self.n_trials is None else min(size, self.n_trials - done - waiting + pending)
         new = max(0, n - pending)
-        affordable = self._affordable(new, done)
+        affordable = self._affordable(new, done, waiting)
         if affordable == new:
             return n
         return pending + affordable if affordable else 0
 
-    def _affordable(self, n: int, done: int) -> int:
-        """At most n trials, fewer where the time left is too short for them at the pace so far."""
+    def _affordable(self, n: int, done: int, waiting: int) -> int:
+        """At most n trials, fewer where the time left is too short for them at the pace so far.
+
+        Those that are `waiting` come before them.
+        """
         new = done - self.trials_before
         if self.timeout is None:
             return n
@@ -102,7 +106,7 @@ class Budget:
         else:
             pace_s = self.elapsed_s / new
         left_s = self.left_s() - max(RESERVED_SHARE * self.timeout, self.closing_s)
-        return max(0, min(n, int(left_s / pace_s)))
+        return max(0, min(n, int(left_s / pace_s) - waiting))
 
     def largest_round(self, n_tasks: int, n_forms: int) -> int:
         """Candidates of a round, at most: each form of a task gets some four rounds of the trials.

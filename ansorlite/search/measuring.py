@@ -165,7 +165,8 @@ class TaskMeasuring:
         keys = [f"{task.workload_key}/{c.sketch.name}" for c in candidates]
         programs = {k: c.sketch.program for k, c in zip(keys, candidates, strict=True)}
         return programs, [
-            BuildRequest(k, c.values, task.target) for k, c in zip(keys, candidates, strict=True)
+            BuildRequest(k, c.values, task.target, kept=True)
+            for k, c in zip(keys, candidates, strict=True)
         ]
 
     def measure(self, built: BuildOutcome, best_latency_s: float | None) -> MeasureResult:

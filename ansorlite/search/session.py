@@ -24,6 +24,7 @@ from ansorlite.measure.builder import Builder, PoolBuilder
 from ansorlite.measure.peak import Peak, measure_peak, peak_soon
 from ansorlite.measure.runner import LocalRunner, Runner, SideBySide
 from ansorlite.search import knowledge
+from ansorlite.search.ahead import ENTRY, Batch
 from ansorlite.search.arguments import check_able, check_budget, check_path
 from ansorlite.search.budget import Budget
 from ansorlite.search.clock import PhaseClock
@@ -31,10 +32,11 @@ from ansorlite.search.debug import trace_of
 from ansorlite.search.estimate import EstimatingBuilder, EstimatingRunner
 from ansorlite.search.history import Guess
 from ansorlite.search.measuring import Measuring
-from ansorlite.search.policy import EvolutionParams, SearchPolicy
+from ansorlite.search.policy import EvolutionaryPolicy, EvolutionParams, SearchPolicy
 from ansorlite.search.progress import Progress
 from ansorlite.search.run import Run
 from ansorlite.search.searchers import Context, loaded, searcher
+from ansorlite.search.spaces import SpaceRequest, can_be_kept, kept_looks, kept_sketches
 from ansorlite.search.store import Store
 from ansorlite.search.transfer import KnownPrograms
 from ansorlite.search.tuner import TaskTuner
@@ -122,7 +124,9 @@ class Session:
             self.estimated = isinstance(o.runner, EstimatingRunner)
             self.store = Store(o.log, read_only=not self.searches, estimated=self.estimated)
             stack.callback(self.store.close)
-            builder = o.builder or _closed_by(stack, PoolBuilder(at_once=self.searches))
+            builder = o.builder or _closed_by(
+                stack, PoolBuilder(entry=ENTRY, at_once=self.searches)
+            )
             runner = o.runner or _closed_by(stack, LocalRunner(at_once=self.searches))
             if self.estimated:
                 builder = EstimatingBuilder(builder)
@@ -254,12 +258,17 @@ class Session:
         o = self.options
 
         def space() -> Sequence[Sketch]:
-            return self.searcher.space(task, self._space(task))
+            options = self._space(task)
+            if not self._keeps_spaces:
+                return self.searcher.space(task, options)
+            return kept_sketches(task, options, lambda: self.searcher.space(task, options))
 
         def policy(found: Sequence[Sketch]) -> SearchPolicy:
             model, validity = self.cost_model, self.validity
             context = Context(task, o.seed, model, self.params, validity, other_tasks)
             made = self.searcher.make(found, context)
+            if self._keeps_spaces and isinstance(made, EvolutionaryPolicy):
+                made.know_looks(kept_looks(task, self._space(task), o.seed))
             self._policies.append(made)
             return made
 
@@ -280,18 +289,34 @@ class Session:
         self._tuners.append(made)
         return made
 
+    @property
+    def _keeps_spaces(self) -> bool:
+        """Are spaces made ahead, and kept for later runs? Only Ansor's, against the clock."""
+        return self.options.timeout is not None and self.options.policy == USUAL
+
+    def begin_space(self, task: SearchTask, looks: int) -> Batch | None:
+        """Have a task's sketches made in the background, and so many looked at.
+
+        None where that cannot be done.
+        """
+        options = self._space(task)
+        if not (self._keeps_spaces and self.options.builder is None and can_be_kept(options)):
+            return None
+        request = SpaceRequest(task, options, self.options.seed, looks)
+        return self.run.measuring.builds.begin({}, [request])
+
     def _space(self, task: SearchTask) -> SpaceOptions | None:
         """Other forms of a computation have few sketches: their stages have their places."""
         if self.options.space is not None or task.meaning is None:
             return self.options.space
         return SpaceOptions(max_sketches=SKETCHES_OF_FORMS)
 
-    def train(self, tuners: Sequence[TaskTuner]) -> None:
-        """Train the models on all results of these tasks, if some are new."""
-        groups = [g for t in tuners if (g := _training_group(t)) is not None and len(g.latency_s)]
-        known = sum(len(g.latency_s) for g in groups)
-        if known == self._trained_on:
+    def train(self, tuners: Sequence[TaskTuner], news: float = 0.0) -> None:
+        """Train the models on all results of these tasks, if more than a share `news` is new."""
+        known = sum(n for t in tuners for _, n in t.told)
+        if self._trained_on >= known * (1.0 - news):
             return
+        groups = [g for t in tuners if (g := _training_group(t)) is not None and len(g.latency_s)]
         if groups:
             with self.budget.clock.phase("training"):
                 if self.searcher.learns:

@@ -299,7 +299,7 @@ class Rounds:
 
     def candidates(self, tuner: TaskTuner, found: Sequence[Forms], open_: int = 0) -> int:
         """Candidates of the next round of a tuner beside `open_` that wait; 0 to end."""
-        budget, done = self.budget, open_ + sum(t.trials for t in self.counted)
+        budget, done = self.budget, sum(t.trials for t in self.counted)
         everyone, n_tasks = _tuners(found), len(found)
         wanted = self.largest or budget.largest_round(n_tasks, len(everyone))
         if self.manner.growing and not budget.round_size:
@@ -308,7 +308,7 @@ class Rounds:
             # Many tasks: a small first round of each brings the whole down soonest.
             waiting = sum(t.rounds <= 1 for t in everyone)
             wanted = min(wanted, budget.first_round(done - tuner.pending, len(everyone), waiting))
-        return budget.round_of(wanted, done, tuner.pending)
+        return budget.round_of(wanted, done, tuner.pending, open_)
 
     def snapshot(
         self, weighted: Sequence[WeightedTask], found: Sequence[Forms], current: TaskTuner

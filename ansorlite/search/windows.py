@@ -8,11 +8,12 @@ that wait for the first program of their family. Without a time limit rounds com
 (`Rounds.run`), and a log is resumed as it was begun.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from ansorlite.search.ahead import Batch
 from ansorlite.search.budget import MIN_ROUND
 from ansorlite.search.forms import Forms
 from ansorlite.search.policy import EvolutionParams
@@ -25,10 +26,12 @@ if TYPE_CHECKING:
     from ansorlite.search.tune_tasks import Rounds, WeightedTask
 
 # What a round finds with twice the effort is worth less than another round of another task.
-HURRIED = EvolutionParams(population=512)
+HURRIED = EvolutionParams(population=384, generations=6, looked_at=4)
 LOOK_S = 0.03  # seconds to make a sketch and to look at it
 LOOKS_SHARE = 0.15  # of the time left, to look at sketches in the first rounds of all families
+NEWS = 0.1  # share of new results from which the models are trained again
 FEWEST_LOOKS, MOST_LOOKS = 6, 48
+SPACES_AT_FIRST = 2  # families whose spaces are made before the first round
 WINDOW_S = 0.4  # of search at a time: what was searched is measured soon
 WINDOW = MIN_ROUND  # candidates of a window, at least, while there are tasks to take them of
 
@@ -51,17 +54,23 @@ class Windows:
     found: Sequence[Forms]
     plan: TaskScheduler
     show: Progress
+    _spaces: dict[str, Batch] = field(default_factory=dict)  # in work, by family
+    _begun: set[str] = field(default_factory=set)  # families whose spaces were begun
 
     def plain(self) -> None:
         """The plain schedule of every task, built ahead; its latency is that of the checks."""
         tuners = [f.tuners[0] for f in self.found]
         for tuner in tuners:
             tuner.begin_plain_round()
+        self._begin_spaces(SPACES_AT_FIRST, {})
+        took_s = 0.0
         for tuner in tuners:
             self.rounds.keep_time(self.found)
-            if self.rounds.budget.search_left_s() <= 0:
+            began_s = self.rounds.budget.elapsed_s
+            if self.rounds.budget.search_left_s() <= took_s:
                 return
             tuner.plain_round()
+            took_s = self.rounds.budget.elapsed_s - began_s
 
     def run(self) -> None:
         """Windows until the budget or the plan ends."""
@@ -69,14 +78,22 @@ class Windows:
         built: list[_Open] = []
         while True:
             began_s = budget.elapsed_s
-            session.train([*self.rounds.counted, *self.rounds.known])
+            session.train([*self.rounds.counted, *self.rounds.known], NEWS)
             asked = self._asked(built)
+            waited = bool(self._spaces)
+            with budget.clock.phase("building"):
+                for space in self._spaces.values():
+                    space.outcomes()
+            self._spaces.clear()
             if not asked and not built:
+                if waited:
+                    continue
                 return
             for one in built:
                 self._end(one)
             for one in asked:
                 one.tuner.begin(one.round)
+            self._begin_spaces(1, self._stakes)
             trials = sum(len(one.round.missing) for one in built)
             if trials:
                 budget.window_took(budget.elapsed_s - began_s, trials)
@@ -108,9 +125,30 @@ class Windows:
                 break
         return asked
 
+    def _begin_spaces(self, n: int, stakes: Mapping[str, float]) -> None:
+        """Have the spaces of the next n families made in the background, while others are searched.
+
+        What is at stake in a family is its operations, or `stakes` where they are known.
+        """
+        families: dict[str, TaskTuner] = {}
+        size: dict[str, float] = {}
+        for w, f in zip(self.weighted, self.found, strict=True):
+            for t in f.tuners:
+                name = family_of(t.task)
+                size[name] = size.get(name, 0.0) + w.weight * f.task.flop
+                families.setdefault(name, t)
+        size = {**size, **stakes}
+        left = [k for k in families if k not in self._known and k not in self._begun]
+        for name in sorted(left, key=lambda k: -size[k])[:n]:
+            self._begun.add(name)
+            space = self.rounds.session.begin_space(families[name].task, MOST_LOOKS)
+            if space is not None:
+                self._spaces[name] = space
+
     def _hurry(self, tuner: TaskTuner) -> None:
         """Bound the effort of a task's searches; a family with much at stake is looked at more."""
         session = self.rounds.session
+        self._begun.add(family_of(tuner.task))
         if session.options.params is not None:
             return
         stakes = self._stakes
@@ -130,15 +168,20 @@ class Windows:
         return stakes
 
     def _busy(self, open_: Sequence[_Open]) -> frozenset[int]:
-        """Tasks that are to wait: in work, or before their first round with a relative in work."""
+        """Tasks that are to wait: in work, or before a first round for which their family is."""
         busy = {one.place for one in open_}
         first = {family_of(one.tuner.task) for one in open_ if one.tuner.rounds <= 1}
-        known = {family_of(t.task) for f in self.found for t in f.tuners if t.rounds > 1}
-        for k, f in enumerate(self.found) if first - known else ():
+        first = (first | self._spaces.keys()) - self._known
+        for k, f in enumerate(self.found) if first else ():
             tuner = f.next()
-            if tuner.rounds <= 1 and family_of(tuner.task) in first - known:
+            if tuner.rounds <= 1 and family_of(tuner.task) in first:
                 busy.add(k)
         return frozenset(busy)
+
+    @property
+    def _known(self) -> set[str]:
+        """The families of which a task was searched."""
+        return {family_of(t.task) for f in self.found for t in f.tuners if t.rounds > 1}
 
     def _end(self, one: _Open) -> None:
         """Measure a round, and tell what came of it."""
