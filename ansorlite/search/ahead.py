@@ -8,28 +8,10 @@ processes. Without a batch in work, `build` uses the builder directly.
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Protocol
+from typing import Any
 
-from ansorlite.codegen.build import BuildRequest, build_request
-from ansorlite.codegen.image import KernelImage
 from ansorlite.ir.program import Program
 from ansorlite.measure.builder import Builder, BuildOutcome
-
-ENTRY = f"{__name__}:build"
-
-
-class Making(Protocol):
-    """A request that is no build, such as `search.spaces.SpaceRequest`."""
-
-    def make(self) -> None: ...
-
-
-def build(request: BuildRequest | Making, shared: Mapping[str, Any]) -> KernelImage | None:
-    """Entry function of the processes of a session that build."""
-    if isinstance(request, BuildRequest):
-        return build_request(request, shared)
-    request.make()
-    return None
 
 
 class Batch:
@@ -37,6 +19,11 @@ class Batch:
 
     def __init__(self, found: "Future[list[BuildOutcome]]") -> None:
         self._found = found
+
+    @property
+    def done(self) -> bool:
+        """Do `outcomes` wait no longer?"""
+        return self._found.done()
 
     def outcomes(self) -> list[BuildOutcome]:
         """Raises what the builder raised."""

@@ -111,6 +111,12 @@ class TaskMeasuring:
             program = lower(reference_state(plain))
             self._references[plain.workload_key] = self._builds.begin({key: program}, [request])
 
+    @property
+    def has_reference(self) -> bool:
+        """Was the reference built in the background, and kept on disk?"""
+        begun = self._references.get(self.task.plain.workload_key)
+        return begun is not None and begun.done
+
     def _build_reference(self) -> KernelImage:
         begun = self._references.get(self.task.plain.workload_key)
         if begun is None:

@@ -24,7 +24,6 @@ from ansorlite.measure.builder import Builder, PoolBuilder
 from ansorlite.measure.peak import Peak, measure_peak, peak_soon
 from ansorlite.measure.runner import LocalRunner, Runner, SideBySide
 from ansorlite.search import knowledge
-from ansorlite.search.ahead import ENTRY, Batch
 from ansorlite.search.arguments import check_able, check_budget, check_path
 from ansorlite.search.budget import Budget
 from ansorlite.search.clock import PhaseClock
@@ -36,7 +35,13 @@ from ansorlite.search.policy import EvolutionaryPolicy, EvolutionParams, SearchP
 from ansorlite.search.progress import Progress
 from ansorlite.search.run import Run
 from ansorlite.search.searchers import Context, loaded, searcher
-from ansorlite.search.spaces import SpaceRequest, can_be_kept, kept_looks, kept_sketches
+from ansorlite.search.spaces import (
+    SpaceRequest,
+    SpacesAhead,
+    can_be_kept,
+    kept_looks,
+    kept_sketches,
+)
 from ansorlite.search.store import Store
 from ansorlite.search.transfer import KnownPrograms
 from ansorlite.search.tuner import TaskTuner
@@ -112,6 +117,7 @@ class Session:
         self._policies: list[SearchPolicy] = []
         self._tuners: list[TaskTuner] = []
         self._trained_on = -1
+        self._spaces: SpacesAhead | None = None
         self._known: dict[str, KnownPrograms] = {}
 
     def __enter__(self) -> Self:
@@ -124,9 +130,7 @@ class Session:
             self.estimated = isinstance(o.runner, EstimatingRunner)
             self.store = Store(o.log, read_only=not self.searches, estimated=self.estimated)
             stack.callback(self.store.close)
-            builder = o.builder or _closed_by(
-                stack, PoolBuilder(entry=ENTRY, at_once=self.searches)
-            )
+            builder = o.builder or _closed_by(stack, PoolBuilder(at_once=self.searches))
             runner = o.runner or _closed_by(stack, LocalRunner(at_once=self.searches))
             if self.estimated:
                 builder = EstimatingBuilder(builder)
@@ -294,16 +298,17 @@ class Session:
         """Are spaces made ahead, and kept for later runs? Only Ansor's, against the clock."""
         return self.options.timeout is not None and self.options.policy == USUAL
 
-    def begin_space(self, task: SearchTask, looks: int) -> Batch | None:
-        """Have a task's sketches made in the background, and so many looked at.
+    def spaces_ahead(self) -> SpacesAhead | None:
+        """A process that makes spaces of tasks in the background; None where none can be used."""
+        starts = self.options.builder is None  # are processes started here?
+        usable = starts and self._keeps_spaces and can_be_kept(self.options.space)
+        if self._spaces is None and usable:
+            self._spaces = _closed_by(self._stack, SpacesAhead())
+        return self._spaces
 
-        None where that cannot be done.
-        """
-        options = self._space(task)
-        if not (self._keeps_spaces and self.options.builder is None and can_be_kept(options)):
-            return None
-        request = SpaceRequest(task, options, self.options.seed, looks)
-        return self.run.measuring.builds.begin({}, [request])
+    def space_request(self, task: SearchTask, looks: int) -> SpaceRequest:
+        """The sketches of a task, so many of which are looked at."""
+        return SpaceRequest(task, self._space(task), self.options.seed, looks)
 
     def _space(self, task: SearchTask) -> SpaceOptions | None:
         """Other forms of a computation have few sketches: their stages have their places."""

@@ -103,8 +103,17 @@ class TaskTuner:
         with self.run.measuring.clock.phase("search"):
             made = self._make_sketches()
         self.run.trace.task(self.task, made)
-        steps = {s.state.steps for s in made}
-        more = (s for s in self._alike.values() if s.state.steps not in steps)
+        if not self._alike:
+            return {s.name: s for s in made}
+        # Sketches that were made before the space are those of the space from now on.
+        own = {s.state.steps: s for s in reversed(made)}
+        more = [s for s in self._alike.values() if s.state.steps not in own]
+        own |= {s.state.steps: s for s in more}
+        for n, (candidates, records, number) in enumerate(self._untold):
+            found = [replace(c, sketch=own[c.sketch.state.steps]) for c in candidates]
+            self._untold[n] = found, records, number
+            for c, r in zip(found, records, strict=True):
+                self._fitting[id(r)] = r, c, True
         return {s.name: s for s in (*made, *more)}
 
     @property
@@ -116,13 +125,9 @@ class TaskTuner:
     @cached_property
     def policy(self) -> SearchPolicy:
         made = self._make_policy(self.sketches)
-        by_steps = {s.state.steps: s for s in self.sketches}
         for candidates, records, n in self._untold:
-            own = [replace(c, sketch=by_steps[c.sketch.state.steps]) for c in candidates]
-            for c, r in zip(own, records, strict=True):
-                self._fitting[id(r)] = r, c, True
-            made.tell(own, [r.lowest_s for r in records])
-            self.told.append((n, len(own)))
+            made.tell(candidates, [r.lowest_s for r in records])
+            self.told.append((n, len(candidates)))
         self._untold.clear()
         return made
 
@@ -168,7 +173,9 @@ class TaskTuner:
     def has_image(self) -> bool:
         """Is the object code of the best program at hand, so that nothing remains to be built?"""
         best = self.best
-        return best is not None and self.measuring.kept_image(best) is not None
+        if best is None:
+            return self.measuring.has_reference
+        return self.measuring.kept_image(best) is not None
 
     @property
     def best_latency_s(self) -> float | None:

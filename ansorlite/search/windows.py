@@ -9,15 +9,15 @@ that wait for the first program of their family. Without a time limit rounds com
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from ansorlite.search.ahead import Batch
 from ansorlite.search.budget import MIN_ROUND
 from ansorlite.search.forms import Forms
 from ansorlite.search.policy import EvolutionParams
 from ansorlite.search.progress import Progress
+from ansorlite.search.spaces import SpacesAhead
 from ansorlite.search.task_scheduler import TaskScheduler
 from ansorlite.search.tuner import Round, TaskTuner
 from ansorlite.search.untuned import family_of
@@ -31,7 +31,7 @@ LOOK_S = 0.03  # seconds to make a sketch and to look at it
 LOOKS_SHARE = 0.15  # of the time left, to look at sketches in the first rounds of all families
 NEWS = 0.1  # share of new results from which the models are trained again
 FEWEST_LOOKS, MOST_LOOKS = 6, 48
-SPACES_AT_FIRST = 2  # families whose spaces are made before the first round
+LOOKS_AHEAD = 24  # sketches that are looked at in the background
 WINDOW_S = 0.4  # of search at a time: what was searched is measured soon
 WINDOW = MIN_ROUND  # candidates of a window, at least, while there are tasks to take them of
 
@@ -44,6 +44,11 @@ class _Open:
     tuner: TaskTuner
     round: Round
 
+    def wait(self) -> None:
+        """Until the builds have ended."""
+        if self.round.batch is not None:
+            self.round.batch.outcomes()
+
 
 @dataclass
 class Windows:
@@ -54,15 +59,15 @@ class Windows:
     found: Sequence[Forms]
     plan: TaskScheduler
     show: Progress
-    _spaces: dict[str, Batch] = field(default_factory=dict)  # in work, by family
-    _begun: set[str] = field(default_factory=set)  # families whose spaces were begun
+    _spaces: SpacesAhead | None = None
+    _over: bool = False  # is no time left, or no trial?
 
     def plain(self) -> None:
         """The plain schedule of every task, built ahead; its latency is that of the checks."""
         tuners = [f.tuners[0] for f in self.found]
         for tuner in tuners:
             tuner.begin_plain_round()
-        self._begin_spaces(SPACES_AT_FIRST, {})
+        self._want_spaces({})
         took_s = 0.0
         for tuner in tuners:
             self.rounds.keep_time(self.found)
@@ -70,30 +75,46 @@ class Windows:
             if self.rounds.budget.search_left_s() <= took_s:
                 return
             tuner.plain_round()
+            if self._spaces is not None:
+                self._spaces.step()
             took_s = self.rounds.budget.elapsed_s - began_s
 
     def run(self) -> None:
         """Windows until the budget or the plan ends."""
+        try:
+            self._want_spaces(self._stakes)
+            self._windows()
+        finally:
+            if self._spaces is not None:
+                self._spaces.close()
+
+    def _measure(self, built: Sequence[_Open]) -> None:
+        """Measure rounds while nothing else goes on."""
+        with self.rounds.budget.clock.phase("building"):
+            for one in built:
+                one.wait()
+        if self._spaces is not None:
+            self._spaces.pause()
+        for one in built:
+            self._end(one)
+        if self._spaces is not None:
+            self._spaces.resume()
+
+    def _windows(self) -> None:
         session, budget = self.rounds.session, self.rounds.budget
         built: list[_Open] = []
         while True:
             began_s = budget.elapsed_s
             session.train([*self.rounds.counted, *self.rounds.known], NEWS)
             asked = self._asked(built)
-            waited = bool(self._spaces)
-            with budget.clock.phase("building"):
-                for space in self._spaces.values():
-                    space.outcomes()
-            self._spaces.clear()
             if not asked and not built:
-                if waited:
-                    continue
-                return
-            for one in built:
-                self._end(one)
+                if self._over or self._spaces is None or self._spaces.in_work is None:
+                    return
+                self._spaces.wait()
+                continue
+            self._measure(built)
             for one in asked:
                 one.tuner.begin(one.round)
-            self._begin_spaces(1, self._stakes)
             trials = sum(len(one.round.missing) for one in built)
             if trials:
                 budget.window_took(budget.elapsed_s - began_s, trials)
@@ -105,6 +126,8 @@ class Windows:
         end_s = self.rounds.budget.elapsed_s + WINDOW_S
         waiting = sum(len(one.round.missing) for one in built)
         while (n_asked := sum(len(one.round.missing) for one in asked)) < WINDOW:
+            if self._spaces is not None:
+                self._spaces.step()
             busy = self._busy([*built, *asked])
             k = next_task(self.weighted, self.found, self.plan, busy)
             if k is None:
@@ -113,6 +136,7 @@ class Windows:
             self.rounds.keep_time(self.found)
             n = self.rounds.candidates(tuner, self.found, waiting + n_asked)
             if n == 0:
+                self._over = True
                 break
             if not tuner.has_begun:
                 self._hurry(tuner)
@@ -125,11 +149,14 @@ class Windows:
                 break
         return asked
 
-    def _begin_spaces(self, n: int, stakes: Mapping[str, float]) -> None:
-        """Have the spaces of the next n families made in the background, while others are searched.
+    def _want_spaces(self, stakes: Mapping[str, float]) -> None:
+        """Have the spaces of families made in the background, those with most at stake first.
 
         What is at stake in a family is its operations, or `stakes` where they are known.
         """
+        self._spaces = self.rounds.session.spaces_ahead()
+        if self._spaces is None:
+            return
         families: dict[str, TaskTuner] = {}
         size: dict[str, float] = {}
         for w, f in zip(self.weighted, self.found, strict=True):
@@ -137,18 +164,19 @@ class Windows:
                 name = family_of(t.task)
                 size[name] = size.get(name, 0.0) + w.weight * f.task.flop
                 families.setdefault(name, t)
-        size = {**size, **stakes}
-        left = [k for k in families if k not in self._known and k not in self._begun]
-        for name in sorted(left, key=lambda k: -size[k])[:n]:
-            self._begun.add(name)
-            space = self.rounds.session.begin_space(families[name].task, MOST_LOOKS)
-            if space is not None:
-                self._spaces[name] = space
+        size |= stakes
+        for name in sorted(families, key=lambda k: -size[k]):
+            self._spaces.forget(name)
+            if name not in (*self._known, self._spaces.in_work):
+                request = self.rounds.session.space_request(families[name].task, LOOKS_AHEAD)
+                self._spaces.want(name, request)
+        self._spaces.step()
 
     def _hurry(self, tuner: TaskTuner) -> None:
         """Bound the effort of a task's searches; a family with much at stake is looked at more."""
         session = self.rounds.session
-        self._begun.add(family_of(tuner.task))
+        if self._spaces is not None:
+            self._spaces.forget(family_of(tuner.task))
         if session.options.params is not None:
             return
         stakes = self._stakes
@@ -171,7 +199,9 @@ class Windows:
         """Tasks that are to wait: in work, or before a first round for which their family is."""
         busy = {one.place for one in open_}
         first = {family_of(one.tuner.task) for one in open_ if one.tuner.rounds <= 1}
-        first = (first | self._spaces.keys()) - self._known
+        if self._spaces is not None and self._spaces.in_work is not None:
+            first.add(self._spaces.in_work)
+        first -= self._known
         for k, f in enumerate(self.found) if first else ():
             tuner = f.next()
             if tuner.rounds <= 1 and family_of(tuner.task) in first:
