@@ -1,5 +1,6 @@
 """Rounds in windows: what is searched while builds go on, in which order, and what is measured."""
 
+import gc
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -118,6 +119,14 @@ def test_what_a_run_in_windows_found_goes_on_without_a_loss(tmp_path: Path) -> N
     assert not session.store.problems
     assert sum(len([r for r in x.records if r.round]) for x in results) == before
     assert len(tuned(tasks, 2.0, log)) > before
+
+
+def test_the_garbage_collector_is_as_before_after_a_session() -> None:
+    before = gc.get_threshold()
+    both = Watched()
+    with Session(4, builder=both, runner=both, progress=False):
+        assert gc.get_threshold()[0] > before[0]
+    assert gc.get_threshold() == before
 
 
 # ---- builds in the background -------------------------------------------------------------------
