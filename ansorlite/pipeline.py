@@ -32,7 +32,7 @@ from ansorlite.ir.traverse import walk
 from ansorlite.measure.limits import least_seconds, task_peak
 from ansorlite.measure.peak import Peak
 from ansorlite.measure.runner import LocalRunner, SideBySide
-from ansorlite.measure.timing import TimingPolicy
+from ansorlite.measure.timing import in_network
 from ansorlite.records import Record
 from ansorlite.schedule.lower import lower
 from ansorlite.search.adapt import Known, adapted_results
@@ -374,8 +374,7 @@ def _session(
         if options.get("runner") is None:
             options["runner"] = estimating(target)
         if options.get("runner") is None:
-            policy = TimingPolicy(fresh_constants=True)
-            options["runner"] = LocalRunner(policy=policy, at_once=n_trials != 0)
+            options["runner"] = LocalRunner(policy=in_network(timeout), at_once=n_trials != 0)
             stack.callback(options["runner"].close)
         yield stack.enter_context(Session(n_trials, timeout, **options))
 

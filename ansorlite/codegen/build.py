@@ -36,13 +36,15 @@ SYMBOL = "ansorlite_kernel"
 class BuildRequest:
     """Fill the shared program `program` with `values` (hole name -> values), then compile.
 
-    With `looked` the image has a `Look` at the assembly.
+    With `looked` the image has a `Look` at the assembly; with `kept` it is taken from the objects
+    that are kept on disk, or put there (`codegen.object_cache`).
     """
 
     program: str
     values: dict[str, tuple[int, ...]]
     target: Target
     looked: bool = False
+    kept: bool = False
 
 
 def build_request(request: BuildRequest, shared: Mapping[str, Any]) -> KernelImage:
@@ -51,6 +53,10 @@ def build_request(request: BuildRequest, shared: Mapping[str, Any]) -> KernelIma
     `shared` maps the keys of programs to the programs (see `measure.builder`).
     """
     program = fill(shared[request.program], request.values)
+    if request.kept and not request.looked:
+        from ansorlite.codegen.object_cache import compiled  # which imports this module
+
+        return compiled(program, request.target)
     return build_program(program, request.target, looked=request.looked)
 
 

@@ -161,9 +161,10 @@ class ExprEmitter(IndexEmitter):
         kind = ir.VectorType(v.type, width)
         if isinstance(v, ir.Constant):
             return ir.Constant(kind, [v.constant] * width)
-        one = self.b.insert_element(ir.Constant(kind, ir.Undefined), v, I32(0))
-        mask = ir.Constant(ir.VectorType(I32, width), [0] * width)
-        return self.b.shuffle_vector(one, ir.Constant(kind, ir.Undefined), mask)
+        undefined = ir.Constant(kind, ir.Undefined)
+        one = self.b.insert_element(undefined, v, I32(0))
+        mask = constant_of(ir.VectorType(I32, width), 0)
+        return self.b.shuffle_vector(one, undefined, mask)
 
     def _constant(self, e: Const) -> ir.Value:
         if e.dtype == "bool":

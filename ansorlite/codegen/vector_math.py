@@ -371,8 +371,22 @@ def splat(like: V, value: float) -> V:
     return constant_of(like.type, value)
 
 
+_CONSTANTS: dict[tuple[str, type, str], ir.Constant] = {}  # with their texts, for all kernels
+MOST_CONSTANTS = 4096
+
+
 def constant_of(kind: ir.Type, value: float) -> ir.Constant:
     """A constant of type `kind` with `value` in every lane."""
+    key = str(kind), type(value), repr(value)
+    known = _CONSTANTS.get(key)
+    if known is None:
+        if len(_CONSTANTS) >= MOST_CONSTANTS:
+            _CONSTANTS.clear()
+        known = _CONSTANTS[key] = _made(kind, value)
+    return known
+
+
+def _made(kind: ir.Type, value: float) -> ir.Constant:
     if isinstance(kind, ir.VectorType):
         return ir.Constant(kind, [ir.Constant(kind.element, value)] * kind.count)
     return ir.Constant(kind, value)

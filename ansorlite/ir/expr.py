@@ -295,6 +295,8 @@ def promote(a: Any, b: Any) -> tuple[Expr, Expr]:
 
     Elements of few bytes take part in arithmetic in their wide dtype.
     """
+    if isinstance(a, Expr) and isinstance(b, Expr) and a.dtype == b.dtype and a.dtype not in WIDE:
+        return a, b
     a, b = (widened(x) if isinstance(x, Expr) else x for x in (a, b))
     if isinstance(a, Expr) and not isinstance(b, Expr):
         ints_stay = is_int(a) and isinstance(b, float)
@@ -356,44 +358,58 @@ def poly(terms: Mapping[Monomial, int], dtype: str = "int32") -> Expr:
     return Poly(tuple(items), dtype)
 
 
+def _is_number(e: Expr, value: int) -> bool:
+    return isinstance(e, Const) and bool(e.value == value)
+
+
 def add(a: Any, b: Any) -> Expr:
     """a + b with dtype promotion."""
-    a, b = promote(a, b)
-    if not is_int(a):
-        return _float_op("add", a, b)
-    out = terms_of(a)
-    for mono, c in terms_of(b).items():
+    left, right = promote(a, b)
+    if not is_int(left):
+        return _float_op("add", left, right)
+    if _is_number(right, 0):
+        return left
+    if _is_number(left, 0):
+        return right
+    out = terms_of(left)
+    for mono, c in terms_of(right).items():
         out[mono] = out.get(mono, 0) + c
-    return poly(out, a.dtype)
+    return poly(out, left.dtype)
 
 
 def sub(a: Any, b: Any) -> Expr:
     """a - b with dtype promotion."""
-    a, b = promote(a, b)
-    if not is_int(a):
-        return _float_op("sub", a, b)
-    out = terms_of(a)
-    for mono, c in terms_of(b).items():
+    left, right = promote(a, b)
+    if not is_int(left):
+        return _float_op("sub", left, right)
+    if _is_number(right, 0):
+        return left
+    out = terms_of(left)
+    for mono, c in terms_of(right).items():
         out[mono] = out.get(mono, 0) - c
-    return poly(out, a.dtype)
+    return poly(out, left.dtype)
 
 
 def mul(a: Any, b: Any) -> Expr:
     """a * b with dtype promotion."""
-    a, b = promote(a, b)
-    if not is_int(a):
-        return _float_op("mul", a, b)
+    left, right = promote(a, b)
+    if not is_int(left):
+        return _float_op("mul", left, right)
+    if _is_number(right, 1):
+        return left
+    if _is_number(left, 1):
+        return right
     out: dict[Monomial, int] = {}
-    ta, tb = terms_of(a), terms_of(b)
-    if isinstance(b, Const):
-        return poly({m: c * b.value for m, c in ta.items()}, a.dtype)
-    if isinstance(a, Const):
-        return poly({m: c * a.value for m, c in tb.items()}, a.dtype)
+    ta, tb = terms_of(left), terms_of(right)
+    if isinstance(right, Const):
+        return poly({m: c * right.value for m, c in ta.items()}, left.dtype)
+    if isinstance(left, Const):
+        return poly({m: c * left.value for m, c in tb.items()}, left.dtype)
     for m1, c1 in ta.items():
         for m2, c2 in tb.items():
             mono = tuple(sorted(m1 + m2, key=lambda x: x.key)) if m1 and m2 else m1 or m2
             out[mono] = out.get(mono, 0) + c1 * c2
-    return poly(out, a.dtype)
+    return poly(out, left.dtype)
 
 
 _FOLD: dict[str, Callable[[Any, Any], Any]] = {

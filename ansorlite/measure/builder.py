@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 from ansorlite.codegen.image import KernelImage
-from ansorlite.errors import UsageError
+from ansorlite.errors import MachineError, UsageError
 from ansorlite.measure.child import load_entry
 from ansorlite.measure.result import MeasureResult, Status
 from ansorlite.measure.worker import Reply, Worker
@@ -25,6 +25,7 @@ from ansorlite.settings import settings
 from ansorlite.target import Target
 
 BUILD_ENTRY = "ansorlite.codegen.build:build_request"
+LOOK_S = 0.2  # a build that goes on in a thread looks so often whether it is to stop
 
 
 @dataclass(frozen=True)
@@ -105,6 +106,7 @@ class PoolBuilder:
         self._timeout_s = timeout_s
         self._shared: dict[str, tuple[int, bytes]] = {}  # serial number and pickle
         self._serial = 0
+        self._stopped = False
         self._ahead = _Batch()
         self._shipped: dict[Worker, tuple[int, dict[str, int]]] = {}  # child's generation, serials
         self._workers = [
@@ -195,6 +197,10 @@ class PoolBuilder:
                 worker.close()
             raise
 
+    def stop(self) -> None:
+        """From another thread: a `build` in progress, and any later one, fails soon."""
+        self._stopped = True
+
     def close(self) -> None:
         """Kill the workers; a later build starts new ones."""
         for worker in self._workers:
@@ -222,10 +228,12 @@ class PoolBuilder:
         return new, tuple(known.keys() - serials.keys())
 
     def _wait_for_replies(self) -> None:
+        if self._stopped:
+            raise MachineError("the builder was stopped: make a new one")
         watched = [w for w in self._workers if w.deadline is not None]
         if watched:
             left = [s for w in watched if (s := w.remaining_s()) is not None]
-            wait([w.fileno() for w in watched], min(left, default=None))
+            wait([w.fileno() for w in watched], min([LOOK_S, *left]))
 
 
 def _outcome(reply: Reply) -> BuildOutcome:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 import numpy as np
 
 from ansorlite.measure.peak import cached_peak, fma_run
+from ansorlite.measure.timing import PATIENCE_S
 from ansorlite.target import Target
 
 RUN_S = 0.0004  # length of one run
@@ -25,13 +26,12 @@ RATE_RUNS = 100  # for the rate, which shows a machine that throttles for minute
 NAP_S = 0.01  # pause between two runs while the machine is slow
 ONCE_S = 2.0  # longest wait at a time
 SHARE = 0.1  # share of the elapsed time that is added to the patience (seconds left for waiting)
-PATIENCE_S = 4.0  # largest patience
 
 
 class Canary:
     """`run` runs the canary's kernel once, `expected_s` is its time on an undisturbed machine.
 
-    `flop` are the kernel's operations, for `rate`.
+    `flop` are the kernel's operations, for `rate`, `most_s` the largest patience.
 
     Example: `canary = local_canary(threads)`, then after each timing `canary.disturbed()`.
     """
@@ -43,10 +43,13 @@ class Canary:
         clock: Callable[[], float] = time.perf_counter,
         sleep: Callable[[float], None] = time.sleep,
         flop: float = 0.0,
+        most_s: float = PATIENCE_S,
     ) -> None:
         self._run, self._clock, self._sleep, self._flop = run, clock, sleep, flop
         self.waited_s = 0.0
-        self._patience_s, self._as_of = PATIENCE_S, clock()
+        self._most_s = self._patience_s = most_s
+        self._share = SHARE * most_s / PATIENCE_S
+        self._as_of = clock()
         self._times: deque[float] = deque(maxlen=MEMORY)
         for _ in range(FIRST):
             self._times.append(self._seconds())
@@ -71,8 +74,8 @@ class Canary:
         if self._is_fast():
             return False
         start = self._clock()
-        grown_s = self._patience_s + SHARE * (start - self._as_of)
-        patience_s = min(PATIENCE_S, grown_s)
+        grown_s = self._patience_s + self._share * (start - self._as_of)
+        patience_s = min(self._most_s, grown_s)
         fast = False
         while not fast and self._clock() - start < min(ONCE_S, patience_s):
             self._sleep(NAP_S)
@@ -95,9 +98,10 @@ class Canary:
         return self._clock() - start
 
 
-def local_canary(threads: int) -> Canary:
-    """The canary of this machine on `threads` threads, at most its cores."""
+def local_canary(threads: int, most_s: float = PATIENCE_S) -> Canary:
+    """The canary of this machine on `threads` threads, at most its cores; `most_s` of patience."""
     target = Target.detect()
     run, flop = fma_run(target, min(threads, target.cores), RUN_S)
     peak = cached_peak(target) if threads >= target.cores else None
-    return Canary(run, None if peak is None else flop / peak.flops_all, flop=flop)
+    expected_s = None if peak is None else flop / peak.flops_all
+    return Canary(run, expected_s, flop=flop, most_s=most_s)

@@ -39,6 +39,7 @@ from ansorlite.units import format_gflops
 RUN_S = 0.012  # length of one timed run, about 10,000 times the start of a parallel region
 REPEATS = 9
 ATTEMPTS = 3
+BUSY = "peak_of_busy_machine"  # the file with figures that were not steady
 # Runs are steady if the quartiles of their times differ by at most this share of the median, and
 # if the threads had their cores to themselves for all but this share of the time.
 STEADY = 0.1
@@ -133,8 +134,12 @@ def measure_peak(target: Target) -> Peak:
         peak = replace(known, dots_all=own[0], dots_one=own[1])
     else:
         peak, steady = run_benchmarks(target)
-    # Of several processes' figures the largest is right.
-    path = peak_file() if steady else cache_file("peak_of_busy_machine")
+    return _kept(target, peak, steady)
+
+
+def _kept(target: Target, peak: Peak, steady: bool) -> Peak:
+    """The figures, which are kept for later processes; of several processes' the largest."""
+    path = peak_file() if steady else cache_file(BUSY)
     entries = _read(path)
     if not steady and (seen := entries.get(target.fingerprint)) is not None:
         peak = best_of(peak, seen)
@@ -143,13 +148,25 @@ def measure_peak(target: Target) -> Peak:
     return peak
 
 
-def run_benchmarks(target: Target) -> tuple[Peak, bool]:
+def peak_soon(target: Target) -> Peak:
+    """`measure_peak`, or what a busy machine showed before, or what a first attempt shows.
+
+    For runs of a few seconds, to which the limits are a guide: on a busy machine, `measure_peak`
+    takes several seconds each time.
+    """
+    known = cached_peak(target) or _read(cache_file(BUSY)).get(target.fingerprint)
+    if known is not None and all(op in known.dots_all for op in vector_dots(target)):
+        return known
+    return _kept(target, *run_benchmarks(target, attempts=1))
+
+
+def run_benchmarks(target: Target, attempts: int = ATTEMPTS) -> tuple[Peak, bool]:
     """Measure without any cache: (limits, whether the runs were steady).
 
-    On a busy machine the limits are the best of `ATTEMPTS` attempts and not steady.
+    On a busy machine the limits are the best of so many attempts and not steady.
     """
     best, steady = Peak(0.0, 0.0, 0.0), False
-    for _ in range(ATTEMPTS):
+    for _ in range(attempts):
         one_core, one_steady = _flops(target, 1)
         all_cores, all_steady = _flops(target, target.cores)
         copied = _copy_bytes_per_s(target)
@@ -157,17 +174,19 @@ def run_benchmarks(target: Target) -> tuple[Peak, bool]:
         steady = one_steady and all_steady
         if steady:
             break
-    dots_all, dots_one, steady_dots = run_dots(target, vector_dots(target))
+    dots_all, dots_one, steady_dots = run_dots(target, vector_dots(target), attempts)
     return replace(best, dots_all=dots_all, dots_one=dots_one), steady and steady_dots
 
 
-def run_dots(target: Target, ops: Sequence[str]) -> tuple[dict[str, float], dict[str, float], bool]:
+def run_dots(
+    target: Target, ops: Sequence[str], attempts: int = ATTEMPTS
+) -> tuple[dict[str, float], dict[str, float], bool]:
     """Operations per second of packed products on all cores and on one; whether it was steady."""
     dots_all: dict[str, float] = {}
     dots_one: dict[str, float] = {}
     steady = True
     for op in ops:
-        for _ in range(ATTEMPTS):
+        for _ in range(attempts):
             one_core, one_steady = _speed(dot_run(target, op, 1), 1)
             all_cores, all_steady = _speed(dot_run(target, op, target.cores), target.cores)
             dots_one[op] = max(dots_one.get(op, 0.0), one_core)

@@ -70,7 +70,7 @@ def serve(policy: TimingPolicy, memory_bytes: int) -> Callable[[Any], Any]:
     """
     tasks: OrderedDict[str, TaskData] = OrderedDict()
     flush = _make_flush() if policy.cold else None
-    canary = local_canary(max_threads())
+    canary = local_canary(max_threads(), policy.patience_s)
 
     def handle(request: tuple[Any, ...]) -> Answer:
         match request:

@@ -14,6 +14,7 @@ from statistics import median
 
 MAX_INNER = 1 << 20  # calls per repeat
 DISTURBANCE = 3.0  # a lasting disturbance slows a kernel by less than this factor
+PATIENCE_S = 4.0  # seconds; of waiting for a machine that is slow for a while
 GROWTH = 10  # largest increase of calls per repeat: the time of a few calls is mostly overhead
 
 
@@ -28,8 +29,8 @@ class TimingPolicy:
     it takes `trusted_s` or more, and is the only one if it is `hopeless` times slower than the
     best. `cold`: one call per repeat after a flush of the caches, without a least time.
     `fresh_constants`: each call reads its constants from memory, as in a network whose weights
-    exceed the caches, while activations may stay in the caches. Example:
-    `LocalRunner(policy=TimingPolicy(cold=True))`.
+    exceed the caches, while activations may stay in the caches. `patience_s`: for a machine that is
+    slow for a while (see `measure.canary`). Example: `LocalRunner(policy=TimingPolicy(cold=True))`.
     """
 
     repeat_s: float = 0.002
@@ -45,6 +46,23 @@ class TimingPolicy:
     hopeless: float = 1.8
     cold: bool = False
     fresh_constants: bool = False
+    patience_s: float = PATIENCE_S
+
+
+def in_network(timeout: float | None) -> TimingPolicy:
+    """How the kernels of a network are timed: weights come from memory.
+
+    Against the clock a kernel is timed for half as long, and a disturbed machine is awaited for a
+    hundredth of the time at most; the race inside the network tells the last contenders apart.
+    """
+    if timeout is None:
+        return TimingPolicy(fresh_constants=True)
+    return TimingPolicy(
+        least_s=0.008,
+        losing=((1, 2.0), (2, 1.5), (4, 1.2)),
+        fresh_constants=True,
+        patience_s=min(PATIENCE_S, 0.01 * timeout),
+    )
 
 
 @dataclass(frozen=True)

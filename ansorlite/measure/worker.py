@@ -125,6 +125,24 @@ class Worker:
         if net is not None:
             net()
 
+    def pause(self) -> None:
+        """Stop the child where it is, so that others have its core; `resume` lets it go on.
+
+        A child that is starting goes on.
+        """
+        if self._child is not None and not self.starting:
+            self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let a paused child go on."""
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: int) -> None:
+        child = self._child
+        if child is not None and child.process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child.process.pid, number)
+
     def interrupt(self) -> None:
         """Kill the child from another thread: the request in progress ends as a crash."""
         child = self._child

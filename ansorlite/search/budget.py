@@ -41,6 +41,7 @@ class Budget:
         self.trials_before = 0  # trials of the log: the pace is that of the others
         self.closing_s = 0.0  # seconds to keep for what comes after rounds and races
         self._rounds_s: deque[float] = deque(maxlen=LAST_ROUNDS)
+        self._pace_s: deque[float] = deque(maxlen=LAST_ROUNDS)
 
     def part(self, share: float) -> "Budget":
         """The first `share` (0 to 1) of the trials and of the seconds, on the same clock."""
@@ -53,6 +54,10 @@ class Budget:
     def round_took(self, seconds: float) -> None:
         """Note the seconds of a round, its search and builds included."""
         self._rounds_s.append(seconds)
+
+    def window_took(self, seconds: float, trials: int) -> None:
+        """Note the seconds of some rounds that were searched, built and measured together."""
+        self._pace_s.append(seconds / trials)
 
     @property
     def elapsed_s(self) -> float:
@@ -67,34 +72,41 @@ class Budget:
         """Seconds left for rounds and races: the end of the run needs `closing_s`."""
         return self.left_s() - self.closing_s
 
-    def round_of(self, size: int, done: int, pending: int) -> int:
+    def round_of(self, size: int, done: int, pending: int, waiting: int = 0) -> int:
         """Candidates of the next round: `size`, or what trials and time are left for; 0 to end.
 
-        `pending` of the `done` trials belong to that round already (see `TaskTuner.pending`).
+        `pending` of the `done` trials belong to that round already (see `TaskTuner.pending`);
+        beside them `waiting` candidates of other rounds are still to be measured.
         """
-        spent = self.n_trials is not None and done >= self.n_trials
+        spent = self.n_trials is not None and done + waiting >= self.n_trials
         if spent or self.search_left_s() <= 0:
             return 0
-        n = size if self.n_trials is None else min(size, self.n_trials - done + pending)
+        n = size if self.n_trials is None else min(size, self.n_trials - done - waiting + pending)
         new = max(0, n - pending)
-        affordable = self._affordable(new, done)
+        affordable = self._affordable(new, done, waiting)
         if affordable == new:
             return n
         return pending + affordable if affordable else 0
 
-    def _affordable(self, n: int, done: int) -> int:
-        """At most n trials, fewer where the time left is too short for them at the pace so far."""
+    def _affordable(self, n: int, done: int, waiting: int) -> int:
+        """At most n trials, fewer where the time left is too short for them at the pace so far.
+
+        Those that are `waiting` come before them.
+        """
         new = done - self.trials_before
         if self.timeout is None:
             return n
         # A round cannot be cut short while it searches and builds, whatever its size.
         if self._rounds_s and self.search_left_s() < median(self._rounds_s):
             return 0
-        if new < MIN_ROUND:
+        if self._pace_s:
+            pace_s = median(self._pace_s)
+        elif new < MIN_ROUND:
             return n
-        pace_s = self.elapsed_s / new
+        else:
+            pace_s = self.elapsed_s / new
         left_s = self.left_s() - max(RESERVED_SHARE * self.timeout, self.closing_s)
-        return max(0, min(n, int(left_s / pace_s)))
+        return max(0, min(n, int(left_s / pace_s) - waiting))
 
     def largest_round(self, n_tasks: int, n_forms: int) -> int:
         """Candidates of a round, at most: each form of a task gets some four rounds of the trials.

@@ -8,7 +8,8 @@ every other output is compared with. Equal object code runs once.
 import time
 from collections.abc import Callable, Generator, Hashable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from hashlib import sha256
 from typing import Protocol
 
@@ -25,6 +26,7 @@ from ansorlite.measure.result import MeasureResult, Status
 from ansorlite.measure.runner import CheckSpec, Runner, SideBySide
 from ansorlite.records import Record
 from ansorlite.schedule.lower import lower
+from ansorlite.search.ahead import Batch, BuildsAhead
 from ansorlite.search.clock import PhaseClock
 from ansorlite.search.history import Candidate
 from ansorlite.search.reference import reduction_length, reference_state
@@ -45,6 +47,13 @@ class Measuring:
     builder: Builder
     runner: Runner
     clock: PhaseClock
+    # Of plain computations by workload key: all forms of one are checked against one reference.
+    references: dict[str, Batch] = field(default_factory=dict)
+
+    @cached_property
+    def builds(self) -> BuildsAhead:
+        """The builder, which may go on in the background."""
+        return BuildsAhead(self.builder)
 
 
 def _code(built: BuildOutcome) -> Hashable:
@@ -65,8 +74,8 @@ class TaskMeasuring:
 
     def __init__(self, task: SearchTask, measuring: Measuring) -> None:
         self.task = task
-        self._builder, self._runner = measuring.builder, measuring.runner
-        self._clock = measuring.clock
+        self._builds, self._runner = measuring.builds, measuring.runner
+        self._clock, self._references = measuring.clock, measuring.references
         self._reference: KernelImage | None = None
         self._reference_s: float | None = None
         self._by_code: dict[Hashable, MeasureResult] = {}
@@ -93,19 +102,43 @@ class TaskMeasuring:
         self._reference, self._reference_s = image, ready.latency_s
         return image
 
+    def begin_reference(self) -> None:
+        """Have the reference built in the background, if that was not begun before."""
+        plain = self.task.plain
+        if plain.workload_key not in self._references:
+            key = f"{plain.workload_key}/{PLAIN}"
+            request = BuildRequest(key, {}, plain.target, kept=True)
+            program = lower(reference_state(plain))
+            self._references[plain.workload_key] = self._builds.begin({key: program}, [request])
+
+    @property
+    def has_reference(self) -> bool:
+        """Was the reference built in the background, and kept on disk?"""
+        begun = self._references.get(self.task.plain.workload_key)
+        return begun is not None and begun.done
+
     def _build_reference(self) -> KernelImage:
-        outcome = self._built(PLAIN, lower(reference_state(self.task.plain)))
+        begun = self._references.get(self.task.plain.workload_key)
+        if begun is None:
+            outcome = self._built(PLAIN, lower(reference_state(self.task.plain)))
+        else:
+            (outcome,) = begun.outcomes()
         if outcome.image is None:
             raise BuildError(
                 f"the reference of task {self.task.name} does not build: {outcome.error}"
             )
         return outcome.image
 
-    def reference(self, best_latency_s: float | None) -> tuple[MeasureResult, KernelImage]:
-        """The result of the reference, the plain schedule; a slow one is not run for it."""
+    def reference(
+        self, best_latency_s: float | None, slow_s: float = SLOW_PLAIN_S
+    ) -> tuple[MeasureResult, KernelImage]:
+        """The result of the reference, the plain schedule.
+
+        One that took longer than `slow_s` for the checks is not run again to be timed.
+        """
         image = self.prepare()
         once_s = self._reference_s
-        if once_s is not None and once_s > SLOW_PLAIN_S:
+        if once_s is not None and once_s > slow_s:
             return MeasureResult(Status.OK, once_s, (once_s,)), image
         return self._run(image, best_latency_s), image
 
@@ -114,13 +147,33 @@ class TaskMeasuring:
     def build(self, candidates: Sequence[Candidate]) -> list[BuildOutcome]:
         """Object code of candidates, in order, or why there is none."""
         self.prepare()
-        requests = []
         with self._clock.phase("building"):
-            for c in candidates:
-                key = f"{self.task.workload_key}/{c.sketch.name}"
-                self._builder.share(key, c.sketch.program)
-                requests.append(BuildRequest(key, c.values, self.task.target))
-            return self._builder.build(requests)
+            return self._builds.build(*self._requests(candidates))
+
+    def begin(self, candidates: Sequence[Candidate]) -> Batch:
+        """`build` in the background; `built` waits for it."""
+        return self._builds.begin(*self._requests(candidates))
+
+    def built(self, candidates: Sequence[Candidate], batch: Batch | None) -> list[BuildOutcome]:
+        """The outcomes of candidates whose builds were begun, or `build`."""
+        if batch is None:
+            return self.build(candidates)
+        with self._clock.phase("building"):
+            outcomes = batch.outcomes()
+        self.prepare()
+        return outcomes
+
+    def _requests(
+        self, candidates: Sequence[Candidate]
+    ) -> tuple[dict[str, Program], list[BuildRequest]]:
+        """(shared programs, requests)."""
+        task = self.task
+        keys = [f"{task.workload_key}/{c.sketch.name}" for c in candidates]
+        programs = {k: c.sketch.program for k, c in zip(keys, candidates, strict=True)}
+        return programs, [
+            BuildRequest(k, c.values, task.target, kept=True)
+            for k, c in zip(keys, candidates, strict=True)
+        ]
 
     def measure(self, built: BuildOutcome, best_latency_s: float | None) -> MeasureResult:
         """Check and time what was built; equal code was checked and timed before.
@@ -210,10 +263,8 @@ class TaskMeasuring:
 
     def _built(self, name: str, program: Program) -> BuildOutcome:
         key = f"{self.task.workload_key}/{name}"
-        self._builder.share(key, program)
-        outcome = self._builder.build([BuildRequest(key, {}, self.task.target)])[0]
-        self._builder.unshare(key)
-        return outcome
+        request = BuildRequest(key, {}, self.task.target)
+        return self._builds.build({key: program}, [request], forget=True)[0]
 
     def _run(self, image: KernelImage, best_latency_s: float | None) -> MeasureResult:
         began = time.perf_counter()

@@ -10,7 +10,7 @@ crossover; `RandomPolicy` draws legal rows.
 import zlib
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Protocol
@@ -247,6 +247,16 @@ class EvolutionaryPolicy(SearchPolicy):
             for name, own in zip(alike, np.split(scores, ends[:-1]), strict=True):
                 out[name] = float(own.max())
         return out
+
+    def first_looks(self, n: int) -> dict[str, Features]:
+        """What the first round will have looked at, of the n sketches that it looks at first."""
+        names = list(self.history.sketches)
+        drawn = round_rng(self._seed, self._key, 1).permutation(len(names))[:n]
+        return {names[int(k)]: self._look(names[int(k)]) for k in drawn}
+
+    def know_looks(self, looks: Mapping[str, Features]) -> None:
+        """The `first_looks` of an equal policy need not be made again."""
+        self._looks |= looks
 
     def _look(self, name: str) -> Features:
         """A few of a sketch's rows, always the same: drawn and looked at once."""

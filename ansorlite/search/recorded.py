@@ -49,6 +49,8 @@ class RecordedSpace:
         self._make_own = own
         self._names = canonical_names(task.dag)
         self._by_steps: dict[int, tuple[Any, Sketch | None]] = {}  # by identity: they are shared
+        # By identity: what records of this process are of
+        self._of: dict[int, tuple[Record, Candidate]] = {}
         self._last: tuple[Record, tuple[Candidate | None, Program]] | None = None
 
     @cached_property
@@ -72,6 +74,10 @@ class RecordedSpace:
         except AnsorliteError:
             return []
         return [(s, self._names.frozen(s.state.to_json())) for s in found]
+
+    def know(self, record: Record, candidate: Candidate) -> None:
+        """A record is of this candidate, which is legal: the search itself asked for it."""
+        self._of[id(record)] = record, candidate
 
     # ---- one record -----------------------------------------------------------------------------
 
@@ -132,6 +138,9 @@ class RecordedSpace:
 
     def _named(self, record: Record) -> Candidate | None:
         """The candidate whose steps and values a record has, legal or not."""
+        known, candidate = self._of.get(id(record), (None, None))
+        if known is record:
+            return candidate
         if record.sketch == PLAIN:
             if record.steps != self._plain[1] or record.holes:
                 raise ScheduleError("its steps are not those of the plain schedule")

@@ -5,6 +5,7 @@ one cost model, which are opened and closed together.
 """
 
 import contextlib
+import gc
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -20,7 +21,7 @@ from ansorlite.cost.model import CostModel, ValidityModel, expanded
 from ansorlite.errors import AnsorliteError, UsageError
 from ansorlite.ir.program import Program
 from ansorlite.measure.builder import Builder, PoolBuilder
-from ansorlite.measure.peak import Peak, measure_peak
+from ansorlite.measure.peak import Peak, measure_peak, peak_soon
 from ansorlite.measure.runner import LocalRunner, Runner, SideBySide
 from ansorlite.search import knowledge
 from ansorlite.search.arguments import check_able, check_budget, check_path
@@ -30,10 +31,17 @@ from ansorlite.search.debug import trace_of
 from ansorlite.search.estimate import EstimatingBuilder, EstimatingRunner
 from ansorlite.search.history import Guess
 from ansorlite.search.measuring import Measuring
-from ansorlite.search.policy import EvolutionParams, SearchPolicy
+from ansorlite.search.policy import EvolutionaryPolicy, EvolutionParams, SearchPolicy
 from ansorlite.search.progress import Progress
 from ansorlite.search.run import Run
 from ansorlite.search.searchers import Context, loaded, searcher
+from ansorlite.search.spaces import (
+    SpaceRequest,
+    SpacesAhead,
+    can_be_kept,
+    kept_looks,
+    kept_sketches,
+)
 from ansorlite.search.store import Store
 from ansorlite.search.transfer import KnownPrograms
 from ansorlite.search.tuner import TaskTuner
@@ -45,6 +53,8 @@ from ansorlite.target import Target
 from ansorlite.task import SearchTask
 
 USUAL = "evolutionary"  # the policy
+SHORT_RUN_S = 100.0  # a run that has less does not wait until the machine's limits are steady
+COLLECT_FROM = 100_000  # new objects, from which the garbage collector runs
 SKETCHES_OF_FORMS = 8  # of each other form of a task
 MACHINES: tuple[type, ...] = (LocalRunner, SideBySide)  # runners whose latencies others may use
 
@@ -102,10 +112,12 @@ class Session:
         """The fields of `TuneOptions`."""
         self.options = TuneOptions(n_trials=n_trials, timeout=timeout, **options)
         self.interrupted = False
+        self.params = self.options.params
         self.untuned: Untuned | None = None
         self._policies: list[SearchPolicy] = []
         self._tuners: list[TaskTuner] = []
         self._trained_on = -1
+        self._spaces: SpacesAhead | None = None
         self._known: dict[str, KnownPrograms] = {}
 
     def __enter__(self) -> Self:
@@ -123,9 +135,11 @@ class Session:
             if self.estimated:
                 builder = EstimatingBuilder(builder)
             self.cost_model = self._cost_model()
+            stack.enter_context(few_collections())
             self._stack = stack.pop_all()
         self.validity = ValidityModel(seed=o.seed)
         measuring = Measuring(builder, runner, self.budget.clock)
+        self._stack.callback(measuring.builds.close)
         self.run = Run(self.budget, self.store, measuring, o.seed, trace_of(settings()))
         if self._is_plain_guess():
             self.untuned = _closed_by(self._stack, Untuned(o.seed, self.run.trace))
@@ -215,7 +229,10 @@ class Session:
         if not self.searches or self.estimated:
             return None
         runner = self.options.runner
-        return runner.peak() if isinstance(runner, SideBySide) else measure_peak(target)
+        if isinstance(runner, SideBySide):
+            return runner.peak()
+        short = (self.options.timeout or SHORT_RUN_S) < SHORT_RUN_S
+        return peak_soon(target) if short else measure_peak(target)
 
     @contextmanager
     def show(self, peak_flop_per_s: float | None) -> Iterator[Progress]:
@@ -245,12 +262,17 @@ class Session:
         o = self.options
 
         def space() -> Sequence[Sketch]:
-            return self.searcher.space(task, self._space(task))
+            options = self._space(task)
+            if not self._keeps_spaces:
+                return self.searcher.space(task, options)
+            return kept_sketches(task, options, lambda: self.searcher.space(task, options))
 
         def policy(found: Sequence[Sketch]) -> SearchPolicy:
             model, validity = self.cost_model, self.validity
-            context = Context(task, o.seed, model, o.params, validity, other_tasks)
+            context = Context(task, o.seed, model, self.params, validity, other_tasks)
             made = self.searcher.make(found, context)
+            if self._keeps_spaces and isinstance(made, EvolutionaryPolicy):
+                made.know_looks(kept_looks(task, self._space(task), o.seed))
             self._policies.append(made)
             return made
 
@@ -271,24 +293,59 @@ class Session:
         self._tuners.append(made)
         return made
 
+    @property
+    def _keeps_spaces(self) -> bool:
+        """Are spaces made ahead, and kept for later runs? Only Ansor's, against the clock."""
+        return self.options.timeout is not None and self.options.policy == USUAL
+
+    def spaces_ahead(self) -> SpacesAhead | None:
+        """A process that makes spaces of tasks in the background; None where none can be used."""
+        starts = self.options.builder is None  # are processes started here?
+        usable = starts and self._keeps_spaces and can_be_kept(self.options.space)
+        if self._spaces is None and usable:
+            self._spaces = _closed_by(self._stack, SpacesAhead())
+        return self._spaces
+
+    def space_request(self, task: SearchTask, looks: int) -> SpaceRequest:
+        """The sketches of a task, so many of which are looked at."""
+        return SpaceRequest(task, self._space(task), self.options.seed, looks)
+
     def _space(self, task: SearchTask) -> SpaceOptions | None:
         """Other forms of a computation have few sketches: their stages have their places."""
         if self.options.space is not None or task.meaning is None:
             return self.options.space
         return SpaceOptions(max_sketches=SKETCHES_OF_FORMS)
 
-    def train(self, tuners: Sequence[TaskTuner]) -> None:
-        """Train the models on all results of these tasks, if some are new."""
-        groups = [g for t in tuners if (g := _training_group(t)) is not None and len(g.latency_s)]
-        known = sum(len(g.latency_s) for g in groups)
-        if known == self._trained_on:
+    def train(self, tuners: Sequence[TaskTuner], news: float = 0.0) -> None:
+        """Train the models on all results of these tasks, if more than a share `news` is new."""
+        known = sum(n for t in tuners for _, n in t.told)
+        if self._trained_on >= known * (1.0 - news):
             return
+        groups = [g for t in tuners if (g := _training_group(t)) is not None and len(g.latency_s)]
         if groups:
             with self.budget.clock.phase("training"):
                 if self.searcher.learns:
                     self.cost_model.update(groups)
                 self.validity.update(groups)
         self._trained_on = known
+
+
+@contextmanager
+def few_collections() -> Iterator[None]:
+    """Have the garbage collector run rarely in the body.
+
+    A search makes millions of small objects and few cycles, and each collection looks at all that
+    a process has loaded: by default that takes a quarter of the time.
+    """
+    before = gc.get_threshold()
+    if not 0 < before[0] < COLLECT_FROM:  # off, or rare already
+        yield
+        return
+    gc.set_threshold(COLLECT_FROM, *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
 
 
 def _closed_by(stack: ExitStack, thing: Any) -> Any:

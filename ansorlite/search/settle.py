@@ -21,7 +21,7 @@ from ansorlite.search.session import Session
 from ansorlite.search.tuner import TaskTuner
 
 RIVALS = 2  # programs of a task that go with the best one into the race inside the network
-BUILD_S = 0.2  # seconds to build a kernel, as long as none was built
+BUILD_S = 0.05  # seconds to build a kernel, as long as none was built
 BUILDS_TOLD = 64  # so many of the last builds tell how long one takes
 LINK_S = 0.005  # seconds to load a kernel into a network and to pack its constants
 CLOSE = 1.15  # another form takes part if its best is within this factor of the fastest form's
@@ -55,11 +55,13 @@ def settle_all(
     weights: Sequence[float],
     rules: Race,
     winners: dict[int, Winner],
+    race_follows: bool = False,
 ) -> None:
     """Race the contenders of every task while there is time, where most is at stake first.
 
-    Puts winners by number of the task into `winners`. Where nothing was measured since the log was
-    begun, only tasks without an earlier winner race.
+    Puts winners by number of the task into `winners`; where a race inside the network follows, the
+    fastest of a task for which no time is left. Where nothing was measured since the log was begun,
+    only tasks without an earlier winner race.
     """
     if session.estimated:  # the same again
         return
@@ -77,6 +79,9 @@ def settle_all(
             won = tuner.settle(rules.contenders, min(rules.seconds, rules.trial_s * tuner.trials))
             if won is not None and (k not in winners or won[1] < winners[k].latency_s):
                 winners[k] = Winner(tuner, *won)
+        fastest = found[k].fastest
+        if race_follows and k not in winners and fastest.trials > 1 and fastest.best is not None:
+            winners[k] = Winner(fastest, fastest.best, float(fastest.best_latency_s or 0.0))
 
 
 def closing_s(found: Sequence[Forms], race_follows: bool) -> float:

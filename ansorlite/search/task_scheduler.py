@@ -12,7 +12,7 @@ when `max_failed_rounds` rounds brought no valid program. `next_task()` is None 
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -130,12 +130,13 @@ class TaskScheduler(ABC):
             return f"no improvement in {self._trials_since[index]} trials"
         return ""
 
-    def next_task(self) -> int | None:
+    def next_task(self, busy: Collection[int] = ()) -> int | None:
         """The task to spend the next round on; None if there is nothing left to improve.
 
-        First comes one round for every task, in the order that `start` gave or their own.
+        First comes one round for every task, in the order that `start` gave or their own. Tasks
+        that are `busy`, with a round that was not told yet, are not chosen.
         """
-        live = [i for i in range(self.n_tasks) if not self.stop_reason(i)]
+        live = [i for i in range(self.n_tasks) if i not in busy and not self.stop_reason(i)]
         for index in self._first:
             if self._rounds[index] == 0 and index in live:
                 return index

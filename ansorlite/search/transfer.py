@@ -18,12 +18,13 @@ from ansorlite.schedule.naming import canonical_names
 from ansorlite.search.history import Candidate, Guess
 from ansorlite.search.shrink_task import adapted, is_legal
 from ansorlite.search.tuner import TaskTuner
-from ansorlite.space.sketch import Sketch
+from ansorlite.space.sketch import Pattern, Sketch
 from ansorlite.task import SearchTask
 
 AT_FIRST = 0.5  # share of the first round
 LATER = 2  # candidates of every other round
 FAMILY_ROUND = 3  # candidates of the first round of a task whose family was searched
+PATTERNS = 4  # sketches of the family that are made for them
 
 
 def transferred(
@@ -104,14 +105,15 @@ def start_from_family(
     The family are tuners of tasks that differ by extents alone. Of these, tasks with nearly as many
     FLOP come first; the fastest program of each, then the second fastest.
     """
-    if not tuner.sketches:
-        return 0
     near = sorted((t for t in family if t is not tuner), key=lambda t: _distance(t, tuner))
     ranked = [_fastest(t, FAMILY_ROUND) for t in near]
     others = [own[k] for k in range(FAMILY_ROUND) for own in ranked if k < len(own)]
     most = min(n, FAMILY_ROUND)
     for records, is_own in ((known.of(tuner.task), True), (others, False)):
-        tuner.suggest(transferred(tuner.task, tuner.sketches, records, most, own=is_own), most)
+        if records and tuner.n_suggested < most:
+            patterns = dict.fromkeys(pattern(r.steps) for r in records)
+            space = tuner.alike(list(patterns)[:PATTERNS])
+            tuner.suggest(transferred(tuner.task, space, records, most, own=is_own), most)
     return min(most, tuner.n_suggested)
 
 
@@ -163,6 +165,15 @@ class KnownPrograms:
                 continue
             return program, Guess(r.task, r.steps, {k: list(v) for k, v in r.holes.items()})
         return None
+
+
+def pattern(steps: Sequence[Any]) -> Pattern:
+    """The steps of a record without annotations, as `space.sketch.pattern_of` has them."""
+    return tuple(
+        json.dumps(s, sort_keys=True)
+        for s in steps
+        if not (isinstance(s, Mapping) and s.get("step") == "annotate")
+    )
 
 
 def structure(steps: Sequence[Any]) -> str:

@@ -13,6 +13,7 @@ import numpy as np
 
 from ansorlite.measure.limits import least_seconds, task_peak
 from ansorlite.measure.peak import Peak
+from ansorlite.measure.runner import SideBySide
 from ansorlite.records import Record
 from ansorlite.search.budget import MIN_ROUND, SMALL_ROUND_TASKS, Budget, grown
 from ansorlite.search.forms import Forms
@@ -36,9 +37,10 @@ from ansorlite.search.task_scheduler import (
     TaskScheduler,
     equal_rounds,
 )
-from ansorlite.search.transfer import start_from_family, start_from_others
+from ansorlite.search.transfer import FAMILY_ROUND, start_from_family, start_from_others
 from ansorlite.search.tuner import TaskTuner
 from ansorlite.search.untuned import family_of
+from ansorlite.search.windows import Windows, next_task
 from ansorlite.tables import joint_peak
 from ansorlite.task import SearchTask
 
@@ -121,7 +123,8 @@ def tune_tasks(
                 if practice:
                     rounds = _practised(rounds, practice, found[0].tuners[0], show)
                 rounds.run(weighted, found, plan, show)
-                settle_all(session, found, [w.weight for w in weighted], manner.race, winners)
+                weights = [w.weight for w in weighted]
+                settle_all(session, found, weights, manner.race, winners, race_follows)
             for f in found:  # looked at while problems can be told
                 _ = earlier_winner(session, f) or f.fastest.best
     except KeyboardInterrupt:
@@ -225,24 +228,30 @@ class Rounds:
         show: Progress,
     ) -> None:
         """Rounds of the tasks that the plan names, until the budget or the plan ends."""
-        session, everyone = self.session, [t for f in found for t in f.tuners]
+        session = self.session
+        windows = Windows(self, weighted, found, plan, show) if self._hurried(found) else None
         # Every task first gets its valid answer, the plain schedule, so that any end has a network.
-        if self.manner.plain_first and session.searcher.plain:
+        if windows:
+            windows.plain()
+        elif self.manner.plain_first and session.searcher.plain:
             for f in found:
-                self._keep_time(found)
+                self.keep_time(found)
                 if f.tuners[0].rounds == 0 and self.budget.search_left_s() > 0:
                     f.tuners[0].round(1)
         plan.start([w.weight * _plain_s(f) for w, f in zip(weighted, found, strict=True)])
-        while (k := _next_task(weighted, found, plan)) is not None:
+        if windows:
+            windows.run()
+            return
+        while (k := next_task(weighted, found, plan)) is not None:
             tuner = found[k].next()
-            self._keep_time(found)
-            n = self._candidates(tuner, everyone, len(found))
+            self.keep_time(found)
+            n = self.candidates(tuner, found)
             if n == 0:
                 break
             began_s = self.budget.elapsed_s
             session.train([*self.counted, *self.known])
             if session.searcher.neighbours and self.neighbours:
-                n = self._begun(tuner, everyone, len(found), n)
+                n = self.begun(tuner, found, n)
             used = tuner.round(n)
             self.budget.round_took(self.budget.elapsed_s - began_s)
             found[k].told(tuner, used)
@@ -250,7 +259,7 @@ class Rounds:
                 plan.tell(k, found[k].best_latency_s, used)
             if not used and found[k].exhausted and self.budget.left_s() > 0:
                 show.note(f"{found[k].task.name}: no candidate is left to measure")
-            show.update(self._snapshot(weighted, found, tuner))
+            show.update(self.snapshot(weighted, found, tuner))
             if self.on_round is not None:
                 self.on_round(found)
             stuck = same_failures(tuner.records) if self.manner.ends_stuck else ""
@@ -258,31 +267,40 @@ class Rounds:
                 show.note(f"{tuner.task.name}: {SAME_ERRORS} failures alike in a row: {stuck}")
                 break
 
-    def _begun(self, tuner: TaskTuner, everyone: Sequence[TaskTuner], n_tasks: int, n: int) -> int:
+    def _hurried(self, found: Sequence[Forms]) -> bool:
+        """Are several tasks searched against the clock, on this machine?"""
+        here = not isinstance(self.session.run.measuring.runner, SideBySide)
+        limited = self.budget.timeout is not None and self.manner.plain_first
+        return here and limited and len(found) > 1
+
+    def begun(self, tuner: TaskTuner, found: Sequence[Forms], n: int) -> int:
         """Suggest programs of other tasks; the candidates of the round, n or fewer.
 
         Against the clock, the first round of one of many tasks is what its family found, adapted,
         and nothing else: searching for more takes longer than measuring, and each task is to have
         one good program before any has a second round.
         """
-        known = self.session.known(tuner.task.target)
-        hurried = self.budget.timeout is not None and n_tasks >= SMALL_ROUND_TASKS
+        known, everyone = self.session.known(tuner.task.target), _tuners(found)
+        hurried = self.budget.timeout is not None and len(found) >= SMALL_ROUND_TASKS
         if hurried and tuner.rounds <= 1 and not tuner.pending:
             own = family_of(tuner.task)
             family = [t for t in everyone if t.rounds > 1 and family_of(t.task) == own]
             if ready := start_from_family(tuner, family, known, n):
                 return ready
+            if self.budget.n_trials is None:  # others of the family begin with what is found here
+                n = max(n, FAMILY_ROUND)
         start_from_others(tuner, everyone, self.session.store.history, n, known)
         return n
 
-    def _keep_time(self, found: Sequence[Forms]) -> None:
+    def keep_time(self, found: Sequence[Forms]) -> None:
         """Keep free what the end of the run takes as things are now, where its time is limited."""
         if self.budget.timeout is not None and self.manner.plain_first:
             self.session.budget.closing_s = closing_s(found, self.race_follows)
 
-    def _candidates(self, tuner: TaskTuner, everyone: Sequence[TaskTuner], n_tasks: int) -> int:
-        """Candidates of the next round of a tuner; 0 to end."""
+    def candidates(self, tuner: TaskTuner, found: Sequence[Forms], open_: int = 0) -> int:
+        """Candidates of the next round of a tuner beside `open_` that wait; 0 to end."""
         budget, done = self.budget, sum(t.trials for t in self.counted)
+        everyone, n_tasks = _tuners(found), len(found)
         wanted = self.largest or budget.largest_round(n_tasks, len(everyone))
         if self.manner.growing and not budget.round_size:
             wanted = grown(wanted, tuner.trials - tuner.pending)
@@ -290,9 +308,9 @@ class Rounds:
             # Many tasks: a small first round of each brings the whole down soonest.
             waiting = sum(t.rounds <= 1 for t in everyone)
             wanted = min(wanted, budget.first_round(done - tuner.pending, len(everyone), waiting))
-        return budget.round_of(wanted, done, tuner.pending)
+        return budget.round_of(wanted, done, tuner.pending, open_)
 
-    def _snapshot(
+    def snapshot(
         self, weighted: Sequence[WeightedTask], found: Sequence[Forms], current: TaskTuner
     ) -> Snapshot:
         """Where the run stands; the latency is the weighted sum over the tasks."""
@@ -312,20 +330,8 @@ class Rounds:
         )
 
 
-def _next_task(
-    weighted: Sequence[WeightedTask], found: Sequence[Forms], plan: TaskScheduler
-) -> int | None:
-    """The plan's task; but before any has a second round, all forms have their first.
-
-    One form may be twice as fast as another, and no measurement of the other tells. The order
-    depends on what the plan was told alone, so a resumed run has the same.
-    """
-    live = [k for k in range(len(found)) if not plan.stop_reason(k)]
-    untried = [k for k in live if found[k].untried]
-    if untried and all(plan.rounds[k] for k in live):
-        at_stake = plan.latency_s * [w.weight for w in weighted]
-        return max(untried, key=lambda k: float(at_stake[k]))
-    return plan.next_task()
+def _tuners(found: Sequence[Forms]) -> list[TaskTuner]:
+    return [t for f in found for t in f.tuners]
 
 
 def same_failures(records: Sequence[Record]) -> str:

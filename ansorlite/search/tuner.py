@@ -6,9 +6,11 @@ interrupted round is finished by asking for it again and measuring the missing c
 name tensors and axes canonically (see `schedule.naming`), so a log serves the task under any names.
 """
 
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
 from typing import TypeGuard
@@ -24,16 +26,30 @@ from ansorlite.records import Record, for_task
 from ansorlite.schedule.lower import lower
 from ansorlite.schedule.naming import canonical_names
 from ansorlite.schedule.state import State
+from ansorlite.search.ahead import Batch
 from ansorlite.search.history import Candidate, Guess, Key
-from ansorlite.search.measuring import TaskMeasuring
+from ansorlite.search.measuring import SLOW_PLAIN_S, TaskMeasuring
 from ansorlite.search.policy import SearchPolicy
 from ansorlite.search.recorded import Found, RecordedSpace
 from ansorlite.search.reference import is_heavy
 from ansorlite.search.run import Run
 from ansorlite.search.shrink_task import adapted, is_legal
 from ansorlite.space.plain import PLAIN, plain_state
-from ansorlite.space.sketch import Sketch, SpaceOptions
+from ansorlite.space.sketch import Pattern, Sketch, SpaceOptions, sketches_alike
 from ansorlite.task import SearchTask
+
+NUMBER = re.compile(r"^s\d+")  # of a structure, in the name of a sketch
+
+
+@dataclass
+class Round:
+    """A round that was asked: what the log holds of it, what is missing, its builds if begun."""
+
+    number: int
+    asked: dict[Key, Candidate]
+    known: dict[Key, tuple[Candidate, Record]]
+    missing: list[Candidate]
+    batch: Batch | None = None
 
 
 class TaskTuner:
@@ -66,6 +82,9 @@ class TaskTuner:
         self._plain = plain_state(task.dag, task.target)
         self._names = canonical_names(task.dag)
         self._pending: dict[tuple[str, tuple[int, ...]], tuple[Candidate, Record]] = {}
+        self._options = options
+        self._alike: dict[Pattern, Sketch] = {}  # made before the space, which then holds them
+        self._untold: list[tuple[list[Candidate], list[Record], int]] = []  # before the policy
         self.space = RecordedSpace(task, dict if answered else lambda: self._sketches, options)
         # By identity, as trials may have a number twice: (record, what it is of, whether its
         # program is known to be sound)
@@ -84,11 +103,49 @@ class TaskTuner:
         with self.run.measuring.clock.phase("search"):
             made = self._make_sketches()
         self.run.trace.task(self.task, made)
-        return {s.name: s for s in made}
+        if not self._alike:
+            return {s.name: s for s in made}
+        # Sketches that were made before the space are those of the space from now on.
+        own = {s.state.steps: s for s in reversed(made)}
+        more = [s for s in self._alike.values() if s.state.steps not in own]
+        own |= {s.state.steps: s for s in more}
+        for n, (candidates, records, number) in enumerate(self._untold):
+            found = [replace(c, sketch=own[c.sketch.state.steps]) for c in candidates]
+            self._untold[n] = found, records, number
+            for c, r in zip(found, records, strict=True):
+                self._fitting[id(r)] = r, c, True
+        return {s.name: s for s in (*made, *more)}
+
+    @property
+    def _known(self) -> Mapping[str, Sketch]:
+        """The space; those sketches that were made before it, as long as it is not needed."""
+        known = {s.name: s for s in self._alike.values()}
+        return self._sketches if "_sketches" in self.__dict__ or not known else known
 
     @cached_property
     def policy(self) -> SearchPolicy:
-        return self._make_policy(self.sketches)
+        made = self._make_policy(self.sketches)
+        for candidates, records, n in self._untold:
+            made.tell(candidates, [r.lowest_s for r in records])
+            self.told.append((n, len(candidates)))
+        self._untold.clear()
+        return made
+
+    def alike(self, patterns: Sequence[Pattern]) -> Sequence[Sketch]:
+        """Sketches with these patterns, as far as the task has them, or the whole space if made.
+
+        They take a fraction of the time of the space.
+        """
+        if "_sketches" in self.__dict__:
+            return self.sketches
+        new = [p for p in patterns if p not in self._alike]
+        with self.run.measuring.clock.phase("search"):
+            made = sketches_alike(self.task.dag, self.task.target, new, self._options)
+        for pattern, s in zip(new, made, strict=True):
+            if s is not None:
+                name = NUMBER.sub(f"f{len(self._alike)}", s.name, count=1)
+                self._alike[pattern] = replace(s, name=name)
+        return [s for p in patterns if (s := self._alike.get(p)) is not None]
 
     @property
     def has_begun(self) -> bool:
@@ -116,7 +173,9 @@ class TaskTuner:
     def has_image(self) -> bool:
         """Is the object code of the best program at hand, so that nothing remains to be built?"""
         best = self.best
-        return best is not None and self.measuring.kept_image(best) is not None
+        if best is None:
+            return self.measuring.has_reference
+        return self.measuring.kept_image(best) is not None
 
     @property
     def best_latency_s(self) -> float | None:
@@ -171,9 +230,7 @@ class TaskTuner:
 
     def _is_own(self, found: Found) -> TypeGuard[Candidate]:
         """Is that a candidate of the sketches that are searched?"""
-        return (
-            isinstance(found, Candidate) and self._sketches.get(found.sketch.name) is found.sketch
-        )
+        return isinstance(found, Candidate) and self._known.get(found.sketch.name) is found.sketch
 
     def _candidate(self, r: Record) -> Candidate | None:
         known, found, _ = self._fitting.get(id(r), (None, None, False))
@@ -190,6 +247,10 @@ class TaskTuner:
         """
         if self.rounds == 0 and self._begins_plain:
             return self._plain_round()
+        return self.end(self.asked(n))
+
+    def asked(self, n: int) -> Round:
+        """The next round, of n candidates, none of which is built or measured yet."""
         self.rounds = max(1, self.rounds)
         number = self.rounds
         with self.run.measuring.clock.phase("search"):
@@ -199,8 +260,18 @@ class TaskTuner:
                 asked.setdefault(c.key, c)
         known, self._pending = self._pending, {}
         missing = [c for c in asked.values() if c.key not in known]
+        return Round(number, asked, known, missing)
+
+    def begin(self, round_: Round) -> None:
+        """Have what is missing of a round built in the background."""
+        if round_.missing:
+            round_.batch = self.measuring.begin(round_.missing)
+
+    def end(self, round_: Round) -> int:
+        """Measure what is missing of a round and tell all of it; returns its trials."""
+        asked, known = round_.asked, round_.known
         records = {key: r for key, (_, r) in known.items()}
-        records |= self._measure(missing, number, self._trial_numbers(list(asked), records))
+        records |= self._measure(round_, self._trial_numbers(list(asked), records))
         # The log may hold trials of this round that are not asked again (another round size).
         everyone = {key: c for key, (c, _) in known.items() if key not in asked} | asked
         told = [c for key, c in everyone.items() if key in records]
@@ -209,7 +280,7 @@ class TaskTuner:
             self.run.rounds += 1
             self.rounds += 1
         found = [records[c.key] for c in told]
-        self.run.trace.round(self.task, number, [c.score for c in told], found)
+        self.run.trace.round(self.task, round_.number, [c.score for c in told], found)
         return len(told)
 
     def suggest(self, found: Sequence[Candidate], most: int | None = None) -> None:
@@ -222,7 +293,7 @@ class TaskTuner:
         for c in found:
             if most is not None and len(self._suggested) >= most:
                 break
-            sketch = self._sketches.get(c.sketch.name)
+            sketch = self._known.get(c.sketch.name)
             row = None if sketch is None else adapted(sketch, c.values)
             if sketch is None or row is None or not is_legal(sketch, row, self.task.target):
                 continue
@@ -230,7 +301,8 @@ class TaskTuner:
             if near.key not in known:
                 known.add(near.key)
                 self._suggested.append(near)
-        self.policy.hint([c.sketch.name for c in self._suggested])
+        if "_sketches" in self.__dict__ or not self._alike:
+            self.policy.hint([c.sketch.name for c in self._suggested])
 
     @property
     def n_suggested(self) -> int:
@@ -244,12 +316,25 @@ class TaskTuner:
 
     def _tell(self, candidates: Sequence[Candidate], records: Sequence[Record], n: int) -> None:
         """The number of the round grows from one to the next, whatever their tasks."""
+        if self._alike and not self.has_begun:
+            self._untold.append((list(candidates), list(records), n))
+            return
         self.policy.tell(list(candidates), [r.lowest_s for r in records])
         self.told.append((n, len(candidates)))
 
-    def _plain_round(self) -> int:
+    def plain_round(self) -> None:
+        """The plain schedule as the first trial, timed by the run that its checks take."""
+        if self.rounds == 0 and self._begins_plain:
+            self._plain_round(0.0)
+
+    def begin_plain_round(self) -> None:
+        """Have the plain schedule built in the background, if the first round needs it."""
+        if self.rounds == 0 and self._begins_plain:
+            self.measuring.begin_reference()
+
+    def _plain_round(self, slow_s: float = SLOW_PLAIN_S) -> int:
         """The plain schedule, which is the reference too, as the first trial."""
-        result, image = self.measuring.reference(self.best_latency_s)
+        result, image = self.measuring.reference(self.best_latency_s, slow_s)
         self._record(PLAIN, self._plain, {}, result, 0, image)
         self.rounds = 1
         return 1
@@ -277,14 +362,13 @@ class TaskTuner:
             free = max(free, numbers[key] + 1)
         return numbers
 
-    def _measure(
-        self, candidates: Sequence[Candidate], number: int, trials: Mapping[Key, int]
-    ) -> dict[Key, Record]:
+    def _measure(self, round_: Round, trials: Mapping[Key, int]) -> dict[Key, Record]:
         """Build all, then run them; ends (with fewer records) at the deadline. Records by key."""
+        candidates, number = round_.missing, round_.number
         if not candidates:
             return {}
         out: dict[Key, Record] = {}
-        built, budget = self.measuring.build(candidates), self.run.budget
+        built, budget = self.measuring.built(candidates, round_.batch), self.run.budget
         results = self.measuring.measure_all(
             built, lambda: self.best_latency_s, lambda: budget.search_left_s() > 0
         )
@@ -302,6 +386,7 @@ class TaskTuner:
                     trials[c.key],
                 )
                 self._fitting[id(r)] = r, c, True
+                self.space.know(r, c)
                 out[c.key] = r
         return out
 

@@ -5,8 +5,8 @@ from itertools import chain, repeat
 
 import pytest
 
-from ansorlite.measure.canary import NAP_S, ONCE_S, PATIENCE_S, Canary, local_canary
-from ansorlite.measure.timing import TimingPolicy, time_kernel
+from ansorlite.measure.canary import NAP_S, ONCE_S, Canary, local_canary
+from ansorlite.measure.timing import PATIENCE_S, TimingPolicy, in_network, time_kernel
 from ansorlite.target import Target
 
 USUAL_S = 0.0004
@@ -104,3 +104,25 @@ def test_the_canary_of_this_machine_runs() -> None:
     canary = local_canary(Target.detect().cores)
     assert canary.disturbed() in (True, False)
     assert canary.usual_s > 0
+
+
+def test_the_patience_is_bounded_by_what_the_run_has() -> None:
+    machine = Machine(chain(repeat(1.0, 20), repeat(2.0)))
+    canary = Canary(machine.run, None, lambda: machine.now_s, machine.sleep, most_s=0.1)
+    for _ in range(50):
+        assert not canary.disturbed()
+    assert canary.waited_s < 0.1 + 0.1 * machine.now_s
+    assert in_network(10.0).patience_s == pytest.approx(0.1)
+    assert in_network(None) == TimingPolicy(fresh_constants=True)
+    assert in_network(1e4).patience_s == PATIENCE_S
+
+
+def test_against_the_clock_one_repeat_tells_a_clear_loser() -> None:
+    calls: list[int] = []
+
+    def run(n: int) -> float:
+        calls.append(n)
+        return 0.002 * n
+
+    assert len(time_kernel(run, in_network(20.0), 0.0009).times_s) == 1
+    assert len(time_kernel(run, in_network(None), 0.0009).times_s) == 2

@@ -190,3 +190,21 @@ def test_another_machine_is_refused() -> None:
         peak.measure_peak(foreign)
     with pytest.raises(AnsorliteError, match="vectors of 128 B"):
         peak.measure_peak(Target(vector_bytes=128))
+
+
+def test_a_short_run_takes_what_a_busy_machine_showed_before(
+    cache_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempts: list[int] = []
+
+    def busy(target: Target, attempts_: int = 3, **given: int) -> tuple[Peak, bool]:
+        attempts.append(given.get("attempts", attempts_))
+        return SOME, False
+
+    monkeypatch.setattr(peak, "run_benchmarks", busy)
+    target = Target.detect()
+    monkeypatch.setattr(peak, "vector_dots", lambda target: tuple(SOME.dots_all))
+    assert peak.peak_soon(target) == SOME
+    assert peak.peak_soon(target) == SOME
+    assert attempts == [1]
+    assert peak.cached_peak(target) is None  # other runs measure again

@@ -113,6 +113,20 @@ def test_a_child_that_dies_while_idle_is_replaced_silently(worker: Worker) -> No
     assert worker.call(("echo", 5), LONG_S).value == 5
 
 
+def test_a_paused_child_goes_on_where_it_was(worker: Worker) -> None:
+    pid = pid_of(worker)
+    worker.submit(("echo", b"x"), LONG_S)
+    worker.pause()
+    state = Path(f"/proc/{pid}/stat")
+    if state.exists():
+        assert eventually(lambda: state.read_text().rpartition(")")[2].split()[0] == "T")
+    worker.resume()
+    while (reply := worker.poll()) is None:
+        wait([worker.fileno()], 1.0)
+    assert reply.value == b"x"
+    assert pid_of(worker) == pid
+
+
 def test_recycled_after_max_tasks() -> None:
     with Worker("measure_entries:obey", max_tasks=2) as w:
         assert [w.call(("count", None), LONG_S).value for _ in range(5)] == [1, 2, 1, 2, 1]

@@ -459,3 +459,17 @@ def test_the_limit_of_the_machine_bounds_the_promise() -> None:
             scheduler.tell(0, 10.0, 16)
             scheduler.tell(1, 2.0, 16)
         assert scheduler.next_task() == choice
+
+
+@pytest.mark.parametrize("name", list(task_scheduler.SCHEDULERS))
+def test_a_task_in_work_is_not_chosen(name: str) -> None:
+    make = task_scheduler.SCHEDULERS[name]
+    plan = make([1.0] * 3, [1.0] * 3, list("abc"), rng=np.random.default_rng(0))
+    plan.start([1.0, 3.0, 2.0])
+    assert plan.next_task() == 1
+    assert plan.next_task({1}) == 2
+    assert plan.next_task({0, 1, 2}) is None
+    for k in range(3):
+        plan.tell(k, 1e-3 * (1 + k), 8)
+    for busy in ({0}, {1, 2}, {0, 2}):
+        assert plan.next_task(busy) not in busy

@@ -1,0 +1,72 @@
+"""Builds that go on in the background while the caller searches or trains.
+
+In: shared programs and requests, as a `Builder` takes them. Out: a `Batch`, whose `outcomes` are
+waited for before anything is measured, so that kernels have the machine to themselves. Batches are
+built one after the other in a thread of their own, which does nothing but wait for the builder's
+processes. Without a batch in work, `build` uses the builder directly.
+"""
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+from ansorlite.ir.program import Program
+from ansorlite.measure.builder import Builder, BuildOutcome
+
+
+class Batch:
+    """Requests that are being built; `outcomes` waits for them and gives them in order."""
+
+    def __init__(self, found: "Future[list[BuildOutcome]]") -> None:
+        self._found = found
+
+    @property
+    def done(self) -> bool:
+        """Do `outcomes` wait no longer?"""
+        return self._found.done()
+
+    def outcomes(self) -> list[BuildOutcome]:
+        """Raises what the builder raised."""
+        return self._found.result()
+
+
+class BuildsAhead:
+    """One builder, used here by one thread at a time."""
+
+    def __init__(self, builder: Builder) -> None:
+        self._builder = builder
+        self._thread: ThreadPoolExecutor | None = None
+
+    def begin(self, programs: Mapping[str, Program], requests: Sequence[Any]) -> Batch:
+        """Share the programs by key and build the requests, after the batches begun before."""
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, "builds")
+        return Batch(self._thread.submit(self._built, programs, list(requests), ()))
+
+    def build(
+        self, programs: Mapping[str, Program], requests: Sequence[Any], *, forget: bool = False
+    ) -> list[BuildOutcome]:
+        """The same at once; with `forget` the builder keeps none of the programs."""
+        gone = tuple(programs) if forget else ()
+        if self._thread is None:
+            return self._built(programs, requests, gone)
+        return self._thread.submit(self._built, programs, requests, gone).result()
+
+    def _built(
+        self, programs: Mapping[str, Program], requests: Sequence[Any], gone: Sequence[str]
+    ) -> list[BuildOutcome]:
+        for key, program in programs.items():
+            self._builder.share(key, program)
+        outcomes = self._builder.build(requests)
+        for key in gone:
+            self._builder.unshare(key)
+        return outcomes
+
+    def close(self) -> None:
+        """Give up what was begun. A builder with a `stop` ends soon; another one is not awaited."""
+        if self._thread is None:
+            return
+        stop = getattr(self._builder, "stop", None)
+        if stop is not None:
+            stop()
+        self._thread.shutdown(wait=stop is not None, cancel_futures=True)

@@ -1,0 +1,247 @@
+"""Rounds of many tasks against the clock: one window searches and builds, the next one measures.
+
+In: the round loop of `search.tune_tasks`, tasks and the task scheduler. Kernels are measured with
+the machine to themselves; in between, the rounds of several other tasks are searched here while the
+candidates of the rounds before are built by the builder's processes, so that no core waits. What is
+asked of a task depends on what was told before its window: tasks in work are busy, and so are those
+that wait for the first program of their family. Without a time limit rounds come one by one
+(`Rounds.run`), and a log is resumed as it was begun.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from ansorlite.search.budget import MIN_ROUND
+from ansorlite.search.forms import Forms
+from ansorlite.search.policy import EvolutionParams
+from ansorlite.search.progress import Progress
+from ansorlite.search.spaces import SpacesAhead
+from ansorlite.search.task_scheduler import TaskScheduler
+from ansorlite.search.tuner import Round, TaskTuner
+from ansorlite.search.untuned import family_of
+
+if TYPE_CHECKING:
+    from ansorlite.search.tune_tasks import Rounds, WeightedTask
+
+# What a round finds with twice the effort is worth less than another round of another task.
+HURRIED = EvolutionParams(population=384, generations=6, looked_at=4)
+LOOK_S = 0.03  # seconds to make a sketch and to look at it
+LOOKS_SHARE = 0.15  # of the time left, to look at sketches in the first rounds of all families
+NEWS = 0.1  # share of new results from which the models are trained again
+FEWEST_LOOKS, MOST_LOOKS = 6, 48
+LOOKS_AHEAD = 24  # sketches that are looked at in the background
+WINDOW_S = 0.4  # of search at a time: what was searched is measured soon
+WINDOW = MIN_ROUND  # candidates of a window, at least, while there are tasks to take them of
+
+
+@dataclass(frozen=True)
+class _Open:
+    """A round of a task that is searched or built, and not measured yet."""
+
+    place: int  # of the task
+    tuner: TaskTuner
+    round: Round
+
+    def wait(self) -> None:
+        """Until the builds have ended."""
+        if self.round.batch is not None:
+            self.round.batch.outcomes()
+
+
+@dataclass
+class Windows:
+    """The windows of one run."""
+
+    rounds: "Rounds"
+    weighted: "Sequence[WeightedTask]"
+    found: Sequence[Forms]
+    plan: TaskScheduler
+    show: Progress
+    _spaces: SpacesAhead | None = None
+    _over: bool = False  # is no time left, or no trial?
+
+    def plain(self) -> None:
+        """The plain schedule of every task, built ahead; its latency is that of the checks."""
+        tuners = [f.tuners[0] for f in self.found]
+        for tuner in tuners:
+            tuner.begin_plain_round()
+        self._want_spaces({})
+        took_s = 0.0
+        for tuner in tuners:
+            self.rounds.keep_time(self.found)
+            began_s = self.rounds.budget.elapsed_s
+            if self.rounds.budget.search_left_s() <= took_s:
+                return
+            tuner.plain_round()
+            if self._spaces is not None:
+                self._spaces.step()
+            took_s = self.rounds.budget.elapsed_s - began_s
+
+    def run(self) -> None:
+        """Windows until the budget or the plan ends."""
+        try:
+            self._want_spaces(self._stakes)
+            self._windows()
+        finally:
+            if self._spaces is not None:
+                self._spaces.close()
+
+    def _measure(self, built: Sequence[_Open]) -> None:
+        """Measure rounds while nothing else goes on."""
+        with self.rounds.budget.clock.phase("building"):
+            for one in built:
+                one.wait()
+        if self._spaces is not None:
+            self._spaces.pause()
+        for one in built:
+            self._end(one)
+        if self._spaces is not None:
+            self._spaces.resume()
+
+    def _windows(self) -> None:
+        session, budget = self.rounds.session, self.rounds.budget
+        built: list[_Open] = []
+        while True:
+            began_s = budget.elapsed_s
+            session.train([*self.rounds.counted, *self.rounds.known], NEWS)
+            asked = self._asked(built)
+            if not asked and not built:
+                if self._over or self._spaces is None or self._spaces.in_work is None:
+                    return
+                self._spaces.wait()
+                continue
+            self._measure(built)
+            for one in asked:
+                one.tuner.begin(one.round)
+            trials = sum(len(one.round.missing) for one in built)
+            if trials:
+                budget.window_took(budget.elapsed_s - began_s, trials)
+            built = asked
+
+    def _asked(self, built: Sequence[_Open]) -> list[_Open]:
+        """The rounds of the next window, while those of the last one are being built."""
+        asked: list[_Open] = []
+        end_s = self.rounds.budget.elapsed_s + WINDOW_S
+        waiting = sum(len(one.round.missing) for one in built)
+        while (n_asked := sum(len(one.round.missing) for one in asked)) < WINDOW:
+            if self._spaces is not None:
+                self._spaces.step()
+            busy = self._busy([*built, *asked])
+            k = next_task(self.weighted, self.found, self.plan, busy)
+            if k is None:
+                break
+            tuner = self.found[k].next()
+            self.rounds.keep_time(self.found)
+            n = self.rounds.candidates(tuner, self.found, waiting + n_asked)
+            if n == 0:
+                self._over = True
+                break
+            if not tuner.has_begun:
+                self._hurry(tuner)
+            if self.rounds.session.searcher.neighbours and self.rounds.neighbours:
+                n = self.rounds.begun(tuner, self.found, n)
+            asked.append(_Open(k, tuner, tuner.asked(n)))
+            if not asked[-1].round.asked:  # nothing is left of this form
+                self._end(asked.pop())
+            if asked and self.rounds.budget.elapsed_s > end_s:
+                break
+        return asked
+
+    def _want_spaces(self, stakes: Mapping[str, float]) -> None:
+        """Have the spaces of families made in the background, those with most at stake first.
+
+        What is at stake in a family is its operations, or `stakes` where they are known.
+        """
+        self._spaces = self.rounds.session.spaces_ahead()
+        if self._spaces is None:
+            return
+        families: dict[str, TaskTuner] = {}
+        size: dict[str, float] = {}
+        for w, f in zip(self.weighted, self.found, strict=True):
+            for t in f.tuners:
+                name = family_of(t.task)
+                size[name] = size.get(name, 0.0) + w.weight * f.task.flop
+                families.setdefault(name, t)
+        size |= stakes
+        for name in sorted(families, key=lambda k: -size[k]):
+            self._spaces.forget(name)
+            if name not in (*self._known, self._spaces.in_work):
+                request = self.rounds.session.space_request(families[name].task, LOOKS_AHEAD)
+                self._spaces.want(name, request)
+        self._spaces.step()
+
+    def _hurry(self, tuner: TaskTuner) -> None:
+        """Bound the effort of a task's searches; a family with much at stake is looked at more."""
+        session = self.rounds.session
+        if self._spaces is not None:
+            self._spaces.forget(family_of(tuner.task))
+        if session.options.params is not None:
+            return
+        stakes = self._stakes
+        share = stakes[family_of(tuner.task)] / max(sum(stakes.values()), 1e-12)
+        looks = LOOKS_SHARE * self.rounds.budget.search_left_s() * share / LOOK_S
+        looked = int(min(max(looks, FEWEST_LOOKS), MOST_LOOKS))
+        session.params = replace(HURRIED, looked_at_first=looked)
+
+    @cached_property
+    def _stakes(self) -> dict[str, float]:
+        """What is at stake before the first round in each family: weight times seconds."""
+        stakes: dict[str, float] = {}
+        for w, f in zip(self.weighted, self.found, strict=True):
+            for t in f.tuners:
+                name, own = family_of(t.task), w.weight * (f.best_latency_s or 0.0)
+                stakes[name] = stakes.get(name, 0.0) + own / len(f.tuners)
+        return stakes
+
+    def _busy(self, open_: Sequence[_Open]) -> frozenset[int]:
+        """Tasks that are to wait: in work, or before a first round for which their family is."""
+        busy = {one.place for one in open_}
+        first = {family_of(one.tuner.task) for one in open_ if one.tuner.rounds <= 1}
+        if self._spaces is not None and self._spaces.in_work is not None:
+            first.add(self._spaces.in_work)
+        first -= self._known
+        for k, f in enumerate(self.found) if first else ():
+            tuner = f.next()
+            if tuner.rounds <= 1 and family_of(tuner.task) in first:
+                busy.add(k)
+        return frozenset(busy)
+
+    @property
+    def _known(self) -> set[str]:
+        """The families of which a task was searched."""
+        return {family_of(t.task) for f in self.found for t in f.tuners if t.rounds > 1}
+
+    def _end(self, one: _Open) -> None:
+        """Measure a round, and tell what came of it."""
+        k, tuner, found = one.place, one.tuner, self.found
+        used = tuner.end(one.round)
+        found[k].told(tuner, used)
+        if used or found[k].exhausted:  # no trials: nothing is left of any form
+            self.plan.tell(k, found[k].best_latency_s, used)
+        if not used and found[k].exhausted and self.rounds.budget.left_s() > 0:
+            self.show.note(f"{found[k].task.name}: no candidate is left to measure")
+        self.show.update(self.rounds.snapshot(self.weighted, found, tuner))
+        if self.rounds.on_round is not None:
+            self.rounds.on_round(found)
+
+
+def next_task(
+    weighted: "Sequence[WeightedTask]",
+    found: Sequence[Forms],
+    plan: TaskScheduler,
+    busy: frozenset[int] = frozenset(),
+) -> int | None:
+    """The plan's task; but before any has a second round, all forms have their first.
+
+    One form may be twice as fast as another, and no measurement of the other tells. The order
+    depends on what the plan was told alone, so a resumed run has the same. Tasks that are `busy`
+    are not chosen.
+    """
+    live = [k for k in range(len(found)) if k not in busy and not plan.stop_reason(k)]
+    untried = [k for k in live if found[k].untried]
+    if untried and all(plan.rounds[k] for k in live):
+        at_stake = plan.latency_s * [w.weight for w in weighted]
+        return max(untried, key=lambda k: float(at_stake[k]))
+    return plan.next_task(busy)

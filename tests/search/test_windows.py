@@ -1,0 +1,200 @@
+"""Rounds in windows: what is searched while builds go on, in which order, and what is measured."""
+
+import gc
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from search_cases import PEAK, Pretender, matmul, vector
+
+import ansorlite.search.session as session_module
+from ansorlite.codegen import object_cache
+from ansorlite.codegen.build import BuildRequest
+from ansorlite.errors import MachineError
+from ansorlite.measure.builder import BuildOutcome, PoolBuilder
+from ansorlite.measure.result import MeasureResult
+from ansorlite.records import read_log
+from ansorlite.search.ahead import BuildsAhead
+from ansorlite.search.clock import PhaseClock
+from ansorlite.search.policy import EvolutionaryPolicy, EvolutionParams
+from ansorlite.search.session import Session
+from ansorlite.search.spaces import SpaceRequest, SpacesAhead, kept_looks, kept_sketches
+from ansorlite.search.tune_tasks import WeightedTask, tune_tasks
+from ansorlite.search.untuned import family_of
+from ansorlite.settings import settings
+from ansorlite.space.sketch import SpaceOptions, sketches
+from ansorlite.target import Target
+
+FEW = EvolutionParams(population=32, generations=1, looked_at_first=2, looked_at=2)
+SMALL = SpaceOptions(packing=False, locations=False, max_sketches=6)
+RUN_S = 0.05
+
+
+class Watched(Pretender):
+    """A builder and runner on a pretended clock that note what they do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 0.0
+        self.building = 0
+        self.events: list[str] = []
+
+    def build(self, requests: Sequence[Any]) -> list[BuildOutcome]:
+        self.building += 1
+        found = super().build(requests)
+        self.building -= 1
+        return found
+
+    def run(self, task_key: str, *args: Any) -> MeasureResult:
+        assert not self.building, "something is built while a kernel is measured"
+        self.now += RUN_S
+        self.events.append(task_key)
+        return super().run(task_key, *args)
+
+    def race(self, task_key: str, images: Sequence[Any], budget_s: float) -> list[MeasureResult]:
+        return [Pretender.run(self, task_key, image) for image in images]
+
+
+@pytest.fixture(autouse=True)
+def known_peak(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session_module, "measure_peak", lambda target: PEAK)
+    monkeypatch.setattr(session_module, "peak_soon", lambda target: PEAK)
+
+
+def tuned(weighted: Sequence[WeightedTask], timeout: float, log: Path) -> list[tuple[str, int]]:
+    """(name of the task, round) of the records of a run, in order, without plain schedules."""
+    both = Watched()
+    options = {"clock": PhaseClock(lambda: both.now), "params": FEW, "space": SMALL}
+    with Session(
+        None, timeout, builder=both, runner=both, log=log, progress=False, **options
+    ) as session:
+        tune_tasks(session, weighted)
+    return [(r.task_name, r.round) for r in read_log(log).records if r.round]
+
+
+def test_every_task_has_a_program_before_any_has_a_second_round(tmp_path: Path) -> None:
+    tasks = [WeightedTask(matmul(8 + k, name=f"m{k}"), 1.0) for k in range(8)]
+    tasks.append(WeightedTask(vector(64), 1.0))
+    found = tuned(tasks, 4.0, tmp_path / "log")
+    rounds = [n for _, n in found]
+    second = rounds.index(2)
+    assert {name for name, _ in found[:second]} == {w.task.name for w in tasks}
+    assert set(rounds[:second]) == {1}
+
+
+def test_the_first_of_a_family_is_searched_before_its_relatives(tmp_path: Path) -> None:
+    tasks = [WeightedTask(matmul(8 + k, name=f"m{k}"), 1.0 + (k == 5) * 9) for k in range(8)]
+    assert len({family_of(w.task) for w in tasks}) == 1
+    found = tuned(tasks, 2.5, tmp_path / "log")
+    names = list(dict.fromkeys(name for name, n in found if n == 1))
+    assert names[0] == "m5"  # where most is at stake
+    assert all(sum(x == (name, 1) for x in found) <= 3 for name in names[1:])
+
+
+def test_programs_of_a_family_are_told_to_the_policy_that_is_made_later(tmp_path: Path) -> None:
+    tasks = [WeightedTask(matmul(8 + k, name=f"m{k}"), 1.0) for k in range(8)]
+    both = Watched()
+    options = {"clock": PhaseClock(lambda: both.now), "params": FEW, "space": SMALL}
+    with Session(None, 8.0, builder=both, runner=both, progress=False, **options) as session:
+        results = tune_tasks(session, tasks)
+        tuners = [t for t in session._tuners if t.has_begun]
+        assert len(tuners) == len(tasks)
+        for t in tuners:
+            group = t.policy.training_group()
+            assert group is not None
+            assert len(group.latency_s) == sum(1 for r in t.records if r.round)
+            programs = [(r.steps, str(r.holes)) for r in t.records]
+            assert len(set(map(str, programs))) == len(programs)  # nothing is measured twice
+    assert all(r.best is not None for r in results)
+
+
+def test_what_a_run_in_windows_found_goes_on_without_a_loss(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    tasks = [WeightedTask(matmul(8 + k, name=f"m{k}"), 1.0) for k in range(8)]
+    before = len(tuned(tasks, 2.0, log))
+    with Session(0, log=log, progress=False, space=SMALL) as session:
+        results = tune_tasks(session, tasks)
+    assert not session.store.problems
+    assert sum(len([r for r in x.records if r.round]) for x in results) == before
+    assert len(tuned(tasks, 2.0, log)) > before
+
+
+def test_the_garbage_collector_is_as_before_after_a_session() -> None:
+    before = gc.get_threshold()
+    both = Watched()
+    with Session(4, builder=both, runner=both, progress=False):
+        assert gc.get_threshold()[0] > before[0]
+    assert gc.get_threshold() == before
+
+
+# ---- builds in the background -------------------------------------------------------------------
+
+
+def test_builds_that_were_begun_end_before_later_ones() -> None:
+    both = Watched()
+    ahead = BuildsAhead(both)
+    request = BuildRequest("x/s0", {}, Target.detect())
+    first = ahead.begin({}, [request, request])
+    assert len(ahead.build({}, [request])) == 1
+    assert both.built == 3
+    assert len(first.outcomes()) == 2
+    ahead.close()
+
+
+def test_a_builder_that_is_stopped_ends_a_build_in_the_background() -> None:
+    builder = PoolBuilder(1, entry="time:sleep_forever", at_once=False)
+    builder.stop()
+    ahead = BuildsAhead(builder)
+    batch = ahead.begin({}, ["anything"])
+    with pytest.raises(MachineError, match="stopped"):
+        batch.outcomes()
+    ahead.close()
+    builder.close()
+
+
+# ---- spaces -------------------------------------------------------------------------------------
+
+
+def test_spaces_and_looks_are_made_in_another_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(object_cache, "MOST_BYTES", 1 << 24)
+    monkeypatch.setenv("ANSORLITE_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("ANSORLITE_VERIFY", "0")
+    settings.cache_clear()
+    try:
+        task = matmul(24)
+        spaces = SpacesAhead()
+        try:
+            spaces.want("m", SpaceRequest(task, None, 3, 4))
+            spaces.want("n", SpaceRequest(matmul(25), None, 3, 4))
+            spaces.forget("n")
+            while spaces.in_work is None:
+                spaces.step()
+            spaces.pause()
+            spaces.resume()
+            spaces.wait()
+        finally:
+            spaces.close()
+        made = sketches(task.dag, task.target)
+
+        def never() -> list[Any]:
+            raise AssertionError("the space was not kept")
+
+        known = kept_sketches(task, None, never)
+        assert [s.name for s in known] == [s.name for s in made]
+        assert [s.state.steps for s in known] == [s.state.steps for s in made]
+        looks = kept_looks(task, None, 3)
+        model: Any = None
+        policy = EvolutionaryPolicy(made, task.target, 3, task.workload_key, model)
+        assert len(looks) == 4
+        for name, features in looks.items():
+            assert np.array_equal(features, policy._look(name))
+        assert not kept_looks(task, None, 4)
+        for file in (tmp_path / "objects").iterdir():
+            file.write_bytes(b"damaged")
+        assert [s.name for s in kept_sketches(task, None, lambda: made)] == [s.name for s in made]
+    finally:
+        settings.cache_clear()
