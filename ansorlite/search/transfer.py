@@ -23,7 +23,6 @@ from ansorlite.task import SearchTask
 
 AT_FIRST = 0.5  # share of the first round
 LATER = 2  # candidates of every other round
-FAMILY_ROUND = 3  # candidates of the first round of a task whose family was searched
 
 
 def transferred(
@@ -78,7 +77,7 @@ def start_from_others(
     if not tuner.sketches:
         return
 
-    near = sorted((t for t in other_tasks if t is not tuner), key=lambda t: _distance(t, tuner))
+    near = sorted((t for t in other_tasks if t is not tuner), key=lambda t: distance(t, tuner))
     here = {t.task.workload_key for t in (*near, tuner)}
     target = tuner.task.target.fingerprint
     logged = [r for r in history if r.target == target and r.task not in here]
@@ -96,31 +95,8 @@ def start_from_others(
         tuner.suggest(transferred(tuner.task, tuner.sketches, records, most), wanted)
 
 
-def start_from_family(
-    tuner: TaskTuner, family: Sequence[TaskTuner], known: "KnownPrograms", n: int
-) -> int:
-    """Suggest what was found for the task before, then programs of its family; how many, at most n.
-
-    The family are tuners of tasks that differ by extents alone. Of these, tasks with nearly as many
-    FLOP come first; the fastest program of each, then the second fastest.
-    """
-    if not tuner.sketches:
-        return 0
-    near = sorted((t for t in family if t is not tuner), key=lambda t: _distance(t, tuner))
-    ranked = [_fastest(t, FAMILY_ROUND) for t in near]
-    others = [own[k] for k in range(FAMILY_ROUND) for own in ranked if k < len(own)]
-    most = min(n, FAMILY_ROUND)
-    for records, is_own in ((known.of(tuner.task), True), (others, False)):
-        tuner.suggest(transferred(tuner.task, tuner.sketches, records, most, own=is_own), most)
-    return min(most, tuner.n_suggested)
-
-
-def _fastest(tuner: TaskTuner, n: int) -> Sequence[Record]:
-    """The fastest programs of a task that were searched for, as records."""
-    return distill([r for r in tuner.records if r.round], n) if tuner.rounds > 1 else ()
-
-
-def _distance(one: TaskTuner, other: TaskTuner) -> float:
+def distance(one: TaskTuner, other: TaskTuner) -> float:
+    """How far two tasks are apart: log of the ratio of their FLOP."""
     return abs(math.log(max(one.task.flop, 1.0) / max(other.task.flop, 1.0)))
 
 

@@ -15,6 +15,7 @@ from ansorlite.measure.limits import least_seconds, task_peak
 from ansorlite.measure.peak import Peak
 from ansorlite.records import Record
 from ansorlite.search.budget import MIN_ROUND, SMALL_ROUND_TASKS, Budget, grown
+from ansorlite.search.families import start_from_family
 from ansorlite.search.forms import Forms
 from ansorlite.search.objectives import Objective
 from ansorlite.search.progress import Progress, Snapshot
@@ -35,9 +36,8 @@ from ansorlite.search.task_scheduler import (
     TaskScheduler,
     equal_rounds,
 )
-from ansorlite.search.transfer import start_from_family, start_from_others
+from ansorlite.search.transfer import start_from_others
 from ansorlite.search.tuner import TaskTuner
-from ansorlite.search.untuned import family_of
 from ansorlite.tables import joint_peak
 from ansorlite.task import SearchTask
 
@@ -267,11 +267,9 @@ class Rounds:
         """
         known = self.session.known(tuner.task.target)
         hurried = self.budget.timeout is not None and n_tasks >= SMALL_ROUND_TASKS
-        if hurried and tuner.rounds <= 1 and not tuner.pending:
-            own = family_of(tuner.task)
-            family = [t for t in everyone if t.rounds > 1 and family_of(t.task) == own]
-            if ready := start_from_family(tuner, family, known, n):
-                return ready
+        first = hurried and tuner.rounds <= 1 and not tuner.pending
+        if first and (ready := start_from_family(tuner, everyone, known, n)):
+            return ready
         start_from_others(tuner, everyone, self.session.store.history, n, known)
         return n
 
