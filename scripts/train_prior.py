@@ -1,20 +1,20 @@
 """The cost model that is shipped: trained on random layers, measured on this machine.
 
 Claim: with it, the first round on a task of a network that it was not trained on is as good as the
-third round without (`first_round.py`). Three steps, each of which goes on where it was: `propose`
+third round without (`first_round.py`). Four steps, each of which goes on where it was: `propose`
 draws layers and builds programs of them for each instruction set (an hour, at low priority);
-`measure` runs these programs on an idle machine (a quarter of an hour, in pieces of `--seconds`);
-`train` makes ansorlite/cost/prior.npz of what was measured. AVX2 is measured on this machine
-without its wider vectors; Arm is not measured (see cost/prior.py).
-Usage: python scripts/train_prior.py {propose,measure,train} [--seconds 100] [--folder DIR]
-       [--tasks 400] [--targets x86-avx2 x86-avx512]
+`calibrate` measures register tiles (half a minute), `measure` runs the programs (a quarter of an
+hour, in pieces of `--seconds`), both on an idle machine; `train` makes ansorlite/cost/prior.npz.
+AVX2 is measured on this machine, without its wider vectors; Arm is not (see cost/prior.py).
+Usage: python scripts/train_prior.py {propose,calibrate,measure,train} [--seconds 100]
+       [--folder DIR] [--tasks 400] [--targets x86-avx2 x86-avx512]
 """
 
 import argparse
 import pickle
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -24,14 +24,25 @@ import numpy as np
 from ansorlite.codegen.build import BuildRequest, build_program, build_request
 from ansorlite.codegen.image import KernelImage
 from ansorlite.cost.correction import CorrectionModel
-from ansorlite.cost.losses import Features
-from ansorlite.errors import AnsorliteError
+from ansorlite.cost.losses import Features, Floats, TrainingGroup
+from ansorlite.cost.prior import (
+    SHIPPED,
+    RowGroup,
+    corrections,
+    estimates,
+    model_bytes,
+    row_group,
+    trained,
+)
+from ansorlite.errors import AnsorliteError, MeasureError
 from ansorlite.graph.partition import partition
 from ansorlite.graph.passes import optimize
+from ansorlite.measure.calibrate import calibrate
 from ansorlite.measure.runner import CheckSpec, LocalRunner
 from ansorlite.measure.timing import TimingPolicy
 from ansorlite.pipeline import network_tasks
 from ansorlite.schedule.lower import lower
+from ansorlite.search import lessons
 from ansorlite.search.measuring import CHECK_SEED
 from ansorlite.search.policy import EvolutionaryPolicy, EvolutionParams
 from ansorlite.search.reference import reduction_length, reference_state
@@ -41,11 +52,14 @@ from ansorlite.task import SearchTask
 from bench.drawn_layers import drawn_layer
 from bench.experiment import exit_status, kept_folder
 
+OUTPUT = Path(__file__).parents[1] / "ansorlite" / "cost" / SHIPPED
 SEED = 43
 TARGETS = ("x86-avx512", "x86-avx2")
 LARGEST_FLOP = 1.3e9  # of a task, so that its reference takes a tenth of a second
 OTHER_FORM = 0.3  # share of tasks in another form than the plain one, where there are others
 BEST, VISITED, RANDOM = 10, 8, 4  # programs of a task: predicted best, looked at, at random
+LEAST_PROGRAMS = 6  # of a task that ran
+FOLDS = 5
 TIMING = TimingPolicy(least_s=0.008, budget_s=0.05, limit_s=0.4, fresh_constants=True)
 
 
@@ -83,8 +97,9 @@ def proposed(task: SearchTask, seed: int, name: str, prior: bool) -> Proposed | 
     found = sketches(task.dag, target, options)
     params = EvolutionParams(population=512, visited=VISITED / (BEST + VISITED))
     model = CorrectionModel()
-    if prior:
-        model.begin(target)
+    known = lessons.prior(target) if prior else None
+    if known is not None:
+        model.begin_with(known)
     policy = EvolutionaryPolicy(found, target, seed, task.workload_key, model, params)
     candidates = policy.ask(BEST + VISITED, 1)
     rng = np.random.default_rng([SEED, seed])
@@ -172,12 +187,78 @@ def measure(folder: Path, seconds: float) -> int:
     return len(waiting) - done
 
 
+def measured(folder: Path, name: str) -> list[RowGroup]:
+    """What was measured for a target, a group a task."""
+    target, out = Target.host_as(name), []
+    for at in sorted(folder.glob(f"*.{name}.npz")):
+        with np.load(at) as found:
+            parts = np.split(found["features"], np.cumsum(found["rows"])[:-1])
+            known = TrainingGroup(at.name, parts, found["latency_s"])
+        if np.isfinite(known.latency_s).sum() >= LEAST_PROGRAMS:
+            out.append(row_group(known, target, lessons.tiles(target)))
+    return out
+
+
+def quality(groups: Sequence[RowGroup], score: Callable[[RowGroup], Floats]) -> list[float]:
+    """Speed of the best of the 1, 2, 4, 8 best scored, as shares of the best; geometric means."""
+    found = []
+    for g in groups:
+        times = g.latency_s[np.argsort(-score(g), kind="stable")]
+        best = times.min()
+        found.append([np.log2(best / min(times[:k].min(), 32 * best)) for k in (1, 2, 4, 8)])
+    return [float(q) for q in np.exp2(np.mean(found, axis=0))]
+
+
+def left_out(groups: Sequence[RowGroup], sources: Sequence[RowGroup], threads: int) -> list[float]:
+    """`quality` of models trained on sources whose layers are others than those of the groups."""
+    stages = [
+        trained([g for g in sources if int(g.task[:5]) % FOLDS != k], threads=threads)
+        for k in range(FOLDS)
+    ]
+
+    def score(g: RowGroup) -> Floats:
+        stage = stages[int(g.task[:5]) % FOLDS]
+        return estimates(g.rows) + corrections([stage] if stage else [], g.rows)
+
+    return quality(groups, score)
+
+
+def train(folder: Path, names: Sequence[str], output: Path) -> None:
+    """Train on all, save; tell how good models are on tasks that they have not seen."""
+    known = {name: measured(folder, name) for name in names}
+    tiles = {}
+    for name in names:
+        table = lessons.tiles(Target.host_as(name))
+        if table is None:
+            raise MeasureError(f"the machine was not calibrated for {name}: run step calibrate")
+        tiles[Target.host_as(name).vector_bytes] = table
+    threads = Target.detect().cores
+
+    def tell(what: str, name: str, found: list[float]) -> None:
+        print(f"{what:12} {name:12} " + " ".join(f"{q:6.3f}" for q in found))
+
+    for name, groups in known.items():
+        programs = sum(len(g.rows) for g in groups)
+        print(f"{name}: {len(groups)} tasks, {programs} programs; best of 1, 2, 4, 8:")
+        tell("estimate", name, quality(groups, lambda g: estimates(g.rows)))
+        tell("all", name, left_out(groups, [g for n in names for g in known[n]], threads))
+        others = [g for n in names if n != name for g in known[n]]
+        if others:
+            tell("other sets", name, left_out(groups, others, threads))
+    whole = trained([g for n in names for g in known[n]], threads=threads)
+    if whole is None:
+        raise MeasureError(f"{folder} has too few measured programs: measure more")
+    output.write_bytes(model_bytes(whole, tiles))
+    print(f"{output}: {output.stat().st_size / 1024:.0f} KiB, {whole.programs} programs")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("step", choices=("propose", "measure", "train"))
+    parser.add_argument("step", choices=("propose", "calibrate", "measure", "train"))
     parser.add_argument("--seconds", type=float, default=100.0)
     parser.add_argument("--folder", type=Path, default=kept_folder("train_prior"))
     parser.add_argument("--first", type=int, default=0, help="number of the first task")
+    parser.add_argument("--output", type=Path, default=OUTPUT)
     parser.add_argument("--tasks", type=int, default=400)
     parser.add_argument("--targets", nargs="+", default=list(TARGETS))
     parser.add_argument(
@@ -191,8 +272,13 @@ def main() -> int:
                 args.folder, args.targets, args.first, args.tasks, args.seconds, args.prior
             )
             print(f"{left} tasks are left to build")
+        case "calibrate":
+            for name in args.targets:
+                print(f"{name}: {calibrate(Target.host_as(name))}")
         case "measure":
             print(f"{measure(args.folder, args.seconds)} tasks are left to measure")
+        case "train":
+            train(args.folder, args.targets, args.output)
     return 0
 
 

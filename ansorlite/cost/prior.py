@@ -9,16 +9,24 @@ both vector widths have in common, and counts by half. Models of a machine are f
 """
 
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, lru_cache
 from hashlib import sha256
 from importlib import resources
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from ansorlite.cost.losses import Features, Floats, Loss, Packs, TrainingGroup, labels
-from ansorlite.cost.relative import N_RELATIVE, RELATIVE_NAMES, Rows, relative_rows
+from ansorlite.cost.relative import (
+    N_RELATIVE,
+    RELATIVE_NAMES,
+    Rows,
+    Tiles,
+    no_tiles,
+    relative_rows,
+)
 from ansorlite.cost.trees import GBDTParams, parse_booster, sum_of_trees, train_trees
 from ansorlite.files import arrays_of
 from ansorlite.target import Target
@@ -26,7 +34,7 @@ from ansorlite.target import Target
 if TYPE_CHECKING:
     import lightgbm as lgb
 
-SHIPPED = "prior.npz"
+SHIPPED, TILES = "prior.npz", "tiles"
 LARGEST_BYTES = 8 << 20  # of a model's text
 # Weights of programs by their share of the best speed: the order of the fast ones matters, and that
 # slow ones are slow.
@@ -68,23 +76,36 @@ class Prior:
     """The correction for programs of one target: the sum of the trees of all stages.
 
     `stages` is called when the first program is looked at: LightGBM takes half a second to load.
+    `tiles` is what register tiles reach on the machine, by default what the shipped model knows of
+    the instruction set.
     """
 
     def __init__(
-        self, target: Target, stages: Callable[[], Sequence[Stage]], threads: int = 1
+        self,
+        target: Target,
+        stages: Callable[[], Sequence[Stage]],
+        tiles: Tiles | None = None,
+        threads: int = 1,
     ) -> None:
         self.target, self._load, self._threads = target, stages, threads
+        self._tiles = tiles
 
     @cached_property
     def stages(self) -> Sequence[Stage]:
         """What is added up."""
         return self._load()
 
+    @cached_property
+    def tiles(self) -> Tiles:
+        """What register tiles reach."""
+        return tiles_of(self.target) if self._tiles is None else self._tiles
+
     def correction(self, features: Features) -> Floats:
         """float64[P] from float32[P, S, F]: log2 of the speed beyond the estimate's."""
         if not len(features) or not features.shape[1]:
             return np.zeros(len(features))
-        found = corrections(self.stages, relative_rows(features, self.target), self._threads)
+        rows = relative_rows(features, self.target, self.tiles)
+        found = corrections(self.stages, rows, self._threads)
         return found if self.target.arch == "x86_64" else UNMEASURED * found
 
 
@@ -96,13 +117,14 @@ def corrections(stages: Sequence[Stage], rows: Rows, threads: int = 1) -> Floats
     return out
 
 
-def row_group(group: TrainingGroup, target: Target) -> RowGroup:
-    """The programs of a task that have statements, as rows."""
+def row_group(group: TrainingGroup, target: Target, tiles: Tiles | None = None) -> RowGroup:
+    """The programs of a task that have statements, as rows; `tiles` as those of a `Prior`."""
+    tiles = tiles_of(target) if tiles is None else tiles
     sizes = np.array([len(f) for f in group.features], np.int64)
     rows = np.zeros((len(sizes), N_RELATIVE), np.float32)
     for size in np.unique(sizes[sizes > 0]):
         at = np.flatnonzero(sizes == size)
-        rows[at] = relative_rows(np.stack([group.features[k] for k in at]), target)
+        rows[at] = relative_rows(np.stack([group.features[k] for k in at]), target, tiles)
     return RowGroup(group.task_key, rows[sizes > 0], np.asarray(group.latency_s)[sizes > 0])
 
 
@@ -171,14 +193,15 @@ def _centred_loss(packs: Packs, rng: np.random.Generator) -> Loss:
 # ---- files --------------------------------------------------------------------------------------
 
 
-def model_bytes(stage: Stage) -> bytes:
-    """A file of a stage."""
+def model_bytes(stage: Stage, tiles: Mapping[int, Tiles] = MappingProxyType({})) -> bytes:
+    """A file of a stage, and of what register tiles reach by vector bytes."""
     out = io.BytesIO()
     np.savez_compressed(
         out,
         trees=np.frombuffer(stage.booster.model_to_string().encode(), np.uint8),
         features=np.array(DIGEST),
         programs=np.array(stage.programs, np.int64),
+        **{f"{TILES}{width}": table for width, table in tiles.items()},
     )
     return out.getvalue()
 
@@ -196,17 +219,34 @@ def parsed_model(data: bytes) -> Stage | None:
     return Stage(booster, programs) if booster.num_feature() == N_RELATIVE else None
 
 
+class Shipped(NamedTuple):
+    """What comes with the package: a stage, and what register tiles reach by vector bytes."""
+
+    stages: tuple[Stage, ...] = ()
+    tiles: Mapping[int, Tiles] = MappingProxyType({})
+
+
 def has_shipped() -> bool:
     """Does a model come with the package?"""
     return resources.files("ansorlite.cost").joinpath(SHIPPED).is_file()
 
 
 @lru_cache(maxsize=1)
-def shipped() -> tuple[Stage, ...]:
-    """The stage that comes with the package; empty where its file is not there or does not fit."""
+def shipped() -> Shipped:
+    """What comes with the package; nothing where its file is not there or does not fit."""
     try:
         data = resources.files("ansorlite.cost").joinpath(SHIPPED).read_bytes()
     except OSError:
-        return ()
-    found = parsed_model(data)
-    return () if found is None else (found,)
+        return Shipped()
+    stage = parsed_model(data)
+    if stage is None:
+        return Shipped()
+    found = arrays_of(data, LARGEST_BYTES) or {}
+    tiles = {int(k.removeprefix(TILES)): v for k, v in found.items() if k.startswith(TILES)}
+    return Shipped((stage,), tiles)
+
+
+def tiles_of(target: Target) -> Tiles:
+    """What register tiles reach with a target's instruction set, as far as that is shipped."""
+    found = shipped().tiles.get(target.vector_bytes) if target.arch == "x86_64" else None
+    return no_tiles(target) if found is None else found

@@ -4,11 +4,13 @@ In: features float32[P, S, F] of `cost.features` and their `Target`. Out: float3
 row a program. Bytes stand relative to cache levels, lanes to the vector's width, parallel grains to
 the cores, instructions and traffic to the arithmetic, time to the cycles of the analytic estimate.
 A row describes the costliest statement in full, the second costliest in brief, and the program.
+What a register tile reaches is looked up in a table of the machine, or of its instruction set.
 """
 
 import numpy as np
 import numpy.typing as npt
 
+from ansorlite.cost.analytic import rates_of
 from ansorlite.cost.names import ARITHMETIC, AT, CYCLES, LOGGED
 from ansorlite.target import Target
 
@@ -21,6 +23,8 @@ FITS, EXCEEDS = -5.0, 3.0
 LEAST = 2.0**-12
 MIX = ("mad", "div", "math", "compare", "select")
 POINTS = (1, 3, 5, 7, 9)  # of the curve of arithmetic intensity
+PLACES = (("l1", True), ("l1", False), ("l2", True), ("l2", False))  # operands: level, packed?
+SLOWEST = -6.0  # log2 of the share of the peak
 _BUFFER = (
     *("read", "write", "unique_l1", "unique_l2", "unique_l3", "reuse_l1", "reuse_l2"),
     *("by_loop", "by_serial", "count", "stride", "run", "lines"),
@@ -35,6 +39,7 @@ RELATIVE_NAMES: tuple[str, ...] = (
     "cycles",
     *_LOOPS,
     *("register_loads", "gathered", "executions", "allocated_l1", "allocated_l2"),
+    *(f"tile_{level}{'_packed' if packed else ''}" for level, packed in PLACES),
     *(f"bytes_{k}" for k in CYCLES[3:]),
     *(f"mix_{k}" for k in MIX),
     *(f"intensity_{k}" for k in POINTS),
@@ -47,8 +52,22 @@ RELATIVE_NAMES: tuple[str, ...] = (
 N_RELATIVE = len(RELATIVE_NAMES)
 
 
-def relative_rows(features: npt.NDArray[np.float32], target: Target) -> Rows:
-    """float32[P, N_RELATIVE] from float32[P, S, F]."""
+# [PLACES, rows, vectors]: log2 of the speed as a share of the peak
+Tiles = npt.NDArray[np.float32]
+
+
+def no_tiles(target: Target) -> Tiles:
+    """What register tiles reach by the latency of multiply-adds alone; none were measured."""
+    n, rates = target.vector_registers, rates_of(target)
+    chains = np.outer(np.arange(n), np.arange(n)) / (rates.fma * rates.fma_latency)
+    share = np.log2(np.clip(chains, 2.0**SLOWEST, 1.0)).astype(np.float32)
+    return np.stack([share] * len(PLACES))
+
+
+def relative_rows(
+    features: npt.NDArray[np.float32], target: Target, tiles: Tiles | None = None
+) -> Rows:
+    """float32[P, N_RELATIVE] from float32[P, S, F]; `tiles` by default `no_tiles(target)`."""
     n, count, _ = features.shape
     if n == 0:
         return np.zeros((0, N_RELATIVE), np.float32)
@@ -60,7 +79,7 @@ def relative_rows(features: npt.NDArray[np.float32], target: Target) -> Rows:
         [np.exp2(features[:, :, AT[f"cycles_{k}"]].astype(np.float64)).sum(axis=1) for k in CYCLES]
     )
     first = _Statement(features[every, order[:, 0]], target)
-    columns = [*first.in_full()]
+    columns = first.in_full(no_tiles(target) if tiles is None else tiles)
     if count > 1:
         columns += _Statement(features[every, order[:, 1]], target).in_brief(total)
     else:
@@ -133,7 +152,14 @@ class _Statement:
             *self._shares(),
         ]
 
-    def in_full(self) -> list[Values]:
+    def _tile(self, tiles: Tiles) -> list[Values]:
+        """What the register tile reaches; 1 where nothing is multiplied and added."""
+        last = np.array(tiles.shape[1:]) - 1
+        rows = np.clip(np.rint(self.of("rows")), 1, last[0]).astype(np.int64)
+        vectors = np.clip(np.rint(self.of("vectors")), 1, last[1]).astype(np.int64)
+        return [np.where(self.of("mad") > 0, own[rows, vectors], 0.0) for own in tiles]
+
+    def in_full(self, tiles: Tiles) -> list[Values]:
         """The columns of the costliest statement."""
         t = self._target
         chains = np.maximum(self.of("rows") * self.of("vectors"), 1.0)
@@ -161,6 +187,7 @@ class _Statement:
             np.log2(self.of("executions") / self._work + LEAST),
             self._in_cache("alloc_bytes", t.l1_bytes),
             self._in_cache("alloc_bytes", t.l2_bytes),
+            *self._tile(tiles),
             *(self._per_work(k) for k in CYCLES[3:]),
             *(self.of(k) / self._work for k in MIX),
             *(self.of(f"intensity_{k}") for k in POINTS),

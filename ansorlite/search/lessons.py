@@ -10,6 +10,7 @@ be read or written is no error.
 
 import contextlib
 import io
+import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,9 +30,11 @@ from ansorlite.cost.prior import (
     shipped,
     trained,
 )
-from ansorlite.cost.relative import N_RELATIVE
+from ansorlite.cost.relative import N_RELATIVE, PLACES, SLOWEST, Tiles, no_tiles
 from ansorlite.files import arrays_of, write_whole
+from ansorlite.measure.calibrate import calibration
 from ansorlite.search.knowledge import MOST_TARGETS, alone, folder
+from ansorlite.settings import begins_with_shipped
 from ansorlite.target import Target
 
 MOST_OF_TASK = 48  # programs of a task: half of them the fastest ones
@@ -52,15 +55,32 @@ class Lessons(NamedTuple):
 
 def prior(target: Target) -> Prior | None:
     """What is known of programs for a target; None where nothing is to be used."""
-    root = folder()
-    if root is None:
+    root, ships = folder(), begins_with_shipped(os.environ) and has_shipped()
+    own = None if root is None else _stage_file(root, target)
+    if own is not None and not own.is_file():
+        own = None
+    if own is None and not ships:
         return None
 
     def stages() -> Sequence[Stage]:
-        own = _stage(_stage_file(root, target))
-        return shipped() if own is None else (*shipped(), own)
+        learned = None if own is None else _stage(own)
+        return shipped().stages if learned is None else (*shipped().stages, learned)
 
-    return Prior(target, stages) if has_shipped() or _stage_file(root, target).is_file() else None
+    return Prior(target, stages, tiles(target))
+
+
+def tiles(target: Target) -> Tiles | None:
+    """What register tiles reach on this machine, where it was calibrated."""
+    known = calibration(target)
+    if known is None:
+        return None
+    out = no_tiles(target)
+    for body in known.bodies:
+        place = (body.level, body.packed)
+        if place in PLACES and max(body.rows, body.vectors) < out.shape[1]:
+            share = np.log2(body.flops / known.peak.flops_one)
+            out[PLACES.index(place), body.rows, body.vectors] = np.clip(share, SLOWEST, 0.5)
+    return out
 
 
 def keep(target: Target, groups: Sequence[RowGroup]) -> None:
@@ -99,7 +119,7 @@ def learn(target: Target, threads: int = 1) -> bool:
     if root is None:
         return False
     known = _read(_rows_file(root, target))
-    found = trained(known.groups, shipped(), PARAMS, threads=threads)
+    found = trained(known.groups, shipped().stages, PARAMS, threads=threads)
     if found is None:
         return False
     with contextlib.suppress(OSError):

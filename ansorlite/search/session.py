@@ -60,9 +60,9 @@ class TuneOptions:
     for everything. `policy` is a row of `search.searchers`, `pretrained` a file of
     `baselines.pretrain`. The session makes its own `model`, `builder` or `runner` where None.
     `round_size` fixes the candidates of a round; `space` and `params` replace the searcher's.
-    With `known`, programs that earlier runs on this machine found are tried first, and those of
-    this run are kept (`search.knowledge`). `clock` is that of the run, where the run began before
-    its session did. With a runner of
+    With `known`, the search begins with the shipped model and what earlier runs on this machine
+    found and learned, and what this run finds is kept (`search.knowledge`, `search.lessons`).
+    `clock` is that of the run, where the run began before its session did. With a runner of
     `search.estimate` nothing is measured: latencies are estimates of what is built.
     """
 
@@ -155,7 +155,7 @@ class Session:
             if group.features[0].shape[1] == N_FEATURES:  # template searches have their own
                 target = t.task.target
                 _, groups = by_target.setdefault(target.fingerprint, (target, []))
-                groups.append(row_group(group, target))
+                groups.append(row_group(group, target, lessons.tiles(target)))
         for target, groups in by_target.values():
             lessons.keep(target, groups)
             in_time = self.budget.left_s() > LEARNING_S
