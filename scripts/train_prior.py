@@ -209,12 +209,9 @@ def quality(groups: Sequence[RowGroup], score: Callable[[RowGroup], Floats]) -> 
     return [float(q) for q in np.exp2(np.mean(found, axis=0))]
 
 
-def left_out(groups: Sequence[RowGroup], sources: Sequence[RowGroup], threads: int) -> list[float]:
+def left_out(groups: Sequence[RowGroup], sources: Sequence[RowGroup]) -> list[float]:
     """`quality` of models trained on sources whose layers are others than those of the groups."""
-    stages = [
-        trained([g for g in sources if int(g.task[:5]) % FOLDS != k], threads=threads)
-        for k in range(FOLDS)
-    ]
+    stages = [trained([g for g in sources if int(g.task[:5]) % FOLDS != k]) for k in range(FOLDS)]
 
     def score(g: RowGroup) -> Floats:
         stage = stages[int(g.task[:5]) % FOLDS]
@@ -232,7 +229,6 @@ def train(folder: Path, names: Sequence[str], output: Path) -> None:
         if table is None:
             raise MeasureError(f"the machine was not calibrated for {name}: run step calibrate")
         tiles[Target.host_as(name).vector_bytes] = table
-    threads = Target.detect().cores
 
     def tell(what: str, name: str, found: list[float]) -> None:
         print(f"{what:12} {name:12} " + " ".join(f"{q:6.3f}" for q in found))
@@ -241,11 +237,11 @@ def train(folder: Path, names: Sequence[str], output: Path) -> None:
         programs = sum(len(g.rows) for g in groups)
         print(f"{name}: {len(groups)} tasks, {programs} programs; best of 1, 2, 4, 8:")
         tell("estimate", name, quality(groups, lambda g: estimates(g.rows)))
-        tell("all", name, left_out(groups, [g for n in names for g in known[n]], threads))
+        tell("all", name, left_out(groups, [g for n in names for g in known[n]]))
         others = [g for n in names if n != name for g in known[n]]
         if others:
-            tell("other sets", name, left_out(groups, others, threads))
-    whole = trained([g for n in names for g in known[n]], threads=threads)
+            tell("other sets", name, left_out(groups, others))
+    whole = trained([g for n in names for g in known[n]])
     if whole is None:
         raise MeasureError(f"{folder} has too few measured programs: measure more")
     output.write_bytes(model_bytes(whole, tiles))

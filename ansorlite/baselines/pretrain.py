@@ -220,5 +220,5 @@ def pretrain(
     if not model.is_trained:
         raise MeasureError(f"{minutes} minutes were too few to learn from: give it more")
     model.save(output)
-    lessons.learn(machine, machine.cores)  # of what the session kept
+    lessons.learn(machine)  # of what the session kept
     return model

@@ -110,16 +110,13 @@ def is_due(target: Target, times: float = GROWTH) -> bool:
     return seen >= (TRAIN_FROM if own is None else times * own.programs)
 
 
-def learn(target: Target, threads: int = 1) -> bool:
-    """Train the machine's stage on what is kept; was there enough?
-
-    Takes about a second for `MOST_PROGRAMS`.
-    """
+def learn(target: Target) -> bool:
+    """Train the machine's stage on what is kept, in about a second; was there enough?"""
     root = folder()
     if root is None:
         return False
     known = _read(_rows_file(root, target))
-    found = trained(known.groups, shipped().stages, PARAMS, threads=threads)
+    found = trained(known.groups, shipped().stages, PARAMS)
     if found is None:
         return False
     with contextlib.suppress(OSError):

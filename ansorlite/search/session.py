@@ -160,7 +160,7 @@ class Session:
             lessons.keep(target, groups)
             in_time = self.budget.left_s() > LEARNING_S
             if learns and lessons.is_due(target, lessons.GROWTH if in_time else OVERDUE):
-                lessons.learn(target, target.cores)
+                lessons.learn(target)
 
     @property
     def _is_measured(self) -> bool:

@@ -11,11 +11,14 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+
 from ansorlite.errors import ScheduleError
 from ansorlite.ir.program import Program
 from ansorlite.records import Record, distill
 from ansorlite.schedule.naming import canonical_names
 from ansorlite.search.history import Candidate, Guess
+from ansorlite.search.policy import EvolutionaryPolicy
 from ansorlite.search.shrink_task import adapted, is_legal
 from ansorlite.search.tuner import TaskTuner
 from ansorlite.space.sketch import Sketch
@@ -23,6 +26,7 @@ from ansorlite.task import SearchTask
 
 AT_FIRST = 0.5  # share of the first round
 LATER = 2  # candidates of every other round
+LOOKED_AT = 24  # programs of other tasks of earlier runs, the best of which are suggested
 
 
 def transferred(
@@ -70,9 +74,10 @@ def start_from_others(
     """Suggest, before a round of n, the best programs of other tasks of this run.
 
     The first round has those of the log's tasks, too, and what is `known` of earlier runs: programs
-    of the task itself before all others, those of other tasks where there are none. Tasks with
-    nearly as many FLOP come first. Measured programs are not suggested again, so a later round has
-    suggestions only when another task has a new best program.
+    of the task itself before all others, those of other tasks where there are none, in the order of
+    what the policy expects of them. Tasks of this run with nearly as many FLOP come first. Measured
+    programs are not suggested again, so a later round has suggestions only when another task has a
+    new best program.
     """
     if not tuner.sketches:
         return
@@ -87,12 +92,24 @@ def start_from_others(
         own = known.of(tuner.task) if known else ()
         tuner.suggest(transferred(tuner.task, tuner.sketches, own, len(own), own=True), n)
         records += distill(logged, 1)
-        if known and not own:
-            records += known.like(tuner.task, tuner.sketches)
     wanted = max(1, int(AT_FIRST * n)) if first else LATER
     if records:
         most = wanted if first else len(records)
         tuner.suggest(transferred(tuner.task, tuner.sketches, records, most), wanted)
+    if first and known and not own:
+        like = known.like(tuner.task, tuner.sketches)
+        tuner.suggest(
+            _best_first(tuner, transferred(tuner.task, tuner.sketches, like, LOOKED_AT)), wanted
+        )
+
+
+def _best_first(tuner: TaskTuner, found: Sequence[Candidate]) -> list[Candidate]:
+    """Candidates in the order of what the task's policy expects of them, if it has scores."""
+    if not isinstance(tuner.policy, EvolutionaryPolicy):
+        return list(found)
+    rows = [np.asarray([c.row], np.int32) for c in found]
+    scores = [tuner.policy.score(c.sketch.name, r)[0] for c, r in zip(found, rows, strict=True)]
+    return [found[k] for k in np.argsort(np.negative(scores), kind="stable")]
 
 
 def distance(one: TaskTuner, other: TaskTuner) -> float:

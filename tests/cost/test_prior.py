@@ -64,7 +64,7 @@ def test_register_tiles_are_looked_up() -> None:
     column = relative_rows(f, AVX512, tiles)[:, RELATIVE_NAMES.index("tile_l1_packed")]
     first = f[np.arange(len(f)), f[:, :, AT["cycles_all"]].argmax(axis=1)]
     rows, vectors = first[:, AT["rows"]], first[:, AT["vectors"]]
-    assert np.array_equal(column, rows * tiles.shape[2] + vectors)
+    assert np.array_equal(column, np.minimum(rows, 31) * 32 + np.minimum(vectors, 31))
     assert no_tiles(AVX512).shape == (len(PLACES), 32, 32) and (no_tiles(AVX512) <= 0).all()
 
 
