@@ -66,10 +66,11 @@ class RowGroup(NamedTuple):
 
 
 class Stage(NamedTuple):
-    """Trees of one training, and the number of programs that they have seen."""
+    """Trees of one training, how many programs they have seen, and how much they count."""
 
     booster: "lgb.Booster"
     programs: int
+    share: float = 1.0
 
 
 class Prior:
@@ -105,15 +106,14 @@ class Prior:
         if not len(features) or not features.shape[1]:
             return np.zeros(len(features))
         rows = relative_rows(features, self.target, self.tiles)
-        found = corrections(self.stages, rows, self._threads)
-        return found if self.target.arch == "x86_64" else UNMEASURED * found
+        return corrections(self.stages, rows, self._threads)
 
 
 def corrections(stages: Sequence[Stage], rows: Rows, threads: int = 1) -> Floats:
     """float64[P]: what all stages add to the estimate of rows float32[P, N_RELATIVE]."""
     out = np.zeros(len(rows))
     for stage in stages:
-        out += sum_of_trees(stage.booster, rows, threads)
+        out += stage.share * sum_of_trees(stage.booster, rows, threads)
     return out
 
 
@@ -244,6 +244,12 @@ def shipped() -> Shipped:
     found = arrays_of(data, LARGEST_BYTES) or {}
     tiles = {int(k.removeprefix(TILES)): v for k, v in found.items() if k.startswith(TILES)}
     return Shipped((stage,), tiles)
+
+
+def stages_for(target: Target) -> tuple[Stage, ...]:
+    """The shipped stage; it counts less for an instruction set of which nothing was measured."""
+    share = 1.0 if target.arch == "x86_64" else UNMEASURED
+    return tuple(stage._replace(share=share) for stage in shipped().stages)
 
 
 def tiles_of(target: Target) -> Tiles:

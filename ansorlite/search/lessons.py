@@ -27,7 +27,7 @@ from ansorlite.cost.prior import (
     has_shipped,
     model_bytes,
     parsed_model,
-    shipped,
+    stages_for,
     trained,
 )
 from ansorlite.cost.relative import N_RELATIVE, PLACES, SLOWEST, Tiles, no_tiles
@@ -64,7 +64,7 @@ def prior(target: Target) -> Prior | None:
 
     def stages() -> Sequence[Stage]:
         learned = None if own is None else _stage(own)
-        return shipped().stages if learned is None else (*shipped().stages, learned)
+        return stages_for(target) if learned is None else (*stages_for(target), learned)
 
     return Prior(target, stages, tiles(target))
 
@@ -101,13 +101,17 @@ def keep(target: Target, groups: Sequence[RowGroup]) -> None:
 
 
 def is_due(target: Target, times: float = GROWTH) -> bool:
-    """Would training on what is kept tell much more than the stage that there is?"""
+    """Were so many times as many programs kept as the stage has seen, or enough for a first one?"""
     root = folder()
     if root is None:
         return False
     seen = _read(_rows_file(root, target)).seen
-    own = _stage(_stage_file(root, target))
-    return seen >= (TRAIN_FROM if own is None else times * own.programs)
+    stage = arrays_of(_bytes_of(_stage_file(root, target)) or b"", MOST_BYTES) or {}
+    try:
+        known = float(stage["programs"])
+    except (KeyError, TypeError, ValueError):
+        known = TRAIN_FROM / GROWTH
+    return seen >= times * known
 
 
 def learn(target: Target) -> bool:
@@ -116,7 +120,7 @@ def learn(target: Target) -> bool:
     if root is None:
         return False
     known = _read(_rows_file(root, target))
-    found = trained(known.groups, shipped().stages, PARAMS)
+    found = trained(known.groups, stages_for(target), PARAMS)
     if found is None:
         return False
     with contextlib.suppress(OSError):

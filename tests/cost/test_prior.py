@@ -19,6 +19,7 @@ from ansorlite.cost.prior import (
     parsed_model,
     row_group,
     shipped,
+    stages_for,
     tiles_of,
 )
 from ansorlite.cost.relative import N_RELATIVE, PLACES, RELATIVE_NAMES, no_tiles, relative_rows
@@ -89,7 +90,7 @@ def test_the_correction_counts_by_half_where_nothing_was_measured() -> None:
     tiles = tiles_of(neon)
     assert np.array_equal(tiles, no_tiles(neon))
     full = module.corrections(shipped().stages, relative_rows(f, neon, tiles))
-    assert np.allclose(Prior(neon, lambda: shipped().stages).correction(f), 0.5 * full)
+    assert np.allclose(Prior(neon, lambda: stages_for(neon)).correction(f), 0.5 * full)
 
 
 def test_files_that_do_not_fit_are_none(monkeypatch: pytest.MonkeyPatch) -> None:

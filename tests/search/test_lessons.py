@@ -11,7 +11,7 @@ from search_cases import PEAK, Pretender, matmul
 
 import ansorlite.search.session as session_module
 from ansorlite.cost.correction import CorrectionModel
-from ansorlite.cost.prior import RowGroup, Shipped, Stage, corrections, estimates, trained
+from ansorlite.cost.prior import RowGroup, Stage, corrections, estimates, trained
 from ansorlite.cost.relative import N_RELATIVE, RELATIVE_NAMES
 from ansorlite.measure.runner import LocalRunner
 from ansorlite.search import knowledge, lessons
@@ -33,7 +33,7 @@ def learning(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("ANSORLITE_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(session_module, "measure_peak", lambda target: PEAK)
     monkeypatch.setattr(session_module, "MACHINES", (LocalRunner, Pretender))
-    monkeypatch.setattr(lessons, "shipped", Shipped)
+    monkeypatch.setattr(lessons, "stages_for", lambda target: ())
     monkeypatch.setattr(lessons, "has_shipped", lambda: False)
 
 
