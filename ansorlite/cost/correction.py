@@ -39,6 +39,8 @@ from ansorlite.cost.training_cutoff import has_rounds
 from ansorlite.cost.trees import GBDTParams, sum_of_trees
 
 MIN_CYCLES_PER_OP = 2.0**-10  # cycles per operation; smaller values count as this value
+WORK = (*ARITHMETIC, "executions")
+WORK_AT = [AT[k] for k in WORK]
 MIN_LABEL = 2.0**-6  # smallest label; failed programs get this label
 # Predicted best/this where the fast-program trees start to count, and where they count fully.
 FAST_RANGE = (0.5, 0.85)
@@ -90,6 +92,7 @@ class CorrectionModel(GBDTModel):
         self._fast = fast if objective == "regression" else None
         self._residual = TaskResidual(seed, num_threads)
         self._prior = prior
+        self._least_work: dict[str, float] = {}  # by task
 
     @property
     def is_trained(self) -> bool:
@@ -105,7 +108,7 @@ class CorrectionModel(GBDTModel):
         """As `GBDTModel.predict`; before training, with a prior, the speed up to a factor."""
         if self._stages or self._prior is None or not len(features):
             return super().predict(features, task_key)
-        return self._shares(self._start(self._view(features)[:, 0]))
+        return self._shares(self._start(self._view(features, task_key)[:, 0]))
 
     def update(self, groups: Sequence[TrainingGroup]) -> None:
         """Update the trees, then each task's Gaussian process with all its programs.
@@ -126,15 +129,22 @@ class CorrectionModel(GBDTModel):
     def _packs(self, groups: Sequence[TrainingGroup]) -> Packs | None:
         return pack_groups([self._as_program_rows(g) for g in groups])
 
-    def _view(self, features: Features) -> Features:
-        return self._program_rows(features)[:, None]
+    def _view(self, features: Features, task_key: str) -> Features:
+        return self._program_rows(features, task_key)[:, None]
 
-    def _program_rows(self, features: Features) -> Features:
-        """`program_rows`; with a prior one more column, whose estimate takes the last place."""
+    def _program_rows(self, features: Features, task_key: str) -> Features:
+        """`program_rows`; with a prior one more column, whose estimate takes the last place.
+
+        There cycles stand to the least work that any program of the task does: programs that
+        compute values several times are to be as slow as they are.
+        """
         rows = program_rows(features)
-        if self._prior is None:
+        if self._prior is None or not len(rows):
             return rows
-        own = rows[:, -1] - self._prior.correction(features)
+        work = work_of(features)
+        least = min(float(work.min()), self._least_work.get(task_key, np.inf))
+        self._least_work[task_key] = least
+        own = rows[:, -1] + np.log2(work / least) - self._prior.correction(features)
         return np.concatenate([rows, own[:, None].astype(np.float32)], axis=1)
 
     def _as_program_rows(self, group: TrainingGroup) -> TrainingGroup:
@@ -143,7 +153,7 @@ class CorrectionModel(GBDTModel):
         sizes = np.array([len(f) for f in rows], np.int64)
         for size in np.unique(sizes[sizes > 0]):
             at = np.flatnonzero(sizes == size)
-            found = self._program_rows(np.stack([rows[i] for i in at]))
+            found = self._program_rows(np.stack([rows[i] for i in at]), group.task_key)
             for k, row in zip(at, found, strict=True):
                 rows[k] = row[None]
         return replace(group, features=rows)
@@ -199,6 +209,12 @@ def _log_label(packs: Packs) -> Floats:
     return found
 
 
+def work_of(features: Features) -> Floats:
+    """float64[P]: operations and executions of all statements, at least 1."""
+    total = (np.exp2(features[:, :, WORK_AT].astype(np.float64)) - 1.0).sum(axis=(1, 2))
+    return np.maximum(total, 1.0)
+
+
 def program_rows(features: Features) -> Features:
     """Program rows float32[P, 3 F + len(CYCLES) + 1] from statement features float32[P, S, F].
 
@@ -210,7 +226,7 @@ def program_rows(features: Features) -> Features:
     magnitude[:, :, LOGGED] = np.exp2(magnitude[:, :, LOGGED]) - 1.0
     costliest = magnitude[:, :, AT["cycles_all"]].argmax(axis=1)
     total: npt.NDArray[np.float64] = magnitude.sum(axis=1)
-    work = sum(total[:, AT[k]] for k in (*ARITHMETIC, "executions"))
+    work = sum(total[:, AT[k]] for k in WORK)
     kinds = total[:, [AT[f"cycles_{k}"] for k in (*CYCLES, "all")]]
     out = np.empty((n, 3 * width + kinds.shape[1]), np.float32)
     out[:, :width] = features[np.arange(n), costliest]

@@ -40,6 +40,7 @@ LARGEST_BYTES = 8 << 20  # of a model's text
 # slow ones are slow.
 EXPONENT, LEAST_WEIGHT = 6.0, 0.05
 LEAST_LABEL = 2.0**-5
+LARGEST = 2.5  # log2 of a correction; of measured programs 99.9 % need less
 UNMEASURED = 0.5  # share of the correction for instruction sets of which nothing was measured
 PARAMS = GBDTParams(
     n_trees=400,
@@ -106,7 +107,7 @@ class Prior:
         if not len(features) or not features.shape[1]:
             return np.zeros(len(features))
         rows = relative_rows(features, self.target, self.tiles)
-        return corrections(self.stages, rows, self._threads)
+        return np.clip(corrections(self.stages, rows, self._threads), -LARGEST, LARGEST)
 
 
 def corrections(stages: Sequence[Stage], rows: Rows, threads: int = 1) -> Floats:

@@ -200,15 +200,15 @@ def chain(net: Net, rng: np.random.Generator) -> Graph:
 Layer = Callable[[Net, np.random.Generator], Graph]
 # What is drawn, and how often: as networks spend their time, and a little of everything else.
 LAYERS: tuple[tuple[Layer, float], ...] = (
-    (pointwise, 0.17),
-    (convolution, 0.2),
+    (pointwise, 0.15),
+    (convolution, 0.17),
     (one_axis, 0.05),
-    (depthwise, 0.13),
+    (depthwise, 0.12),
     (grouped, 0.03),
-    (transposed, 0.04),
-    (dense, 0.15),
-    (products, 0.07),
-    (softmax, 0.04),
+    (transposed, 0.06),
+    (dense, 0.14),
+    (products, 0.1),
+    (softmax, 0.06),
     (layer_norm, 0.04),
     (reduction, 0.02),
     (pool, 0.02),
