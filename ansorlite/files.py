@@ -18,8 +18,7 @@ def write_whole(path: Path, content: str | bytes) -> None:
     A path that is no regular file (a terminal, a pipe) is written directly. Example:
     `write_whole(Path("report.html"), page)`.
     """
-    is_text = isinstance(content, str)
-    data = content.encode("utf-8", "backslashreplace") if is_text else content
+    data = content if isinstance(content, bytes) else content.encode("utf-8", "backslashreplace")
     if path.exists() and not path.is_file():
         path.write_bytes(data)
         return

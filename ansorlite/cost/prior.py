@@ -14,7 +14,7 @@ from functools import cached_property, lru_cache
 from hashlib import sha256
 from importlib import resources
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -125,7 +125,7 @@ def row_group(group: TrainingGroup, target: Target, tiles: Tiles | None = None) 
     rows = np.zeros((len(sizes), N_RELATIVE), np.float32)
     for size in np.unique(sizes[sizes > 0]):
         at = np.flatnonzero(sizes == size)
-        rows[at] = relative_rows(np.stack([group.features[k] for k in at]), target, tiles)
+        rows[at] = relative_rows(np.stack([group.features[int(k)] for k in at]), target, tiles)
     return RowGroup(group.task_key, rows[sizes > 0], np.asarray(group.latency_s)[sizes > 0])
 
 
@@ -197,13 +197,11 @@ def _centred_loss(packs: Packs, rng: np.random.Generator) -> Loss:
 def model_bytes(stage: Stage, tiles: Mapping[int, Tiles] = MappingProxyType({})) -> bytes:
     """A file of a stage, and of what register tiles reach by vector bytes."""
     out = io.BytesIO()
-    np.savez_compressed(
-        out,
-        trees=np.frombuffer(stage.booster.model_to_string().encode(), np.uint8),
-        features=np.array(DIGEST),
-        programs=np.array(stage.programs, np.int64),
-        **{f"{TILES}{width}": table for width, table in tiles.items()},
-    )
+    arrays: dict[str, Any] = {f"{TILES}{width}": table for width, table in tiles.items()}
+    arrays["trees"] = np.frombuffer(stage.booster.model_to_string().encode(), np.uint8)
+    arrays["features"] = np.array(DIGEST)
+    arrays["programs"] = np.array(stage.programs, np.int64)
+    np.savez_compressed(out, **arrays)
     return out.getvalue()
 
 
