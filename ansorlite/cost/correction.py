@@ -212,7 +212,8 @@ def _log_label(packs: Packs) -> Floats:
 def work_of(features: Features) -> Floats:
     """float64[P]: operations and executions of all statements, at least 1."""
     total = (np.exp2(features[:, :, WORK_AT].astype(np.float64)) - 1.0).sum(axis=(1, 2))
-    return np.maximum(total, 1.0)
+    found: Floats = np.maximum(total, 1.0)
+    return found
 
 
 def program_rows(features: Features) -> Features:

@@ -10,7 +10,7 @@ from ansorlite.cost import prior as module
 from ansorlite.cost.correction import CorrectionModel
 from ansorlite.cost.features import FeaturePlan
 from ansorlite.cost.losses import Features, TrainingGroup
-from ansorlite.cost.names import AT
+from ansorlite.cost.names import ARITHMETIC, AT, CYCLES
 from ansorlite.cost.prior import (
     Prior,
     Shipped,
@@ -138,3 +138,16 @@ def test_rows_of_a_group_keep_the_order_of_programs() -> None:
     assert np.array_equal(group.rows[[0, 2]], relative_rows(one[:2], AVX512, tiles))
     assert np.array_equal(group.rows[[1, 3]], relative_rows(two[:2], AVX512, tiles))
     assert isinstance(shipped().stages[0], Stage)
+
+
+def test_a_program_that_computes_values_twice_is_half_as_fast() -> None:
+    """Cycles an operation are the same, and the operations are twice as many."""
+    once = features("C2D:2", 8)
+    twice = once.copy()
+    for name in (*ARITHMETIC, "executions", *(f"cycles_{k}" for k in (*CYCLES, "all"))):
+        twice[:, :, AT[name]] = np.log2(1.0 + 2.0 * (np.exp2(once[:, :, AT[name]]) - 1.0))
+    model = CorrectionModel(prior=Prior(AVX512, lambda: ()))
+    for _ in range(2):  # whichever is looked at first
+        found = model.predict(once, "task") / model.predict(twice, "task")
+        assert np.allclose(found, 2.0, rtol=1e-3)
+    assert np.allclose(model.predict(twice, "other"), model.predict(once, "task"), rtol=1e-3)
