@@ -31,9 +31,10 @@ VARIABLES: tuple[tuple[str, str], ...] = (
     ("ANSORLITE_BUILD_WORKERS", "processes that compile; default: the usable processors"),
     ("ANSORLITE_TARGET", "which set of kernels of a saved network runs; default: the best one"),
     ("ANSORLITE_CPU_LACKS", "features that saved networks take this CPU to lack, such as avx512f"),
-    ("ANSORLITE_KNOWLEDGE", "0 or 1: use and keep the best programs of all runs; default: 1"),
+    ("ANSORLITE_KNOWLEDGE", "0, shipped (that model alone) or 1: use and keep what runs find too"),
     ("ANSORLITE_MAX_BYTES", "limit of a network's values; default: half of the usable memory"),
 )
+SHIPPED = "shipped"  # value of ANSORLITE_KNOWLEDGE
 OFF = "off"  # value of ANSORLITE_CACHE_DIR: nothing is cached
 MAX_THREADS = 4096
 MAX_BYTES = 1 << 60
@@ -157,8 +158,14 @@ def lacking(env: Mapping[str, str]) -> frozenset[str]:
 
 
 def knowledge_is_on(env: Mapping[str, str]) -> bool:
-    """Are programs of earlier runs used, and those of this run kept for later ones?"""
-    return not _text(env, "KNOWLEDGE") or _boolean(env, "KNOWLEDGE")
+    """Is what earlier runs found used, and what this run finds kept for later ones?"""
+    text = _text(env, "KNOWLEDGE")
+    return text.lower() != SHIPPED and (not text or _boolean(env, "KNOWLEDGE"))
+
+
+def begins_with_shipped(env: Mapping[str, str]) -> bool:
+    """Does a search begin with the cost model that comes with the package?"""
+    return knowledge_is_on(env) or _text(env, "KNOWLEDGE").lower() == SHIPPED
 
 
 def cache_is_off(env: Mapping[str, str]) -> bool:

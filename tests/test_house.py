@@ -70,7 +70,7 @@ ALLOWED: dict[str, set[str]] = {
         "measure.calibrate",
     },
     "pool": {"ir", "te", "target", "codegen", "measure"},
-    "search": {*_SEARCHING, "measure.limits", "record_fields", "records"},
+    "search": {*_SEARCHING, "measure.calibrate", "measure.limits", "record_fields", "records"},
     "graph.types": set(),
     "graph.ops": {"ir", "te", "graph.types"},
     "graph": {

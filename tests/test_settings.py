@@ -7,7 +7,14 @@ from pathlib import Path
 import pytest
 
 from ansorlite.errors import UsageError
-from ansorlite.settings import VARIABLES, Settings, read_settings, settings
+from ansorlite.settings import (
+    VARIABLES,
+    Settings,
+    begins_with_shipped,
+    knowledge_is_on,
+    read_settings,
+    settings,
+)
 
 
 def test_nothing_set_gives_the_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,6 +48,15 @@ def test_every_variable_reaches_its_field() -> None:
         max_bytes=1000000,
         cache_dir=Path("/nowhere/cache"),
     )
+
+
+def test_what_a_search_begins_with() -> None:
+    """Nothing, the shipped model alone, or also what earlier runs found."""
+    for text, store, ships in (("0", 0, 0), ("shipped", 0, 1), ("Shipped", 0, 1), ("", 1, 1)):
+        env = {"ANSORLITE_KNOWLEDGE": text}
+        assert (knowledge_is_on(env), begins_with_shipped(env)) == (bool(store), bool(ships))
+    with pytest.raises(UsageError, match="KNOWLEDGE"):
+        begins_with_shipped({"ANSORLITE_KNOWLEDGE": "shiped"})
 
 
 def test_one_field_a_variable_and_at_most_ten() -> None:

@@ -28,3 +28,15 @@ def test_folders_with_modules_are_packages() -> None:
 def test_a_checkout_has_the_workloads_without_an_installation() -> None:
     assert (ROOT / "ansorlite" / "workloads").resolve() == ROOT / "workloads"
     assert (ROOT / "ansorlite" / "workloads" / "ops.toml").exists()
+
+
+def test_data_of_packages_are_installed() -> None:
+    """What modules read at run time lies in the wheel; the shipped model takes 2 MB at most."""
+    listed = PROJECT["tool"]["setuptools"]["package-data"]
+    found = {
+        package: [f for p in patterns for f in (ROOT / Path(*package.split("."))).glob(p)]
+        for package, patterns in listed.items()
+    }
+    assert all(found.values())
+    (model,) = found["ansorlite.cost"]
+    assert model.name == "prior.npz" and model.stat().st_size <= 2_000_000

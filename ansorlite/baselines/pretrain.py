@@ -8,7 +8,6 @@ those programs are measured that a search comes by, rather than programs at rand
 of search, and the few best are measured.
 """
 
-import contextlib
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -22,7 +21,7 @@ from ansorlite.baselines.neural import NeuralModel
 from ansorlite.cost.correction import CorrectionModel
 from ansorlite.cost.losses import TrainingGroup
 from ansorlite.cost.model import CostModel
-from ansorlite.errors import AnsorliteError, MeasureError, UsageError
+from ansorlite.errors import MeasureError, UsageError
 from ansorlite.graph.build import GraphBuilder
 from ansorlite.graph.ir import Graph, Node
 from ansorlite.graph.partition import partition
@@ -31,7 +30,7 @@ from ansorlite.graph.types import integer, ints, pairs, text
 from ansorlite.measure.runner import LocalRunner
 from ansorlite.measure.timing import TimingPolicy
 from ansorlite.pipeline import network_tasks
-from ansorlite.search import knowledge
+from ansorlite.search import lessons
 from ansorlite.search.session import Session
 from ansorlite.search.tuner import TaskTuner
 from ansorlite.target import Target
@@ -176,10 +175,10 @@ def pretrain(
 ) -> CostModel:
     """Measure programs of drawn tasks for so many minutes, train on them, save the model.
 
-    A `log` keeps the measurements. The best programs, and a model of trees, are also kept for later
-    runs on this machine (`search.knowledge`). Raises UsageError where there is nothing to learn
-    from, MeasureError where the time is too short; MissingExtra, at once, for "attention" without
-    torch.
+    A `log` keeps the measurements. The best programs, and what a model learns from, are also kept
+    for later runs on this machine (`search.knowledge`, `search.lessons`). Raises UsageError where
+    there is nothing to learn from, MeasureError where the time is too short; MissingExtra, at once,
+    for "attention" without torch.
     """
     machine = target or Target.detect()
     model: CostModel = (
@@ -221,9 +220,5 @@ def pretrain(
     if not model.is_trained:
         raise MeasureError(f"{minutes} minutes were too few to learn from: give it more")
     model.save(output)
-    kept = knowledge.model_file(machine)
-    if kind == "trees" and kept is not None:
-        with contextlib.suppress(AnsorliteError, OSError):
-            kept.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            model.save(kept)
+    lessons.learn(machine)  # of what the session kept
     return model

@@ -33,11 +33,14 @@ from ansorlite.cost.losses import (
 )
 from ansorlite.cost.model import GBDTModel, PathLike, TreeStage
 from ansorlite.cost.names import ARITHMETIC, AT, CYCLES, LOGGED, PLAIN
+from ansorlite.cost.prior import Prior
 from ansorlite.cost.task_residual import TaskResidual
 from ansorlite.cost.training_cutoff import has_rounds
 from ansorlite.cost.trees import GBDTParams, sum_of_trees
 
 MIN_CYCLES_PER_OP = 2.0**-10  # cycles per operation; smaller values count as this value
+WORK = (*ARITHMETIC, "executions")
+WORK_AT = [AT[k] for k in WORK]
 MIN_LABEL = 2.0**-6  # smallest label; failed programs get this label
 # Predicted best/this where the fast-program trees start to count, and where they count fully.
 FAST_RANGE = (0.5, 0.85)
@@ -82,10 +85,30 @@ class CorrectionModel(GBDTModel):
         objective: Literal["regression", "rank"] = "regression",
         params: GBDTParams | None = None,
         fast: GBDTParams | None = None,
+        prior: Prior | None = None,
     ) -> None:
+        """With a `prior` the estimate that the trees correct is that of the prior."""
         super().__init__(seed, num_threads, objective, params)
         self._fast = fast if objective == "regression" else None
         self._residual = TaskResidual(seed, num_threads)
+        self._prior = prior
+        self._least_work: dict[str, float] = {}  # by task
+
+    @property
+    def is_trained(self) -> bool:
+        """With a prior from the start."""
+        return self._prior is not None or super().is_trained
+
+    def begin_with(self, prior: Prior) -> None:
+        """Take a prior, before anything was learned."""
+        if not super().is_trained:
+            self._prior = prior
+
+    def predict(self, features: Features, task_key: str = "") -> Floats:
+        """As `GBDTModel.predict`; before training, with a prior, the speed up to a factor."""
+        if self._stages or self._prior is None or not len(features):
+            return super().predict(features, task_key)
+        return self._shares(self._start(self._view(features, task_key)[:, 0]))
 
     def update(self, groups: Sequence[TrainingGroup]) -> None:
         """Update the trees, then each task's Gaussian process with all its programs.
@@ -95,8 +118,8 @@ class CorrectionModel(GBDTModel):
         if not has_rounds(groups):
             self._residual = TaskResidual(self._seed, self._num_threads)
         super().update(groups)
-        if self.objective == "regression" and self.is_trained:
-            self._residual.update_processes(groups, _as_program_rows)
+        if self.objective == "regression" and self._stages:
+            self._residual.update_processes(groups, self._as_program_rows)
 
     def load(self, path: PathLike) -> None:
         """Load the trees; Gaussian processes of single tasks are not saved and start empty."""
@@ -104,16 +127,42 @@ class CorrectionModel(GBDTModel):
         self._residual = TaskResidual(self._seed, self._num_threads)
 
     def _packs(self, groups: Sequence[TrainingGroup]) -> Packs | None:
-        return pack_groups([_as_program_rows(g) for g in groups])
+        return pack_groups([self._as_program_rows(g) for g in groups])
 
-    def _view(self, features: Features) -> Features:
-        return program_rows(features)[:, None]
+    def _view(self, features: Features, task_key: str) -> Features:
+        return self._program_rows(features, task_key)[:, None]
+
+    def _program_rows(self, features: Features, task_key: str) -> Features:
+        """`program_rows`; with a prior one more column, whose estimate takes the last place.
+
+        There cycles stand to the least work that any program of the task does: programs that
+        compute values several times are to be as slow as they are.
+        """
+        rows = program_rows(features)
+        if self._prior is None or not len(rows):
+            return rows
+        work = work_of(features)
+        least = min(float(work.min()), self._least_work.get(task_key, np.inf))
+        self._least_work[task_key] = least
+        own = rows[:, -1] + np.log2(work / least) - self._prior.correction(features)
+        return np.concatenate([rows, own[:, None].astype(np.float32)], axis=1)
+
+    def _as_program_rows(self, group: TrainingGroup) -> TrainingGroup:
+        """The same programs with one row each; a program without statements keeps no row."""
+        rows: list[Features] = list(group.features)
+        sizes = np.array([len(f) for f in rows], np.int64)
+        for size in np.unique(sizes[sizes > 0]):
+            at = np.flatnonzero(sizes == size)
+            found = self._program_rows(np.stack([rows[i] for i in at]), group.task_key)
+            for k, row in zip(at, found, strict=True):
+                rows[k] = row[None]
+        return replace(group, features=rows)
 
     def _constant(self, packs: Packs) -> float:
         return base_score(packs, _log_label(packs) - self._start(packs.features))
 
     def _start(self, rows: Features) -> Floats:
-        """The analytic estimate: log2 of operations per cycle."""
+        """The estimate, analytic or the prior's: log2 of operations per cycle."""
         return -rows[:, -1].astype(np.float64)
 
     def _regression(self, packs: Packs) -> Loss:
@@ -160,15 +209,11 @@ def _log_label(packs: Packs) -> Floats:
     return found
 
 
-def _as_program_rows(group: TrainingGroup) -> TrainingGroup:
-    """The same programs with one row each; a program without statements keeps no row."""
-    rows: list[Features] = list(group.features)
-    sizes = np.array([len(f) for f in rows], np.int64)
-    for size in np.unique(sizes[sizes > 0]):
-        at = np.flatnonzero(sizes == size)
-        for k, row in zip(at, program_rows(np.stack([rows[i] for i in at])), strict=True):
-            rows[k] = row[None]
-    return replace(group, features=rows)
+def work_of(features: Features) -> Floats:
+    """float64[P]: operations and executions of all statements, at least 1."""
+    total = (np.exp2(features[:, :, WORK_AT].astype(np.float64)) - 1.0).sum(axis=(1, 2))
+    found: Floats = np.maximum(total, 1.0)
+    return found
 
 
 def program_rows(features: Features) -> Features:
@@ -182,7 +227,7 @@ def program_rows(features: Features) -> Features:
     magnitude[:, :, LOGGED] = np.exp2(magnitude[:, :, LOGGED]) - 1.0
     costliest = magnitude[:, :, AT["cycles_all"]].argmax(axis=1)
     total: npt.NDArray[np.float64] = magnitude.sum(axis=1)
-    work = sum(total[:, AT[k]] for k in (*ARITHMETIC, "executions"))
+    work = sum(total[:, AT[k]] for k in WORK)
     kinds = total[:, [AT[f"cycles_{k}"] for k in (*CYCLES, "all")]]
     out = np.empty((n, 3 * width + kinds.shape[1]), np.float32)
     out[:, :width] = features[np.arange(n), costliest]

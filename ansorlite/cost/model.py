@@ -182,7 +182,7 @@ class GBDTModel:
         """The training data."""
         return pack_groups(groups)
 
-    def _view(self, features: Features) -> Features:
+    def _view(self, features: Features, task_key: str) -> Features:
         """float32[P, rows per program, F'] from float32[P, S, F]."""
         return features
 
@@ -236,7 +236,7 @@ class GBDTModel:
         """
         if not self._stages or len(features) == 0:
             return np.zeros(len(features))
-        seen = self._view(features)
+        seen = self._view(features, task_key)
         n, count, width = seen.shape
         _check_width(width, self._n_features)
         rows = self._rows(self._stages, seen.reshape(n * count, width))

@@ -1,22 +1,20 @@
 """What a machine has learned: the fastest programs of all runs, for the runs to come.
 
 In: records of a run that measured. Out: for a target the records of its fastest programs, a few a
-task, and the file of a model that `ansorlite pretrain` made. They lie in `known` in the cache's
-folder (see `settings`), a file a target; ANSORLITE_KNOWLEDGE=0 neither reads nor writes them. Files
-are replaced as a whole under a lock, so several processes share them, and bounded: of too many
-tasks those that were measured last stay. What cannot be read or written is no error.
+task. They lie in `known` in the cache's folder (see `settings`), a file a target, beside what
+models learn from (`search.lessons`); ANSORLITE_KNOWLEDGE=0 neither reads nor writes them. Files are
+replaced as a whole under a lock, so several processes share them, and bounded: of too many tasks
+those that were measured last stay. What cannot be read or written is no error.
 """
 
 import contextlib
 import fcntl
-import hashlib
 import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from ansorlite.cost.names import FEATURE_NAMES
 from ansorlite.errors import AnsorliteError
 from ansorlite.files import write_whole
 from ansorlite.records import Record, distill, read_log
@@ -53,20 +51,13 @@ def keep(records: Iterable[Record]) -> None:
         return
     with contextlib.suppress(OSError):
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with _alone(root) as got:
+        with alone(root) as got:
             if not got:
                 return
             for name, own in by_target.items():
                 path = root / f"{name}.jsonl"
                 write_whole(path, _text(_merged([*_read(path), *own])))
             _make_room(root)
-
-
-def model_file(target: Target) -> Path | None:
-    """Where the model of a target is kept, for the features that this version has."""
-    root = folder()
-    features = hashlib.sha256(" ".join(FEATURE_NAMES).encode()).hexdigest()[:8]
-    return None if root is None else root / f"{target.fingerprint}-{features}.model.json"
 
 
 def _merged(records: Sequence[Record]) -> list[Record]:
@@ -102,7 +93,7 @@ def _read(path: Path) -> tuple[Record, ...]:
 
 
 @contextmanager
-def _alone(root: Path) -> Iterator[bool]:
+def alone(root: Path) -> Iterator[bool]:
     """Hold the folder's lock; False where another process keeps it too long."""
     lock = os.open(root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:

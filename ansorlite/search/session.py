@@ -4,7 +4,6 @@ In: `TuneOptions`. Out: `TaskTuner`s of tasks, on one budget, one store, one set
 one cost model, which are opened and closed together.
 """
 
-import contextlib
 import gc
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -18,12 +17,14 @@ import numpy as np
 from ansorlite.cost.correction import CorrectionModel
 from ansorlite.cost.losses import TrainingGroup
 from ansorlite.cost.model import CostModel, ValidityModel, expanded
-from ansorlite.errors import AnsorliteError, UsageError
+from ansorlite.cost.names import N_FEATURES
+from ansorlite.cost.prior import RowGroup, row_group
+from ansorlite.errors import UsageError
 from ansorlite.ir.program import Program
 from ansorlite.measure.builder import Builder, PoolBuilder
 from ansorlite.measure.peak import Peak, measure_peak, peak_soon
 from ansorlite.measure.runner import LocalRunner, Runner, SideBySide
-from ansorlite.search import knowledge
+from ansorlite.search import knowledge, lessons
 from ansorlite.search.arguments import check_able, check_budget, check_path
 from ansorlite.search.budget import Budget
 from ansorlite.search.clock import PhaseClock
@@ -55,6 +56,8 @@ from ansorlite.task import SearchTask
 USUAL = "evolutionary"  # the policy
 SHORT_RUN_S = 100.0  # a run that has less does not wait until the machine's limits are steady
 COLLECT_FROM = 100_000  # new objects, from which the garbage collector runs
+LEARNING_S = 1.5  # left of the budget, so that a model may be trained at the end
+OVERDUE = 2.0  # times as many programs as that model has seen, where no time is left for it
 SKETCHES_OF_FORMS = 8  # of each other form of a task
 MACHINES: tuple[type, ...] = (LocalRunner, SideBySide)  # runners whose latencies others may use
 
@@ -67,9 +70,9 @@ class TuneOptions:
     for everything. `policy` is a row of `search.searchers`, `pretrained` a file of
     `baselines.pretrain`. The session makes its own `model`, `builder` or `runner` where None.
     `round_size` fixes the candidates of a round; `space` and `params` replace the searcher's.
-    With `known`, programs that earlier runs on this machine found are tried first, and those of
-    this run are kept (`search.knowledge`). `clock` is that of the run, where the run began before
-    its session did. With a runner of
+    With `known`, the search begins with the shipped model and what earlier runs on this machine
+    found and learned, and what this run finds is kept (`search.knowledge`, `search.lessons`).
+    `clock` is that of the run, where the run began before its session did. With a runner of
     `search.estimate` nothing is measured: latencies are estimates of what is built.
     """
 
@@ -118,6 +121,7 @@ class Session:
         self._tuners: list[TaskTuner] = []
         self._trained_on = -1
         self._spaces: SpacesAhead | None = None
+        self._wants_prior = False
         self._known: dict[str, KnownPrograms] = {}
 
     def __enter__(self) -> Self:
@@ -150,6 +154,27 @@ class Session:
         if self.searches and self._is_measured:
             found = [r for t in self._tuners for r in t.records if r.ok and r.sketch != PLAIN]
             knowledge.keep(found)
+            self._keep_lessons(learns=not (self.interrupted or any(exc)))
+
+    def _keep_lessons(self, learns: bool) -> None:
+        """Keep what models learn from, and train the machine's own where that is due.
+
+        A run that was cut off trains none, so that its continuation asks for what it would have.
+        """
+        by_target: dict[str, tuple[Target, list[RowGroup]]] = {}
+        for t in self._tuners:
+            group = t.policy.training_group() if t.has_begun and t.trials > t.resumed else None
+            if group is None or not len(group.latency_s):
+                continue
+            if group.features[0].shape[1] == N_FEATURES:  # template searches have their own
+                target = t.task.target
+                _, groups = by_target.setdefault(target.fingerprint, (target, []))
+                groups.append(row_group(group, target, lessons.tiles(target)))
+        for target, groups in by_target.values():
+            lessons.keep(target, groups)
+            in_time = self.budget.left_s() > LEARNING_S
+            if learns and lessons.is_due(target, lessons.GROWTH if in_time else OVERDUE):
+                lessons.learn(target)
 
     @property
     def _is_measured(self) -> bool:
@@ -206,8 +231,7 @@ class Session:
             found: CostModel = loaded(self.searcher.loader)(o.pretrained, o.seed)
             return found
         model = CorrectionModel(seed=o.seed)
-        if o.pretrained is None and self.searches and self._is_measured:
-            self._load_known(model)
+        self._wants_prior = o.pretrained is None and self.searches and self._is_measured
         if o.pretrained is not None:
             if is_zipfile(expanded(o.pretrained)):
                 raise UsageError(
@@ -216,13 +240,6 @@ class Session:
                 )
             model.load(o.pretrained)
         return model
-
-    def _load_known(self, model: CorrectionModel) -> None:
-        """The model that `ansorlite pretrain` left for this machine, if it is there and whole."""
-        path = knowledge.model_file(Target.detect())
-        if path is not None and path.is_file():
-            with contextlib.suppress(AnsorliteError):
-                model.load(path)
 
     def peak(self, target: Target) -> Peak | None:
         """The machine's limits, for reports; None where nothing is to be measured."""
@@ -260,6 +277,7 @@ class Session:
     def tuner(self, task: SearchTask) -> TaskTuner:
         """The tuner of a task, which makes its sketches when it first needs them."""
         o = self.options
+        self._begin_with_prior(task.target)
 
         def space() -> Sequence[Sketch]:
             options = self._space(task)
@@ -309,6 +327,15 @@ class Session:
     def space_request(self, task: SearchTask, looks: int) -> SpaceRequest:
         """The sketches of a task, so many of which are looked at."""
         return SpaceRequest(task, self._space(task), self.options.seed, looks)
+
+    def _begin_with_prior(self, target: Target) -> None:
+        """Have the model begin with what is shipped and what this machine learned."""
+        if not self._wants_prior:
+            return
+        self._wants_prior = False
+        found = lessons.prior(target)
+        if found is not None and isinstance(self.cost_model, CorrectionModel):
+            self.cost_model.begin_with(found)
 
     def _space(self, task: SearchTask) -> SpaceOptions | None:
         """Other forms of a computation have few sketches: their stages have their places."""

@@ -11,11 +11,14 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+
 from ansorlite.errors import ScheduleError
 from ansorlite.ir.program import Program
 from ansorlite.records import Record, distill
 from ansorlite.schedule.naming import canonical_names
 from ansorlite.search.history import Candidate, Guess
+from ansorlite.search.policy import EvolutionaryPolicy
 from ansorlite.search.shrink_task import adapted, is_legal
 from ansorlite.search.tuner import TaskTuner
 from ansorlite.space.sketch import Pattern, Sketch
@@ -23,8 +26,7 @@ from ansorlite.task import SearchTask
 
 AT_FIRST = 0.5  # share of the first round
 LATER = 2  # candidates of every other round
-FAMILY_ROUND = 3  # candidates of the first round of a task whose family was searched
-PATTERNS = 4  # sketches of the family that are made for them
+LOOKED_AT = 24  # programs of other tasks of earlier runs, the best of which are suggested
 
 
 def transferred(
@@ -72,14 +74,15 @@ def start_from_others(
     """Suggest, before a round of n, the best programs of other tasks of this run.
 
     The first round has those of the log's tasks, too, and what is `known` of earlier runs: programs
-    of the task itself before all others, those of other tasks where there are none. Tasks with
-    nearly as many FLOP come first. Measured programs are not suggested again, so a later round has
-    suggestions only when another task has a new best program.
+    of the task itself before all others, those of other tasks where there are none, in the order of
+    what the policy expects of them. Tasks of this run with nearly as many FLOP come first. Measured
+    programs are not suggested again, so a later round has suggestions only when another task has a
+    new best program.
     """
     if not tuner.sketches:
         return
 
-    near = sorted((t for t in other_tasks if t is not tuner), key=lambda t: _distance(t, tuner))
+    near = sorted((t for t in other_tasks if t is not tuner), key=lambda t: distance(t, tuner))
     here = {t.task.workload_key for t in (*near, tuner)}
     target = tuner.task.target.fingerprint
     logged = [r for r in history if r.target == target and r.task not in here]
@@ -89,40 +92,28 @@ def start_from_others(
         own = known.of(tuner.task) if known else ()
         tuner.suggest(transferred(tuner.task, tuner.sketches, own, len(own), own=True), n)
         records += distill(logged, 1)
-        if known and not own:
-            records += known.like(tuner.task, tuner.sketches)
     wanted = max(1, int(AT_FIRST * n)) if first else LATER
     if records:
         most = wanted if first else len(records)
         tuner.suggest(transferred(tuner.task, tuner.sketches, records, most), wanted)
+    if first and known and not own:
+        like = known.like(tuner.task, tuner.sketches)
+        tuner.suggest(
+            _best_first(tuner, transferred(tuner.task, tuner.sketches, like, LOOKED_AT)), wanted
+        )
 
 
-def start_from_family(
-    tuner: TaskTuner, family: Sequence[TaskTuner], known: "KnownPrograms", n: int
-) -> int:
-    """Suggest what was found for the task before, then programs of its family; how many, at most n.
-
-    The family are tuners of tasks that differ by extents alone. Of these, tasks with nearly as many
-    FLOP come first; the fastest program of each, then the second fastest.
-    """
-    near = sorted((t for t in family if t is not tuner), key=lambda t: _distance(t, tuner))
-    ranked = [_fastest(t, FAMILY_ROUND) for t in near]
-    others = [own[k] for k in range(FAMILY_ROUND) for own in ranked if k < len(own)]
-    most = min(n, FAMILY_ROUND)
-    for records, is_own in ((known.of(tuner.task), True), (others, False)):
-        if records and tuner.n_suggested < most:
-            patterns = dict.fromkeys(pattern(r.steps) for r in records)
-            space = tuner.alike(list(patterns)[:PATTERNS])
-            tuner.suggest(transferred(tuner.task, space, records, most, own=is_own), most)
-    return min(most, tuner.n_suggested)
+def _best_first(tuner: TaskTuner, found: Sequence[Candidate]) -> list[Candidate]:
+    """Candidates in the order of what the task's policy expects of them, if it has scores."""
+    if not isinstance(tuner.policy, EvolutionaryPolicy):
+        return list(found)
+    rows = [np.asarray([c.row], np.int32) for c in found]
+    scores = [tuner.policy.score(c.sketch.name, r)[0] for c, r in zip(found, rows, strict=True)]
+    return [found[k] for k in np.argsort(np.negative(scores), kind="stable")]
 
 
-def _fastest(tuner: TaskTuner, n: int) -> Sequence[Record]:
-    """The fastest programs of a task that were searched for, as records."""
-    return distill([r for r in tuner.records if r.round], n) if tuner.rounds > 1 else ()
-
-
-def _distance(one: TaskTuner, other: TaskTuner) -> float:
+def distance(one: TaskTuner, other: TaskTuner) -> float:
+    """How far two tasks are apart: log of the ratio of their FLOP."""
     return abs(math.log(max(one.task.flop, 1.0) / max(other.task.flop, 1.0)))
 
 

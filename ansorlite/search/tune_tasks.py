@@ -16,6 +16,7 @@ from ansorlite.measure.peak import Peak
 from ansorlite.measure.runner import SideBySide
 from ansorlite.records import Record
 from ansorlite.search.budget import MIN_ROUND, SMALL_ROUND_TASKS, Budget, grown
+from ansorlite.search.families import FAMILY_ROUND, start_from_family
 from ansorlite.search.forms import Forms
 from ansorlite.search.objectives import Objective
 from ansorlite.search.progress import Progress, Snapshot
@@ -37,9 +38,8 @@ from ansorlite.search.task_scheduler import (
     TaskScheduler,
     equal_rounds,
 )
-from ansorlite.search.transfer import FAMILY_ROUND, start_from_family, start_from_others
+from ansorlite.search.transfer import start_from_others
 from ansorlite.search.tuner import TaskTuner
-from ansorlite.search.untuned import family_of
 from ansorlite.search.windows import Windows, next_task
 from ansorlite.tables import joint_peak
 from ansorlite.task import SearchTask
@@ -283,9 +283,7 @@ class Rounds:
         known, everyone = self.session.known(tuner.task.target), _tuners(found)
         hurried = self.budget.timeout is not None and len(found) >= SMALL_ROUND_TASKS
         if hurried and tuner.rounds <= 1 and not tuner.pending:
-            own = family_of(tuner.task)
-            family = [t for t in everyone if t.rounds > 1 and family_of(t.task) == own]
-            if ready := start_from_family(tuner, family, known, n):
+            if ready := start_from_family(tuner, everyone, known, n):
                 return ready
             if self.budget.n_trials is None:  # others of the family begin with what is found here
                 n = max(n, FAMILY_ROUND)

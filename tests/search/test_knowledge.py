@@ -10,10 +10,9 @@ from log_cases import record
 from search_cases import PEAK, Pretender, matmul
 
 import ansorlite.search.session as session_module
-from ansorlite.cost.correction import CorrectionModel
 from ansorlite.measure.runner import LocalRunner
 from ansorlite.records import Record
-from ansorlite.search import knowledge
+from ansorlite.search import knowledge, lessons
 from ansorlite.search.policy import EvolutionParams
 from ansorlite.search.session import Session
 from ansorlite.search.transfer import KnownPrograms
@@ -33,6 +32,8 @@ def learning(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("ANSORLITE_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(session_module, "measure_peak", lambda target: PEAK)
     monkeypatch.setattr(session_module, "MACHINES", (LocalRunner, Pretender))
+    monkeypatch.setattr(lessons, "has_shipped", lambda: False)  # programs alone are kept here
+    monkeypatch.setattr(lessons, "TRAIN_FROM", 1 << 30)
 
 
 def run(task: SearchTask, log: Path | None = None, known: bool = True) -> Sequence[Record]:
@@ -152,24 +153,3 @@ def test_programs_of_another_cpu_or_that_do_not_fit_are_left_out() -> None:
         assert known.program(session.tuner(task)) is None
     knowledge.keep([replace(record(task, 1), target="z80-1c-00000000")])
     assert knowledge.programs(task.target) == ()
-
-
-def test_a_kept_model_is_loaded_and_a_damaged_one_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    path = knowledge.model_file(Target.detect())
-    assert path is not None
-    loaded: list[str] = []
-    monkeypatch.setattr(CorrectionModel, "load", lambda self, p: loaded.append(str(p)))
-    both = Pretender()
-    with Session(1, None, builder=both, runner=both):
-        assert loaded == []
-    path.parent.mkdir(parents=True)
-    path.write_text("{}")
-    for options in ({}, {"known": False}):
-        with Session(1, None, builder=both, runner=both, **options):
-            assert loaded == [str(path)]
-    monkeypatch.undo()
-    monkeypatch.setenv("ANSORLITE_KNOWLEDGE", "1")
-    monkeypatch.setenv("ANSORLITE_CACHE_DIR", str(path.parent.parent))
-    monkeypatch.setattr(session_module, "MACHINES", (LocalRunner, Pretender))
-    with Session(1, None, builder=both, runner=both) as session:
-        assert not session.cost_model.is_trained

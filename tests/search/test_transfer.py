@@ -18,12 +18,13 @@ from ansorlite.cost.model import GBDTModel
 from ansorlite.errors import AnsorliteError
 from ansorlite.records import Record
 from ansorlite.search.budget import FIRST_ROUND
+from ansorlite.search.families import FAMILY_ROUND
 from ansorlite.search.forms import Forms
 from ansorlite.search.policy import EvolutionaryPolicy, EvolutionParams
 from ansorlite.search.searchers import SEARCHERS
 from ansorlite.search.session import Session
 from ansorlite.search.shrink_task import adapted
-from ansorlite.search.transfer import FAMILY_ROUND, LATER, start_from_others, transferred
+from ansorlite.search.transfer import LATER, start_from_others, transferred
 from ansorlite.search.tune import tune
 from ansorlite.search.tune_tasks import WeightedTask, tune_tasks
 from ansorlite.space.sketch import sketches

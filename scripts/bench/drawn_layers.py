@@ -1,0 +1,223 @@
+"""Random layers of networks, for a cost model that is to know tasks of networks it has not seen.
+
+In: a random generator. Out: a `Graph` of one layer with what follows it (bias, activation,
+residual), in the sizes of common networks: convolutions, depthwise, grouped and transposed ones,
+dense layers, products of batches, softmax, norms, means, pools, chains of elementwise operators.
+Weights are random; the layout is channels first, as in an imported file.
+"""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import numpy as np
+
+from ansorlite.graph.ir import Graph
+from ansorlite.workloads.layers import Net
+
+T = TypeVar("T")
+IMAGES = (7, 8, 10, 12, 13, 14, 16, 19, 20, 24, 26, 28, 32, 38, 40, 48, 52, 56, 64, 80, 96, 112)
+CHANNELS = (8, 12, 16, 24, 32, 40, 48, 64, 72, 80, 96, 120, 128, 144, 160, 192, 240, 256, 288, 320)
+WIDE = (*CHANNELS, 384, 480, 512, 576, 640, 672, 768, 960, 1024, 1152, 1280, 1536)
+WIDTHS = (64, 96, 128, 192, 256, 320, 384, 512, 640, 768, 1024, 1280, 1536, 2048, 3072, 4096)
+ROWS = (1, 2, 4, 8, 16, 32, 49, 50, 64, 77, 96, 128, 196, 197, 200, 256, 384, 512, 1024)
+LARGEST_VALUES = 1 << 22  # elements of a layer's data
+
+
+def _one(rng: np.random.Generator, values: tuple[T, ...]) -> T:
+    return values[int(rng.integers(len(values)))]
+
+
+def _image(net: Net, rng: np.random.Generator, channels: int) -> str:
+    """Data [1, channels, h, w]: few channels have large images, as in networks."""
+    size = _one(rng, tuple(n for n in IMAGES if n * n * channels <= LARGEST_VALUES // 4))
+    wide = size if rng.random() < 0.8 else _one(rng, IMAGES[: IMAGES.index(size) + 1])
+    return net.builder.input("x", (1, channels, size, wide))
+
+
+def _activated(net: Net, rng: np.random.Generator, x: str) -> str:
+    b = net.builder
+    match _one(rng, ("relu", "relu", "none", "none", "relu6", "silu", "gelu", "sigmoid")):
+        case "relu":
+            return net.relu(x)
+        case "relu6":
+            return net.relu6(x)
+        case "silu":
+            return b.emit("mul", [x, b.emit("sigmoid", [x])])
+        case "gelu":
+            return net.gelu(x)
+        case "sigmoid":
+            return b.emit("sigmoid", [x])
+    return x
+
+
+def _ended(net: Net, rng: np.random.Generator, x: str) -> Graph:
+    """A batch norm, maybe a residual, maybe an activation."""
+    b = net.builder
+    if rng.random() < 0.9:
+        x = net.norm(x, "norm")
+    if rng.random() < 0.25:
+        x = b.emit("add", [x, b.input("residual", b.shape(x))])
+    return b.finish([_activated(net, rng, x)])
+
+
+def pointwise(net: Net, rng: np.random.Generator) -> Graph:
+    x = _image(net, rng, _one(rng, WIDE))
+    stride = 2 if rng.random() < 0.1 else 1
+    return _ended(net, rng, net.conv(x, "conv", _one(rng, WIDE), 1, stride))
+
+
+def convolution(net: Net, rng: np.random.Generator) -> Graph:
+    first = rng.random() < 0.12  # images have three channels
+    if first:
+        x = net.builder.input("x", (1, 3, 160, _one(rng, (128, 160, 192, 224, 320))))
+    else:
+        x = _image(net, rng, _one(rng, CHANNELS[1:]))
+    kernel = _one(rng, (3, 3, 3, 3, 3, 5, 7))
+    stride = 2 if first or rng.random() < 0.25 else 1
+    channels = _one(rng, CHANNELS[1:] if kernel == 3 and not first else CHANNELS[:12])
+    return _ended(net, rng, net.conv(x, "conv", channels, kernel, stride))
+
+
+def one_axis(net: Net, rng: np.random.Generator) -> Graph:
+    """A window along one of two axes, or a convolution over one axis or three."""
+    kind = int(rng.integers(4))
+    if kind < 2:
+        x = _image(net, rng, _one(rng, CHANNELS[2:]))
+        length = _one(rng, (3, 5, 7))
+        kernel = (1, length) if kind else (length, 1)
+        return _ended(net, rng, net.conv(x, "conv", _one(rng, CHANNELS[2:]), kernel))
+    b = net.builder
+    if kind == 2:
+        x = b.input("x", (1, _one(rng, WIDTHS[:8]), _one(rng, (32, 64, 100, 128, 256, 500))))
+        return _ended(net, rng, net.conv(x, "conv", _one(rng, WIDTHS[:8]), (_one(rng, (3, 5, 7)),)))
+    n = _one(rng, (7, 14, 28))
+    x = b.input("x", (1, _one(rng, (16, 32, 64, 128)), _one(rng, (4, 8, 16)), n, n))
+    return _ended(net, rng, net.conv(x, "conv", _one(rng, (16, 32, 64, 128)), 3))
+
+
+def depthwise(net: Net, rng: np.random.Generator) -> Graph:
+    channels = _one(rng, WIDE[2:])
+    x = _image(net, rng, channels)
+    kernel, stride = _one(rng, (3, 3, 3, 5, 5, 7)), 2 if rng.random() < 0.3 else 1
+    return _ended(net, rng, net.conv(x, "conv", channels, kernel, stride, channels))
+
+
+def grouped(net: Net, rng: np.random.Generator) -> Graph:
+    groups, width = _one(rng, (2, 4, 8, 16, 32)), _one(rng, (4, 8, 16, 32))
+    x = _image(net, rng, groups * width)
+    return _ended(net, rng, net.conv(x, "conv", groups * width, 3, 1, groups))
+
+
+def transposed(net: Net, rng: np.random.Generator) -> Graph:
+    x = _image(net, rng, _one(rng, CHANNELS[4:]))
+    kernel = _one(rng, (2, 4))
+    y = net.conv_transpose(x, "up", _one(rng, CHANNELS[2:]), kernel, 2, kernel // 2 - 1)
+    return _ended(net, rng, y)
+
+
+def dense(net: Net, rng: np.random.Generator) -> Graph:
+    b = net.builder
+    x = b.input("x", (_one(rng, ROWS), _one(rng, WIDTHS)))
+    y = net.linear(x, "dense", _one(rng, WIDTHS))
+    if rng.random() < 0.25:
+        y = b.emit("add", [y, b.input("residual", b.shape(y))])
+    return b.finish([_activated(net, rng, y)])
+
+
+def products(net: Net, rng: np.random.Generator) -> Graph:
+    """Products of a batch of matrices, as the heads of attention have them."""
+    b = net.builder
+    heads, size, width = _one(rng, (1, 4, 6, 8, 12, 16)), _one(rng, ROWS[5:]), _one(rng, (32, 64))
+    size = min(size, 512)
+    if rng.random() < 0.5:
+        x, y = b.input("x", (heads, size, width)), b.input("y", (heads, width, size))
+        z = b.emit("matmul", [x, y])
+        return b.finish([b.emit("mul", [z, net.scalar(0.125)]) if rng.random() < 0.6 else z])
+    x, y = b.input("x", (heads, size, size)), b.input("y", (heads, size, width))
+    return b.finish([b.emit("matmul", [x, y])])
+
+
+def softmax(net: Net, rng: np.random.Generator) -> Graph:
+    b = net.builder
+    shape = (
+        _one(rng, (1, 4, 8, 12)),
+        _one(rng, ROWS[4:-1]),
+        _one(rng, (10, 49, 64, 128, 197, 256)),
+    )
+    x = b.input("x", shape)
+    x = b.emit("div", [x, net.scalar(8.0)]) if rng.random() < 0.4 else x
+    return b.finish([b.emit("softmax", [x], axes=(2,))])
+
+
+def layer_norm(net: Net, rng: np.random.Generator) -> Graph:
+    b = net.builder
+    x = b.input("x", (1, _one(rng, ROWS[2:]), _one(rng, WIDTHS[:13])))
+    if rng.random() < 0.5:
+        x = b.emit("add", [x, b.input("residual", b.shape(x))])
+    return b.finish([net.layer_norm(x, "norm")])
+
+
+def reduction(net: Net, rng: np.random.Generator) -> Graph:
+    b = net.builder
+    x = _image(net, rng, _one(rng, WIDE[4:]))
+    axes = _one(rng, ((2, 3), (2, 3), (1,), (3,)))
+    op = _one(rng, ("reduce_mean", "reduce_mean", "reduce_sum", "reduce_max"))
+    return b.finish([b.emit(op, [x], axes=axes, keepdims=True)])
+
+
+def pool(net: Net, rng: np.random.Generator) -> Graph:
+    x = _image(net, rng, _one(rng, WIDE[2:]))
+    kernel = _one(rng, (2, 3, 3, 5))
+    y = net.builder.emit(
+        "max_pool",
+        [x],
+        kernel=(kernel,) * 2,
+        strides=(_one(rng, (1, 2)),) * 2,
+        pads=((kernel // 2, kernel // 2),) * 2,
+        dilations=(1, 1),
+        ceil_mode=False,
+        layout="channels_first",
+    )
+    return net.builder.finish([y])
+
+
+def chain(net: Net, rng: np.random.Generator) -> Graph:
+    """Elementwise operators one after the other, one of them with a second operand."""
+    b = net.builder
+    x = _image(net, rng, _one(rng, WIDE))
+    c = b.shape(x)[1]
+    for _ in range(int(rng.integers(1, 4))):
+        match _one(rng, ("scale", "add", "activated")):
+            case "scale":
+                x = b.emit("mul", [x, net.param(rng.uniform(0.5, 1.5, (c, 1, 1)), "scale")])
+            case "add":
+                x = b.emit("add", [x, b.input(f"other{len(b.inputs)}", b.shape(x))])
+            case _:
+                x = _activated(net, rng, x)
+    return b.finish([b.emit("relu", [x])])
+
+
+Layer = Callable[[Net, np.random.Generator], Graph]
+# What is drawn, and how often: as networks spend their time, and a little of everything else.
+LAYERS: tuple[tuple[Layer, float], ...] = (
+    (pointwise, 0.15),
+    (convolution, 0.17),
+    (one_axis, 0.05),
+    (depthwise, 0.12),
+    (grouped, 0.03),
+    (transposed, 0.06),
+    (dense, 0.14),
+    (products, 0.1),
+    (softmax, 0.06),
+    (layer_norm, 0.04),
+    (reduction, 0.02),
+    (pool, 0.02),
+    (chain, 0.04),
+)
+
+
+def drawn_layer(rng: np.random.Generator) -> Graph:
+    """A random layer."""
+    share = np.array([s for _, s in LAYERS])
+    make = LAYERS[int(rng.choice(len(LAYERS), p=share / share.sum()))][0]
+    return make(Net(make.__name__, int(rng.integers(1 << 31))), rng)

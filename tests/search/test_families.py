@@ -1,0 +1,90 @@
+"""Families of tasks that differ by extents or by what follows the sum."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from log_cases import record
+
+from ansorlite import te
+from ansorlite.search.families import kin_of, of_kin, role_names
+from ansorlite.search.untuned import family_of
+from ansorlite.space.sketch import sketches
+from ansorlite.task import SearchTask
+
+Epilogue = Callable[[Any], Any]
+
+
+def product(m: int, n: int, *ends: str) -> SearchTask:
+    """A product of matrices, m x 24 x n, with what follows it."""
+    a, b = te.placeholder((m, 24), name="A"), te.placeholder((24, n), name="B", constant=True)
+    k = te.reduce_axis(24, name="k")
+    x = te.compute((m, n), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), name="C")
+    for at, end in enumerate(ends):
+        x = _followed(x, end, f"E{at}", m, n)
+    return SearchTask([x])
+
+
+def _followed(x: Any, end: str, name: str, m: int, n: int) -> Any:
+    match end:
+        case "bias":
+            other = te.placeholder((n,), name=f"{name}b", constant=True)
+            return te.compute((m, n), lambda i, j: x[i, j] + other[j], name=name)
+        case "residual":
+            more = te.placeholder((m, n), name=f"{name}r")
+            return te.compute((m, n), lambda i, j: more[i, j] + x[i, j], name=name)
+        case "half":
+            return te.compute((m, n), lambda i, j: x[i, j] * 0.5, name=name)
+    return te.relu(x)
+
+
+def test_kin_differ_by_extents_or_epilogue() -> None:
+    one = product(32, 32, "bias", "relu")
+    for other in (
+        product(48, 16, "bias", "relu"),
+        product(32, 32, "bias"),
+        product(40, 64, "bias", "residual", "relu"),
+        product(40, 64, "residual", "half", "half"),
+    ):
+        assert kin_of(one) == kin_of(other)
+    assert family_of(one) != family_of(product(32, 32, "bias"))
+    alone = product(32, 32)
+    assert kin_of(alone) == family_of(alone) != kin_of(one)  # its loops are others
+    x = te.placeholder((32, 32), name="X")
+    assert kin_of(SearchTask([te.relu(x)])) == family_of(SearchTask([te.relu(x)]))
+
+
+@pytest.mark.parametrize("ends", [("bias",), ("residual", "relu"), ("bias", "half", "residual")])
+def test_programs_of_kin_fit(ends: tuple[str, ...]) -> None:
+    """Steps are the same but for what is inlined; values are those of the other task."""
+    source, task = product(32, 32, "bias", "relu"), product(32, 32, *ends)
+    space = sketches(task.dag, task.target)
+    records = [record(source, k) for k in range(4)]
+    found = of_kin(task, space, [(source.dag, r) for r in records], 4)
+    assert len(found) == len({tuple(r.holes.items()) for r in map(_frozen, records)})
+    theirs, mine = role_names(source.dag), role_names(task.dag)
+    names = {h.name for s in sketches(source.dag, source.target) for h in s.holes}
+    for c, r in zip(found, records, strict=True):
+        holes = {mine.hole(k): list(v) for k, v in c.values.items()}
+        wanted = {theirs.hole(h): h for h in names}
+        assert set(holes) <= set(wanted)
+        assert sorted(map(str, holes.values())) == sorted(map(str, map(list, r.holes.values())))
+        program = c.sketch.fill(np.asarray(c.row, np.int32))
+        assert program.body
+
+
+def _frozen(r: Any) -> Any:
+    r.holes.update({k: tuple(v) for k, v in r.holes.items()})
+    return r
+
+
+def test_what_is_no_kin_is_left_out() -> None:
+    source, task = product(32, 32), product(32, 32, "relu")
+    space = sketches(task.dag, task.target)
+    assert of_kin(task, space, [(source.dag, record(source, k)) for k in range(3)], 3) == []
+    other = product(32, 32, "bias")
+    odd = record(other, 1, steps=({"step": "split", "stage": "T77"},))
+    failed = record(other, 2, status="RUN_ERROR", latency_s=None)
+    assert of_kin(task, space, [(other.dag, odd), (other.dag, failed)], 3) == []
+    assert len(of_kin(task, space, [(other.dag, record(other, k)) for k in range(9)], 2)) == 2
