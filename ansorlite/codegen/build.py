@@ -85,7 +85,15 @@ def image_of(
     """The image of a program's object code; `unread` as in `KernelImage`."""
     params, cpu, features = kernel_params(program), target.cpu, target.features
     return KernelImage(
-        code, symbol, params, target.triple, cpu, program.bound, unread, features=features
+        code,
+        symbol,
+        params,
+        target.triple,
+        cpu,
+        program.bound,
+        unread,
+        features=features,
+        has_steps=True,
     )
 
 

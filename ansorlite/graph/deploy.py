@@ -21,7 +21,7 @@ import numpy as np
 import ansorlite
 from ansorlite.calls import ALIGNMENT, aligned_bytes
 from ansorlite.codegen.compile import compile_module
-from ansorlite.codegen.image import KernelImage
+from ansorlite.codegen.image import STEPS, KernelImage
 from ansorlite.codegen.threads import serial_ir, threads_ir
 from ansorlite.errors import AnsorliteError, UsageError
 from ansorlite.graph.cpu_checks import c_rows, required
@@ -295,7 +295,7 @@ def entry(k: int) -> str:
 
 def _source(layout: _Layout, known_as: str) -> str:
     """The C source: tables of all sizes, then the code that is the same for every network."""
-    kernels = "\n".join(f"extern void {entry(k)}(void **);" for k in range(len(layout.images)))
+    kernels = "\n".join(f"extern const step {entry(k)}{STEPS}[];" for k in range(len(layout.images)))
     every = [size for own in layout.sizes_of for size in own]
     calls = max(sum(len(s.kernels) for s in own) for own in layout.sizes_of)
     needs = [required(own.target) for own in layout.sets]
@@ -352,7 +352,7 @@ def _tables(mark: str, size: _Size) -> str:
     calls = []
     for kernel, slots in zip(size.kernels, size.slots, strict=True):
         places = ", ".join(f"{{'{kind}', {at}ll}}" for kind, at in slots)
-        calls.append(f"  {{{entry(kernel)}, {len(slots)}, {{{places}}}}},")
+        calls.append(f"  {{{entry(kernel)}{STEPS}, {len(slots)}, {{{places}}}}},")
     links = [(n.call, n.slot, n.index, int(n.written), f"{n.start}ll") for n in size.links]
     loops = [(x.first, x.calls, f"{x.times}ll", len(x.moves)) for x in size.loops]
     parts = [
