@@ -22,7 +22,7 @@ from ansorlite.calls import ALIGNMENT, Array, aligned_copy, aligned_empty
 from ansorlite.codegen import openmp
 from ansorlite.codegen.compile import new_jit
 from ansorlite.codegen.image import STEPS, KernelImage, Param
-from ansorlite.codegen.team import WORDS, Row
+from ansorlite.codegen.team import JOINED, WORDS, Row
 from ansorlite.errors import BuildError
 from ansorlite.target import Target
 
@@ -120,6 +120,15 @@ class Loop(NamedTuple):
     moves: tuple[tuple[int, int, int], ...]
 
 
+class Together(NamedTuple):
+    """`rows` nests from nest `nest` of call `call` on run together, in `units` units."""
+
+    call: int
+    nest: int
+    rows: int
+    units: int
+
+
 class CallSequence:
     """Kernels with prepared pointers, run one after another by one team of threads.
 
@@ -131,13 +140,18 @@ class CallSequence:
         self,
         calls: Sequence[tuple[NativeFunction, ctypes.Array[ctypes.c_void_p]]],
         loops: Sequence[Loop] = (),
+        joined: Sequence[Together] = (),
         threads: openmp.Runtime | None = None,
     ) -> None:
-        """`loops` in the order of their first calls; they have no call in common."""
+        """`loops` in the order of their first calls; they have no call in common.
+
+        `joined` rows run together, by `threads` (default: the process's pool).
+        """
         self._run = _PROGRAM((threads or openmp.runtime()).addresses["ansorlite_run"])
         self.loops = tuple(loops)
         tables = [_call_rows(f, args, k) for k, (f, args) in enumerate(calls)]
         self.counts = tuple(map(len, tables))
+        _join(tables, joined)
         ends = {loop.first + loop.calls: loop for loop in loops}
         within = {k for x in loops for k in range(x.first + 1, x.first + x.calls)}
         self.rows = aligned_empty((sum(self.counts) + len(loops), WORDS), "int64")
@@ -172,6 +186,19 @@ class CallSequence:
         """
         end = self._places[-1 if count is None else first + count]
         self._run(self._places[first], end, None, None if log is None else log.ctypes.data)
+
+
+def _join(tables: Sequence[npt.NDArray[np.int64]], joined: Sequence[Together]) -> None:
+    """Have the nests run together that may; `tables` are the rows of each call."""
+    place = {name: k for k, name in enumerate(Row._fields)}
+    rows = [row for table in tables for row in table]
+    starts = np.cumsum([0, *map(len, tables)])
+    for own in joined:
+        first = int(starts[own.call]) + own.nest
+        for k, row in enumerate(rows[first : first + own.rows]):
+            row[place["together"]] = JOINED if k else own.rows
+            row[place["of_unit"]] = row[place["grains"]] // own.units
+            row[place["units"]] = own.units
 
 
 def _call_rows(

@@ -7,6 +7,8 @@ share their time by the time that threads worked on each. Times are nanoseconds 
 monotonic clock.
 """
 
+from itertools import pairwise
+
 import numpy as np
 import numpy.typing as npt
 
@@ -16,7 +18,9 @@ from ansorlite.codegen.team import JOINED, LOG_HEAD, LOG_ROW, LOG_THREAD, Row
 
 Stamps = npt.NDArray[np.int64]
 CALL = 3  # columns: number, begin, end
-REGION = 4  # columns: largest number of threads, begin, end, call; then begin and end of each thread
+REGION = (
+    4  # columns: largest number of threads, begin, end, call; then begin and end of each thread
+)
 PARTS, BEGIN, END, NUMBER = range(LOG_ROW)
 
 
@@ -76,7 +80,9 @@ class StampedCalls:
         noted = self._noted
         noted = noted[noted[:, PARTS] > 0]
         threads = noted[:, LOG_ROW:].reshape(len(noted), self.slots, LOG_THREAD)[:, :, :2]
-        return np.concatenate([noted[:, :LOG_ROW], threads.reshape(len(noted), 2 * self.slots)], axis=1)
+        return np.concatenate(
+            [noted[:, :LOG_ROW], threads.reshape(len(noted), 2 * self.slots)], axis=1
+        )
 
 
 def shared_out(rows: Stamps, joined: npt.NDArray[np.bool_]) -> Stamps:
@@ -87,7 +93,7 @@ def shared_out(rows: Stamps, joined: npt.NDArray[np.bool_]) -> Stamps:
     """
     out = rows.copy()
     edges = np.r_[np.flatnonzero(~joined), len(rows)]
-    for first, last in zip(edges[:-1], edges[1:], strict=True):
+    for first, last in pairwise(edges):
         if last - first == 1:
             continue
         group = rows[first:last]

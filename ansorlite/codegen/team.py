@@ -14,7 +14,9 @@ CHUNKS_PER_PART = 8  # a member takes its part of the units in this many chunks
 WORDS = 8  # of a row
 JOINED = -1  # `together` of a row that runs together with the one before it
 LOG_HEAD = 4  # words of a log before its rows: rows noted, rows that fit, threads told apart, 0
-LOG_ROW = 4  # of a row of the log: parts (0: a serial step), begin, end, number; then of each thread
+LOG_ROW = (
+    4  # of a row of the log: parts (0: a serial step), begin, end, number; then of each thread
+)
 LOG_THREAD = 3  # words: begin, end, nanoseconds at work
 
 

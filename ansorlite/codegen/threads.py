@@ -1,9 +1,9 @@
 """The threads of parallel kernels: LLVM IR of a pool, for a process or for a library.
 
-In: a `Target`. Out: the text of a module that defines `SYMBOLS`. A program of steps (`codegen.team`)
-is one call of `ansorlite_run`: the caller starts at once, other threads join while it runs, and
-nobody waits for a thread that holds no work. Idle threads spin for `SPIN_NS`, then sleep in the
-kernel.
+In: a `Target`. Out: the text of a module that defines `SYMBOLS`. A program of steps
+(`codegen.team`) is one call of `ansorlite_run`: the caller starts at once, other threads join while
+it runs, and nobody waits for a thread that holds no work. Idle threads spin for `SPIN_NS`, then
+sleep in the kernel.
 
     ansorlite_run(ptr first row, ptr end, ptr args, ptr log)
         Runs the rows in order, on up to `threads` threads; the caller runs them alone where another
@@ -52,7 +52,14 @@ DECLARED = {
     "aarch64": "declare void @llvm.aarch64.isb(i32)\n",
 }
 
-FIELDS = ("UNITS", "PARTS", "CHUNK", "ENTRY", "OWN", "SIZE")  # of the line `gate`, after the position
+FIELDS = (
+    "UNITS",
+    "PARTS",
+    "CHUNK",
+    "ENTRY",
+    "OWN",
+    "SIZE",
+)  # of the line `gate`, after the position
 WORDS = {
     "MAX_PARTS": str(MAX_PARTS),
     "MAX_THREADS": str(MAX_THREADS),

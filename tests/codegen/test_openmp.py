@@ -32,9 +32,7 @@ def region(runtime: openmp.Runtime, threads: int) -> list[tuple[int, int]]:
     return sorted(seen)
 
 
-def program(
-    runtime: openmp.Runtime, steps: Sequence[tuple[Any, int, int]], times: int = 1
-) -> None:
+def program(runtime: openmp.Runtime, steps: Sequence[tuple[Any, int, int]], times: int = 1) -> None:
     """Run steps (body(step, first grain, end), units, grains of a unit) `times` times.
 
     A step of 0 units is serial, one of less runs together with the step before it.
