@@ -15,9 +15,10 @@ from ansorlite.codegen.compile import (
     compile_shown,
     optimized_ir,
 )
-from ansorlite.codegen.emit import emit_module, workspace_bytes
+from ansorlite.codegen.emit import argument_slots, emit_module, workspace_bytes
 from ansorlite.codegen.hot_loop import look
 from ansorlite.codegen.image import KernelImage, Param, Role
+from ansorlite.codegen.spans import spans
 from ansorlite.errors import BuildError
 from ansorlite.ir.expr import Const, Expr
 from ansorlite.ir.inside import verify_inside
@@ -61,11 +62,17 @@ def build_request(request: BuildRequest, shared: Mapping[str, Any]) -> KernelIma
 
 
 def build_program(
-    program: Program, target: Target, symbol: str = SYMBOL, *, looked: bool = False
+    program: Program,
+    target: Target,
+    symbol: str = SYMBOL,
+    *,
+    looked: bool = False,
+    spanned: bool = False,
 ) -> KernelImage:
     """Compile a concrete program (no holes); raises BuildError where it cannot be compiled.
 
-    `looked`: the image has a `Look` at the assembly of the same code.
+    `looked`: the image has a `Look` at the assembly of the same code; `spanned`: it has the `Spans`
+    of its nests.
 
     Example: `load_image(build_program(lower(state), Target.detect()))`.
     """
@@ -82,7 +89,8 @@ def build_program(
     params = kernel_params(program)
     read = {x.tensor for store, _ in stores_under(ready.body) for x in loads(store.value)}
     unread = frozenset(p.name for p in params if p.role in ("constant", "derived")) - read
-    return replace(image_of(program, code, target, symbol, unread), look=shown)
+    touched = spans(ready, argument_slots(ready)) if spanned and target.cores > 1 else ()
+    return replace(image_of(program, code, target, symbol, unread), look=shown, spans=touched)
 
 
 def image_of(
@@ -91,7 +99,15 @@ def image_of(
     """The image of a program's object code; `unread` as in `KernelImage`."""
     params, cpu, features = kernel_params(program), target.cpu, target.features
     return KernelImage(
-        code, symbol, params, target.triple, cpu, program.bound, unread, features=features
+        code,
+        symbol,
+        params,
+        target.triple,
+        cpu,
+        program.bound,
+        unread,
+        features=features,
+        has_steps=True,
     )
 
 

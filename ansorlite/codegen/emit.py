@@ -1,16 +1,17 @@
 """Code generation: a specialised `Program` -> an LLVM module as text.
 
 Each root loop nest becomes one function of the buffers (`noalias` pointers) and a range of grains.
-A grain is one iteration of the collapsed parallel loops; its index is decoded once. The entry point
-calls the function directly, or through the pool of `codegen.threads` where the outermost loops are
-parallel: threads then take chunks of grains. Register buffers become stack slots with constant
+A grain is one iteration of the collapsed parallel loops; its index is decoded once. The table of
+nests, `image.STEPS` behind the kernel's name, is a program for the pool of `codegen.threads`, whose
+threads take chunks of grains; so networks string kernels together. The entry point runs the table,
+or calls its functions where no nest is parallel. Register buffers become stack slots with constant
 offsets, which LLVM promotes to vector registers.
 """
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from llvmlite import ir
 
@@ -19,6 +20,7 @@ from ansorlite.codegen.compile import data_layout
 from ansorlite.codegen.dot import accumulated
 from ansorlite.codegen.emit_expr import ExprEmitter
 from ansorlite.codegen.emit_index import I1, I32, I64, PTR, TYPES, VOID, declared
+from ansorlite.codegen.image import STEPS
 from ansorlite.codegen.lanes import side_by_side
 from ansorlite.codegen.scope import Env, Memory, Scope
 from ansorlite.codegen.tiles import TileCode, planned, request_tiles
@@ -47,9 +49,7 @@ from ansorlite.ir.ranges import bounds
 from ansorlite.ir.traverse import branches_by_lane, loads
 from ansorlite.target import Target
 
-WORDS_A_LINE = 8
-MAX_PARTS = 256
-CHUNKS_PER_PART = 8  # a core takes its part of the grains in this many chunks
+ROW = ir.LiteralStructType([PTR, PTR, I64, I64, I64, I64, PTR, I64])
 STACK_BYTES = 64 * 1024  # of one function; further local buffers come from the heap
 
 
@@ -65,14 +65,47 @@ def _module_text(p: Program, target: Target, symbol: str) -> str:
     module = ir.Module(name=symbol)
     module.triple = target.triple
     module.data_layout = data_layout(target)
+    slots = argument_slots(p)
+    steps = [
+        _Nest(module, p, f"{symbol}.nest{k}", slots, target).emit(nest)
+        for k, nest in enumerate(_roots(p.body))
+    ]
+    _table(module, f"{symbol}{STEPS}", steps)
     entry = ir.Function(module, ir.FunctionType(VOID, [PTR]), symbol)
     b = ir.IRBuilder(entry.append_basic_block("entry"))
-    slots = argument_slots(p)
-    for k, nest in enumerate(_roots(p.body)):
-        _Nest(module, p, f"{symbol}.nest{k}", slots, target).emit(nest, b, entry.args[0])
+    if any(s.parallel for s in steps):
+        table = module.globals[f"{symbol}{STEPS}"]
+        run = declared(module, "ansorlite_run", VOID, [PTR] * 4)
+        end = b.gep(table, [I64(len(steps))], source_etype=ROW)
+        b.call(run, [table, end, entry.args[0], ir.Constant(PTR, None)])
+    else:
+        for s in steps:
+            b.call(s.code, [entry.args[0], I64(0), I64(s.grains)])
     b.ret_void()
-    request_tiles(module, entry, target)
+    request_tiles(module, [s.code for s in steps], symbol, target)
     return str(module)
+
+
+class _Step(NamedTuple):
+    """A nest as `void code(args, i64 first grain, i64 end of grains)`."""
+
+    code: ir.Function
+    grains: int
+    parallel: bool
+
+
+def _table(module: ir.Module, name: str, steps: Sequence[_Step]) -> None:
+    """The kernel's rows, and one of zeros behind them."""
+    null = ir.Constant(PTR, None)
+    rows = [
+        [s.code, null, I64(s.grains), I64(int(s.parallel)), I64(1), I64(0), null, I64(s.grains)]
+        for s in steps
+    ]
+    rows.append([null, null, *[I64(0)] * 4, null, I64(0)])
+    kind = ir.ArrayType(ROW, len(rows))
+    table = ir.GlobalVariable(module, kind, name)
+    table.initializer = ir.Constant(kind, [ir.Constant(ROW, row) for row in rows])
+    table.global_constant, table.align, table.type = True, ALIGNMENT, PTR
 
 
 def _roots(s: Stmt) -> Sequence[Stmt]:
@@ -113,7 +146,7 @@ def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 class _Nest:
-    """Emits one root nest as `void nest(ptr buffers..., i64 first grain, i64 end of grains)`."""
+    """Emits one root nest: a function of its buffers and of a range of grains."""
 
     def __init__(
         self,
@@ -126,21 +159,24 @@ class _Nest:
         self.module, self.p, self.name, self.slots = module, p, name, slots
         self.target, self.cores = target, target.cores
 
-    def emit(self, nest: Stmt, b: ir.IRBuilder, args: ir.Value) -> None:
-        """Define the function and call it from the entry point."""
+    def emit(self, nest: Stmt) -> _Step:
+        """Define the nest's functions."""
         used = self._used(nest)
         loops, body = _parallel_loops(nest)
-        fn = self._function(self.name, used, loops, body)
+        fn = self._function(f"{self.name}.body", used, loops, body)
         streamed = _streamed(body)
         if streamed:
             whole = [k for k, x in enumerate(used) if x.name in streamed]
             plain = self._function(f"{self.name}.plain", used, loops, body, past_caches=False)
             fn = self._by_alignment(fn, plain, whole)
         grains = math.prod(_nominal(lp) for lp in loops)
-        if loops and grains > 1 and self.cores > 1:
-            self._call_parallel(fn, used, grains, b, args)
-        else:
-            b.call(fn, [*self._pointers(b, args, used), I64(0), I64(grains)])
+        code = ir.Function(self.module, ir.FunctionType(VOID, [PTR, I64, I64]), self.name)
+        code.linkage = "internal"
+        b = ir.IRBuilder(code.append_basic_block("entry"))
+        args, first, last = code.args
+        b.call(fn, [*self._pointers(b, args, used), first, last])
+        b.ret_void()
+        return _Step(code, grains, bool(loops) and grains > 1 and self.cores > 1)
 
     def _function(
         self,
@@ -205,71 +241,6 @@ class _Nest:
                 pointer = b.gep(pointer, [I64(offset)], source_etype=ir.IntType(8))
             out.append(pointer)
         return out
-
-    def _call_parallel(
-        self,
-        fn: ir.Function,
-        used: list[Buffer],
-        grains: int,
-        b: ir.IRBuilder,
-        args: ir.Value,
-    ) -> None:
-        """Call `fn` on all grains in parallel; idle threads take chunks from other parts.
-
-        Each core owns one contiguous part of the grains and takes chunks of it. A thread whose part
-        is done takes chunks of the next parts, so a slow or busy core delays no other one, and
-        without slow cores each core keeps its part of the data in its caches. The frame that all
-        threads share has a cache line a part: the next grain of the part, and the arguments, so
-        that a thread reads one line before it begins.
-        """
-        parts = min(self.cores, grains, MAX_PARTS)
-        chunk = max(1, grains // (parts * CHUNKS_PER_PART))
-        frame = b.alloca(ir.ArrayType(I64, WORDS_A_LINE * parts))
-        frame.align = ALIGNMENT
-        frame.type = PTR
-        for k in range(parts):
-            b.store(I64(k * grains // parts), self._word(b, frame, k, 0))
-            b.store(args, self._word(b, frame, k, 1))
-        kind = ir.FunctionType(VOID, [PTR, I64, I64])
-        share = ir.Function(self.module, kind, f"{self.name}.share")
-        share.linkage = "internal"
-        entry = ir.IRBuilder(share.append_basic_block("entry"))
-        c = _StmtEmitter(entry, self.module, self.target)
-        data, me, _ = share.args
-        own = self._word(c.b, data, c.b.urem(me, I64(parts)), 1)
-        pointers = self._pointers(c.b, c.b.load(own, typ=PTR), used)
-
-        def part(k: ir.Value, _: Scope) -> None:
-            mine = c.b.urem(c.b.add(me, k), I64(parts))
-            following = c.b.mul(c.b.add(mine, I64(1)), I64(grains))
-            end = c.b.udiv(following, I64(parts))
-            place = self._word(c.b, data, mine, 0)
-            take, work, done = (c.b.append_basic_block(n) for n in ("take", "work", "done"))
-            # A look first: the line of a part that is done stays where it is.
-            seen = c.b.load_atomic(place, "monotonic", 8, typ=I64)
-            c.b.cbranch(c.b.icmp_signed("<", seen, end), take, done)
-            c.b.position_at_end(take)
-            first = c.b.atomic_rmw("add", place, I64(chunk), "monotonic")
-            c.b.cbranch(c.b.icmp_signed("<", first, end), work, done)
-            c.b.position_at_end(work)
-            wanted = c.b.add(first, I64(chunk))
-            last = c.b.select(c.b.icmp_signed("<", wanted, end), wanted, end)
-            c.b.call(fn, [*pointers, first, last])
-            c.b.branch(take)
-            c.b.position_at_end(done)
-
-        c.count(I64(0), I64(parts), Scope(None, None), part)
-        c.b.ret_void()
-        parallel = declared(self.module, "ansorlite_parallel", VOID, [PTR, PTR, I64, I64])
-        b.call(parallel, [share, frame, I64(parts), I64(0)])
-
-    def _word(self, b: ir.IRBuilder, frame: ir.Value, part: ir.Value | int, word: int) -> ir.Value:
-        """The place of a word in the line of a part."""
-        if isinstance(part, int):
-            at = I64(part * WORDS_A_LINE + word)
-        else:
-            at = b.add(b.mul(part, I64(WORDS_A_LINE)), I64(word))
-        return b.gep(frame, [at], source_etype=I64)
 
     def _body(
         self,

@@ -23,7 +23,8 @@ PART_BYTES = 1 << 15  # a thread takes at least so many bytes at a time
 MAX_PARTS = 32
 
 IR = """
-declare void @ansorlite_parallel(ptr, ptr, i64, i64)
+%step = type { ptr, ptr, i64, i64, i64, i64, ptr, i64 }
+declare void @ansorlite_run(ptr, ptr, ptr, ptr)
 declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
 declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
 
@@ -61,8 +62,8 @@ done:
   ret void
 }
 
-; frame: data, blocks, parts, out, the next part
-define internal void @share(ptr %frame, i64 %me, i64 %n) {
+; Parts [first, last). frame: data, blocks, parts, out
+define internal void @share(ptr %frame, i64 %first_part, i64 %end) {
 entry:
   %data = load ptr, ptr %frame
   %at1 = getelementptr i64, ptr %frame, i64 1
@@ -71,13 +72,9 @@ entry:
   %parts = load i64, ptr %at2
   %at3 = getelementptr i64, ptr %frame, i64 3
   %out = load ptr, ptr %at3
-  %at4 = getelementptr i64, ptr %frame, i64 4
-  br label %take
-take:
-  %k = atomicrmw add ptr %at4, i64 1 monotonic
-  %left = icmp slt i64 %k, %parts
-  br i1 %left, label %work, label %done
+  br label %work
 work:
+  %k = phi i64 [ %first_part, %entry ], [ %following, %work ]
   %a = mul i64 %k, %blocks
   %first = sdiv i64 %a, %parts
   %following = add i64 %k, 1
@@ -86,14 +83,16 @@ work:
   %offset = mul i64 %k, 64
   %place = getelementptr i8, ptr %out, i64 %offset
   call void @mixed(ptr %data, i64 %first, i64 %last, ptr %place)
-  br label %take
+  %more = icmp slt i64 %following, %end
+  br i1 %more, label %work, label %done
 done:
   ret void
 }
 
 define void @fingerprint(ptr %data, i64 %bytes, i64 %parts, ptr %out) {
 entry:
-  %frame = alloca [5 x i64], align 64
+  %frame = alloca [4 x i64], align 64
+  %row = alloca %step, align 64
   %tail = alloca [64 x i8], align 64
   %blocks = sdiv i64 %bytes, 64
   store ptr %data, ptr %frame
@@ -103,15 +102,22 @@ entry:
   store i64 %parts, ptr %at2
   %at3 = getelementptr i64, ptr %frame, i64 3
   store ptr %out, ptr %at3
-  %at4 = getelementptr i64, ptr %frame, i64 4
-  store i64 0, ptr %at4
   %several = icmp sgt i64 %parts, 1
   br i1 %several, label %together, label %alone
 together:
-  call void @ansorlite_parallel(ptr @share, ptr %frame, i64 %parts, i64 0)
+  store %step zeroinitializer, ptr %row
+  store ptr @share, ptr %row
+  %joined = getelementptr %step, ptr %row, i64 0, i32 3
+  store i64 1, ptr %joined
+  %each = getelementptr %step, ptr %row, i64 0, i32 4
+  store i64 1, ptr %each
+  %units = getelementptr %step, ptr %row, i64 0, i32 7
+  store i64 %parts, ptr %units
+  %behind = getelementptr %step, ptr %row, i64 1
+  call void @ansorlite_run(ptr %row, ptr %behind, ptr %frame, ptr null)
   br label %rest
 alone:
-  call void @share(ptr %frame, i64 0, i64 1)
+  call void @share(ptr %frame, i64 0, i64 %parts)
   br label %rest
 rest:
   %whole = mul i64 %blocks, 64
@@ -149,7 +155,7 @@ def _native() -> tuple[Any, Any]:
     code = compile_module(IR, Target.detect())
     jit = new_jit()
     library = llvm.JITLibraryBuilder().add_object_img(code).add_current_process()
-    name = "ansorlite_parallel"
+    name = "ansorlite_run"
     library.import_symbol(name, openmp.runtime().addresses[name]).export_symbol("fingerprint")
     tracker = library.link(jit, "ansorlite_fingerprint")
     return _PROTOTYPE(tracker["fingerprint"]), (tracker, jit)

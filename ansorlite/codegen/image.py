@@ -13,9 +13,11 @@ from typing import Literal
 import numpy as np
 
 from ansorlite.codegen.hot_loop import Look
+from ansorlite.codegen.spans import Spans
 from ansorlite.ir.layout import Layout
 from ansorlite.ir.program import Program
 
+STEPS = "_steps"  # behind a kernel's symbol: its table of nests, rows of `team.Row`
 Role = Literal["input", "constant", "derived", "output", "workspace"]
 
 
@@ -66,3 +68,5 @@ class KernelImage:
     unread: frozenset[str] = frozenset()
     features: str = ""  # as in `Target`
     look: Look | None = None  # what the assembly shows, where that was asked for
+    has_steps: bool = False  # beside the entry point, a table of nests: see `STEPS`
+    spans: tuple[Spans | None, ...] = ()  # of each nest, where they were asked for

@@ -16,11 +16,13 @@ from typing import Any, NamedTuple
 
 import llvmlite.binding as llvm
 import numpy as np
+import numpy.typing as npt
 
 from ansorlite.calls import ALIGNMENT, Array, aligned_copy, aligned_empty
 from ansorlite.codegen import openmp
 from ansorlite.codegen.compile import new_jit
-from ansorlite.codegen.image import KernelImage, Param
+from ansorlite.codegen.image import STEPS, KernelImage, Param
+from ansorlite.codegen.team import JOINED, WORDS, Row
 from ansorlite.errors import BuildError
 from ansorlite.target import Target
 
@@ -28,6 +30,7 @@ from ansorlite.target import Target
 __all__ = ["CallSequence", "Loop", "NativeFunction", "aligned_copy", "aligned_empty", "load_image"]
 
 _ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+_PROGRAM = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 4)
 _REPEAT = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
 
 REPEAT_IR = """
@@ -41,89 +44,6 @@ loop:
   %next = add i64 %i, 1
   %more = icmp slt i64 %next, %n
   br i1 %more, label %loop, label %done
-done:
-  ret void
-}
-"""
-
-
-SEQUENCE_IR = """
-define void @sequence(ptr %kernels, ptr %args, i64 %n) {
-entry:
-  %any = icmp sgt i64 %n, 0
-  br i1 %any, label %loop, label %done
-loop:
-  %i = phi i64 [ 0, %entry ], [ %next, %loop ]
-  %k = getelementptr ptr, ptr %kernels, i64 %i
-  %a = getelementptr ptr, ptr %args, i64 %i
-  %kernel = load ptr, ptr %k
-  %arg = load ptr, ptr %a
-  call void %kernel(ptr %arg)
-  %next = add i64 %i, 1
-  %more = icmp slt i64 %next, %n
-  br i1 %more, label %loop, label %done
-done:
-  ret void
-}
-"""
-
-# Kernels that run `times` times together; after each time the slots `slots` move by their strides,
-# in bytes, and at the end they go back to where they were.
-LOOP_IR = """
-%loop = type { i64, i64, ptr, ptr, i64, ptr, ptr }
-
-define void @loop(ptr %d) {
-entry:
-  %times_at = getelementptr %loop, ptr %d, i32 0, i32 0
-  %calls_at = getelementptr %loop, ptr %d, i32 0, i32 1
-  %kernels_at = getelementptr %loop, ptr %d, i32 0, i32 2
-  %args_at = getelementptr %loop, ptr %d, i32 0, i32 3
-  %moves_at = getelementptr %loop, ptr %d, i32 0, i32 4
-  %slots_at = getelementptr %loop, ptr %d, i32 0, i32 5
-  %strides_at = getelementptr %loop, ptr %d, i32 0, i32 6
-  %times = load i64, ptr %times_at
-  %calls = load i64, ptr %calls_at
-  %kernels = load ptr, ptr %kernels_at
-  %args = load ptr, ptr %args_at
-  %moves = load i64, ptr %moves_at
-  %slots = load ptr, ptr %slots_at
-  %strides = load ptr, ptr %strides_at
-  br label %step
-step:
-  %t = phi i64 [ 0, %entry ], [ %t_next, %moved ]
-  br label %run
-run:
-  %i = phi i64 [ 0, %step ], [ %i_next, %run ]
-  %k = getelementptr ptr, ptr %kernels, i64 %i
-  %a = getelementptr ptr, ptr %args, i64 %i
-  %kernel = load ptr, ptr %k
-  %arg = load ptr, ptr %a
-  call void %kernel(ptr %arg)
-  %i_next = add i64 %i, 1
-  %more_calls = icmp slt i64 %i_next, %calls
-  br i1 %more_calls, label %run, label %ran
-ran:
-  %t_next = add i64 %t, 1
-  %more = icmp slt i64 %t_next, %times
-  %back = sub i64 1, %times
-  %factor = select i1 %more, i64 1, i64 %back
-  %any = icmp sgt i64 %moves, 0
-  br i1 %any, label %move, label %moved
-move:
-  %m = phi i64 [ 0, %ran ], [ %m_next, %move ]
-  %slot_at = getelementptr ptr, ptr %slots, i64 %m
-  %stride_at = getelementptr i64, ptr %strides, i64 %m
-  %slot = load ptr, ptr %slot_at
-  %stride = load i64, ptr %stride_at
-  %was = load i64, ptr %slot
-  %by = mul i64 %stride, %factor
-  %now = add i64 %was, %by
-  store i64 %now, ptr %slot
-  %m_next = add i64 %m, 1
-  %more_moves = icmp slt i64 %m_next, %moves
-  br i1 %more_moves, label %move, label %moved
-moved:
-  br i1 %more, label %step, label %done
 done:
   ret void
 }
@@ -147,6 +67,7 @@ class NativeFunction:
     ) -> None:
         self.image = image
         self.address: int = tracker[image.symbol]
+        self.steps = _rows_at(tracker[f"{image.symbol}{STEPS}"]) if image.has_steps else None
         self.enter = _ENTRY(self.address)  # its argument: the address of prepared pointers
         self._owners = (tracker, jit, threads)
 
@@ -199,66 +120,115 @@ class Loop(NamedTuple):
     moves: tuple[tuple[int, int, int], ...]
 
 
+class Together(NamedTuple):
+    """`rows` nests from nest `nest` of call `call` on run together, in `units` units."""
+
+    call: int
+    nest: int
+    rows: int
+    units: int
+
+
 class CallSequence:
-    """Kernels with prepared pointers that run one after another without Python in between."""
+    """Kernels with prepared pointers, run one after another by one team of threads.
+
+    `rows` are the program, int64[rows, 8] as `team.Row`; `counts` how many are of each call. The
+    number of a row is that of its call.
+    """
 
     def __init__(
         self,
         calls: Sequence[tuple[NativeFunction, ctypes.Array[ctypes.c_void_p]]],
         loops: Sequence[Loop] = (),
-        instead: Sequence[tuple[int, int]] | None = None,
+        joined: Sequence[Together] = (),
+        threads: openmp.Runtime | None = None,
     ) -> None:
         """`loops` in the order of their first calls; they have no call in common.
 
-        `instead` are (native code, its argument) that run in place of each call's kernel; pointers
-        move as they do without.
+        `joined` rows run together, by `threads` (default: the process's pool).
         """
-        self._owners: list[Any] = list(calls)
-        own = instead or [(f.address, ctypes.addressof(args)) for f, args in calls]
-        entries: list[tuple[int, int]] = []
-        at = 0
-        for loop in loops:
-            entries += own[at : loop.first]
-            entries.append(self._looped(calls, own, loop))
-            at = loop.first + loop.calls
-        entries += own[at:]
-        n = len(entries)
-        self._kernels = (ctypes.c_void_p * max(1, n))(*(f for f, _ in entries))
-        self._args = (ctypes.c_void_p * max(1, n))(*(args for _, args in entries))
-        self._native = _compiled(SEQUENCE_IR, "sequence"), n
+        self._run = _PROGRAM((threads or openmp.runtime()).addresses["ansorlite_run"])
+        self.loops = tuple(loops)
+        tables = [_call_rows(f, args, k) for k, (f, args) in enumerate(calls)]
+        self.counts = tuple(map(len, tables))
+        _join(tables, joined)
+        ends = {loop.first + loop.calls: loop for loop in loops}
+        within = {k for x in loops for k in range(x.first + 1, x.first + x.calls)}
+        self.rows = aligned_empty((sum(self.counts) + len(loops), WORDS), "int64")
+        base, wide = self.rows.ctypes.data, WORDS * self.rows.itemsize
+        moves, starts, at = [], list[int](), 0
+        begin = 0
+        for k, table in enumerate(tables):
+            if k not in within:
+                starts.append(at)
+            if any(k == x.first for x in loops):
+                begin = at
+            self.rows[at : at + len(table)] = table
+            at += len(table)
+            if k + 1 not in ends:
+                continue
+            loop = ends[k + 1]
+            moved = _moves(calls, loop)
+            moves.append(moved)
+            back, at_moves = base + begin * wide, moved.ctypes.data
+            self.rows[at] = Row(0, back, loop.times, 0, len(moved), k, at_moves, 0)
+            at += 1
+        self._starts = (*starts, at)
+        self._places = tuple(base + n * wide for n in self._starts)
+        self._owners = list(calls), moves, threads
 
-    def run(self, first: int = 0, count: int | None = None) -> None:
+    def run(
+        self, first: int = 0, count: int | None = None, log: npt.NDArray[np.int64] | None = None
+    ) -> None:
         """Run `count` kernels or loops once, in order, from index `first` on; by default the rest.
 
-        A loop counts as one.
+        A loop counts as one. `log` notes when rows ran, see `codegen.stamps`.
         """
-        (sequence, *_), n = self._native
-        at = first * ctypes.sizeof(ctypes.c_void_p)
-        kernels, args = ctypes.addressof(self._kernels) + at, ctypes.addressof(self._args) + at
-        sequence(kernels, args, n - first if count is None else count)
+        end = self._places[-1 if count is None else first + count]
+        self._run(self._places[first], end, None, None if log is None else log.ctypes.data)
 
-    def _looped(
-        self,
-        calls: Sequence[tuple[NativeFunction, ctypes.Array[ctypes.c_void_p]]],
-        entries: Sequence[tuple[int, int]],
-        loop: Loop,
-    ) -> tuple[int, int]:
-        """(native code, its argument) of a loop."""
-        own = entries[loop.first : loop.first + loop.calls]
-        kernels = (ctypes.c_void_p * len(own))(*(code for code, _ in own))
-        args = (ctypes.c_void_p * len(own))(*(argument for _, argument in own))
-        wide, n = ctypes.sizeof(ctypes.c_void_p), len(loop.moves)
-        places = (ctypes.addressof(calls[call][1]) + slot * wide for call, slot, _ in loop.moves)
-        slots = (ctypes.c_void_p * max(1, n))(*places)
-        strides = (ctypes.c_int64 * max(1, n))(*(by for _, _, by in loop.moves))
-        fields = [loop.times, len(own), ctypes.addressof(kernels), ctypes.addressof(args)]
-        fields += [n, ctypes.addressof(slots), ctypes.addressof(strides)]
-        described = (ctypes.c_int64 * len(fields))(*fields)
-        native = _compiled(LOOP_IR, "loop")
-        self._owners += [kernels, args, slots, strides, described, native]
-        address = ctypes.cast(native[0], ctypes.c_void_p).value
-        assert address is not None
-        return address, ctypes.addressof(described)
+
+def _join(tables: Sequence[npt.NDArray[np.int64]], joined: Sequence[Together]) -> None:
+    """Have the nests run together that may; `tables` are the rows of each call."""
+    place = {name: k for k, name in enumerate(Row._fields)}
+    rows = [row for table in tables for row in table]
+    starts = np.cumsum([0, *map(len, tables)])
+    for own in joined:
+        first = int(starts[own.call]) + own.nest
+        for k, row in enumerate(rows[first : first + own.rows]):
+            row[place["together"]] = JOINED if k else own.rows
+            row[place["of_unit"]] = row[place["grains"]] // own.units
+            row[place["units"]] = own.units
+
+
+def _call_rows(
+    function: NativeFunction, args: ctypes.Array[ctypes.c_void_p], number: int
+) -> npt.NDArray[np.int64]:
+    """The rows of one call; a kernel without a table of nests is one serial row."""
+    if function.steps is None:
+        return np.array([Row(function.address, ctypes.addressof(args), 1, number=number)], np.int64)
+    rows = function.steps.copy()
+    rows[:, Row._fields.index("args")] = ctypes.addressof(args)
+    rows[:, Row._fields.index("number")] = number
+    return rows
+
+
+def _rows_at(place: int) -> npt.NDArray[np.int64]:
+    """The rows of a kernel's table, without the row of zeros at its end."""
+    words = (ctypes.c_int64 * WORDS).from_address
+    size, found = WORDS * ctypes.sizeof(ctypes.c_int64), list[list[int]]()
+    while any(row := list(words(place + len(found) * size))):
+        found.append(row)
+    return np.array(found, np.int64).reshape(len(found), WORDS)
+
+
+def _moves(
+    calls: Sequence[tuple[NativeFunction, ctypes.Array[ctypes.c_void_p]]], loop: Loop
+) -> npt.NDArray[np.int64]:
+    """(address of a pointer, bytes) of each pointer that moves in a loop."""
+    wide = ctypes.sizeof(ctypes.c_void_p)
+    rows = [(ctypes.addressof(calls[call][1]) + slot * wide, by) for call, slot, by in loop.moves]
+    return np.array(rows, np.int64).reshape(len(rows), 2)
 
 
 def target_of_image(image: KernelImage) -> Target:
@@ -286,6 +256,8 @@ def load_image(image: KernelImage, threads: openmp.Runtime | None = None) -> Nat
     for name, address in threads.addresses.items():
         library.import_symbol(name, address)
     library.export_symbol(image.symbol)
+    if image.has_steps:
+        library.export_symbol(f"{image.symbol}{STEPS}")
     jit = new_jit()
     try:
         return NativeFunction(image, library.link(jit, image.symbol), jit, threads)

@@ -222,12 +222,12 @@ def _threaded(symbol: str) -> tuple[ir.Module, ir.IRBuilder, Value, tuple[Value,
     module = ir.Module(name=symbol)
     body = ir.Function(module, ir.FunctionType(VOID, [PTR, I64, I64]), name=f"{symbol}_body")
     body.linkage = "internal"
-    parallel = declared(module, "ansorlite_parallel", VOID, [PTR, PTR, I64, I64])
+    parallel = declared(module, "ansorlite_parallel", VOID, [PTR, PTR, I64])
 
     entry = ir.Function(module, ir.FunctionType(VOID, [PTR]), name=symbol)
     b = ir.IRBuilder(entry.append_basic_block("entry"))
     _, threads = _work(b, entry.args[0])
-    b.call(parallel, [body, entry.args[0], threads, I64(1)])
+    b.call(parallel, [body, entry.args[0], threads])
     b.ret_void()
 
     b = ir.IRBuilder(body.append_basic_block("entry"))

@@ -13,15 +13,18 @@ import json
 import os
 import stat
 import threading
+from dataclasses import astuple, replace
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import llvmlite
 
 import ansorlite
 from ansorlite.codegen.build import SYMBOL, build_program, image_of
 from ansorlite.codegen.image import KernelImage
+from ansorlite.codegen.spans import Access, Spans
 from ansorlite.ir.digest import digest
 from ansorlite.ir.program import Program
 from ansorlite.settings import cache_dir, settings
@@ -37,16 +40,25 @@ FOLDER = "objects"
 def compiled(program: Program, target: Target, symbol: str = SYMBOL) -> KernelImage:
     """`build_program`, or what an earlier call of any process gave for the same program."""
     if not is_on():
-        return build_program(program, target, symbol)
+        return build_program(program, target, symbol, spanned=True)
     key = key_of("object", program, target, symbol)
     entry = load(key)
     if entry is not None:
         head, _, code = entry.partition(b"\n")
-        unread = frozenset(json.loads(head))
-        return image_of(program, code, target, symbol, unread)
-    image = build_program(program, target, symbol)
-    save(key, json.dumps(sorted(image.unread)).encode() + b"\n" + image.object_bytes)
+        unread, touched = json.loads(head)
+        image = image_of(program, code, target, symbol, frozenset(unread))
+        return replace(image, spans=tuple(map(_spans_of, touched)))
+    image = build_program(program, target, symbol, spanned=True)
+    told = [sorted(image.unread), [s and astuple(s) for s in image.spans]]
+    save(key, json.dumps(told).encode() + b"\n" + image.object_bytes)
     return image
+
+
+def _spans_of(told: Any) -> Spans | None:
+    if told is None:
+        return None
+    units, grains, accesses = told
+    return Spans(units, grains, tuple(Access(*a) for a in accesses))
 
 
 def is_on() -> bool:

@@ -460,21 +460,24 @@ class TileCode:
         return declared(self.b.module, f"llvm.x86.{name}.internal", result, kinds)
 
 
-def request_tiles(module: ir.Module, entry: ir.Function, target: Target) -> None:
-    """Have the kernel `entry` ask Linux for the use of tile registers, once a process.
+def request_tiles(
+    module: ir.Module, users: Sequence[ir.Function], symbol: str, target: Target
+) -> None:
+    """Have the functions `users` of a kernel ask Linux for tile registers, once a process.
 
     Linux saves the 8 KiB of a thread's tiles only for processes that ask, and threads that start
     later may use them, too. Code without tile instructions stays as it is.
     """
     if "llvm.x86.tileloadd64.internal" not in module.globals or target.system != "linux":
         return
-    asked = ir.GlobalVariable(module, I32, f"{entry.name}.asked")
+    asked = ir.GlobalVariable(module, I32, f"{symbol}.asked")
     asked.linkage, asked.initializer, asked.type = "internal", I32(0), PTR
-    b = ir.IRBuilder(entry.entry_basic_block)
-    b.position_at_start(entry.entry_basic_block)
-    ask = ir.Function(module, ir.FunctionType(VOID, []), f"{entry.name}.ask")
+    ask = ir.Function(module, ir.FunctionType(VOID, []), f"{symbol}.ask")
+    for user in users:
+        b = ir.IRBuilder(user.entry_basic_block)
+        b.position_at_start(user.entry_basic_block)
+        b.call(ask, [])
     ask.linkage = "internal"
-    b.call(ask, [])
     b = ir.IRBuilder(ask.append_basic_block("entry"))
     known = b.icmp_signed("!=", b.load(asked, typ=I32), I32(0))
     done, first = ask.append_basic_block("done"), ask.append_basic_block("first")

@@ -21,7 +21,7 @@ import numpy as np
 import ansorlite
 from ansorlite.calls import ALIGNMENT, aligned_bytes
 from ansorlite.codegen.compile import compile_module
-from ansorlite.codegen.image import KernelImage
+from ansorlite.codegen.image import STEPS, KernelImage
 from ansorlite.codegen.threads import serial_ir, threads_ir
 from ansorlite.errors import AnsorliteError, UsageError
 from ansorlite.graph.cpu_checks import c_rows, required
@@ -204,7 +204,7 @@ class _Size:
             "S": (memory.workspace.ctypes.data, memory.workspace.nbytes),
         }
         self.links, self.results, self.checks = memory.links, memory.results, memory.checks
-        self.loops = memory.loops
+        self.loops, self.together = memory.loops, memory.together
         self.kernels = [numbers[network.images[k].object_bytes] for k, _ in memory.calls]
         given = {(link.call, link.slot) for link in memory.links}
         self.slots = [
@@ -295,7 +295,9 @@ def entry(k: int) -> str:
 
 def _source(layout: _Layout, known_as: str) -> str:
     """The C source: tables of all sizes, then the code that is the same for every network."""
-    kernels = "\n".join(f"extern void {entry(k)}(void **);" for k in range(len(layout.images)))
+    kernels = "\n".join(
+        f"extern const step {entry(k)}{STEPS}[];" for k in range(len(layout.images))
+    )
     every = [size for own in layout.sizes_of for size in own]
     calls = max(sum(len(s.kernels) for s in own) for own in layout.sizes_of)
     needs = [required(own.target) for own in layout.sets]
@@ -352,13 +354,14 @@ def _tables(mark: str, size: _Size) -> str:
     calls = []
     for kernel, slots in zip(size.kernels, size.slots, strict=True):
         places = ", ".join(f"{{'{kind}', {at}ll}}" for kind, at in slots)
-        calls.append(f"  {{{entry(kernel)}, {len(slots)}, {{{places}}}}},")
+        calls.append(f"  {{{entry(kernel)}{STEPS}, {len(slots)}, {{{places}}}}},")
     links = [(n.call, n.slot, n.index, int(n.written), f"{n.start}ll") for n in size.links]
     loops = [(x.first, x.calls, f"{x.times}ll", len(x.moves)) for x in size.loops]
     parts = [
         ("call", "calls", "\n".join(calls) or "  {0},"),
         ("link_to", "links", _rows(links)),
         ("loop", "loops", _rows(loops)),
+        ("joined", "together", _rows(size.together)),
         ("move", "moves", _rows((k, s, f"{by}ll") for x in size.loops for k, s, by in x.moves)),
         ("index_check", "checks", _rows(_checks(size))),
         ("long long", "input_bytes", ", ".join(f"{v['bytes']}ll" for v in size.inputs) or "0"),
@@ -373,10 +376,28 @@ def _size_rows(n: int, sizes: Sequence[_Size]) -> Iterator[tuple[Any, ...]]:
     """Rows of network.c's table `sizes` for set n: a size's tables, and where its calls begin."""
     first = 0
     for k, s in enumerate(sizes):
-        tables = "calls", "links", "loops", "moves", "checks", "input_bytes", "outputs_of"
+        tables = (
+            "calls",
+            "links",
+            "loops",
+            "moves",
+            "together",
+            "checks",
+            "input_bytes",
+            "outputs_of",
+        )
         names = [f"{name}_{n}_{k}" for name in tables]
         told = f"inputs_{k}_told", f"outputs_{k}_told"
-        yield (*names, *told, first, len(s.kernels), len(s.links), len(s.loops), len(s.checks))
+        yield (
+            *names,
+            *told,
+            first,
+            len(s.kernels),
+            len(s.links),
+            len(s.loops),
+            len(s.together),
+            len(s.checks),
+        )
         first += len(s.kernels)
 
 

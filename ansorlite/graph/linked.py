@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 from ansorlite.calls import Array
 from ansorlite.codegen.image import KernelImage
-from ansorlite.codegen.loader import CallSequence, Loop
+from ansorlite.codegen.loader import CallSequence, Loop, Together
 from ansorlite.graph.indices import IndexCheck
 from ansorlite.graph.ir import Graph
 from ansorlite.graph.partition import Subgraph
@@ -78,8 +78,9 @@ class PlacedCheck(NamedTuple):
 class ModuleMemory:
     """The memory of a compiled network, and the pointers of each call.
 
-    `calls` are (kernel, arguments) in running order, some in `loops`. `returned` has the addresses
-    of constants that are outputs of the network, by the output's name.
+    `calls` are (kernel, arguments) in running order, some in `loops`; some of their nests run
+    `together`. `returned` has the addresses of constants that are outputs of the network, by the
+    output's name.
     """
 
     arena: Array
@@ -87,6 +88,7 @@ class ModuleMemory:
     constants: tuple[Array, ...]
     calls: tuple[tuple[int, Any], ...]
     loops: tuple[Loop, ...]
+    together: tuple[Together, ...]
     links: tuple[Link, ...]
     results: tuple[Result, ...]
     checks: tuple[PlacedCheck, ...]

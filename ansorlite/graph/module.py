@@ -40,6 +40,7 @@ from ansorlite.codegen.loader import (
 from ansorlite.codegen.object_cache import compiled
 from ansorlite.errors import ModelError
 from ansorlite.graph.ir import Graph
+from ansorlite.graph.joined import calls_together, joined_nests
 from ansorlite.graph.linked import (
     Bound,
     BoundCall,
@@ -129,7 +130,7 @@ class CompiledModule:
 
     def _link(self) -> None:
         """Load the kernels, pack constants that are not packed yet, prepare the pointers."""
-        parts, images, forms = self.partition, self.images, self._forms
+        parts, images = self.partition, self.images
         graph, alias = parts.graph, parts.aliases
         self._lock = new_lock(self)
         self._read: set[ConstantKey] = set()  # constants that kernels read
@@ -138,6 +139,12 @@ class CompiledModule:
         if not self.target.is_foreign:
             self._native = [load_image(image) for image in images]
         by_subgraph = {s: k for k, t in enumerate(tasks(parts)) for s in t.subgraphs}
+        self._order = [by_subgraph[n] for n in range(len(parts.subgraphs))]
+        self._together = joined_nests(
+            parts,
+            [images[k] for k in self._order],
+            [self._inputs_of(n, k) for n, k in enumerate(self._order)],
+        )
         self._values = self._place()
         workspace = max(
             (p.nbytes for i in images for p in i.params if p.role == "workspace"), default=0
@@ -154,8 +161,7 @@ class CompiledModule:
         links, moves = list[Link](), list[tuple[int, int, int]]()
         for n, subgraph in enumerate(parts.subgraphs):
             image, native = images[by_subgraph[n]], self._native[by_subgraph[n]]
-            form = 0 if forms is None else forms[by_subgraph[n]]
-            inputs = subgraph.forms[form].inputs
+            inputs = self._inputs_of(n, by_subgraph[n])
             pointers, places = self._pointers(inputs, subgraph.outputs, image)
             args = pointer_array(image, pointers)
             self._calls.append((native, args, subgraph))
@@ -170,7 +176,6 @@ class CompiledModule:
                 if place.stride:
                     moves.append((n, slot, place.stride * wide))
         self._links = tuple(links)
-        self._order = [by_subgraph[n] for n in range(len(parts.subgraphs))]
         self._loops = tuple(
             Loop(k, n, parts.subgraphs[k].times, tuple(m for m in moves if k <= m[0] < k + n))
             for k, n in _runs(parts.subgraphs)
@@ -178,7 +183,9 @@ class CompiledModule:
         )
         calls = [(f, args) for f, args, _ in self._calls if f is not None]
         self._sequence = (
-            CallSequence(calls, self._loops) if len(calls) == len(self._calls) else None
+            CallSequence(calls, self._loops, self._together)
+            if len(calls) == len(self._calls)
+            else None
         )
         self._operands = tuple(_operand(graph, v, "input") for v in graph.inputs)
         self._reads: tuple[list[tuple[Any, int, int]], ...] = tuple([] for _ in graph.inputs)
@@ -191,6 +198,11 @@ class CompiledModule:
             (c, written.get(c.value, -1)) for c in parts.checks if c.value not in ends
         ]
         self._outputs = tuple(Results(_operand(graph, v, "output")) for v in graph.outputs)
+
+    def _inputs_of(self, n: int, task: int) -> tuple[str, ...]:
+        """What the kernel of subgraph n reads, in the form of its task."""
+        form = 0 if self._forms is None else self._forms[task]
+        return tuple(self.partition.subgraphs[n].forms[form].inputs)
 
     def _origins(self) -> Iterator[Result]:
         """The origin of each graph output in order: kernels write the first that is all of a value.
@@ -227,11 +239,13 @@ class CompiledModule:
         life: dict[str, list[int]] = {}
         for v in graph.inputs:
             life[v] = [-1, -1]
+        joined = calls_together(self._together, [len(self.images[k].spans) for k in self._order])
         for first, count in _runs(self.partition.subgraphs):
             for k in range(first, first + count):
                 s = self.partition.subgraphs[k]
-                # In a loop what one step reads another may have written before.
-                begin, end = (first, first + count - 1) if s.loop else (k, k)
+                # In a loop what one step reads another may have written before; of kernels that
+                # run together one may still read what another one is done with.
+                begin, end = (first, first + count - 1) if s.loop else joined.get(k, (k, k))
                 for v in (*s.inputs, *s.outputs):
                     owner = alias.get(v, v)
                     if owner not in self._constant_names:
@@ -588,6 +602,7 @@ class CompiledModule:
             tuple(self._constants.values()),
             calls,
             self._loops,
+            self._together,
             self._links,
             self._results,
             tuple(checks),

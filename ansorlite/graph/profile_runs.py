@@ -1,9 +1,9 @@
 """The runs behind a `Profile`: a network in place, untouched and with the clock, kernels alone.
 
 In: a module and the arrays of a call. Out: a `Profile`. Each round runs the network untouched, then
-with the clock around each kernel (times in place: the same kernels, buffers and order), then
-kernels linked to threads that note their own times (waiting, and the trace). Rounds follow one
-another without a pause; medians over the faster half of them count. Alone, a kernel runs again and
+with the clock around each step (times in place), then with the clock on each thread, too (waiting,
+and the trace): the same kernels, buffers, order and team. Rounds follow one another without a
+pause; medians over the faster half of them count. Alone, a kernel runs again and
 again on the data that it finds in the network, so caches know them.
 """
 
@@ -17,9 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ansorlite.calls import in_order
-from ansorlite.codegen.loader import load_image
 from ansorlite.codegen.openmp import max_threads
-from ansorlite.codegen.stamps import REGION, StampedCalls, StampedRegions, Stamps
+from ansorlite.codegen.stamps import REGION, StampedCalls, Stamps
 from ansorlite.graph.linked import Bound, BoundCall
 from ansorlite.graph.profile import KernelTime, Moved, Profile
 from ansorlite.measure.limits import known_limits, task_roofs
@@ -37,6 +36,8 @@ if TYPE_CHECKING:
 REPEATS = 20  # rounds
 ALONE_S, ALONE_RUNS = 2e-3, 5  # a run of one kernel lasts so long, or is one call; runs
 MOST_CALLS = 10_000  # in such a run
+
+OWNER = 3  # column of a region: the number of its call
 
 Seconds = npt.NDArray[np.float64]
 
@@ -126,21 +127,13 @@ class _Rounds:
         self.stamped_s: list[float] = []
         self.regions_s: list[float] = []
         self.notes: tuple[Stamps, Stamps]
-        calls = [(c.native, c.args) for c in bound.calls]
-        self._stamped = StampedCalls(calls, bound.loops)
-        self._threads = StampedRegions()
-        copies = {
-            id(c.native): load_image(c.native.image, self._threads.threads) for c in bound.calls
-        }
-        noted = [(copies[id(f)], args) for f, args in calls]
-        self._noted = StampedCalls(noted, bound.loops)
+        self._stamped = StampedCalls(bound.sequence)
+        self._noted = StampedCalls(bound.sequence, threads=True)
 
     def run(self, repeats: int) -> None:
         self._stamped.run()
-        self._noted.run()  # counts the regions
-        self._threads.allow(self._threads.count)
+        self._noted.run()
         for _ in range(repeats):
-            self._threads.clear()
             self.bound.sequence.run()  # threads are awake, caches hold what a call leaves
             self.network_s.append(_seconds(self.bound.sequence.run))
             self.stamped_s.append(_seconds(self._stamped.run))
@@ -150,13 +143,11 @@ class _Rounds:
     def _keep(self) -> None:
         """Take over the notes of a round."""
         n = len(self.bound.calls)
-        rows, noted, regions = self._stamped.rows, self._noted.rows, self._threads.rows
+        rows, noted, regions = self._stamped.rows, self._noted.rows, self._noted.regions
         spent = (rows[:, 2] - rows[:, 1]) / 1e9
         self.in_place.append(np.bincount(rows[:, 0], spent, n).astype(np.float64))
-        owner, whole = (
-            owners(noted, regions),
-            np.bincount(noted[:, 0], noted[:, 2] - noted[:, 1], n),
-        )
+        owner = regions[:, OWNER]
+        whole = np.bincount(noted[:, 0], noted[:, 2] - noted[:, 1], n)
         for each, found in zip((self.late, self.waiting), idle(regions), strict=True):
             each.append(np.bincount(owner, found, n) / np.maximum(1, whole))
         if self.regions_s[-1] == min(self.regions_s):
@@ -174,20 +165,14 @@ class _Rounds:
     def teams(self) -> tuple[Stamps, Stamps]:
         """(regions, most threads of one) of each call."""
         n = len(self.bound.calls)
-        calls, regions = self.notes
-        owner, most = owners(calls, regions), np.ones(n, np.int64)
+        _, regions = self.notes
+        owner, most = regions[:, OWNER], np.ones(n, np.int64)
         np.maximum.at(most, owner, regions[:, 0])
         return np.bincount(owner, minlength=n), most
 
 
 def half(rounds: int) -> int:
     return (rounds + 1) // 2
-
-
-def owners(calls: Stamps, regions: Stamps) -> Stamps:
-    """The number of the call in which each region ran."""
-    found: Stamps = calls[np.searchsorted(calls[:, 1], regions[:, 1], "right") - 1, 0]
-    return found
 
 
 def idle(regions: Stamps) -> tuple[Seconds, Seconds]:

@@ -12,7 +12,7 @@ from ansorlite.calls import aligned_copy, aligned_empty
 from ansorlite.codegen import openmp
 from ansorlite.codegen.compile import compile_module
 from ansorlite.codegen.image import KernelImage, Param
-from ansorlite.codegen.loader import NativeFunction, load_image
+from ansorlite.codegen.loader import CallSequence, Loop, NativeFunction, load_image
 from ansorlite.errors import BuildError
 from ansorlite.ir.layout import Layout
 from ansorlite.target import Target
@@ -44,7 +44,7 @@ done:
 """
 # Each thread of three writes 100 + the number of threads at its own place.
 PARALLEL = """
-declare void @ansorlite_parallel(ptr, ptr, i64, i64)
+declare void @ansorlite_parallel(ptr, ptr, i64)
 define internal void @body(ptr %out, i64 %thread, i64 %threads) {
   %value = add i64 %threads, 100
   %place = getelementptr i64, ptr %out, i64 %thread
@@ -53,7 +53,7 @@ define internal void @body(ptr %out, i64 %thread, i64 %threads) {
 }
 define void @threads(ptr %args) {
   %out = load ptr, ptr %args
-  call void @ansorlite_parallel(ptr @body, ptr %out, i64 3, i64 1)
+  call void @ansorlite_parallel(ptr @body, ptr %out, i64 3)
   ret void
 }
 """
@@ -230,3 +230,17 @@ def test_aligned_arrays(alignment: int) -> None:
     np.testing.assert_array_equal(copy, source)
     assert copy.flags.c_contiguous and copy.ctypes.data % alignment == 0
     assert not np.shares_memory(copy, source)
+
+
+def test_pointers_of_loops_move_and_come_back() -> None:
+    kernel = axpy()
+    given = aligned_copy(np.arange(3 * N, dtype=np.float32))
+    got = aligned_copy(np.zeros(3 * N, np.float32))
+    args = kernel.pointer_array([int(given.ctypes.data), int(got.ctypes.data)])
+    before = list(args)
+    wide = N * given.itemsize
+    sequence = CallSequence([(kernel, args)], [Loop(0, 1, 3, ((0, 0, wide), (0, 1, wide)))])
+    for times in (1, 2):
+        sequence.run()
+        np.testing.assert_array_equal(got, 2 * times * given)
+        assert list(args) == before

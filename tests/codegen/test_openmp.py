@@ -5,28 +5,48 @@ import gc
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from ansorlite.codegen import openmp
 from ansorlite.codegen.compile import compile_module
+from ansorlite.codegen.team import JOINED, Row
 from ansorlite.codegen.threads import MAX_THREADS, SYMBOLS, threads_ir
 from ansorlite.settings import settings
 from ansorlite.target import Target
 
 BODY = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
-ALL = 1  # exactly so many threads
+PARALLEL = ctypes.CFUNCTYPE(None, BODY, ctypes.c_void_p, ctypes.c_int64)
+RUN = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 4)
 
 
-def region(runtime: openmp.Runtime, threads: int, mode: int = ALL) -> list[tuple[int, int]]:
+def region(runtime: openmp.Runtime, threads: int) -> list[tuple[int, int]]:
     """(thread, threads) as seen by every thread of a region, sorted."""
-    prototype = ctypes.CFUNCTYPE(None, BODY, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
     seen: list[tuple[int, int]] = []
     body = BODY(lambda _, me, n: seen.append((me, n)))
-    prototype(runtime.addresses["ansorlite_parallel"])(body, None, threads, mode)
+    PARALLEL(runtime.addresses["ansorlite_parallel"])(body, None, threads)
     return sorted(seen)
+
+
+def program(runtime: openmp.Runtime, steps: Sequence[tuple[Any, int, int]], times: int = 1) -> None:
+    """Run steps (body(step, first grain, end), units, grains of a unit) `times` times.
+
+    A step of 0 units is serial, one of less runs together with the step before it.
+    """
+    codes, rows = [BODY(body) for body, _, _ in steps], []
+    for k, (_, units, each) in enumerate(steps):
+        rest = next((n for n, s in enumerate(steps[k + 1 :], 1) if s[1] >= 0), len(steps) - k)
+        together = 0 if units == 0 else rest if units > 0 else JOINED
+        code = ctypes.cast(codes[k], ctypes.c_void_p).value or 0
+        rows.append(Row(code, k + 1, abs(units) * each or 1, together, each, k, 0, abs(units)))
+    table = np.array(rows, np.int64)
+    run, start = RUN(runtime.addresses["ansorlite_run"]), table.ctypes.data
+    for _ in range(times):
+        run(start, start + table.nbytes, None, None)
 
 
 @pytest.fixture
@@ -47,29 +67,86 @@ def test_a_region_runs_on_the_threads_asked_for(four: openmp.Runtime) -> None:
     for n in (1, 2, 3, 4, 3, 1, 4):
         assert region(four, n) == whole(n)
     assert region(four, 6) == whole(6)  # more than the usual limit
-    assert max(n for _, n in region(four, 6, mode=0)) == 4  # where none is asked to be there
 
 
-def test_threads_that_are_late_are_not_waited_for(four: openmp.Runtime) -> None:
-    for _ in range(50):
-        seen = region(four, 4, mode=0)
-        assert seen[0] == (0, 4) and len(seen) <= 4  # each at most once, and the caller
-        assert len({me for me, _ in seen}) == len(seen)
+def test_every_unit_of_every_step_runs_once_and_in_order(four: openmp.Runtime) -> None:
+    """Steps of all sizes: a step begins when the one before it is done, serial steps as well."""
+    sizes = [3, 0, 64, 1000, 0, 0, 2, 5, 1]
+    done = [0] * len(sizes)
+    wrong: list[str] = []
+    seen: list[list[int]] = [[] for _ in sizes]
+
+    def body(step: int, first: int, end: int) -> None:
+        k = step - 1
+        if k and len(seen[k - 1]) != max(1, sizes[k - 1]):
+            wrong.append(f"step {k} began before step {k - 1} was done")
+        seen[k].extend(range(first, end))
+        done[k] += 1
+
+    for _ in range(3):
+        for own in seen:
+            own.clear()
+        program(four, [(body, n, 1) for n in sizes])
+        assert not wrong
+        for n, own in zip(sizes, seen, strict=True):
+            assert sorted(own) == list(range(max(1, n)))
+
+
+def test_steps_that_run_together_follow_one_another_in_each_unit(four: openmp.Runtime) -> None:
+    events: list[tuple[int, int, int]] = []
+
+    def body(step: int, first: int, end: int) -> None:
+        events.append((step, first, end))
+
+    program(four, [(body, 40, 3), (body, -40, 1), (body, -40, 2), (body, 7, 1)])
+    for step, each in ((1, 3), (2, 1), (3, 2)):
+        grains = sorted(g for s, a, b in events if s == step for g in range(a, b))
+        assert grains == list(range(40 * each))
+    for unit in range(40):
+        places = [
+            next(n for n, (s, a, b) in enumerate(events) if s == step and a <= unit * each < b)
+            for step, each in ((1, 3), (2, 1), (3, 2))
+        ]
+        assert places == sorted(places)
+    last = [n for n, (s, _, _) in enumerate(events) if s == 4]
+    assert min(last) > max(n for n, (s, _, _) in enumerate(events) if s < 4)
+
+
+def test_a_thread_that_does_not_come_is_not_waited_for(four: openmp.Runtime) -> None:
+    """One thread holds a unit until all others are done: the rest of the step goes on."""
+    taken: list[int] = []
+    go = threading.Event()
+
+    def body(_: int, first: int, end: int) -> None:
+        taken.extend(range(first, end))
+        if first == 0:
+            assert go.wait(60)
+        elif len(taken) == 64:
+            go.set()
+
+    program(four, [(body, 64, 1)])
+    assert sorted(taken) == list(range(64))
 
 
 def test_regions_inside_of_regions_and_beside_them_run_on_their_own_thread(
     four: openmp.Runtime,
 ) -> None:
-    prototype = ctypes.CFUNCTYPE(None, BODY, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
-    parallel = prototype(four.addresses["ansorlite_parallel"])
     inner: list[list[tuple[int, int]]] = []
     body = BODY(lambda _, me, n: inner.append(region(four, 4)))
-    parallel(body, None, 3, ALL)
+    PARALLEL(four.addresses["ansorlite_parallel"])(body, None, 3)
     assert inner == [[(0, 1)]] * 3
     results: list[bool] = []
 
     def caller() -> None:
-        results.append(all(region(four, 4, mode=0)[0][0] == 0 for _ in range(100)))
+        counted = [0] * 3
+        lock = threading.Lock()
+
+        def count(step: int, first: int, end: int) -> None:
+            with lock:
+                counted[step - 1] += end - first
+
+        program(four, [(count, 9, 1), (count, 0, 1), (count, 5, 1)], times=30)
+        results.append(counted == [270, 30, 150])
 
     callers = [threading.Thread(target=caller) for _ in range(6)]
     for c in callers:

@@ -6,8 +6,8 @@ from ansorlite import te
 from ansorlite.calls import aligned_copy, aligned_empty
 from ansorlite.codegen import openmp
 from ansorlite.codegen.build import build_program
-from ansorlite.codegen.loader import Loop, load_image
-from ansorlite.codegen.stamps import REGION, StampedCalls, StampedRegions
+from ansorlite.codegen.loader import CallSequence, Loop, load_image
+from ansorlite.codegen.stamps import StampedCalls, shared_out
 from ansorlite.schedule.lower import lower
 from ansorlite.schedule.state import State
 from ansorlite.schedule.steps import Annotate
@@ -29,7 +29,7 @@ def test_calls_are_noted_in_order_and_those_of_loops_a_row_a_step() -> None:
     image, arrays = doubled()
     kernel = load_image(image)  # type: ignore[arg-type]
     calls = [(kernel, kernel.pointer_array(arrays)) for _ in range(4)]
-    stamped = StampedCalls(calls, [Loop(1, 2, 3, ())])
+    stamped = StampedCalls(CallSequence(calls, [Loop(1, 2, 3, ())]))
     for _ in range(2):  # the notes are those of the last run
         stamped.run()
         rows = stamped.rows
@@ -39,49 +39,45 @@ def test_calls_are_noted_in_order_and_those_of_loops_a_row_a_step() -> None:
         np.testing.assert_array_equal(arrays[1], 2.0)
 
 
-def test_pointers_of_loops_move_as_without_the_clock() -> None:
-    x = te.placeholder((2,), name="X")
-    dag = te.ComputeDAG([te.compute((2,), lambda i: x[i] * 2.0, name="Y")])
-    kernel = load_image(build_program(lower(State(dag)), Target.detect()))
-    given, got = aligned_copy(np.arange(6, dtype=np.float32)), aligned_empty((6,), "float32")
-    args = kernel.pointer_array([int(given.ctypes.data), int(got.ctypes.data)])
-    before = list(args)
-    StampedCalls([(kernel, args)], [Loop(0, 1, 3, ((0, 0, 8), (0, 1, 8)))]).run()
-    np.testing.assert_array_equal(got, 2 * given)
-    assert list(args) == before
-
-
 def test_no_calls() -> None:
-    stamped = StampedCalls([])
+    stamped = StampedCalls(CallSequence([]), threads=True)
     stamped.run()
-    assert stamped.rows.shape == (0, 3)
+    assert stamped.rows.shape == (0, 3) and len(stamped.regions) == 0
 
 
-def test_regions_are_counted_first_and_noted_where_there_is_room() -> None:
+def test_threads_are_noted_within_their_region() -> None:
     image, arrays = doubled()
-    regions = StampedRegions()
-    noted = load_image(image, regions.threads)  # type: ignore[arg-type]
-    args = noted.pointer_array(arrays)
-    noted.repeat(args, 3)
-    parallel = Target.detect().cores > 1
-    assert regions.count == 3 * parallel and len(regions.rows) == 0
-    regions.allow(2)
-    regions.clear()
-    noted.repeat(args, 3)
-    rows = regions.rows
-    assert regions.count == 3 * parallel and len(rows) == 2 * parallel
-    for size, begin, end, _, *stamps in rows.tolist():
-        assert 1 <= size <= openmp.max_threads() and begin <= end
-        assert len(stamps) == 2 * regions.slots
-        assert stamps[0], "the caller takes part"
+    kernel = load_image(image)  # type: ignore[arg-type]
+    args = kernel.pointer_array(arrays)
+    stamped = StampedCalls(CallSequence([(kernel, args)] * 3), threads=True)
+    stamped.run()
+    stamped.run()
+    regions = stamped.regions
+    assert len(regions) == 3 * (Target.detect().cores > 1)
+    for size, begin, end, number, *stamps in regions.tolist():
+        assert 1 <= size <= openmp.max_threads() and begin <= end and number in (0, 1, 2)
+        assert len(stamps) == 2 * stamped.slots
+        assert any(stamps), "somebody takes part"
         for first, last in zip(stamps[::2], stamps[1::2], strict=True):
             assert first == last == 0 or begin <= first <= last <= end
+    calls = stamped.rows
+    assert np.all(calls[regions[:, 3], 1] <= regions[:, 1])
+    assert np.all(regions[:, 2] <= calls[regions[:, 3], 2])
     np.testing.assert_array_equal(arrays[1], 2.0)
 
 
-def test_untouched_kernels_note_nothing() -> None:
-    image, arrays = doubled()
-    regions = StampedRegions()
-    load_image(image).run(arrays)  # type: ignore[arg-type]
-    assert regions.count == 0
-    assert REGION + 2 * regions.slots == regions.width
+def test_steps_that_ran_together_share_their_time_by_the_work_on_each() -> None:
+    rows = np.array(  # parts, begin, end, call; begin, end, work of two threads
+        [
+            [0, 0, 50, 0, 10, 50, 40, 0, 0, 0],
+            [2, 100, 200, 1, 110, 170, 20, 100, 190, 10],
+            [2, 100, 200, 2, 120, 190, 40, 105, 200, 20],
+        ]
+    )
+    own = shared_out(rows, np.array([False, False, True]))
+    assert own[0].tolist() == rows[0].tolist()
+    assert own[1, :4].tolist() == [2, 100, 133, 1] and own[2, :4].tolist() == [2, 133, 200, 2]
+    late, waiting = 10, 10  # of the first thread, split 1 to 2
+    assert own[1, 4:6].tolist() == [100 + round(late / 3), 133 - round(waiting / 3)]
+    assert own[2, 4:6].tolist() == [133 + round(2 * late / 3), 200 - round(2 * waiting / 3)]
+    assert own[1, 7:9].tolist() == [100, 133] and own[2, 7:9].tolist() == [133, 200]

@@ -15,7 +15,7 @@ from ansorlite.graph.build import GraphBuilder
 from ansorlite.graph.ir import Graph, evaluate
 from ansorlite.graph.module import CompiledModule
 from ansorlite.graph.profile import Moved, Profile
-from ansorlite.graph.profile_runs import idle, owners
+from ansorlite.graph.profile_runs import idle
 from ansorlite.graph.trace import trace_events
 from ansorlite.measure import limits
 from ansorlite.measure.peak import Peak
@@ -226,7 +226,6 @@ def test_late_work_and_waiting_add_up_to_the_region() -> None:
     np.testing.assert_allclose(waiting, [(10 + 2) / 2, (0 + 20) / 3, 0, 0])
     work = (REGIONS[:, 5::2] - REGIONS[:, 4::2]).sum(axis=1) / REGIONS[:, 0]
     np.testing.assert_allclose(late + waiting + work, REGIONS[:, 2] - REGIONS[:, 1])
-    assert owners(CALLS, REGIONS).tolist() == [0, 1, 1, 0]
     assert [x.tolist() for x in idle(REGIONS[:0])] == [[], []]
 
 
