@@ -1,13 +1,14 @@
 """Rounds in windows: what is searched while builds go on, in which order, and what is measured."""
 
 import gc
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from search_cases import PEAK, Pretender, matmul, vector
+from search_cases import LATE_S, PEAK, Pretender, Sabotaged, matmul, vector
 
 import ansorlite.search.session as session_module
 from ansorlite.codegen import object_cache
@@ -143,14 +144,18 @@ def test_builds_that_were_begun_end_before_later_ones() -> None:
     ahead.close()
 
 
-def test_a_builder_that_is_stopped_ends_a_build_in_the_background() -> None:
-    builder = PoolBuilder(1, entry="time:sleep_forever", at_once=False)
-    builder.stop()
+def test_a_build_that_nobody_waits_for_is_given_up_at_the_end() -> None:
+    builder = PoolBuilder(1, timeout_s=LATE_S, entry="search_cases:build")
     ahead = BuildsAhead(builder)
-    batch = ahead.begin({}, ["anything"])
+    batch = ahead.begin({}, [Sabotaged("worker hangs")])
+    (worker,) = builder._workers
+    while worker.idle or worker.starting:
+        time.sleep(0.01)
+    began = time.monotonic()
+    ahead.close()
+    assert time.monotonic() - began < LATE_S / 2
     with pytest.raises(MachineError, match="stopped"):
         batch.outcomes()
-    ahead.close()
     builder.close()
 
 
