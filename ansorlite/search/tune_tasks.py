@@ -232,6 +232,7 @@ class Rounds:
         windows = Windows(self, weighted, found, plan, show) if self._hurried(found) else None
         # Every task first gets its valid answer, the plain schedule, so that any end has a network.
         if windows:
+            plan.start([w.weight * w.task.flop for w in weighted])
             windows.plain()
         elif self.manner.plain_first and session.searcher.plain:
             for f in found:

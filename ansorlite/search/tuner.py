@@ -324,19 +324,23 @@ class TaskTuner:
 
     def plain_round(self) -> None:
         """The plain schedule as the first trial, timed by the run that its checks take."""
-        if self.rounds == 0 and self._begins_plain:
+        if self._lacks_plain:
             self._plain_round(0.0)
 
     def begin_plain_round(self) -> None:
         """Have the plain schedule built in the background, if the first round needs it."""
-        if self.rounds == 0 and self._begins_plain:
+        if self._lacks_plain:
             self.measuring.begin_reference()
+
+    @property
+    def _lacks_plain(self) -> bool:
+        return self._begins_plain and not any(r.round == 0 for r in self.records)
 
     def _plain_round(self, slow_s: float = SLOW_PLAIN_S) -> int:
         """The plain schedule, which is the reference too, as the first trial."""
         result, image = self.measuring.reference(self.best_latency_s, slow_s)
         self._record(PLAIN, self._plain, {}, result, 0, image)
-        self.rounds = 1
+        self.rounds = max(1, self.rounds)
         return 1
 
     def _trial_numbers(self, asked: Sequence[Key], known: Mapping[Key, Record]) -> dict[Key, int]:
