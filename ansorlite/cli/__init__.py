@@ -10,6 +10,7 @@ otherwise do what Ctrl-C does: the log is complete, the workers are gone, the be
 
 import argparse
 import contextlib
+import gc
 import os
 import resource
 import shlex
@@ -39,6 +40,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         status = _run(argv)
     if ended:
         status = 128 + ended[0]
+    if argv is None:  # a process of its own, which ends now: nothing is worth collecting
+        gc.freeze()
     lost = drop_unwritten()
     if lost is not None and status == OK:
         if isinstance(lost, BrokenPipeError):

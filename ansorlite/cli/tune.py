@@ -329,10 +329,10 @@ def _compare_with_plain(graph: "Graph", module: Any, left_s: Callable[[], float]
     from ansorlite.pipeline import compile_plain
     from ansorlite.units import format_latency
 
-    inputs = random_inputs(graph)
-    plain = compile_plain(graph, left_s=left_s)
+    plain = compile_plain(graph, left_s=left_s) if left_s() > 0 else None
     if plain is None or left_s() <= 0:
         return _by_tasks(module.report)
+    inputs = random_inputs(graph)
     most_s = min(TIMED_S, left_s() / 2)
     (before, expected), (after, got) = (_timed(m, inputs, most_s) for m in (plain, module))
     text = (

@@ -198,11 +198,12 @@ class PoolBuilder:
             raise
 
     def stop(self) -> None:
-        """From another thread: a `build` in progress, and any later one, fails soon."""
+        """From another thread: a `build` in progress fails soon; `close` is to follow."""
         self._stopped = True
 
     def close(self) -> None:
         """Kill the workers; a later build starts new ones."""
+        self._stopped = False
         for worker in self._workers:
             worker.close()
 

@@ -117,12 +117,7 @@ def measure_peak(target: Target) -> Peak:
 
     Raises MachineError where this machine cannot run the target's code.
     """
-    host = Target.detect()
-    if target.arch != host.arch or target.vector_bytes > host.vector_bytes:
-        raise MachineError(
-            f"cannot measure {target.cpu} ({target.arch}, vectors of {target.vector_bytes} B) here:"
-            f" this machine is {host.cpu} ({host.arch}, {host.vector_bytes} B)"
-        )
+    _check_runs(target)
     known = cached_peak(target)
     missing = vector_dots(target)
     if known is not None:
@@ -134,18 +129,27 @@ def measure_peak(target: Target) -> Peak:
         peak = replace(known, dots_all=own[0], dots_one=own[1])
     else:
         peak, steady = run_benchmarks(target)
-    return _kept(target, peak, steady)
+    path, entries = _kept(target, peak, steady)
+    write_cache(path, {key: asdict(p) for key, p in entries.items()})
+    return entries[target.fingerprint]
 
 
-def _kept(target: Target, peak: Peak, steady: bool) -> Peak:
-    """The figures, which are kept for later processes; of several processes' the largest."""
+def _kept(target: Target, peak: Peak, steady: bool) -> tuple[Path | None, dict[str, Peak]]:
+    """(file of figures, its new entries): of several processes' figures the largest is right."""
     path = peak_file() if steady else cache_file(BUSY)
     entries = _read(path)
     if not steady and (seen := entries.get(target.fingerprint)) is not None:
         peak = best_of(peak, seen)
-    entries[target.fingerprint] = peak
-    write_cache(path, {key: asdict(p) for key, p in entries.items()})
-    return peak
+    return path, {**entries, target.fingerprint: peak}
+
+
+def _check_runs(target: Target) -> None:
+    host = Target.detect()
+    if target.arch != host.arch or target.vector_bytes > host.vector_bytes:
+        raise MachineError(
+            f"cannot measure {target.cpu} ({target.arch}, vectors of {target.vector_bytes} B) here:"
+            f" this machine is {host.cpu} ({host.arch}, {host.vector_bytes} B)"
+        )
 
 
 def peak_soon(target: Target) -> Peak:
@@ -154,10 +158,13 @@ def peak_soon(target: Target) -> Peak:
     For runs of a few seconds, to which the limits are a guide: on a busy machine, `measure_peak`
     takes several seconds each time.
     """
+    _check_runs(target)
     known = cached_peak(target) or _read(cache_file(BUSY)).get(target.fingerprint)
     if known is not None and all(op in known.dots_all for op in vector_dots(target)):
         return known
-    return _kept(target, *run_benchmarks(target, attempts=1))
+    path, entries = _kept(target, *run_benchmarks(target, attempts=1))
+    write_cache(path, {key: asdict(p) for key, p in entries.items()})
+    return entries[target.fingerprint]
 
 
 def run_benchmarks(target: Target, attempts: int = ATTEMPTS) -> tuple[Peak, bool]:

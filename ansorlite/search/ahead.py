@@ -36,12 +36,14 @@ class BuildsAhead:
     def __init__(self, builder: Builder) -> None:
         self._builder = builder
         self._thread: ThreadPoolExecutor | None = None
+        self._last: Batch | None = None
 
     def begin(self, programs: Mapping[str, Program], requests: Sequence[Any]) -> Batch:
         """Share the programs by key and build the requests, after the batches begun before."""
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, "builds")
-        return Batch(self._thread.submit(self._built, programs, list(requests), ()))
+        self._last = Batch(self._thread.submit(self._built, programs, list(requests), ()))
+        return self._last
 
     def build(
         self, programs: Mapping[str, Program], requests: Sequence[Any], *, forget: bool = False
@@ -66,7 +68,12 @@ class BuildsAhead:
         """Give up what was begun. A builder with a `stop` ends soon; another one is not awaited."""
         if self._thread is None:
             return
-        stop = getattr(self._builder, "stop", None)
+        stop = None
+        if self._last is not None and not self._last.done:
+            stop = getattr(self._builder, "stop", None)
         if stop is not None:
             stop()
-        self._thread.shutdown(wait=stop is not None, cancel_futures=True)
+        ends = stop is not None or self._last is None or self._last.done
+        self._thread.shutdown(wait=ends, cancel_futures=True)
+        if stop is not None:
+            self._builder.close()  # its owner may use it again

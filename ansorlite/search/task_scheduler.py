@@ -106,6 +106,11 @@ class TaskScheduler(ABC):
         return np.array([h[-1] if h else math.inf for h in self._histories])
 
     @property
+    def bounds_s(self) -> Floats:
+        """float64[n], seconds: what no program of a task can beat, 0 where unknown."""
+        return self._bounds.copy()
+
+    @property
     def rounds(self) -> tuple[int, ...]:
         """Rounds spent on every task."""
         return tuple(self._rounds.tolist())

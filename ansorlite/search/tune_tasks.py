@@ -232,13 +232,17 @@ class Rounds:
         windows = Windows(self, weighted, found, plan, show) if self._hurried(found) else None
         # Every task first gets its valid answer, the plain schedule, so that any end has a network.
         if windows:
+            plan.start([w.weight * w.task.flop for w in weighted])
             windows.plain()
         elif self.manner.plain_first and session.searcher.plain:
             for f in found:
                 self.keep_time(found)
                 if f.tuners[0].rounds == 0 and self.budget.search_left_s() > 0:
                     f.tuners[0].round(1)
-        plan.start([w.weight * _plain_s(f) for w, f in zip(weighted, found, strict=True)])
+        plain_s = np.array([_plain_s(f) for f in found])
+        if windows:  # a copy that is at the machine's limit can wait
+            plain_s = np.maximum(0.0, plain_s - plan.bounds_s)
+        plan.start([w.weight * float(t) for w, t in zip(weighted, plain_s, strict=True)])
         if windows:
             windows.run()
             return

@@ -26,6 +26,7 @@ from ansorlite.records import Record, for_task
 from ansorlite.schedule.lower import lower
 from ansorlite.schedule.naming import canonical_names
 from ansorlite.schedule.state import State
+from ansorlite.schedule.steps import Step
 from ansorlite.search.ahead import Batch
 from ansorlite.search.history import Candidate, Guess, Key
 from ansorlite.search.measuring import SLOW_PLAIN_S, TaskMeasuring
@@ -103,17 +104,9 @@ class TaskTuner:
         with self.run.measuring.clock.phase("search"):
             made = self._make_sketches()
         self.run.trace.task(self.task, made)
-        if not self._alike:
-            return {s.name: s for s in made}
         # Sketches that were made before the space are those of the space from now on.
-        own = {s.state.steps: s for s in reversed(made)}
-        more = [s for s in self._alike.values() if s.state.steps not in own]
-        own |= {s.state.steps: s for s in more}
-        for n, (candidates, records, number) in enumerate(self._untold):
-            found = [replace(c, sketch=own[c.sketch.state.steps]) for c in candidates]
-            self._untold[n] = found, records, number
-            for c, r in zip(found, records, strict=True):
-                self._fitting[id(r)] = r, c, True
+        steps = {s.state.steps for s in made} if self._alike else set()
+        more = [s for s in self._alike.values() if s.state.steps not in steps]
         return {s.name: s for s in (*made, *more)}
 
     @property
@@ -126,10 +119,21 @@ class TaskTuner:
     def policy(self) -> SearchPolicy:
         made = self._make_policy(self.sketches)
         for candidates, records, n in self._untold:
-            made.tell(candidates, [r.lowest_s for r in records])
+            made.tell([self._own(c) for c in candidates], [r.lowest_s for r in records])
             self.told.append((n, len(candidates)))
         self._untold.clear()
         return made
+
+    @cached_property
+    def _by_steps(self) -> dict[tuple[Step, ...], Sketch]:
+        return {s.state.steps: s for s in reversed(self.sketches)}
+
+    def _own(self, c: Candidate) -> Candidate:
+        """The candidate in a sketch of the space, if the space is there by now."""
+        if not self._alike or "_sketches" not in self.__dict__:
+            return c
+        sketch = self._by_steps.get(c.sketch.state.steps)
+        return c if sketch is None or sketch is c.sketch else replace(c, sketch=sketch)
 
     def alike(self, patterns: Sequence[Pattern]) -> Sequence[Sketch]:
         """Sketches with these patterns, as far as the task has them, or the whole space if made.
@@ -236,6 +240,8 @@ class TaskTuner:
         known, found, _ = self._fitting.get(id(r), (None, None, False))
         if known is not r:
             (found,) = self.space.candidates([r])
+        if isinstance(found, Candidate) and not self._is_own(found):
+            found = self._own(found)
         return found if self._is_own(found) else None
 
     # ---- rounds ---------------------------------------------------------------------------------
@@ -290,6 +296,8 @@ class TaskTuner:
         """
         known = {c.key for r in self.records if (c := self._candidate(r)) is not None}
         known -= self._pending.keys()  # a torn round is to be asked as it was
+        if self._alike:
+            known |= {c.key for c in self._suggested}
         for c in found:
             if most is not None and len(self._suggested) >= most:
                 break
@@ -319,24 +327,29 @@ class TaskTuner:
         if self._alike and not self.has_begun:
             self._untold.append((list(candidates), list(records), n))
             return
-        self.policy.tell(list(candidates), [r.lowest_s for r in records])
+        own = [self._own(c) for c in candidates]
+        self.policy.tell(own, [r.lowest_s for r in records])
         self.told.append((n, len(candidates)))
 
     def plain_round(self) -> None:
         """The plain schedule as the first trial, timed by the run that its checks take."""
-        if self.rounds == 0 and self._begins_plain:
+        if self._lacks_plain:
             self._plain_round(0.0)
 
     def begin_plain_round(self) -> None:
         """Have the plain schedule built in the background, if the first round needs it."""
-        if self.rounds == 0 and self._begins_plain:
+        if self._lacks_plain:
             self.measuring.begin_reference()
+
+    @property
+    def _lacks_plain(self) -> bool:
+        return self._begins_plain and not any(r.round == 0 for r in self.records)
 
     def _plain_round(self, slow_s: float = SLOW_PLAIN_S) -> int:
         """The plain schedule, which is the reference too, as the first trial."""
         result, image = self.measuring.reference(self.best_latency_s, slow_s)
         self._record(PLAIN, self._plain, {}, result, 0, image)
-        self.rounds = 1
+        self.rounds = max(1, self.rounds)
         return 1
 
     def _trial_numbers(self, asked: Sequence[Key], known: Mapping[Key, Record]) -> dict[Key, int]:

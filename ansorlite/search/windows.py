@@ -9,7 +9,7 @@ that wait for the first program of their family. Without a time limit rounds com
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -31,7 +31,8 @@ LOOK_S = 0.03  # seconds to make a sketch and to look at it
 LOOKS_SHARE = 0.15  # of the time left, to look at sketches in the first rounds of all families
 NEWS = 0.1  # share of new results from which the models are trained again
 FEWEST_LOOKS, MOST_LOOKS = 6, 48
-LOOKS_AHEAD = 24  # sketches that are looked at in the background
+LOOKS_AHEAD = 24  # sketches that are looked at in the background, at most
+LOOKS_A_SECOND = 0.8  # of the time budget: as many sketches are looked at
 WINDOW_S = 0.4  # of search at a time: what was searched is measured soon
 WINDOW = MIN_ROUND  # candidates of a window, at least, while there are tasks to take them of
 
@@ -61,15 +62,23 @@ class Windows:
     show: Progress
     _spaces: SpacesAhead | None = None
     _over: bool = False  # is no time left, or no trial?
+    _first: list[_Open] = field(default_factory=list)  # the first window
 
     def plain(self) -> None:
-        """The plain schedule of every task, built ahead; its latency is that of the checks."""
+        """The plain schedule of every task, built ahead; its latency is that of the checks.
+
+        Meanwhile the first window is searched, where most operations are.
+        """
         tuners = [f.tuners[0] for f in self.found]
         for tuner in tuners:
             tuner.begin_plain_round()
         self._want_spaces({})
+        self._first = self._asked([])
+        for one in self._first:
+            one.tuner.begin(one.round)
         took_s = 0.0
-        for tuner in tuners:
+        searched = [one.tuner for one in self._first]
+        for tuner in sorted(tuners, key=lambda t: t not in searched):
             self.rounds.keep_time(self.found)
             began_s = self.rounds.budget.elapsed_s
             if self.rounds.budget.search_left_s() <= took_s:
@@ -96,13 +105,15 @@ class Windows:
         if self._spaces is not None:
             self._spaces.pause()
         for one in built:
+            if self.rounds.budget.search_left_s() <= 0:
+                break
             self._end(one)
         if self._spaces is not None:
             self._spaces.resume()
 
     def _windows(self) -> None:
         session, budget = self.rounds.session, self.rounds.budget
-        built: list[_Open] = []
+        built, self._first = self._first, []
         while True:
             began_s = budget.elapsed_s
             session.train([*self.rounds.counted, *self.rounds.known], NEWS)
@@ -165,10 +176,12 @@ class Windows:
                 size[name] = size.get(name, 0.0) + w.weight * f.task.flop
                 families.setdefault(name, t)
         size |= stakes
+        limit_s = self.rounds.budget.timeout or 0.0
+        looks = min(max(int(LOOKS_A_SECOND * limit_s), FEWEST_LOOKS), LOOKS_AHEAD)
         for name in sorted(families, key=lambda k: -size[k]):
             self._spaces.forget(name)
             if name not in (*self._known, self._spaces.in_work):
-                request = self.rounds.session.space_request(families[name].task, LOOKS_AHEAD)
+                request = self.rounds.session.space_request(families[name].task, looks)
                 self._spaces.want(name, request)
         self._spaces.step()
 

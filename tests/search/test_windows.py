@@ -1,13 +1,14 @@
 """Rounds in windows: what is searched while builds go on, in which order, and what is measured."""
 
 import gc
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from search_cases import PEAK, Pretender, matmul, vector
+from search_cases import LATE_S, PEAK, Pretender, Sabotaged, matmul, vector
 
 import ansorlite.search.session as session_module
 from ansorlite.codegen import object_cache
@@ -15,12 +16,13 @@ from ansorlite.codegen.build import BuildRequest
 from ansorlite.errors import MachineError
 from ansorlite.measure.builder import BuildOutcome, PoolBuilder
 from ansorlite.measure.result import MeasureResult
-from ansorlite.records import read_log
+from ansorlite.records import distill, read_log
 from ansorlite.search.ahead import BuildsAhead
 from ansorlite.search.clock import PhaseClock
 from ansorlite.search.policy import EvolutionaryPolicy, EvolutionParams
 from ansorlite.search.session import Session
 from ansorlite.search.spaces import SpaceRequest, SpacesAhead, kept_looks, kept_sketches
+from ansorlite.search.transfer import KnownPrograms
 from ansorlite.search.tune_tasks import WeightedTask, tune_tasks
 from ansorlite.search.untuned import family_of
 from ansorlite.settings import settings
@@ -121,6 +123,26 @@ def test_what_a_run_in_windows_found_goes_on_without_a_loss(tmp_path: Path) -> N
     assert len(tuned(tasks, 2.0, log)) > before
 
 
+def test_known_programs_are_measured_first_and_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tasks = [WeightedTask(matmul(8 + k, name=f"m{k}"), 1.0) for k in range(8)]
+    tuned(tasks, 4.0, tmp_path / "before")
+    before = [r for r in read_log(tmp_path / "before").records if r.round == 1]
+    # One of each task, and of all but the first the family's best one adapted: some are the same.
+    best = [next(r for r in before if r.task == task) for task in {r.task: 0 for r in before}]
+    best[0] = distill([r for r in before if r.task == best[0].task])[0]
+    known = KnownPrograms(best)
+    monkeypatch.setattr(Session, "known", lambda self, target: known)
+    tuned(tasks, 6.0, tmp_path / "log")
+    found = [r for r in read_log(tmp_path / "log").records if r.round]
+    for task in {r.task for r in found}:
+        own = [str((r.steps, r.holes)) for r in found if r.task == task]
+        wanted = {str((r.steps, r.holes)) for r in best if r.task == task}
+        assert set(own[: len(wanted)]) == wanted
+        assert len(set(own)) == len(own)
+
+
 def test_the_garbage_collector_is_as_before_after_a_session() -> None:
     before = gc.get_threshold()
     both = Watched()
@@ -143,14 +165,18 @@ def test_builds_that_were_begun_end_before_later_ones() -> None:
     ahead.close()
 
 
-def test_a_builder_that_is_stopped_ends_a_build_in_the_background() -> None:
-    builder = PoolBuilder(1, entry="time:sleep_forever", at_once=False)
-    builder.stop()
+def test_a_build_that_nobody_waits_for_is_given_up_at_the_end() -> None:
+    builder = PoolBuilder(1, timeout_s=LATE_S, entry="search_cases:build")
     ahead = BuildsAhead(builder)
-    batch = ahead.begin({}, ["anything"])
+    batch = ahead.begin({}, [Sabotaged("worker hangs")])
+    (worker,) = builder._workers
+    while worker.idle or worker.starting:
+        time.sleep(0.01)
+    began = time.monotonic()
+    ahead.close()
+    assert time.monotonic() - began < LATE_S / 2
     with pytest.raises(MachineError, match="stopped"):
         batch.outcomes()
-    ahead.close()
     builder.close()
 
 
