@@ -224,7 +224,10 @@ def _merged(known: Lessons, new: Sequence[RowGroup], now: float) -> Lessons:
 
 
 def _make_room(root: Path) -> None:
-    """Remove rows and stages of targets, or of versions, that were written longest ago."""
+    """Remove rows and stages that were written longest ago, and models of versions before these."""
+    for file in root.glob("*.model.json"):
+        with contextlib.suppress(OSError):
+            file.unlink()
     for kind in ("rows", "stage"):
         files = sorted(root.glob(f"*.{kind}.npz"), key=lambda f: -f.stat().st_mtime)
         left = [f for f in root.glob(f"*.{kind}.npz.*") if f.suffix[1:].isdecimal()]

@@ -9,6 +9,7 @@ Measuring decides among those that are left.
 import itertools
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -56,29 +57,25 @@ class Layer:
         """Ways to compute along an axis that save products."""
         taps, stride, out = self.taps[axis], self.strides[axis], self.out[axis]
         found: list[Algorithm | None] = [] if self.is_transposed else [None]
+        written = out * taps / (stride if self.is_transposed else 1)
         for m in TILES if taps > 1 and out > 1 else ():
             for made in self._made(axis, m):
-                saved = made.products * _places(made, out, self.dilations[axis])
-                written = out * taps / (stride if self.is_transposed else 1)
-                if saved < written:
+                saves = made.products * _places(made, out, self.dilations[axis]) < written
+                if saves and made not in found:
                     found.append(made)
         return found
 
     def _made(self, axis: int, m: int) -> Iterator[Algorithm]:
+        """Algorithms in tiles of m; of long kernels as a whole and in halves."""
         taps, stride = self.taps[axis], self.strides[axis]
-        if self.low is not None:
-            with_gaps = taps < stride
-            if not with_gaps:
+        with suppress(ModelError):  # gaps between results, or not enough points
+            if self.low is not None:
                 yield transposed(m, taps, stride, self.low[axis])
-            return
-        for most in (0, -(-taps // 2) if taps > 4 else 0):
-            try:
-                made = strided(m, taps, stride, most)
-            except ModelError:  # not enough points
-                continue
-            yield made
-            if most == 0 and taps <= 4:
                 return
+            yield strided(m, taps, stride)
+        if taps > 4:
+            with suppress(ModelError):
+                yield strided(m, taps, stride, -(-taps // 2))
 
     def cost(self, axes: Axes) -> float:
         """Multiply-adds, or what takes as long, of a form."""
