@@ -36,9 +36,9 @@ def built(monkeypatch: pytest.MonkeyPatch) -> list[Program]:
     """The programs that were really compiled."""
     found: list[Program] = []
 
-    def build(program: Program, *rest: Any) -> KernelImage:
+    def build(program: Program, *rest: Any, **options: Any) -> KernelImage:
         found.append(program)
-        return build_program(program, *rest)
+        return build_program(program, *rest, **options)
 
     monkeypatch.setattr(object_cache, "build_program", build)
     return found
