@@ -18,7 +18,7 @@ from ansorlite.codegen.compile import (
 from ansorlite.codegen.emit import argument_slots, emit_module, workspace_bytes
 from ansorlite.codegen.hot_loop import look
 from ansorlite.codegen.image import KernelImage, Param, Role
-from ansorlite.codegen.spans import spans
+from ansorlite.codegen.spans import Spans, spans
 from ansorlite.errors import BuildError
 from ansorlite.ir.expr import Const, Expr
 from ansorlite.ir.inside import verify_inside
@@ -89,7 +89,9 @@ def build_program(
     params = kernel_params(program)
     read = {x.tensor for store, _ in stores_under(ready.body) for x in loads(store.value)}
     unread = frozenset(p.name for p in params if p.role in ("constant", "derived")) - read
-    touched = spans(ready, argument_slots(ready)) if spanned and target.cores > 1 else ()
+    touched: tuple[Spans | None, ...] = ()
+    if spanned and target.cores > 1:
+        touched = spans(ready, argument_slots(ready), target.cores)
     return replace(image_of(program, code, target, symbol, unread), look=shown, spans=touched)
 
 

@@ -17,7 +17,7 @@ from ansorlite.codegen.spans import Spans
 from ansorlite.ir.layout import Layout
 from ansorlite.ir.program import Program
 
-STEPS = "_steps"  # behind a kernel's symbol: its table of nests, rows of `team.Row`
+STEPS = "_steps"  # behind a kernel's symbol: its table of nests, rows of `steps.Row`
 Role = Literal["input", "constant", "derived", "output", "workspace"]
 
 

@@ -22,7 +22,7 @@ from ansorlite.calls import ALIGNMENT, Array, aligned_copy, aligned_empty
 from ansorlite.codegen import openmp
 from ansorlite.codegen.compile import new_jit
 from ansorlite.codegen.image import STEPS, KernelImage, Param
-from ansorlite.codegen.team import JOINED, WORDS, Row
+from ansorlite.codegen.steps import JOINED, WORDS, Row
 from ansorlite.errors import BuildError
 from ansorlite.target import Target
 
@@ -132,7 +132,7 @@ class Together(NamedTuple):
 class CallSequence:
     """Kernels with prepared pointers, run one after another by one team of threads.
 
-    `rows` are the program, int64[rows, 8] as `team.Row`; `counts` how many are of each call. The
+    `rows` are the program, int64[rows, 8] as `steps.Row`; `counts` how many are of each call. The
     number of a row is that of its call.
     """
 

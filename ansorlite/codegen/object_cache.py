@@ -57,8 +57,8 @@ def compiled(program: Program, target: Target, symbol: str = SYMBOL) -> KernelIm
 def _spans_of(told: Any) -> Spans | None:
     if told is None:
         return None
-    units, grains, accesses = told
-    return Spans(units, grains, tuple(Access(*a) for a in accesses))
+    units, grains, least, accesses = told
+    return Spans(units, grains, least, tuple(Access(*a) for a in accesses))
 
 
 def is_on() -> bool:

@@ -22,7 +22,7 @@ from ansorlite.ir.program import Alloc, Block, Buffer, For, If, Program, Stmt, S
 from ansorlite.ir.ranges import INF, bounds
 from ansorlite.ir.traverse import loads
 
-LEAST_UNITS, MOST_UNITS = 4, 4096
+UNITS_A_CORE, MOST_UNITS = 4, 4096  # at least that many units: who is done takes from others
 Ranges = dict[str, tuple[int, int]]
 Ends = npt.NDArray[np.int64]
 
@@ -46,26 +46,32 @@ class Access:
         u = np.arange(units, dtype=np.int64)[:, None] * merged
         far = np.array([u, u + merged - 1]) * self.step
         ends = np.concatenate([far.min(axis=0) + self.first, far.max(axis=0) + self.end], axis=1)
-        return np.clip(ends, 0, self.size)
+        cut: Ends = np.clip(ends, 0, self.size)
+        return cut
 
 
 @dataclass(frozen=True)
 class Spans:
-    """What a nest of `units` units, of `grains` each, touches."""
+    """What a nest of `units` units, of `grains` each, touches.
+
+    Together with others it has at least `least` units.
+    """
 
     units: int
     grains: int
+    least: int
     accesses: tuple[Access, ...]
 
 
-def spans(p: Program, slots: Mapping[str, tuple[int, int]]) -> tuple[Spans | None, ...]:
+def spans(p: Program, slots: Mapping[str, tuple[int, int]], cores: int) -> tuple[Spans | None, ...]:
     """The spans of each root nest of `p`; None for a nest that can run with no other.
 
     `slots` has the argument and the first byte of each buffer (`emit.argument_slots`).
     """
+    least = UNITS_A_CORE * cores
     roots = p.body.stmts if isinstance(p.body, Block) else (p.body,)
     buffers = {b.name: b for b in p.buffers}
-    return tuple(_spans(nest, buffers, slots) for nest in roots)
+    return tuple(_spans(nest, buffers, slots, least) for nest in roots)
 
 
 def together(nests: Sequence[tuple[Spans, Sequence[tuple[int, int]]]]) -> int:
@@ -75,7 +81,8 @@ def together(nests: Sequence[tuple[Spans, Sequence[tuple[int, int]]]]) -> int:
     the same bytes, others never do.
     """
     units = math.gcd(*(s.units for s, _ in nests))
-    if units < max(LEAST_UNITS, min(s.units for s, _ in nests) // 2):
+    least = max(s.least for s, _ in nests)
+    if units < max(least, min(s.units for s, _ in nests) // 2):
         return 0
     placed = [
         [(a, *where[a.slot], a.of_units(units, s.units // units)) for a in s.accesses]
@@ -103,7 +110,7 @@ def _meet(one: Ends, other: Ends) -> bool:
 
 
 def _spans(
-    nest: Stmt, buffers: Mapping[str, Buffer], slots: Mapping[str, tuple[int, int]]
+    nest: Stmt, buffers: Mapping[str, Buffer], slots: Mapping[str, tuple[int, int]], least: int
 ) -> Spans | None:
     loops: list[int] = []
     unit, s = None, nest
@@ -116,7 +123,7 @@ def _spans(
         loops.append(extent[0])
         s = s.body
     units = next((n for n in loops if n > 1), 1)
-    if unit is None or not LEAST_UNITS <= units <= MOST_UNITS:
+    if unit is None or not least <= units <= MOST_UNITS:
         return None
     found: set[Access] = set()
     for name, indices, written, ranges in _accesses(nest, {}):
@@ -126,7 +133,7 @@ def _spans(
         if access is None:
             return None
         found.add(access)
-    return Spans(units, math.prod(loops) // units, tuple(sorted(found, key=str)))
+    return Spans(units, math.prod(loops) // units, least, tuple(sorted(found, key=str)))
 
 
 Touch = tuple[str, tuple[Expr, ...], bool, Ranges]

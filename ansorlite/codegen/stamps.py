@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from ansorlite.codegen import openmp
 from ansorlite.codegen.loader import CallSequence
-from ansorlite.codegen.team import JOINED, LOG_HEAD, LOG_ROW, LOG_THREAD, Row
+from ansorlite.codegen.steps import JOINED, LOG_HEAD, LOG_ROW, LOG_THREAD, Row
 
 Stamps = npt.NDArray[np.int64]
 CALL = 3  # columns: number, begin, end

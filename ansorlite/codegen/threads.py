@@ -1,9 +1,8 @@
 """The threads of parallel kernels: LLVM IR of a pool, for a process or for a library.
 
-In: a `Target`. Out: the text of a module that defines `SYMBOLS`. A program of steps
-(`codegen.team`) is one call of `ansorlite_run`: the caller starts at once, other threads join while
-it runs, and nobody waits for a thread that holds no work. Idle threads spin for `SPIN_NS`, then
-sleep in the kernel.
+In: a `Target`. Out: the text of a module that defines `SYMBOLS`. A program (`codegen.steps`) is one
+call of `ansorlite_run`: the caller starts at once, other threads join while it runs, and nobody
+waits for a thread that holds no work. Idle threads spin for `SPIN_NS`, then sleep in the kernel.
 
     ansorlite_run(ptr first row, ptr end, ptr args, ptr log)
         Runs the rows in order, on up to `threads` threads; the caller runs them alone where another
@@ -21,7 +20,7 @@ sleep in the kernel.
 import re
 from collections.abc import Mapping
 
-from ansorlite.codegen.team import (
+from ansorlite.codegen.steps import (
     ALONE,
     CHUNKS_PER_PART,
     LOG_HEAD,
@@ -29,8 +28,8 @@ from ansorlite.codegen.team import (
     LOG_THREAD,
     MAX_PARTS,
     STEPS,
-    TEAM,
 )
+from ansorlite.codegen.team import TEAM
 from ansorlite.target import Target
 
 SYMBOLS = (

@@ -17,6 +17,7 @@ from ansorlite.codegen.kernel import Kernel
 from ansorlite.ir.program import Program
 from ansorlite.schedule.lower import lower
 from ansorlite.schedule.state import State
+from ansorlite.schedule.steps import Annotate
 from ansorlite.target import Target
 
 TARGET = Target.detect()
@@ -36,9 +37,9 @@ def built(monkeypatch: pytest.MonkeyPatch) -> list[Program]:
     """The programs that were really compiled."""
     found: list[Program] = []
 
-    def build(program: Program, *rest: Any) -> KernelImage:
+    def build(program: Program, *rest: Any, **options: Any) -> KernelImage:
         found.append(program)
-        return build_program(program, *rest)
+        return build_program(program, *rest, **options)
 
     monkeypatch.setattr(object_cache, "build_program", build)
     return found
@@ -55,10 +56,19 @@ def files(folder: Path) -> list[Path]:
 
 def test_a_program_is_compiled_once(folder: Path, built: list[Program]) -> None:
     images = [object_cache.compiled(scaled(), TARGET) for _ in range(3)]
-    assert images[0] == images[1] == images[2] == build_program(scaled(), TARGET)
+    assert images[0] == images[1] == images[2] == build_program(scaled(), TARGET, spanned=True)
     assert len(built) == 1
     (file,) = files(folder)
     assert file.stat().st_mode & 0o077 == 0 == folder.stat().st_mode & 0o077
+
+
+def test_spans_are_kept(folder: Path, built: list[Program]) -> None:
+    x = te.placeholder((64, 4), name="X")
+    dag = te.ComputeDAG([te.compute(x.shape, lambda i, j: x[i, j] * 2.0, name="Y")])
+    program = lower(State(dag).apply(Annotate("Y", "i", "parallel", 1)))
+    target = Target.cross("x86-avx2", cores=2)
+    first, again = (object_cache.compiled(program, target) for _ in range(2))
+    assert first == again and first.spans[0] is not None and len(built) == 1
 
 
 @pytest.mark.parametrize("what", ["program", "target", "symbol", "version", "code"])

@@ -14,7 +14,7 @@ import pytest
 
 from ansorlite.codegen import openmp
 from ansorlite.codegen.compile import compile_module
-from ansorlite.codegen.team import JOINED, Row
+from ansorlite.codegen.steps import JOINED, Row
 from ansorlite.codegen.threads import MAX_THREADS, SYMBOLS, threads_ir
 from ansorlite.settings import settings
 from ansorlite.target import Target

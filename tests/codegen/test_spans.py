@@ -20,7 +20,7 @@ ROW_BYTES = 4 * WIDE
 def spans_of(y: te.Tensor, parallel: str = "i") -> Spans:
     state = State(te.ComputeDAG([y])).apply(Annotate("Y", parallel, "parallel", 1))
     program = specialize(lower(state))
-    (found,) = spans(program, argument_slots(program))
+    (found,) = spans(program, argument_slots(program), 1)
     assert found is not None
     return found
 
@@ -84,7 +84,7 @@ def test_units_are_those_that_both_have() -> None:
     def of(units: int, rows: int) -> Spans:
         step = rows * ROW_BYTES
         kinds = [Access(k, bool(k), 0, step, step, units * step) for k in range(2)]
-        return Spans(units, 3, tuple(kinds))
+        return Spans(units, 3, 4, tuple(kinds))
 
     where = [(1, 0), (2, 0)], [(2, 0), (3, 0)]
     assert together(list(zip((of(16, 1), of(8, 2)), where, strict=True))) == 8
