@@ -286,8 +286,10 @@ class Rounds:
         """
         known, everyone = self.session.known(tuner.task.target), _tuners(found)
         hurried = self.budget.timeout is not None and len(found) >= SMALL_ROUND_TASKS
-        if hurried and tuner.rounds <= 1 and not tuner.pending:
-            own = family_of(tuner.task)
+        own = family_of(tuner.task) if hurried else ""
+        if hurried and tuner.rounds > 1:  # others seldom have the same steps
+            everyone = [t for t in everyone if family_of(t.task) == own]
+        elif hurried and not tuner.pending:
             family = [t for t in everyone if t.rounds > 1 and family_of(t.task) == own]
             if ready := start_from_family(tuner, family, known, n):
                 return ready
