@@ -16,7 +16,7 @@ from ansorlite.measure.peak import Peak
 from ansorlite.measure.runner import SideBySide
 from ansorlite.records import Record
 from ansorlite.search.budget import MIN_ROUND, SMALL_ROUND_TASKS, Budget, grown
-from ansorlite.search.families import FAMILY_ROUND, start_from_family
+from ansorlite.search.families import FAMILY_ROUND, kin_of, start_from_family
 from ansorlite.search.forms import Forms
 from ansorlite.search.objectives import Objective
 from ansorlite.search.progress import Progress, Snapshot
@@ -286,7 +286,10 @@ class Rounds:
         """
         known, everyone = self.session.known(tuner.task.target), _tuners(found)
         hurried = self.budget.timeout is not None and len(found) >= SMALL_ROUND_TASKS
-        if hurried and tuner.rounds <= 1 and not tuner.pending:
+        if hurried and tuner.rounds > 1:  # others seldom have the same steps
+            own = kin_of(tuner.task)
+            everyone = [t for t in everyone if kin_of(t.task) == own]
+        elif hurried and not tuner.pending:
             if ready := start_from_family(tuner, everyone, known, n):
                 return ready
             if self.budget.n_trials is None:  # others of the family begin with what is found here

@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from ansorlite.search.tune_tasks import Rounds, WeightedTask
 
 # What a round finds with twice the effort is worth less than another round of another task.
-HURRIED = EvolutionParams(population=384, generations=6, looked_at=4)
+HURRIED = EvolutionParams(population=256, generations=4, looked_at=4)
 LOOK_S = 0.03  # seconds to make a sketch and to look at it
 LOOKS_SHARE = 0.15  # of the time left, to look at sketches in the first rounds of all families
 NEWS = 0.1  # share of new results from which the models are trained again
 FEWEST_LOOKS, MOST_LOOKS = 6, 48
-LOOKS_AHEAD = 24  # sketches that are looked at in the background, at most
+LOOKS_AHEAD = 16  # sketches that are looked at in the background, at most
 LOOKS_A_SECOND = 0.8  # of the time budget: as many sketches are looked at
 WINDOW_S = 0.4  # of search at a time: what was searched is measured soon
 WINDOW = MIN_ROUND  # candidates of a window, at least, while there are tasks to take them of
