@@ -31,7 +31,7 @@ from ansorlite.cost.losses import (
     pack_groups,
     squared_loss,
 )
-from ansorlite.cost.model import GBDTModel, PathLike, TreeStage
+from ansorlite.cost.model import CostModel, GBDTModel, PathLike, TreeStage
 from ansorlite.cost.names import ARITHMETIC, AT, CYCLES, LOGGED, PLAIN
 from ansorlite.cost.prior import Prior
 from ansorlite.cost.task_residual import TaskResidual
@@ -98,6 +98,11 @@ class CorrectionModel(GBDTModel):
     def is_trained(self) -> bool:
         """With a prior from the start."""
         return self._prior is not None or super().is_trained
+
+    @property
+    def has_only_prior(self) -> bool:
+        """Is there a prior, and nothing learned yet?"""
+        return self._prior is not None and not self._stages
 
     def begin_with(self, prior: Prior) -> None:
         """Take a prior, before anything was learned."""
@@ -196,6 +201,11 @@ class CorrectionModel(GBDTModel):
         """best/this from its logarithm."""
         found: Floats = np.exp2(np.clip(scores, -60.0, 60.0))
         return found
+
+
+def is_only_prior(model: CostModel) -> bool:
+    """Does the model know what a prior says, and nothing yet of the run's own measurements?"""
+    return isinstance(model, CorrectionModel) and model.has_only_prior
 
 
 def _loss_of_fast(packs: Packs, rng: np.random.Generator) -> Loss:
