@@ -21,6 +21,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from ansorlite.cost.analytic import analytic_score
 from ansorlite.cost.losses import (
     Features,
     Floats,
@@ -149,7 +150,7 @@ class CorrectionModel(GBDTModel):
         work = work_of(features)
         least = min(float(work.min()), self._least_work.get(task_key, np.inf))
         self._least_work[task_key] = least
-        own = rows[:, -1] + np.log2(work / least) - self._prior.correction(features)
+        own = -analytic_score(features) - np.log2(least) - self._prior.correction(features)
         return np.concatenate([rows, own[:, None].astype(np.float32)], axis=1)
 
     def _as_program_rows(self, group: TrainingGroup) -> TrainingGroup:
