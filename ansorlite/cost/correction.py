@@ -21,6 +21,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from ansorlite.cost.analytic import analytic_score
 from ansorlite.cost.losses import (
     Features,
     Floats,
@@ -31,7 +32,7 @@ from ansorlite.cost.losses import (
     pack_groups,
     squared_loss,
 )
-from ansorlite.cost.model import GBDTModel, PathLike, TreeStage
+from ansorlite.cost.model import CostModel, GBDTModel, PathLike, TreeStage
 from ansorlite.cost.names import ARITHMETIC, AT, CYCLES, LOGGED, PLAIN
 from ansorlite.cost.prior import Prior
 from ansorlite.cost.task_residual import TaskResidual
@@ -99,6 +100,11 @@ class CorrectionModel(GBDTModel):
         """With a prior from the start."""
         return self._prior is not None or super().is_trained
 
+    @property
+    def has_only_prior(self) -> bool:
+        """Is there a prior, and nothing learned yet?"""
+        return self._prior is not None and not self._stages
+
     def begin_with(self, prior: Prior) -> None:
         """Take a prior, before anything was learned."""
         if not super().is_trained:
@@ -144,7 +150,7 @@ class CorrectionModel(GBDTModel):
         work = work_of(features)
         least = min(float(work.min()), self._least_work.get(task_key, np.inf))
         self._least_work[task_key] = least
-        own = rows[:, -1] + np.log2(work / least) - self._prior.correction(features)
+        own = -analytic_score(features) - np.log2(least) - self._prior.correction(features)
         return np.concatenate([rows, own[:, None].astype(np.float32)], axis=1)
 
     def _as_program_rows(self, group: TrainingGroup) -> TrainingGroup:
@@ -196,6 +202,11 @@ class CorrectionModel(GBDTModel):
         """best/this from its logarithm."""
         found: Floats = np.exp2(np.clip(scores, -60.0, 60.0))
         return found
+
+
+def is_only_prior(model: CostModel) -> bool:
+    """Does the model know what a prior says, and nothing yet of the run's own measurements?"""
+    return isinstance(model, CorrectionModel) and model.has_only_prior
 
 
 def _loss_of_fast(packs: Packs, rng: np.random.Generator) -> Loss:

@@ -10,15 +10,16 @@ crossover; `RandomPolicy` draws legal rows.
 import zlib
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, zip_longest
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from ansorlite.cost.analytic import analytic_score
+from ansorlite.cost.correction import is_only_prior
 from ansorlite.cost.losses import Features, TrainingGroup
 from ansorlite.cost.model import CostModel, ValidityModel
 from ansorlite.search.evolve import Rows, crossover, mutate
@@ -144,6 +145,7 @@ class EvolutionaryPolicy(SearchPolicy):
         self._validity = validity or ValidityModel()
         self._hints: tuple[str, ...] = ()
         self._looks: dict[str, Features] = {}
+        self._by_estimate = False  # scores are the estimate's, whatever the model knows
 
     def tell(self, candidates: Sequence[Candidate], latency_s: Sequence[float]) -> None:
         self.history.tell(candidates, latency_s)
@@ -161,11 +163,34 @@ class EvolutionaryPolicy(SearchPolicy):
         return self.history.group(self._key)
 
     def ask(self, n: int, round_: int, thorough: bool = False) -> list[Candidate]:
+        """The best that the model predicts; until it has learned of this run, half of them.
+
+        What other tasks taught is wrong about some: the estimate alone chooses the other half.
+        """
+        if n < 2 or thorough or not is_only_prior(self._model):
+            return self._asked(n, round_, thorough)
+        own = self._asked(n - n // 2, round_, thorough, parts=2)
+        self._by_estimate = True
+        try:
+            others = self._asked(n // 2, round_, thorough, {c.key for c in own}, parts=2)
+        finally:
+            self._by_estimate = False
+        return [c for two in zip_longest(own, others) for c in two if c is not None]
+
+    def _asked(
+        self,
+        n: int,
+        round_: int,
+        thorough: bool,
+        taken: Collection[Key] = (),
+        parts: int = 1,
+    ) -> list[Candidate]:
+        """New candidates, best first, without those that are `taken`; one of so many searches."""
         rng = round_rng(self._seed, self._key, round_)
         # A few candidates are worth a short search among few sketches, for others follow.
         effort = 2 if n <= SMALL_ROUND and not thorough else 1
         generations = -(-self.params.generations // effort)
-        population = self.params.population * (THOROUGH_TIMES if thorough else 1)
+        population = self.params.population * (THOROUGH_TIMES if thorough else 1) // parts
         pool = self._first(rng, self.params.alive // effort, population)
         best, visited = _Pool(POOL_ROWS * n), _Pool(None)
         pools = (best, visited) if self.params.visited else (best,)
@@ -177,18 +202,19 @@ class EvolutionaryPolicy(SearchPolicy):
                     p.add(name, rows[new], scores[new])
             if generation < generations:
                 pool = self._breed(scored, rng, population)
-        picked = self._pick(best, visited, n, rng)
+        picked = self._pick(best, visited, n + len(taken), rng)
+        picked = [c for c in picked if c.key not in taken][:n] if taken else picked
         self.history.keep(picked)
         return picked
 
     def score(self, name: str, rows: Rows) -> Scores:
         """Log2 of the speed, up to a constant: the analytic score until the model has learned."""
-        if not self._model.is_trained:
+        if not self._model.is_trained or self._by_estimate:
             return self.history.draft(name, rows)
         return self._score(self.history.look(name, rows))
 
     def _score(self, features: Features) -> Scores:
-        if not self._model.is_trained:
+        if not self._model.is_trained or self._by_estimate:
             return analytic_score(features)
         score = np.log2(np.maximum(self._model.predict(features, self._key), LEAST_SCORE))
         if self._validity.is_trained:  # what is likely to fail is worth as much less

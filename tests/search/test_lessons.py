@@ -15,10 +15,11 @@ from ansorlite.cost.prior import RowGroup, Stage, corrections, estimates, traine
 from ansorlite.cost.relative import N_RELATIVE, RELATIVE_NAMES
 from ansorlite.measure.runner import LocalRunner
 from ansorlite.search import knowledge, lessons
-from ansorlite.search.policy import EvolutionParams
+from ansorlite.search.history import Candidate
+from ansorlite.search.policy import EvolutionaryPolicy, EvolutionParams
 from ansorlite.search.session import Session
 from ansorlite.search.tune import tune
-from ansorlite.space.sketch import SpaceOptions
+from ansorlite.space.sketch import SpaceOptions, sketches
 from ansorlite.target import Target
 
 TARGET = Target.detect()
@@ -183,3 +184,25 @@ def test_a_model_that_is_given_has_no_prior() -> None:
         session.tuner(matmul(32))
         assert session.cost_model.is_trained
     knowledge.keep([record(matmul(32), 1)])
+
+
+def test_half_of_a_first_round_is_the_estimates_own() -> None:
+    """What the estimate alone would ask for comes beside what the prior says."""
+    lessons.keep(TARGET, [group(k) for k in range(12)])
+    assert lessons.learn(TARGET)
+    task = matmul(48)
+    found = sketches(task.dag, task.target, SPACE)
+
+    def asked(model: CorrectionModel, n: int) -> list[Candidate]:
+        policy = EvolutionaryPolicy(found, TARGET, 0, task.workload_key, model, FEW)
+        return policy.ask(n, 1)
+
+    model = CorrectionModel(prior=lessons.prior(TARGET))
+    estimate = EvolutionParams(population=32, generations=1, looked_at_first=4)
+    policy = EvolutionaryPolicy(found, TARGET, 0, task.workload_key, CorrectionModel(), estimate)
+    by_estimate = policy.ask(8, 1)
+    mixed = asked(model, 8)
+    assert len({c.key for c in mixed}) == 8
+    assert {c.key for c in mixed[1::2]} & {c.key for c in by_estimate}
+    assert {c.key for c in mixed[::2]} - {c.key for c in by_estimate}
+    assert len(asked(model, 1)) == 1
