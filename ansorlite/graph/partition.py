@@ -182,7 +182,7 @@ def partition(graph: Graph, in_float32: bool = False, form_rtol: float = FORM_RT
     known = graph
     for n in graph.nodes:
         if n.operator.kind == "loop":
-            known, own = _unfolded(known, n)
+            known, own = _unfolded(known, n, form_rtol)
             steps += [(order[n.output], s) for s in own]
     ordered = _with_common_forms(s for _, s in sorted(steps, key=lambda item: item[0]))
     result = Partition(known, ordered)
@@ -205,7 +205,7 @@ def _with_common_forms(steps: Iterable[Step]) -> tuple[Step, ...]:
     )
 
 
-def _unfolded(graph: Graph, node: Node) -> tuple[Graph, list[Step]]:
+def _unfolded(graph: Graph, node: Node, form_rtol: float) -> tuple[Graph, list[Step]]:
     """The kernels of a loop: those of the first step, then those of all others; and their values.
 
     The first step reads the states that are given, the others those of the step before, which lie
@@ -213,7 +213,7 @@ def _unfolded(graph: Graph, node: Node) -> tuple[Graph, list[Step]]:
     """
     step, times, states = node.attrs["body"], integer(node.attrs, "times"), node.attrs["states"]
     assert isinstance(step, Body) and isinstance(states, int)
-    inside = _writing_all(partition(step.graph))
+    inside = _writing_all(partition(step.graph, form_rtol=form_rtol))
     body, sign = inside.graph, -1 if node.attrs["reverse"] else 1
     first = times - 1 if sign < 0 else 0
     sizes = [body.types[v].size for v in body.outputs]
