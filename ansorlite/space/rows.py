@@ -34,7 +34,7 @@ def fuse_rows(state: State, target: Target) -> State | None:
     if not wide or extent(last) == 1 or not isinstance(last.extent, Const):
         return None
     block = wide[-1]
-    needs = _dependencies(state, out.name)
+    needs = dependencies(state, out.name)
     loops = [f"{a.name}.0" if a == block else a.name for a in rows]
     hole = Hole(
         f"{out.name}.{block.name}", out.name, "tile", tile_options(extent(block), 1, MAX_ROWS)
@@ -66,7 +66,7 @@ def fuse_rows(state: State, target: Target) -> State | None:
     return fused
 
 
-def _dependencies(state: State, output: str) -> dict[str, set[str]]:
+def dependencies(state: State, output: str) -> dict[str, set[str]]:
     """By stage, the output axes whose index determines which elements of the stage are needed."""
     schedule = state.schedule
     per_axis = {output: {a.name: {a.name} for a in schedule[output].compute.axes}}

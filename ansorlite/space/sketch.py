@@ -37,9 +37,16 @@ from ansorlite.schedule.steps import (
     packed_axes,
     step_to_json,
 )
+from ansorlite.space.anchors import fuse_anchors
 from ansorlite.space.annotate import annotate
 from ansorlite.space.rows import fuse_rows
-from ansorlite.space.rules import SKETCH_RULES, SketchRule, derive
+from ansorlite.space.rules import (
+    SKETCH_RULES,
+    SketchRule,
+    add_cache_write,
+    add_rfactor,
+    derive,
+)
 from ansorlite.space.transpose_narrow import transpose_narrow
 from ansorlite.target import Target
 from ansorlite.te.access import is_strictly_inlineable
@@ -49,6 +56,7 @@ from ansorlite.te.work import pad_of
 
 MAX_SKETCHES = 48  # target number of sketches per task, divided among its structures
 ROWS = "-rows"  # in the names of sketches whose stages are fused over rows
+FUSION = "fuse_anchors"  # in `Sketch.fired`
 FACTORED_VARIANTS = 2  # variants of a structure with rfactor, if there are other structures
 
 
@@ -125,11 +133,14 @@ def sketches(dag: ComputeDAG, target: Target, options: SpaceOptions | None = Non
     Example: `for s in sketches(task.dag, task.target): print(s)`.
     """
     opts = options or SpaceOptions()
-    out: list[Sketch] = []
+    out = [
+        Sketch(name, annotate(state, target), (FUSION,), True)
+        for name, state in _fused(dag, target, opts)
+    ]
     derived = [
         (state, fired, beyond_start)
         for start, beyond_start in _starts(dag, target, opts)
-        for state, fired in derive(start, target, opts.rules)
+        for state, fired in derive(start, target, _unfused_rules(opts) if out else opts.rules)
     ]
     # Structures with rfactor are numerous and gain little from variants.
     factored = [n for n, (s, _, _) in enumerate(derived) if _is_factored(s)]
@@ -137,10 +148,25 @@ def sketches(dag: ComputeDAG, target: Target, options: SpaceOptions | None = Non
     share = max(4, (opts.max_sketches - FACTORED_VARIANTS * len(factored)) // max(1, unfactored))
     for n, (state, fired, beyond_start) in enumerate(derived):
         count = FACTORED_VARIANTS if n in factored and unfactored else share
+        if out and out[0].fired == (FUSION,):
+            count = 1  # separate loops of several anchors are there to compare
         for label, variant, beyond_paper in islice(_variants(state, opts, target), count):
             ready = annotate(variant, target)
             out.append(Sketch(f"s{n}{label}", ready, fired, beyond_paper or beyond_start))
     return out
+
+
+def _fused(dag: ComputeDAG, target: Target, opts: SpaceOptions) -> Iterator[tuple[str, State]]:
+    """(name, state before annotation) of the sketches that fuse several anchors; mostly none."""
+    if opts.folding and opts.locations:
+        for n, (start, _) in enumerate(_starts(dag, target, opts)):
+            for label, state in fuse_anchors(start, target):
+                yield f"f{n}{label}", state
+
+
+def _unfused_rules(opts: SpaceOptions) -> tuple[SketchRule, ...]:
+    """The rules for anchors with loops of their own, beside sketches that fuse them."""
+    return tuple(r for r in opts.rules if r not in (add_rfactor, add_cache_write))
 
 
 def _is_factored(state: State) -> bool:
@@ -417,6 +443,11 @@ def sketch_of(
     wanted = _RecordedSteps(dag, steps)
     given = options or SpaceOptions()
     n = 0
+    for name, state in _fused(dag, target, replace(given, folding=True)):
+        if wanted.begins(state):
+            ready = annotate(state, target)
+            if wanted.ends(ready):
+                return Sketch(name, ready, (FUSION,), True)
     for opts in (given, replace(given, folding=not given.folding)):
         for start, beyond_start in _starts(dag, target, opts):
             for state, fired in derive(start, target, opts.rules):
@@ -509,6 +540,12 @@ def sketches_alike(
     """
     opts, wanted = options or SpaceOptions(), _Patterns(dag, patterns)
     found: dict[Pattern, Sketch] = {}
+    for name, state in _fused(dag, target, opts):
+        ready = annotate(state, target) if wanted.begins(state) else state
+        if (pattern := wanted.own(ready)) in patterns:
+            found.setdefault(pattern, Sketch(name, ready, (FUSION,), True))
+    if len(found) == len(set(patterns)):
+        return [found.get(p) for p in patterns]
     for start, beyond_start in _starts(dag, target, opts):
         if not wanted.begins(start):
             continue
