@@ -50,7 +50,7 @@ def fuse_anchors(state: State, target: Target) -> Iterator[tuple[str, State]]:
     inlined = _inlined(state)
     levels = (1, 2) if anchors(inlined)[-1].name not in state.schedule.outputs else (1,)
     for level in levels:
-        tiled = _tiled(inlined, level)
+        tiled = _tiled(inlined, target, level)
         if tiled is None:
             continue
         for label, packed in _packings(tiled):
@@ -58,6 +58,16 @@ def fuse_anchors(state: State, target: Target) -> Iterator[tuple[str, State]]:
                 fused = _attached(packed)
                 lower(fused)
                 yield f"-anchors{level}{label}", fused
+
+
+def can_fuse(state: State) -> bool:
+    """True if the last of at least two anchors, or the map that follows it, is the only output."""
+    if len(state.schedule.outputs) != 1 or len(anchors(state)) < 2:
+        return False
+    inlined = _inlined(state)
+    last = anchors(inlined)[-1]
+    follower = fusible_consumer(inlined, last)
+    return inlined.schedule.outputs[0] in (last.name, follower.name if follower else "")
 
 
 def _inlined(state: State) -> State:
@@ -73,7 +83,7 @@ def _inlined(state: State) -> State:
     return state
 
 
-def _tiled(state: State, level: int) -> State | None:
+def _tiled(state: State, target: Target, level: int) -> State | None:
     """Tiles of all anchors, each at spatial level `level` of the map that follows it.
 
     None if neither the last anchor nor the map that follows it is the output.
@@ -81,7 +91,7 @@ def _tiled(state: State, level: int) -> State | None:
     found = anchors(state)
     for s in found:
         structure = OUTER if s is found[-1] else INNER
-        state = tile(state, s.name, structure, _without_reuse(s))
+        state = tile(state, s.name, target, structure, _without_reuse(s))
         last, map_after = s.name, fusible_consumer(state, state.schedule[s.name])
         if map_after is not None and not map_after.compute.combiner:
             state = state.apply(FollowSplit(map_after.name, s.name))

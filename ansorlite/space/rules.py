@@ -209,9 +209,15 @@ def add_cache_write(state: State, position: int, target: Target) -> Outcome | No
     return Outcome(((state.apply(CacheWrite(s.name)), position),))
 
 
-def tile(state: State, name: str, structure: str, unsplit: tuple[str, ...] = ()) -> State:
-    """Multi-level tiling with a structure such as "SSRSRS"; the axes `unsplit` have one loop."""
+def tile(
+    state: State, name: str, target: Target, structure: str = "", unsplit: tuple[str, ...] = ()
+) -> State:
+    """Multi-level tiling with a structure, by default the target's, "SSRSRS" on CPUs.
+
+    The axes `unsplit` have one loop.
+    """
     s = state.schedule[name]
+    structure = structure or target_structure(target)
     op, node = s.compute, node_of(name)
     whole = tuple(op.attr("no_split_at_inner", ()))
     for axes, letter, options_of in (
@@ -265,7 +271,7 @@ def multi_level_tiling_with_fusion(state: State, position: int, target: Target) 
     consumer = fusible_consumer(state, s)
     if consumer is None:
         return None
-    tiled = tile(state, s.name, target_structure(target)).apply(FollowSplit(consumer.name, s.name))
+    tiled = tile(state, s.name, target).apply(FollowSplit(consumer.name, s.name))
     follower = tiled.schedule[consumer.name]
     own = {a.name: b.name for a, b in zip(s.compute.axes, consumer.compute.axes, strict=True)}
     whole = tuple(own[n] for n in s.compute.attr("no_split_at_inner", ()) if n in own)
@@ -292,7 +298,7 @@ def multi_level_tiling(state: State, position: int, target: Target) -> Outcome |
     s = _stage(state, position)
     if not s.has_loops or not has_data_reuse(s.compute) or s.tiling:
         return None
-    return Outcome(((tile(state, s.name, target_structure(target)), position - 1),), True)
+    return Outcome(((tile(state, s.name, target), position - 1),), True)
 
 
 def skip_stage(state: State, position: int, target: Target) -> Outcome | None:

@@ -40,13 +40,7 @@ from ansorlite.schedule.steps import (
 from ansorlite.space.anchors import fuse_anchors
 from ansorlite.space.annotate import annotate
 from ansorlite.space.rows import fuse_rows
-from ansorlite.space.rules import (
-    SKETCH_RULES,
-    SketchRule,
-    add_cache_write,
-    add_rfactor,
-    derive,
-)
+from ansorlite.space.rules import SKETCH_RULES, SketchRule, derive
 from ansorlite.space.transpose_narrow import transpose_narrow
 from ansorlite.target import Target
 from ansorlite.te.access import is_strictly_inlineable
@@ -71,6 +65,7 @@ class SpaceOptions:
       transpose narrow stages
     - `packing`: pack operands in the loop order of their reader
     - `locations`: variants of compute locations
+    - `apart`: where sketches fuse several anchors, also those that do not
     - `max_sketches`: target number of sketches
 
     Example: `SpaceOptions(packing=False, rules=(my_rule, *SKETCH_RULES))`.
@@ -79,6 +74,7 @@ class SpaceOptions:
     folding: bool = True
     packing: bool = True
     locations: bool = True
+    apart: bool = True
     rules: tuple[SketchRule, ...] = SKETCH_RULES
     max_sketches: int = MAX_SKETCHES
 
@@ -137,10 +133,12 @@ def sketches(dag: ComputeDAG, target: Target, options: SpaceOptions | None = Non
         Sketch(name, annotate(state, target), (FUSION,), True)
         for name, state in _fused(dag, target, opts)
     ]
+    if out and not opts.apart:
+        return out
     derived = [
         (state, fired, beyond_start)
         for start, beyond_start in _starts(dag, target, opts)
-        for state, fired in derive(start, target, _unfused_rules(opts) if out else opts.rules)
+        for state, fired in derive(start, target, opts.rules)
     ]
     # Structures with rfactor are numerous and gain little from variants.
     factored = [n for n, (s, _, _) in enumerate(derived) if _is_factored(s)]
@@ -148,8 +146,6 @@ def sketches(dag: ComputeDAG, target: Target, options: SpaceOptions | None = Non
     share = max(4, (opts.max_sketches - FACTORED_VARIANTS * len(factored)) // max(1, unfactored))
     for n, (state, fired, beyond_start) in enumerate(derived):
         count = FACTORED_VARIANTS if n in factored and unfactored else share
-        if out and out[0].fired == (FUSION,):
-            count = 1  # separate loops of several anchors are there to compare
         for label, variant, beyond_paper in islice(_variants(state, opts, target), count):
             ready = annotate(variant, target)
             out.append(Sketch(f"s{n}{label}", ready, fired, beyond_paper or beyond_start))
@@ -162,11 +158,6 @@ def _fused(dag: ComputeDAG, target: Target, opts: SpaceOptions) -> Iterator[tupl
         for n, (start, _) in enumerate(_starts(dag, target, opts)):
             for label, state in fuse_anchors(start, target):
                 yield f"f{n}{label}", state
-
-
-def _unfused_rules(opts: SpaceOptions) -> tuple[SketchRule, ...]:
-    """The rules for anchors with loops of their own, beside sketches that fuse them."""
-    return tuple(r for r in opts.rules if r not in (add_rfactor, add_cache_write))
 
 
 def _is_factored(state: State) -> bool:
