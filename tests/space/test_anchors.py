@@ -79,28 +79,33 @@ def residual(size: int, channels: int, stride: int, expand: bool) -> te.ComputeD
 CASES = {
     "attention": lambda: attention(2, 10, 12, 8, False),
     "divided": lambda: attention(2, 10, 12, 8, True),
-    "residual": lambda: residual(9, 8, 1, True),
-    "strided": lambda: residual(9, 8, 2, True),
-    "deep": lambda: residual(9, 16, 1, False),
+    "residual": lambda: residual(6, 4, 1, True),
+    "strided": lambda: residual(7, 4, 2, True),
+    "deep": lambda: residual(6, 8, 1, False),
 }
 
 
 def fused(dag: te.ComputeDAG) -> list[Sketch]:
-    return [s for s in sketches(dag, HOST) if s.fired == (FUSION,)]
+    found = sketches(dag, HOST, SpaceOptions(apart=False))
+    assert all(s.fired == (FUSION,) for s in found)
+    return found
 
 
-@pytest.mark.parametrize("case", CASES)
+LONG = ("attention", "residual")  # others are like them
+SLOW = [pytest.param(c, marks=pytest.mark.slow) if c in LONG else c for c in CASES]
+
+
+@pytest.mark.parametrize("case", SLOW)
 def test_fused_anchors_compute_what_numpy_does(case: str) -> None:
     dag = CASES[case]()
     found = fused(dag)
     assert found
-    for s in found[:: max(1, len(found) // 3)]:
-        check(dag, s, 1)
+    check(dag, found[0], 1)
+    check(dag, found[-1], 1)
 
 
 def test_steps_and_patterns_find_the_sketches_again() -> None:
-    dag = attention(2, 10, 12, 8, False)
-    alike = attention(3, 6, 16, 8, False)
+    dag, alike = attention(2, 10, 12, 8, True), attention(3, 6, 16, 8, True)
     found = fused(dag)
     names = canonical_names(dag)
     for s in (found[0], found[-1]):
