@@ -18,6 +18,7 @@ from ansorlite.graph.accuracy import Accuracy, accuracy
 from ansorlite.graph.arithmetic import Arithmetic, arithmetic
 from ansorlite.graph.choice import Lowering, lowerings
 from ansorlite.graph.contest import Contender, fastest_in_place
+from ansorlite.graph.cuts import Merge, chosen, merges, with_merges
 from ansorlite.graph.ir import Graph
 from ansorlite.graph.lower import BF16_LOSS, FORM_RTOL
 from ansorlite.graph.module import CompiledModule
@@ -43,6 +44,7 @@ from ansorlite.search.arguments import (
     check_whole,
     target_of,
 )
+from ansorlite.search.budget import Budget
 from ansorlite.search.clock import PhaseClock
 from ansorlite.search.estimate import TRIALS, estimating
 from ansorlite.search.forms import Forms
@@ -58,6 +60,11 @@ from ansorlite.tables import TaskRow, task_table, time_table
 from ansorlite.target import Target
 from ansorlite.task import SearchTask
 from ansorlite.te.dag import ComputeDAG
+
+# Merged kernels are searched with a share of a budget of at least so many trials or seconds a task,
+# where the bytes that they save, at a cache's speed, take a share of the separate kernels' time.
+MERGED_SHARE, MERGE_TRIALS, MERGE_S, MERGE_GAIN = 0.25, 32, 4.0, 0.1
+LEVEL_SPEED = 1e11  # bytes per second, about, of a cache that holds what kernels hand on
 
 
 @dataclass(frozen=True)
@@ -251,6 +258,11 @@ def auto_schedule(
     with _session(n_trials, timeout, machine, **options) as run:
         for line in notes:
             run.store.note(line)
+        budget, cuts = run.budget, list[Sequence[Merge]]([()] * len(parts))
+        if not together and _merging(run, len(shared.tasks), machine):
+            cuts = [_merges(p, w) for p, w in zip(parts, ways, strict=True)]
+            if any(cuts) and run.searches:
+                run.budget = budget.part(1 - MERGED_SHARE)
         # sketch, lower, sample, evolve, features, score, build, run, record, schedule tasks
         results = tune_tasks(
             run,
@@ -262,6 +274,7 @@ def auto_schedule(
             race_follows=not isinstance(run.options.runner, SideBySide),  # races are run here
         )
         peak = run.peak(machine)
+        parts, shared, results = _recut(run, parts, cuts, shared, results, machine, budget)
         pool = ConstantPool() if isinstance(network, SizedNetwork) else None
         modules = [
             _module(run, p, shared, m, results, peak, pool) for m, p in enumerate(parts)
@@ -500,6 +513,87 @@ def raced_in_place(
         if result.rivals and (best := found[-1].best) is not None:
             run.store.append_winner(best.record, best.latency_s)
     return found
+
+
+def _merging(run: Session, n_tasks: int, target: Target) -> bool:
+    """Is the budget large enough to search merged kernels, too, once the tasks are searched?
+
+    A kernel that has hardly been searched says little about a cut. Without a search the log tells.
+    """
+    if run.estimated or target.is_foreign or run.searcher.template:
+        return False
+    if not run.searches:
+        return bool(run.store.history)
+    n_trials, timeout = run.options.n_trials, run.options.timeout
+    enough = n_trials is None or n_trials >= MERGE_TRIALS * n_tasks
+    return enough and (timeout is None or timeout >= MERGE_S * n_tasks)
+
+
+def _merges(parts: Partition, way: Lowering) -> Sequence[Merge]:
+    """The merges of a network in float32; other elements are packed by kernels of their own."""
+    return merges(parts, way.exact) if way.precision == "float32" else ()
+
+
+def _recut(
+    run: Session,
+    parts: list[Partition],
+    cuts: Sequence[Sequence[Merge]],
+    shared: "SharedTasks",
+    results: list[TuneResult],
+    target: Target,
+    budget: Budget,
+) -> tuple[list[Partition], "SharedTasks", list[TuneResult]]:
+    """The cut of the networks that is fastest as measured: partitions, tasks and their results.
+
+    Chains of kernels that one kernel may compute are searched with the rest of the budget, those
+    first whose saved bytes promise most; of a log alone those that it has records of.
+    """
+    searched, run.budget = run.budget is not budget, budget
+    if run.interrupted or not any(cuts):
+        return parts, shared, results
+    keys = [w.task.workload_key for w in shared.tasks]
+    known = {k: r.best.latency_s for k, r in zip(keys, results, strict=True) if r.best is not None}
+    seconds = [
+        {s.name: known[k] for s in p.subgraphs if (k := s.dag.workload_key) in known} for p in parts
+    ]
+    tasks_of: dict[str, WeightedTask] = {}
+    for own, times in zip(cuts, seconds, strict=True):
+        for m in own:
+            task = SearchTask(m.subgraph.dag, target, m.subgraph.name)
+            apart_s = [times.get(name) for name in m.replaces]
+            if any(t is None for t in apart_s) or not (searched or run.answered(task)):
+                continue
+            if (
+                searched
+                and m.saved_bytes < MERGE_GAIN * sum(t or 0.0 for t in apart_s) * LEVEL_SPEED
+            ):
+                continue
+            kinds = "+".join(op.combiner or "map" for op in task.dag.computes)
+            w = tasks_of.get(task.workload_key, WeightedTask(task, 0.0, kinds))
+            tasks_of[task.workload_key] = replace(w, weight=w.weight + m.subgraph.times)
+    if not tasks_of:
+        return parts, shared, results
+    run.merged.update(tasks_of)
+    if searched and budget.n_trials is not None:
+        run.budget = budget.part(1.0)
+        run.budget.n_trials = int(MERGED_SHARE * budget.n_trials)
+    merged = tune_tasks(run, list(tasks_of.values()))
+    run.budget = budget
+    by_key = dict(zip(keys, results, strict=True)) | dict(zip(tasks_of, merged, strict=True))
+    cut = []
+    for p, own, times in zip(parts, cuts, seconds, strict=True):
+        for m in own:
+            best = by_key[k].best if (k := m.subgraph.dag.workload_key) in tasks_of else None
+            if best is not None:
+                times[m.subgraph.name] = best.latency_s
+        cut.append(with_merges(p, chosen(p, own, times)))
+    again = shared_tasks([network_tasks(p, target, 0.0) for p in cut])
+    forms = {w.task.workload_key: w for w in shared.tasks}
+    tasks_now = [
+        replace(w, other_forms=forms[k].other_forms) if (k := w.task.workload_key) in forms else w
+        for w in again.tasks
+    ]
+    return cut, again._replace(tasks=tasks_now), [by_key[w.task.workload_key] for w in tasks_now]
 
 
 def form_of(known: DistinctSubgraph, task: SearchTask) -> int:

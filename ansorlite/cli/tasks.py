@@ -119,4 +119,23 @@ def tuned_network(
         found.append((len(own & set(keys)), TunedNetwork(way, parts, tasks)))
         if own >= set(keys):
             break
-    return max(found, key=lambda x: x[0])[1]
+    known = max(found, key=lambda x: x[0])[1]
+    return known._replace(weighted=[*known.weighted, *_merged(known, set(keys), machine)])
+
+
+def _merged(network: TunedNetwork, keys: set[str], target: "Target") -> "list[WeightedTask]":
+    """Kernels in place of several of a network's that some of these workload keys are of."""
+    from ansorlite.graph.cuts import merges
+    from ansorlite.search.tune_tasks import WeightedTask
+    from ansorlite.task import SearchTask
+
+    left = keys - {form.workload_key for w in network.weighted for form in w.forms}
+    if network.way.precision != "float32":
+        return []
+    found: dict[str, WeightedTask] = {}
+    for m in merges(network.parts, network.way.exact) if left else ():
+        task = SearchTask(m.subgraph.dag, target, m.subgraph.name)
+        if task.workload_key in left:
+            weight = found[task.workload_key].weight if task.workload_key in found else 0.0
+            found[task.workload_key] = WeightedTask(task, weight + m.subgraph.times)
+    return [*found.values()]

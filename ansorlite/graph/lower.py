@@ -18,8 +18,9 @@ from ansorlite.graph.layout import blocks
 from ansorlite.graph.ops.op import Form, TensorFn, named
 from ansorlite.graph.ops.reduce import reduce
 from ansorlite.graph.types import Array, ints
-from ansorlite.ir.expr import Expr
+from ansorlite.ir.expr import Expr, Load, Op
 from ansorlite.ir.literals import WIDE
+from ansorlite.ir.traverse import loads, substitute
 from ansorlite.te.tensor import Tensor
 
 Shape = tuple[int, ...]
@@ -61,10 +62,13 @@ def _apart(node: Node) -> bool:
 
 
 class _Lowering:
-    """One group: placeholders by (value, shape), tensors of the group's own values."""
+    """One group: placeholders by (value, shape), tensors of the group's own values.
 
-    def __init__(self, graph: Graph, group: Group) -> None:
-        self.graph, self.group = graph, group
+    With `whole` values have the graph's shapes, so that another group can read them.
+    """
+
+    def __init__(self, graph: Graph, group: Group, whole: bool = False) -> None:
+        self.graph, self.group, self.whole = graph, group, whole
         self.own = {n.output for n in group.nodes}
         self.placeholders: dict[tuple[str, Shape], Tensor] = {}
         self.tensors: dict[str, Tensor] = {}
@@ -142,7 +146,8 @@ class _Lowering:
         for views in options:
             trial = [te.placeholder(s, t.dtype) for s, t in zip(views, types, strict=True)]
             space = node.operator.tensor(attrs, trial).shape
-            if views is options[-1] or self.fits(space, after):
+            fits = not self.whole or space == self.graph.types[node.output].shape
+            if views is options[-1] or (fits and self.fits(space, after)):
                 break
         operands = [
             self.tensors[v] if v in self.tensors else self.placeholder(v, shape, name)
@@ -172,7 +177,8 @@ class _Lowering:
         space: Shape = full if split else (1, *full)
         rest = [n for n in self.group.nodes if n.operator.kind == "elementwise"]
         whole = [n for n in rest if self.graph.types[n.output].shape == full]
-        if self.fits(merged, whole) and self.reads_rows(anchor, merged):
+        apart = self.whole  # another group of the kernel reads or writes the values
+        if not apart and self.fits(merged, whole) and self.reads_rows(anchor, merged):
             space, columns = merged, 1
         rows = space[: len(space) - columns]
         for n in self.group.nodes:
@@ -212,17 +218,61 @@ class _Lowering:
         operands, perms = [], []
         for v, name in zip(node.inputs, _names(node), strict=True):
             source = moves[v].inputs[0] if v in moves else v
-            operands.append(self.placeholder(source, self.graph.types[source].shape, name))
+            made = self.tensors.get(source)
+            if made is None:
+                made = self.placeholder(source, self.graph.types[source].shape, name)
+            operands.append(made)
             perms.append(ints(moves[v].attrs, "perm") if v in moves else None)
         order = None if last is None else ints(last.attrs, "perm")
         assert node.operator.transposed is not None
         return self.stored(node, node.operator.transposed(operands, perms, order))
+
+    def undivided(self, node: Node) -> Tensor | None:
+        """The quotient that is the first operand of a product; its dividend takes its place."""
+        x = self.tensors.get(node.inputs[0])
+        if node.operator.transposed is None or x is None or not isinstance(x.op, te.ComputeOp):
+            return None
+        body = x.op.body
+        if x.op.combiner or not isinstance(body, Op) or body.name != "div":
+            return None
+        above, below = body.args
+        own = tuple(a.var for a in x.op.axes)
+        if not isinstance(above, Load) or not isinstance(below, Load) or above.indices != own:
+            return None
+        if len(below.indices) == len(own) or own[-1].name in below.free:
+            return None
+        self.tensors[node.inputs[0]] = _source(x, above)
+        return x
+
+    def divided(self, out: Tensor, quotient: Tensor) -> Tensor:
+        """The sums of the dividend, divided: sum(a[i, k] / b[i] * x) is sum(a[i, k] * x) / b[i]."""
+        assert isinstance(out.op, te.ComputeOp) and isinstance(quotient.op, te.ComputeOp)
+        body = quotient.op.body
+        assert isinstance(body, Op)
+        above, below = body.args
+        assert isinstance(above, Load) and isinstance(below, Load)
+        dividend, divisor = _source(quotient, above), _source(quotient, below)
+        (read,) = {x for x in loads(out.op.body) if _source(out, x) is dividend}
+        at_axis = {a.name: i for a, i in zip(quotient.op.axes, read.indices, strict=True)}
+        places = [substitute(i, at_axis) for i in below.indices]
+        names = [a.name for a in out.op.axes]
+
+        def element(*at: Any) -> Expr:
+            here = dict(zip(names, at, strict=True))
+            return out[at] / divisor[tuple(substitute(i, here) for i in places)]
+
+        return te.compute(out.shape, named(names, element), name=quotient.op.name)
 
     def finished(self) -> "Lowered":
         """The DAG of the group's result."""
         dag = te.ComputeDAG([self.tensors[self.group.output]])
         values = {t.name: v for (v, _), t in self.placeholders.items()}
         return Lowered(dag, tuple(values[p.name] for p in dag.inputs))
+
+
+def _source(x: Tensor, read: Load) -> Tensor:
+    """The tensor that a load in the body of x reads: `#1` is the second of its inputs."""
+    return x.inputs[int(read.tensor[1:])]
 
 
 class Lowered(NamedTuple):
@@ -271,11 +321,36 @@ def _errs_little(form: TensorFn, weights: Array, form_rtol: float) -> bool:
     return known.error(weights) <= form_rtol * (BF16_LOSS if known.bf16 else 1.0)
 
 
+def lower_together(graph: Graph, groups: Sequence[Group], exact: bool) -> Lowered | None:
+    """The DAG of groups of which each is read by the next alone; None if views are in the way.
+
+    Unless `exact`, a quotient that a product sums is divided after the product: what is divided by
+    a value a row is divided once a row.
+    """
+    nodes = tuple(n for g in groups for n in g.nodes)
+    low = _Lowering(graph, Group(nodes, groups[-1].anchor), whole=True)
+    for g in groups:
+        low.group = g
+        _compute(low, g, None, divides_last=not exact)
+        if g is not groups[-1] and low.tensors[g.output].shape != graph.types[g.output].shape:
+            return None
+    return low.finished()
+
+
 def _lowered(graph: Graph, group: Group, form: TensorFn | None) -> Lowered:
-    low, anchor = _Lowering(graph, group), group.anchor
+    low = _Lowering(graph, group)
+    _compute(low, group, form)
+    return low.finished()
+
+
+def _compute(
+    low: _Lowering, group: Group, form: TensorFn | None, divides_last: bool = False
+) -> None:
+    """Make the tensors of a group."""
+    graph, anchor = low.graph, group.anchor
     if group.columns:
         low.over_rows(group.columns)
-        return low.finished()
+        return
     before, after = group.nodes, tuple[Node, ...]()
     if anchor is not None:
         feeds = _feeds(group, anchor)
@@ -292,14 +367,16 @@ def _lowered(graph: Graph, group: Group, form: TensorFn | None) -> Lowered:
         else:
             last = next((n for n in after if n.op == "transpose"), None)
             moved = moves or last is not None
+            quotient = low.undivided(anchor) if divides_last else None
             out = low.transposed(anchor, moves, last) if moved else low.anchor(anchor, after)
+            if quotient is not None:
+                out = low.divided(out, quotient)
             if last is not None:  # the product itself is never stored
                 anchor, after = last, tuple(n for n in after if n is not last)
         low.tensors[anchor.output] = out
         names = [a.name for a in out.op.axes] if isinstance(out.op, te.ComputeOp) else []
         for n in after:
             low.tensors[n.output] = low.elementwise(n, out.shape, names)
-    return low.finished()
 
 
 def _feeds(group: Group, anchor: Node) -> set[str]:

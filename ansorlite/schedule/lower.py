@@ -277,12 +277,15 @@ class _Lowering:
 
     def _packed_place(self, s: Stage, axes: list[str], tensor: str) -> tuple[Expr, ...]:
         """The loop variables that are the digits of the axes, in storage order of the tensor."""
-        own = self.ranges[s.name]
-        if not all(own[a].digits for a in axes):
-            raise ScheduleError(
-                f"{s.name} reads {tensor} in tiles with an unaligned start, so {tensor} cannot"
-                " be packed"
-            )
+        own, source = self.ranges[s.name], self.schedule[tensor]
+        local = self.buffers[tensor].scope == "local"
+        for d, a in enumerate(axes):
+            first = self.ranges[tensor][source.compute.axes[d].name].lo if local else None
+            if not own[a].digits and (own[a].start > 0 or own[a].lo != first):
+                raise ScheduleError(
+                    f"{s.name} reads {tensor} in tiles with an unaligned start, so {tensor} cannot"
+                    " be packed"
+                )
         return tuple(own[axes[d]].vars[lv] for d, lv in self.digits[tensor])
 
     # ---- annotations and counts -----------------------------------------------------------------

@@ -136,8 +136,11 @@ def aligned_range(stage: Stage, axis: Axis, follower: AxisRange, fixed: int) -> 
 def packed_range(stage: Stage, axis: Axis, reader: AxisRange, fixed: int) -> AxisRange:
     """Loops over the part of the reader's axis that remains inside its outer `fixed` levels.
 
-    Raises ScheduleError where the loop variables of the reader are not the digits of the axis.
+    Of a reader that computes a part of the axis, with loops of its own, all of that part. Raises
+    ScheduleError where the loop variables of the reader are not the digits of the axis.
     """
+    if fixed == 0 and reader.start == 0 and not reader.digits:
+        return make_range(stage, axis, reader.lo, reader.origin, reader.ext, False)
     if fixed < 0 or not reader.digits or reader.stop is not None:
         raise ScheduleError(
             f"cannot pack {stage.name} there: tiles of {axis.name} have an unaligned start"

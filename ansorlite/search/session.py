@@ -123,6 +123,7 @@ class Session:
         self._spaces: SpacesAhead | None = None
         self._wants_prior = False
         self._known: dict[str, KnownPrograms] = {}
+        self.merged: set[str] = set()  # workload keys of kernels in place of several tasks
 
     def __enter__(self) -> Self:
         """Open log and processes; UsageError, LogError or MachineError where that fails."""
@@ -338,7 +339,12 @@ class Session:
             self.cost_model.begin_with(found)
 
     def _space(self, task: SearchTask) -> SpaceOptions | None:
-        """Other forms of a computation have few sketches: their stages have their places."""
+        """Other forms of a computation have few sketches: their stages have their places.
+
+        Kernels that were merged have only sketches that fuse: the others are tasks of their own.
+        """
+        if task.workload_key in self.merged:
+            return replace(self.options.space or SpaceOptions(), apart=False)
         if self.options.space is not None or task.meaning is None:
             return self.options.space
         return SpaceOptions(max_sketches=SKETCHES_OF_FORMS)

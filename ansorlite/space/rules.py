@@ -209,11 +209,16 @@ def add_cache_write(state: State, position: int, target: Target) -> Outcome | No
     return Outcome(((state.apply(CacheWrite(s.name)), position),))
 
 
-def tile(state: State, name: str, target: Target) -> State:
-    """Multi-level tiling with the target's structure, "SSRSRS" on CPUs."""
+def tile(
+    state: State, name: str, target: Target, structure: str = "", unsplit: tuple[str, ...] = ()
+) -> State:
+    """Multi-level tiling with a structure, by default the target's, "SSRSRS" on CPUs.
+
+    The axes `unsplit` have one loop.
+    """
     s = state.schedule[name]
+    structure = structure or target_structure(target)
     op, node = s.compute, node_of(name)
-    structure = target_structure(target)
     whole = tuple(op.attr("no_split_at_inner", ()))
     for axes, letter, options_of in (
         (op.axes, "S", tile_options),
@@ -221,12 +226,16 @@ def tile(state: State, name: str, target: Target) -> State:
     ):
         inner = structure.count(letter) - 1
         for a in axes:
-            if a.name in whole or not isinstance(a.extent, Const) or a.extent.value == 1:
+            if (
+                a.name in (*whole, *unsplit)
+                or not isinstance(a.extent, Const)
+                or a.extent.value == 1
+            ):
                 continue
             options = options_of(a.extent.value, inner)
             hole = Hole(f"{node}.{a.name}", node, "tile", options)
             state = state.open(hole).apply(Split(name, a.name, hole.columns))
-    return state.apply(Reorder(name, _tile_order(state.schedule[name], structure, whole)))
+    return state.apply(Reorder(name, tile_order(state.schedule[name], structure, whole)))
 
 
 def target_structure(target: Target) -> str:
@@ -234,7 +243,7 @@ def target_structure(target: Target) -> str:
     return "SSRSRS"
 
 
-def _tile_order(s: Stage, structure: str, whole: tuple[str, ...]) -> tuple[str, ...]:
+def tile_order(s: Stage, structure: str, whole: tuple[str, ...] = ()) -> tuple[str, ...]:
     """Iterators by level of the structure: unsplit axes first, axes kept whole last."""
     order: list[str] = []
     seen = {"S": 0, "R": 0}
@@ -267,18 +276,18 @@ def multi_level_tiling_with_fusion(state: State, position: int, target: Target) 
     own = {a.name: b.name for a, b in zip(s.compute.axes, consumer.compute.axes, strict=True)}
     whole = tuple(own[n] for n in s.compute.attr("no_split_at_inner", ()) if n in own)
     spatial = target_structure(target).replace("R", "")
-    order = _tile_order(follower, spatial, whole)
+    order = tile_order(follower, spatial, whole)
     tiled = tiled.apply(Reorder(consumer.name, order))
     successors = []
     for level in (1, 2):
-        at = _last_of_level(tiled.schedule[consumer.name], level)
+        at = last_of_level(tiled.schedule[consumer.name], level)
         if at is not None:
             fused = tiled.apply(ComputeAt(s.name, consumer.name, at))
             successors.append((fused, position - 1))
     return Outcome(tuple(successors), skip_rest=s.name.endswith(".cache"))
 
 
-def _last_of_level(s: Stage, level: int) -> str | None:
+def last_of_level(s: Stage, level: int) -> str | None:
     """The innermost iterator of the first `level` spatial levels."""
     found = [it.name for it in s.iters if it.level < level and (it.split or level == 1)]
     return found[-1] if found else None

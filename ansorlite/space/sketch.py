@@ -37,6 +37,7 @@ from ansorlite.schedule.steps import (
     packed_axes,
     step_to_json,
 )
+from ansorlite.space.anchors import fuse_anchors
 from ansorlite.space.annotate import annotate
 from ansorlite.space.rows import fuse_rows
 from ansorlite.space.rules import SKETCH_RULES, SketchRule, derive
@@ -51,6 +52,7 @@ from ansorlite.te.work import pad_of
 MAX_SKETCHES = 48  # target number of sketches per task, divided among its structures
 ROWS = "-rows"  # in the names of sketches whose stages are fused over rows
 TILES = "-tiles"  # likewise, over tiles of transforms
+FUSION = "fuse_anchors"  # in `Sketch.fired`
 FACTORED_VARIANTS = 2  # variants of a structure with rfactor, if there are other structures
 
 
@@ -65,6 +67,7 @@ class SpaceOptions:
       transpose narrow stages
     - `packing`: pack operands in the loop order of their reader
     - `locations`: variants of compute locations
+    - `apart`: where sketches fuse several anchors, also those that do not
     - `max_sketches`: target number of sketches
 
     Example: `SpaceOptions(packing=False, rules=(my_rule, *SKETCH_RULES))`.
@@ -73,6 +76,7 @@ class SpaceOptions:
     folding: bool = True
     packing: bool = True
     locations: bool = True
+    apart: bool = True
     rules: tuple[SketchRule, ...] = SKETCH_RULES
     max_sketches: int = MAX_SKETCHES
 
@@ -127,7 +131,12 @@ def sketches(dag: ComputeDAG, target: Target, options: SpaceOptions | None = Non
     Example: `for s in sketches(task.dag, task.target): print(s)`.
     """
     opts = options or SpaceOptions()
-    out: list[Sketch] = []
+    out = [
+        Sketch(name, annotate(state, target), (FUSION,), True)
+        for name, state in _fused(dag, target, opts)
+    ]
+    if out and not opts.apart:
+        return out
     derived = [
         (state, fired, beyond_start)
         for start, beyond_start in _starts(dag, target, opts)
@@ -143,6 +152,14 @@ def sketches(dag: ComputeDAG, target: Target, options: SpaceOptions | None = Non
             ready = annotate(variant, target)
             out.append(Sketch(f"s{n}{label}", ready, fired, beyond_paper or beyond_start))
     return out
+
+
+def _fused(dag: ComputeDAG, target: Target, opts: SpaceOptions) -> Iterator[tuple[str, State]]:
+    """(name, state before annotation) of the sketches that fuse several anchors; mostly none."""
+    if opts.folding and opts.locations:
+        for n, (start, _) in enumerate(_starts(dag, target, opts)):
+            for label, state in fuse_anchors(start, target):
+                yield f"f{n}{label}", state
 
 
 def _is_factored(state: State) -> bool:
@@ -423,6 +440,11 @@ def sketch_of(
     wanted = _RecordedSteps(dag, steps)
     given = options or SpaceOptions()
     n = 0
+    for name, state in _fused(dag, target, replace(given, folding=True)):
+        if wanted.begins(state):
+            ready = annotate(state, target)
+            if wanted.ends(ready):
+                return Sketch(name, ready, (FUSION,), True)
     for opts in (given, replace(given, folding=not given.folding)):
         for start, beyond_start in _starts(dag, target, opts):
             for state, fired in derive(start, target, opts.rules):
@@ -517,6 +539,12 @@ def sketches_alike(
     """
     opts, wanted = options or SpaceOptions(), _Patterns(dag, patterns)
     found: dict[Pattern, Sketch] = {}
+    for name, state in _fused(dag, target, opts):
+        ready = annotate(state, target) if wanted.begins(state) else state
+        if (pattern := wanted.own(ready)) in patterns:
+            found.setdefault(pattern, Sketch(name, ready, (FUSION,), True))
+    if len(found) == len(set(patterns)):
+        return [found.get(p) for p in patterns]
     for start, beyond_start in _starts(dag, target, opts):
         if not wanted.begins(start):
             continue

@@ -1,0 +1,168 @@
+"""Fusion across anchors: heavy stages computed for a tile of the heavy stage that reads them.
+
+rewrite: `for i, j: s = sum_k q * k; for i, j: p = f(s); for i, d: y = sum_j p * v` ->
+`for i.0: (s and p of the rows of i.1; tiles of y)`, so that intermediate results stay in the
+caches. An anchor is a stage with data reuse and a reduction: a product, a convolution. The last
+anchor, with the map that follows it, is the nest; every other stage moves into its outer tile
+loops, with a halo where a window reads it. Anchors inside keep register tiles of their own. A
+packed operand moves to the outer loops that determine it, so rows that share it pack it once.
+"""
+
+from collections.abc import Iterator
+from contextlib import suppress
+
+from ansorlite.errors import ScheduleError
+from ansorlite.ir.traverse import loads
+from ansorlite.schedule.lower import lower
+from ansorlite.schedule.stage import Stage
+from ansorlite.schedule.state import State
+from ansorlite.schedule.steps import (
+    CacheRead,
+    ComputeAt,
+    ComputeInline,
+    FollowSplit,
+    LayoutRewrite,
+    Reorder,
+)
+from ansorlite.space.rows import dependencies
+from ansorlite.space.rules import fusible_consumer, last_of_level, tile, tile_order
+from ansorlite.target import Target
+from ansorlite.te.access import extent, has_data_reuse, is_strictly_inlineable
+
+OUTER, INNER = "SSRSRS", "SRSRS"  # tile structures: of the nest, of an anchor inside a tile
+
+
+def anchors(state: State) -> list[Stage]:
+    """The stages with data reuse and a reduction that the kernel computes, in their order."""
+    stages = [s for s in state.schedule.stages if s.has_loops]
+    return [s for s in stages if s.compute.combiner and has_data_reuse(s.compute)]
+
+
+def fuse_anchors(state: State, target: Target) -> Iterator[tuple[str, State]]:
+    """(label, state) of each way to compute all stages at tiles of the last anchor.
+
+    Condition: one output, at least two anchors, and the output is the last of them or the only map
+    that reads it. The ways differ in the level at which the nest computes the last anchor and in
+    the packed operands.
+    """
+    if len(state.schedule.outputs) != 1 or len(anchors(state)) < 2:
+        return
+    inlined = _inlined(state)
+    levels = (1, 2) if anchors(inlined)[-1].name not in state.schedule.outputs else (1,)
+    for level in levels:
+        tiled = _tiled(inlined, target, level)
+        if tiled is None:
+            continue
+        for label, packed in _packings(tiled):
+            with suppress(ScheduleError):
+                fused = _attached(packed)
+                lower(fused)
+                yield f"-anchors{level}{label}", fused
+
+
+def can_fuse(state: State) -> bool:
+    """True if the last of at least two anchors, or the map that follows it, is the only output."""
+    if len(state.schedule.outputs) != 1 or len(anchors(state)) < 2:
+        return False
+    inlined = _inlined(state)
+    last = anchors(inlined)[-1]
+    follower = fusible_consumer(inlined, last)
+    return inlined.schedule.outputs[0] in (last.name, follower.name if follower else "")
+
+
+def _inlined(state: State) -> State:
+    """The state with maps inlined, except into anchors, which read an element many times."""
+    for s in reversed(state.schedule.stages):
+        if not s.has_loops or s.name in state.schedule.outputs:
+            continue
+        readers = state.schedule.readers(s.name)
+        again = any(r.compute.combiner and has_data_reuse(r.compute) for r in readers)
+        if is_strictly_inlineable(s.compute) and not again:
+            with suppress(ScheduleError):
+                state = state.apply(ComputeInline(s.name))
+    return state
+
+
+def _tiled(state: State, target: Target, level: int) -> State | None:
+    """Tiles of all anchors, each at spatial level `level` of the map that follows it.
+
+    None if neither the last anchor nor the map that follows it is the output.
+    """
+    found = anchors(state)
+    for s in found:
+        structure = OUTER if s is found[-1] else INNER
+        state = tile(state, s.name, target, structure, _without_reuse(s))
+        last, map_after = s.name, fusible_consumer(state, state.schedule[s.name])
+        if map_after is not None and not map_after.compute.combiner:
+            state = state.apply(FollowSplit(map_after.name, s.name))
+            order = tile_order(state.schedule[map_after.name], structure.replace("R", ""))
+            state = state.apply(Reorder(map_after.name, order))
+            last, at = map_after.name, last_of_level(state.schedule[map_after.name], level)
+            if at is not None:
+                state = state.apply(ComputeAt(s.name, map_after.name, at))
+    return state if last in state.schedule.outputs else None
+
+
+def _without_reuse(s: Stage) -> tuple[str, ...]:
+    """The axes but the last along which the stage reads all tensors anew: a tile gains nothing."""
+    reads = [x.free for x in loads(s.compute.body)]
+    return tuple(a.name for a in s.compute.axes[:-1] if all(a.name in free for free in reads))
+
+
+def _packings(state: State) -> Iterator[tuple[str, State]]:
+    """(label, state) with constants packed; then also with operands of the vector axes packed."""
+    operands: list[tuple[str, str]] = []  # (tensor, anchor)
+    for s in anchors(state):
+        for tensor in dict.fromkeys(x.tensor for x in loads(s.compute.body)):
+            source = state.schedule[tensor]
+            vector = [a.name for a in s.compute.axes if s.factors(a.name)][-1:]
+            if not source.has_loops and state.schedule.is_constant(tensor):
+                with suppress(ScheduleError):
+                    state = state.apply(LayoutRewrite(tensor, s.name))
+            elif source.is_placeholder and _moves_with(s, tensor, vector):
+                operands.append((tensor, s.name))
+    yield "", state
+    for tensor, reader in operands:
+        with suppress(ScheduleError):
+            pack = CacheRead(tensor, reader), LayoutRewrite(f"{tensor}.packed", reader)
+            yield f"+{tensor}.packed", state.apply(*pack)
+    with suppress(ScheduleError):
+        for tensor, reader in operands if len(operands) > 1 else ():
+            state = state.apply(
+                CacheRead(tensor, reader), LayoutRewrite(f"{tensor}.packed", reader)
+            )
+        if len(operands) > 1:
+            yield "".join(f"+{tensor}.packed" for tensor, _ in operands), state
+
+
+def _moves_with(s: Stage, tensor: str, axes: list[str]) -> bool:
+    """True if an index of the tensor contains one of the axes."""
+    return any(x.tensor == tensor and x.free & set(axes) for x in loads(s.compute.body))
+
+
+def _attached(state: State) -> State:
+    """All other stages at root moved into the outer loops of the output that determine them.
+
+    The loops that most stages depend on come first. A stage moves to the last of the leading loops
+    on which its elements depend; one that depends on no leading loop stays at root.
+    """
+    out = state.schedule[state.schedule.outputs[0]]
+    needs = dependencies(state, out.name)
+    moved = [
+        s.name
+        for s in reversed(state.schedule.stages)
+        if s.has_loops and s.location == "root" and s.name != out.name
+    ]
+    wide = {a.name for a in out.compute.axes if extent(a) > 1}
+    outer = [it for it in out.iters if it.level == 0 and not it.reduce and it.axis in wide]
+    users = {it.axis: sum(it.axis in needs.get(name, ()) for name in moved) for it in outer}
+    outer.sort(key=lambda it: (-users[it.axis], it.split))
+    rest = [it for it in out.iters if it not in outer]
+    state = state.apply(Reorder(out.name, tuple(it.name for it in (*outer, *rest))))
+    for name in moved:
+        leading = 0
+        while leading < len(outer) and outer[leading].axis in needs.get(name, ()):
+            leading += 1
+        if leading:
+            state = state.apply(ComputeAt(name, out.name, outer[leading - 1].name))
+    return state

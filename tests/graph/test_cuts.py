@@ -1,0 +1,151 @@
+"""Cuts of a network with kernels of several anchors: which there are, which is taken, values."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from search_cases import Pretender
+
+from ansorlite import pipeline
+from ansorlite.cli.tasks import tuned_network
+from ansorlite.graph.build import GraphBuilder
+from ansorlite.graph.cuts import Merge, chosen, merges, with_merges
+from ansorlite.graph.ir import Graph, evaluate
+from ansorlite.graph.partition import Partition, evaluate_partition, partition
+from ansorlite.graph.passes import optimize
+from ansorlite.pipeline import _recut, network_tasks, shared_tasks
+from ansorlite.records import read_log
+from ansorlite.search.policy import EvolutionParams
+from ansorlite.search.session import Session
+from ansorlite.search.tune_tasks import tune_tasks
+from ansorlite.target import Target
+from ansorlite.te.access import has_data_reuse
+
+SIZE, HEADS, WIDTH = 24, 2, 8
+FEW = EvolutionParams(population=64, generations=1, looked_at_first=8)
+
+
+def attention(read_twice: bool = False) -> Graph:
+    b = GraphBuilder("attention")
+    q, k, v = (b.input(x, (1, SIZE, HEADS, WIDTH)) for x in "qkv")
+
+    def turned(x: str, *perm: int) -> str:
+        return b.emit("transpose", [x], perm=perm)
+
+    s = b.emit("matmul", [turned(q, 0, 2, 1, 3), turned(k, 0, 2, 3, 1)])
+    s = b.emit("mul", [s, b.constant(np.array(0.25, np.float32))])
+    p = b.emit("softmax", [s], axes=(3,))
+    y = turned(b.emit("matmul", [p, turned(v, 0, 2, 1, 3)]), 0, 2, 1, 3)
+    return b.finish([y, p] if read_twice else [y])
+
+
+def residual(size: int = 16, channels: int = 8) -> Graph:
+    """Expand, depthwise and project of an inverted residual."""
+    rng, b = np.random.default_rng(1), GraphBuilder("residual")
+
+    def conv(x: str, co: int, kernel: int, groups: int = 1) -> str:
+        w = rng.standard_normal((co, b.shape(x)[1] // groups, kernel, kernel)) / 4
+        pads = ((kernel // 2,) * 2,) * 2
+        window = {"strides": (1, 1), "pads": pads, "dilations": (1, 1)}
+        y = [x, b.constant(w.astype(np.float32))]
+        return b.emit("conv", y, groups=groups, layout="channels_first", **window)
+
+    x = b.input("x", (1, channels, size, size))
+    y = b.emit("relu", [conv(x, 4 * channels, 1)])
+    y = b.emit("relu", [conv(y, 4 * channels, 3, 4 * channels)])
+    y = b.emit("add", [conv(y, channels, 1), x])
+    return b.finish([y])
+
+
+def cut(graph: Graph, exact: bool = False) -> tuple[Partition, tuple[Merge, ...]]:
+    parts = partition(optimize(graph, exact))
+    return parts, merges(parts, exact)
+
+
+def spans(parts: Partition, found: tuple[Merge, ...]) -> list[tuple[int, ...]]:
+    names = [s.name for s in parts.subgraphs]
+    return [tuple(names.index(n) for n in m.replaces) for m in found]
+
+
+def test_attention_may_be_one_kernel() -> None:
+    parts, (whole,) = cut(attention())
+    assert spans(parts, (whole,)) == [(0, 1, 2)]
+    assert whole.saved_bytes == 2 * 2 * HEADS * SIZE * SIZE * 4
+    quotients = [op for op in whole.subgraph.dag.computes if "/" in str(op.body)]
+    assert [len(op.shape) for op in quotients] == [4] and not has_data_reuse(quotients[0])
+    assert quotients[0].shape[-1] == WIDTH  # divided after the product
+
+
+def test_an_exact_network_divides_where_it_says() -> None:
+    _, (whole,) = cut(attention(), exact=True)
+    quotients = [op for op in whole.subgraph.dag.computes if "/" in str(op.body)]
+    assert [op.shape[-1] for op in quotients] == [SIZE]
+
+
+def test_what_another_kernel_reads_is_stored() -> None:
+    assert cut(attention(read_twice=True))[1] == ()
+
+
+def test_an_inverted_residual_has_three_cuts() -> None:
+    parts, found = cut(residual())
+    assert len(parts.subgraphs) == 5  # between two transposes
+    assert set(spans(parts, found)) == {(1, 2), (1, 2, 3), (2, 3)}
+
+
+@pytest.mark.parametrize("make", [attention, residual])
+def test_every_cut_computes_the_same(make: type) -> None:
+    graph = make()
+    parts, found = cut(graph)
+    rng = np.random.default_rng(0)
+    types = [graph.types[v] for v in graph.inputs]
+    inputs = [rng.standard_normal(t.shape).astype(np.float32) for t in types]
+    (want,) = evaluate(graph, inputs)
+    for m in found:
+        (got,) = evaluate_partition(with_merges(parts, [m]), inputs)
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+
+
+def test_the_fastest_cut_is_taken() -> None:
+    parts, found = cut(residual())
+    names = [s.name for s in parts.subgraphs]
+    a, b, c = names[1:4]
+    by_span = {m.replaces: m.subgraph.name for m in found}
+    apart = dict.fromkeys(names, 10.0)
+    both = {by_span[a, b]: 15.0, by_span[b, c]: 12.0, by_span[a, b, c]: 23.0}
+
+    def taken(latency_s: dict[str, float]) -> list[tuple[str, ...]]:
+        return [m.replaces for m in chosen(parts, found, latency_s)]
+
+    assert taken(apart) == []
+    assert taken(apart | both) == [(b, c)]
+    assert taken(apart | both | {by_span[a, b, c]: 21.0}) == [(a, b, c)]
+    assert taken(apart | dict.fromkeys(by_span.values(), 40.0)) == []
+
+
+@pytest.mark.slow
+def test_a_network_takes_the_cut_that_measures_faster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of pretended latencies one kernel always beats three; a log alone gives the same cut."""
+    parts, found = cut(attention())
+    target, both = Target.detect(), Pretender()
+    shared = shared_tasks([network_tasks(parts, target)])
+    for gain, kernels in ((1e9, 3), (0.0, 1)):
+        monkeypatch.setattr(pipeline, "MERGE_GAIN", gain)
+        options = {"log": tmp_path / f"{kernels}", "progress": False, "params": FEW}
+        with Session(16, None, builder=both, runner=both, **options) as run:
+            budget = run.budget
+            run.budget = budget.part(0.75)
+            results = tune_tasks(run, shared.tasks)
+            (now,), tasks, best = _recut(run, [parts], [found], shared, results, target, budget)
+        assert len(now.subgraphs) == len(best) == len(tasks.tasks) == kernels
+        assert all(r.best is not None for r in best)
+    names = {r.task_name for r in read_log(tmp_path / "1").records}
+    assert found[0].subgraph.name in names and len(names) == 4
+    with Session(0, None, **options) as run:
+        results = tune_tasks(run, shared.tasks)
+        (again,), _, _ = _recut(run, [parts], [found], shared, results, target, run.budget)
+    assert [s.name for s in again.subgraphs] == [found[0].subgraph.name]
+    keys = {r.task for r in read_log(tmp_path / "1").records}
+    shown = tuned_network(attention(), keys).weighted
+    assert [w.task.name for w in shown][3:] == [found[0].subgraph.name]
