@@ -175,7 +175,7 @@ class Impatient(LocalRunner):
 
 
 def _spoiled(image: KernelImage, fault: str) -> KernelImage:
-    return replace(image, object_bytes=_code(fault), symbol="kernel")
+    return replace(image, object_bytes=_code(fault), symbol="kernel", has_steps=False)
 
 
 @cache
