@@ -64,7 +64,12 @@ end:
 ; Opens the parallel step at %e.
 define internal void @open_step(ptr %e) {
   %size_at = getelementptr { ptr, ptr, ptr, i64, ptr, i64 }, ptr @team, i64 0, i32 3
-  %size = load i64, ptr %size_at
+  %team = load i64, ptr %size_at
+  %most_at = getelementptr %step, ptr %e, i64 0, i32 6
+  %most = load i64, ptr %most_at
+  %rest = sub i64 %most, 1  ; of 0, no limit, the largest number
+  %fits = icmp uge i64 %rest, %team
+  %size = select i1 %fits, i64 %team, i64 %most
   %units_at = getelementptr %step, ptr %e, i64 0, i32 7
   %units = load i64, ptr %units_at
   %few = icmp ult i64 %units, %size

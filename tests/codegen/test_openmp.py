@@ -93,6 +93,24 @@ def test_every_unit_of_every_step_runs_once_and_in_order(four: openmp.Runtime) -
             assert sorted(own) == list(range(max(1, n)))
 
 
+def test_no_more_threads_than_a_step_was_made_for(four: openmp.Runtime) -> None:
+    seen: set[int] = set()
+    together = threading.Barrier(2)
+
+    def body(_: int, first: int, end: int) -> None:
+        seen.add(threading.get_native_id())
+        if first in (0, 32):  # two threads at once
+            together.wait(60)
+
+    code = BODY(body)
+    place = ctypes.cast(code, ctypes.c_void_p).value or 0
+    table = np.array([Row(place, 1, 64, 1, most=2, units=64)], np.int64)
+    start = table.ctypes.data
+    region(four, 4)
+    RUN(four.addresses["ansorlite_run"])(start, start + table.nbytes, None, None)
+    assert len(seen) == 2
+
+
 def test_steps_that_run_together_follow_one_another_in_each_unit(four: openmp.Runtime) -> None:
     events: list[tuple[int, int, int]] = []
 
