@@ -49,7 +49,7 @@ from ansorlite.ir.ranges import bounds
 from ansorlite.ir.traverse import branches_by_lane, loads
 from ansorlite.target import Target
 
-ROW = ir.LiteralStructType([PTR, PTR, I64, I64, I64, I64, PTR, I64])
+ROW = ir.LiteralStructType([PTR, PTR, *[I64] * 6])
 STACK_BYTES = 64 * 1024  # of one function; further local buffers come from the heap
 
 
@@ -70,7 +70,7 @@ def _module_text(p: Program, target: Target, symbol: str) -> str:
         _Nest(module, p, f"{symbol}.nest{k}", slots, target).emit(nest)
         for k, nest in enumerate(_roots(p.body))
     ]
-    _table(module, f"{symbol}{STEPS}", steps)
+    _table(module, f"{symbol}{STEPS}", steps, target.cores)
     entry = ir.Function(module, ir.FunctionType(VOID, [PTR]), symbol)
     b = ir.IRBuilder(entry.append_basic_block("entry"))
     if any(s.parallel for s in steps):
@@ -94,14 +94,14 @@ class _Step(NamedTuple):
     parallel: bool
 
 
-def _table(module: ir.Module, name: str, steps: Sequence[_Step]) -> None:
-    """The kernel's rows, and one of zeros behind them."""
-    null = ir.Constant(PTR, None)
+def _table(module: ir.Module, name: str, steps: Sequence[_Step], cores: int) -> None:
+    """The kernel's rows for at most `cores` threads, and one of zeros behind them."""
+    null, most = ir.Constant(PTR, None), I64(cores)
     rows = [
-        [s.code, null, I64(s.grains), I64(int(s.parallel)), I64(1), I64(0), null, I64(s.grains)]
+        [s.code, null, I64(s.grains), I64(int(s.parallel)), I64(1), I64(0), most, I64(s.grains)]
         for s in steps
     ]
-    rows.append([null, null, *[I64(0)] * 4, null, I64(0)])
+    rows.append([null, null, *[I64(0)] * 6])
     kind = ir.ArrayType(ROW, len(rows))
     table = ir.GlobalVariable(module, kind, name)
     table.initializer = ir.Constant(kind, [ir.Constant(ROW, row) for row in rows])

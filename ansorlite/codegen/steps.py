@@ -20,9 +20,11 @@ class Row(NamedTuple):
     """A step, in the order of its words.
 
     `code` is `void code(args, i64 first grain, i64 end)`, or null at the end of a loop. `together`
-    counts the rows that run as one parallel step, unit by unit, from this one on (0: serial); a
-    unit has `of_unit` grains. At the end of a loop `args` is the first row, `grains` the steps of
-    the loop, `together` 0, `of_unit` the number of `moves`, `units` the steps done.
+    counts the rows that run as one parallel step, unit by unit, from this one on (0: serial), on
+    at most `most` threads (0: on all); a unit has `of_unit` grains. At the end of a loop `args` is
+    the first row, `grains` the steps of the loop, `together` 0, `of_unit` the number of moves,
+    `most` their address, `units` the steps done. A move is the address of a pointer, and the bytes
+    by which it moves after a step.
     """
 
     code: int
@@ -31,7 +33,7 @@ class Row(NamedTuple):
     together: int = 0
     of_unit: int = 1
     number: int = 0
-    moves: int = 0  # address of (address of a pointer, bytes), by which pointers move after a step
+    most: int = 0
     units: int = 1
 
 

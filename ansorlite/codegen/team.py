@@ -16,7 +16,7 @@ delays nobody, unless it holds a chunk.
 TEAM = """
 @gate = internal global [16 x i64] zeroinitializer, align 128
 @done = internal global [16 x i64] zeroinitializer, align 128
-@team = internal global { ptr, ptr, ptr, i64, ptr } zeroinitializer, align 128
+@team = internal global { ptr, ptr, ptr, i64, ptr, i64 } zeroinitializer, align 128
 @places = internal global [MAX_PARTS x [16 x i64]] zeroinitializer, align 128
 
 ; Opens a step, or with %units 0 closes the program, and wakes whoever sleeps for it.
@@ -63,8 +63,13 @@ end:
 
 ; Opens the parallel step at %e.
 define internal void @open_step(ptr %e) {
-  %size_at = getelementptr { ptr, ptr, ptr, i64, ptr }, ptr @team, i64 0, i32 3
-  %size = load i64, ptr %size_at
+  %size_at = getelementptr { ptr, ptr, ptr, i64, ptr, i64 }, ptr @team, i64 0, i32 3
+  %team = load i64, ptr %size_at
+  %most_at = getelementptr %step, ptr %e, i64 0, i32 6
+  %most = load i64, ptr %most_at
+  %rest = sub i64 %most, 1  ; of 0, no limit, the largest number
+  %fits = icmp uge i64 %rest, %team
+  %size = select i1 %fits, i64 %team, i64 %most
   %units_at = getelementptr %step, ptr %e, i64 0, i32 7
   %units = load i64, ptr %units_at
   %few = icmp ult i64 %units, %size
@@ -73,12 +78,12 @@ define internal void @open_step(ptr %e) {
   %each = udiv i64 %units, %pieces
   %small = icmp eq i64 %each, 0
   %chunk = select i1 %small, i64 1, i64 %each
-  %log_at = getelementptr { ptr, ptr, ptr, i64, ptr }, ptr @team, i64 0, i32 2
+  %log_at = getelementptr { ptr, ptr, ptr, i64, ptr, i64 }, ptr @team, i64 0, i32 2
   %log = load ptr, ptr %log_at
   %together_at = getelementptr %step, ptr %e, i64 0, i32 3
   %together = load i64, ptr %together_at
   %rows = call ptr @log_rows(ptr %log, ptr %e, i64 %together, i64 %parts)
-  %rows_at = getelementptr { ptr, ptr, ptr, i64, ptr }, ptr @team, i64 0, i32 4
+  %rows_at = getelementptr { ptr, ptr, ptr, i64, ptr, i64 }, ptr @team, i64 0, i32 4
   store ptr %rows, ptr %rows_at
   call void @publish(ptr %e, i64 %units, i64 %parts, i64 %chunk, i64 0, i64 %size)
   ret void
@@ -90,11 +95,11 @@ define internal i1 @advance(ptr %e, i64 %me) {
 entry:
   store atomic i64 0, ptr @done monotonic, align 8
   %end = load ptr, ptr @team
-  %given_at = getelementptr { ptr, ptr, ptr, i64, ptr }, ptr @team, i64 0, i32 1
+  %given_at = getelementptr { ptr, ptr, ptr, i64, ptr, i64 }, ptr @team, i64 0, i32 1
   %given = load ptr, ptr %given_at
-  %log_at = getelementptr { ptr, ptr, ptr, i64, ptr }, ptr @team, i64 0, i32 2
+  %log_at = getelementptr { ptr, ptr, ptr, i64, ptr, i64 }, ptr @team, i64 0, i32 2
   %log = load ptr, ptr %log_at
-  %rows_at = getelementptr { ptr, ptr, ptr, i64, ptr }, ptr @team, i64 0, i32 4
+  %rows_at = getelementptr { ptr, ptr, ptr, i64, ptr, i64 }, ptr @team, i64 0, i32 4
   %rows = load ptr, ptr %rows_at
   %together_at = getelementptr %step, ptr %e, i64 0, i32 3
   %together = load i64, ptr %together_at
@@ -173,7 +178,7 @@ part:
   %chunks = udiv i64 %up1, %chunk
   br label %look
 look:
-  %total = phi i64 [ 0, %part ], [ %total, %again ], [ %with, %work ]
+  %total = phi i64 [ 0, %part ], [ %total, %again ], [ %with, %run ]
   %word = load atomic i64, ptr %place monotonic, align 8
   %begun = lshr i64 %word, 16
   %older = icmp ult i64 %begun, %number
@@ -192,6 +197,14 @@ take:
 again:
   br label %look
 work:
+  %helps = icmp ne i64 %me, 0
+  br i1 %helps, label %adopt, label %run
+adopt:
+  ; as the caller rounds and treats subnormal numbers
+  %state_at = getelementptr { ptr, ptr, ptr, i64, ptr, i64 }, ptr @team, i64 0, i32 5
+  call void @set_arithmetic(ptr %state_at)
+  br label %run
+run:
   %c = sub i64 %chunks, %left
   %c_units = mul i64 %c, %chunk
   %first = add i64 %low, %c_units
@@ -199,11 +212,11 @@ work:
   %beyond_part = icmp ult i64 %high, %stop
   %last = select i1 %beyond_part, i64 %high, i64 %stop
   %to = select i1 %single, i64 %units, i64 %last
-  %given_at = getelementptr { ptr, ptr, ptr, i64, ptr }, ptr @team, i64 0, i32 1
+  %given_at = getelementptr { ptr, ptr, ptr, i64, ptr, i64 }, ptr @team, i64 0, i32 1
   %given = load ptr, ptr %given_at
-  %log_at = getelementptr { ptr, ptr, ptr, i64, ptr }, ptr @team, i64 0, i32 2
+  %log_at = getelementptr { ptr, ptr, ptr, i64, ptr, i64 }, ptr @team, i64 0, i32 2
   %log = load ptr, ptr %log_at
-  %rows_at = getelementptr { ptr, ptr, ptr, i64, ptr }, ptr @team, i64 0, i32 4
+  %rows_at = getelementptr { ptr, ptr, ptr, i64, ptr, i64 }, ptr @team, i64 0, i32 4
   %rows = load ptr, ptr %rows_at
   %together_at = getelementptr %step, ptr %e, i64 0, i32 3
   %together = load i64, ptr %together_at
@@ -351,15 +364,17 @@ led:
 }
 
 define internal void @describe(ptr %end, ptr %given, ptr %log, i64 %size) {
-  %given_at = getelementptr { ptr, ptr, ptr, i64, ptr }, ptr @team, i64 0, i32 1
-  %log_at = getelementptr { ptr, ptr, ptr, i64, ptr }, ptr @team, i64 0, i32 2
-  %size_at = getelementptr { ptr, ptr, ptr, i64, ptr }, ptr @team, i64 0, i32 3
-  %rows_at = getelementptr { ptr, ptr, ptr, i64, ptr }, ptr @team, i64 0, i32 4
+  %given_at = getelementptr { ptr, ptr, ptr, i64, ptr, i64 }, ptr @team, i64 0, i32 1
+  %log_at = getelementptr { ptr, ptr, ptr, i64, ptr, i64 }, ptr @team, i64 0, i32 2
+  %size_at = getelementptr { ptr, ptr, ptr, i64, ptr, i64 }, ptr @team, i64 0, i32 3
+  %rows_at = getelementptr { ptr, ptr, ptr, i64, ptr, i64 }, ptr @team, i64 0, i32 4
   store ptr %end, ptr @team
   store ptr %given, ptr %given_at
   store ptr %log, ptr %log_at
   store i64 %size, ptr %size_at
   store ptr null, ptr %rows_at
+  %state_at = getelementptr { ptr, ptr, ptr, i64, ptr, i64 }, ptr @team, i64 0, i32 5
+  call void @get_arithmetic(ptr %state_at)
   ret void
 }
 

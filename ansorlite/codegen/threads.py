@@ -69,6 +69,44 @@ WORDS = {
     **{name: f"getelementptr (i8, ptr @gate, i64 {8 + 8 * k})" for k, name in enumerate(FIELDS)},
 }
 
+# How a thread rounds and treats subnormal numbers, to and from memory.
+ARITHMETIC = {
+    "x86_64": """
+declare void @llvm.x86.sse.stmxcsr(ptr)
+declare void @llvm.x86.sse.ldmxcsr(ptr)
+define internal void @get_arithmetic(ptr %to) alwaysinline {
+  call void @llvm.x86.sse.stmxcsr(ptr %to)
+  ret void
+}
+define internal void @set_arithmetic(ptr %from) alwaysinline {
+  call void @llvm.x86.sse.ldmxcsr(ptr %from)
+  ret void
+}
+""",
+    "aarch64": """
+declare i64 @llvm.aarch64.get.fpcr()
+declare void @llvm.aarch64.set.fpcr(i64)
+define internal void @get_arithmetic(ptr %to) alwaysinline {
+  %state = call i64 @llvm.aarch64.get.fpcr()
+  store i64 %state, ptr %to
+  ret void
+}
+define internal void @set_arithmetic(ptr %from) alwaysinline {
+  %state = load i64, ptr %from
+  call void @llvm.aarch64.set.fpcr(i64 %state)
+  ret void
+}
+""",
+}
+NO_ARITHMETIC = """
+define internal void @get_arithmetic(ptr %to) {
+  ret void
+}
+define internal void @set_arithmetic(ptr %from) {
+  ret void
+}
+"""
+
 # `sleep_while(word, seen)` sleeps while *word == seen; it returns at once where *word differs.
 LINUX_SLEEP = """
 declare i64 @syscall(i64, ...)
@@ -292,6 +330,7 @@ def threads_ir(target: Target, *, hidden: bool = False) -> str:
         "FUTEX": str(FUTEX.get(target.arch, 0)),
     }
     own = (DARWIN_SLEEP if darwin else LINUX_SLEEP) + DECLARED.get(target.arch, "")
+    own += ARITHMETIC.get(target.arch, NO_ARITHMETIC)
     text = _filled(POOL + STEPS + TEAM + own, {**words, **WORDS})
     return _hidden(text) if hidden else text
 

@@ -9,11 +9,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import llvmlite.binding as llvm
 import numpy as np
 import pytest
 
 from ansorlite.codegen import openmp
-from ansorlite.codegen.compile import compile_module
+from ansorlite.codegen.compile import compile_module, new_jit
 from ansorlite.codegen.steps import JOINED, Row
 from ansorlite.codegen.threads import MAX_THREADS, SYMBOLS, threads_ir
 from ansorlite.settings import settings
@@ -92,6 +93,24 @@ def test_every_unit_of_every_step_runs_once_and_in_order(four: openmp.Runtime) -
             assert sorted(own) == list(range(max(1, n)))
 
 
+def test_no_more_threads_than_a_step_was_made_for(four: openmp.Runtime) -> None:
+    seen: set[int] = set()
+    together = threading.Barrier(2)
+
+    def body(_: int, first: int, end: int) -> None:
+        seen.add(threading.get_native_id())
+        if first in (0, 32):  # two threads at once
+            together.wait(60)
+
+    code = BODY(body)
+    place = ctypes.cast(code, ctypes.c_void_p).value or 0
+    table = np.array([Row(place, 1, 64, 1, most=2, units=64)], np.int64)
+    start = table.ctypes.data
+    region(four, 4)
+    RUN(four.addresses["ansorlite_run"])(start, start + table.nbytes, None, None)
+    assert len(seen) == 2
+
+
 def test_steps_that_run_together_follow_one_another_in_each_unit(four: openmp.Runtime) -> None:
     events: list[tuple[int, int, int]] = []
 
@@ -110,6 +129,59 @@ def test_steps_that_run_together_follow_one_another_in_each_unit(four: openmp.Ru
         assert places == sorted(places)
     last = [n for n, (s, _, _) in enumerate(events) if s == 4]
     assert min(last) > max(n for n, (s, _, _) in enumerate(events) if s < 4)
+
+
+ARITHMETIC = """
+declare void @llvm.x86.sse.ldmxcsr(ptr)
+define void @set(ptr %word) {
+  call void @llvm.x86.sse.ldmxcsr(ptr %word)
+  ret void
+}
+; y[k] = x[0] * x[1]
+define void @product(ptr %args, i64 %first, i64 %end) {
+entry:
+  br label %loop
+loop:
+  %k = phi i64 [ %first, %entry ], [ %next, %loop ]
+  %b_at = getelementptr float, ptr %args, i64 1
+  %a = load volatile float, ptr %args
+  %b = load volatile float, ptr %b_at
+  %value = fmul float %a, %b
+  %shift = add i64 %k, 2
+  %place = getelementptr float, ptr %args, i64 %shift
+  store float %value, ptr %place
+  %next = add i64 %k, 1
+  %more = icmp slt i64 %next, %end
+  br i1 %more, label %loop, label %done
+done:
+  ret void
+}
+"""
+
+
+@pytest.mark.skipif(Target.detect().arch != "x86_64", reason="sets the register of x86-64")
+def test_all_threads_treat_subnormal_numbers_as_the_caller_does(four: openmp.Runtime) -> None:
+    jit = new_jit()
+    library = llvm.JITLibraryBuilder().add_ir(ARITHMETIC)
+    for name in ("set", "product"):
+        library.export_symbol(name)
+    tracker = library.link(jit, "arithmetic")
+    use = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(tracker["set"])
+    usual, flushing = (ctypes.c_int32(word) for word in (0x1F80, 0x9FC0))
+    region(four, 4)  # the threads are there, with the usual state
+    numbers = np.zeros(2 + 400, np.float32)
+    numbers[:2] = 1e-30, 1e-10
+    code, args = tracker["product"], numbers.ctypes.data
+    table = np.array([Row(code, args, 400, 1, 1, 0, 0, 400), Row(code, args, 400)], np.int64)
+    run, start = RUN(four.addresses["ansorlite_run"]), table.ctypes.data
+    for serial in (0, 1):  # parallel, then behind a parallel step
+        for state, zero in ((flushing, True), (usual, False)):
+            for _ in range(20):
+                numbers[2:] = 7
+                use(ctypes.addressof(state))
+                run(start, start + (1 + serial) * table.strides[0], None, None)
+                use(ctypes.addressof(usual))
+                assert np.all((numbers[2:].view(np.int32) == 0) == zero)
 
 
 def test_a_thread_that_does_not_come_is_not_waited_for(four: openmp.Runtime) -> None:
