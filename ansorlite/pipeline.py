@@ -55,6 +55,7 @@ from ansorlite.search.settle import link_s
 from ansorlite.search.task_scheduler import SCHEDULERS
 from ansorlite.search.tune_tasks import WeightedTask, tune_tasks
 from ansorlite.space.plain import plain_state
+from ansorlite.space.sketch import fuses_anchors
 from ansorlite.tables import TaskRow, task_table, time_table
 from ansorlite.target import Target
 from ansorlite.task import SearchTask
@@ -528,7 +529,7 @@ def _merging(run: Session, n_tasks: int, target: Target) -> bool:
     if run.estimated or target.is_foreign or run.searcher.template:
         return False
     if not run.searches:
-        return bool(run.store.history)
+        return any(fuses_anchors(r.sketch) for r in run.store.history)
     n_trials, timeout = run.options.n_trials, run.options.timeout
     enough = n_trials is None or n_trials >= MERGE_TRIALS * n_tasks
     return enough and (timeout is None or timeout >= MERGE_S * n_tasks)
