@@ -17,7 +17,7 @@ from ansorlite.errors import UsageError
 from ansorlite.graph.accuracy import Accuracy, accuracy
 from ansorlite.graph.arithmetic import Arithmetic, arithmetic
 from ansorlite.graph.choice import Lowering, lowerings
-from ansorlite.graph.contest import Contender, fastest_in_place
+from ansorlite.graph.contest import Contender, fastest_in_place, fastest_network
 from ansorlite.graph.cuts import Merge, chosen, merges, with_merges
 from ansorlite.graph.ir import Graph
 from ansorlite.graph.lower import BF16_LOSS, FORM_RTOL
@@ -56,6 +56,7 @@ from ansorlite.search.settle import link_s
 from ansorlite.search.task_scheduler import SCHEDULERS
 from ansorlite.search.tune_tasks import WeightedTask, tune_tasks
 from ansorlite.space.plain import plain_state
+from ansorlite.space.sketch import fuses_anchors
 from ansorlite.tables import TaskRow, task_table, time_table
 from ansorlite.target import Target
 from ansorlite.task import SearchTask
@@ -274,11 +275,17 @@ def auto_schedule(
             race_follows=not isinstance(run.options.runner, SideBySide),  # races are run here
         )
         peak = run.peak(machine)
-        parts, shared, results = _recut(run, parts, cuts, shared, results, machine, budget)
+        apart = parts, shared, results
+        parts, shared, results = _recut(run, *apart, cuts, machine, budget)
         pool = ConstantPool() if isinstance(network, SizedNetwork) else None
         modules = [
             _module(run, p, shared, m, results, peak, pool) for m, p in enumerate(parts)
         ]  # compile
+        for m, p in enumerate(parts):
+            if p is not apart[0][m] and run.searches and not run.interrupted:
+                old = _module(run, apart[0][m], apart[1], m, apart[2], peak, pool)
+                if fastest_network([modules[m], old], run.budget.left_s):
+                    modules[m], parts[m] = old, apart[0][m]
         for made, p, g, way in zip(modules, parts, graphs, ways, strict=True):
             made.report = _with_precision(made, p, g, way, error_inputs)
         if not isinstance(network, SizedNetwork):
@@ -523,7 +530,7 @@ def _merging(run: Session, n_tasks: int, target: Target) -> bool:
     if run.estimated or target.is_foreign or run.searcher.template:
         return False
     if not run.searches:
-        return bool(run.store.history)
+        return any(fuses_anchors(r.sketch) for r in run.store.history)
     n_trials, timeout = run.options.n_trials, run.options.timeout
     enough = n_trials is None or n_trials >= MERGE_TRIALS * n_tasks
     return enough and (timeout is None or timeout >= MERGE_S * n_tasks)
@@ -537,9 +544,9 @@ def _merges(parts: Partition, way: Lowering) -> Sequence[Merge]:
 def _recut(
     run: Session,
     parts: list[Partition],
-    cuts: Sequence[Sequence[Merge]],
     shared: "SharedTasks",
     results: list[TuneResult],
+    cuts: Sequence[Sequence[Merge]],
     target: Target,
     budget: Budget,
 ) -> tuple[list[Partition], "SharedTasks", list[TuneResult]]:
@@ -586,7 +593,8 @@ def _recut(
             best = by_key[k].best if (k := m.subgraph.dag.workload_key) in tasks_of else None
             if best is not None:
                 times[m.subgraph.name] = best.latency_s
-        cut.append(with_merges(p, chosen(p, own, times)))
+        taken = chosen(p, own, times)
+        cut.append(with_merges(p, taken) if taken else p)
     again = shared_tasks([network_tasks(p, target, 0.0) for p in cut])
     forms = {w.task.workload_key: w for w in shared.tasks}
     tasks_now = [

@@ -10,12 +10,13 @@ from collections.abc import Callable
 import networkx as nx
 
 from ansorlite.errors import UsageError
+from ansorlite.graph.cuts import merges
 from ansorlite.graph.fuse import fuse
 from ansorlite.graph.ir import Graph
 from ansorlite.graph.partition import Partition, Subgraph, partition
 from ansorlite.graph.passes import PASSES, optimize
 from ansorlite.names import shown, xml_text
-from ansorlite.units import format_flop
+from ansorlite.units import format_bytes, format_flop
 
 WIDTH, HEIGHT, GAP_X, GAP_Y, MARGIN = 190, 46, 26, 38, 20  # pixels
 LABEL = 28  # characters of a line of a box
@@ -65,8 +66,13 @@ def _transposes(graph: Graph) -> str:
 
 
 def partition_text(graph: Graph) -> str:
-    """Kernels and views in running order."""
-    return str(partition(optimize(graph)))
+    """Kernels and views in running order, then kernels that may take the place of several."""
+    parts = partition(optimize(graph))
+    further = []
+    for m in merges(parts):
+        old, less = ", ".join(map(shown, m.replaces)), format_bytes(m.saved_bytes)
+        further.append(f"# {shown(m.subgraph.name)} may replace {old}: {less} less")
+    return "\n".join([str(parts).rstrip("\n"), *further, ""])
 
 
 def partition_svg(network: Graph | Partition) -> str:

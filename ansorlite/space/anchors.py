@@ -17,17 +17,20 @@ from ansorlite.schedule.lower import lower
 from ansorlite.schedule.stage import Stage
 from ansorlite.schedule.state import State
 from ansorlite.schedule.steps import (
+    Annotate,
     CacheRead,
     ComputeAt,
     ComputeInline,
     FollowSplit,
     LayoutRewrite,
     Reorder,
+    Transpose,
 )
+from ansorlite.space.annotate import lanes_hole
 from ansorlite.space.rows import dependencies
 from ansorlite.space.rules import fusible_consumer, last_of_level, tile, tile_order
 from ansorlite.target import Target
-from ansorlite.te.access import extent, has_data_reuse, is_strictly_inlineable
+from ansorlite.te.access import contiguous_axis, extent, has_data_reuse, is_strictly_inlineable
 
 OUTER, INNER = "SSRSRS", "SRSRS"  # tile structures: of the nest, of an anchor inside a tile
 
@@ -48,16 +51,17 @@ def fuse_anchors(state: State, target: Target) -> Iterator[tuple[str, State]]:
     if len(state.schedule.outputs) != 1 or len(anchors(state)) < 2:
         return
     inlined = _inlined(state)
+    turned = _turned(inlined)
+    starts = [("-anchors", inlined), *([("-turned", turned)] if turned is not None else [])]
     levels = (1, 2) if anchors(inlined)[-1].name not in state.schedule.outputs else (1,)
-    for level in levels:
-        tiled = _tiled(inlined, target, level)
-        if tiled is None:
-            continue
-        for label, packed in _packings(tiled):
-            with suppress(ScheduleError):
-                fused = _attached(packed)
-                lower(fused)
-                yield f"-anchors{level}{label}", fused
+    for name, start in starts:
+        for level in levels:
+            tiled = _tiled(start, target, level)
+            for label, packed in _packings(tiled) if tiled is not None else ():
+                with suppress(ScheduleError):
+                    fused = _columns_in_registers(_attached(packed), target)
+                    lower(fused)
+                    yield f"{name}{level}{label}", fused
 
 
 def can_fuse(state: State) -> bool:
@@ -81,6 +85,35 @@ def _inlined(state: State) -> State:
             with suppress(ScheduleError):
                 state = state.apply(ComputeInline(s.name))
     return state
+
+
+def _turned(state: State) -> State | None:
+    """The state with stages whose rows are reduced stored column by column; None if there are none.
+
+    Then a vector holds an element of each of several rows, and no sum ends within a vector.
+    """
+    found = []
+    for s in state.schedule.stages:
+        inside = s.has_loops and s.name not in state.schedule.outputs and len(s.compute.axes) > 1
+        if inside and any(_reduces_rows(r, s.name) for r in state.schedule.readers(s.name)):
+            found.append(s)
+    for s in found:
+        *outer, row, column = (a.name for a in s.compute.axes)
+        with suppress(ScheduleError):
+            state = state.apply(Transpose(s.name, (*outer, column, row)))
+    return state if found else None
+
+
+def _reduces_rows(s: Stage, tensor: str) -> bool:
+    """True if the stage reduces the last dimension of the tensor alone, row by row."""
+    op = s.compute
+    reduced = {a.name for a in op.reduce_axes}
+    reads = [x.indices for x in loads(op.body) if x.tensor == tensor]
+    return (
+        len(reduced) == 1
+        and not has_data_reuse(op)
+        and all(i[-1].free == reduced and not i[-2].free & reduced for i in reads)
+    )
 
 
 def _tiled(state: State, target: Target, level: int) -> State | None:
@@ -165,4 +198,23 @@ def _attached(state: State) -> State:
             leading += 1
         if leading:
             state = state.apply(ComputeAt(name, out.name, outer[leading - 1].name))
+    return state
+
+
+def _columns_in_registers(state: State, target: Target) -> State:
+    """Reductions of columns inside a tile: a vector a few columns, all of them in registers."""
+    for s in state.schedule.stages:
+        op = s.op
+        if not s.has_loops or s.tiling or s.location == "root" or not s.compute.combiner:
+            continue
+        along = contiguous_axis(s.compute)
+        if along is None or along not in s.compute.axes:
+            continue
+        order = [it.name for it in s.iters if it.axis != along.name] + [along.name]
+        lanes = lanes_hole(s.name, extent(along), op.dtype, target)
+        state = state.open(lanes).apply(
+            Reorder(s.name, tuple(order)),
+            Annotate(s.name, along.name, "lanes", lanes.columns[0]),
+            Annotate(s.name, along.name, "register", 1),
+        )
     return state

@@ -5,6 +5,7 @@ annotation opens the remaining holes. A `Sketch` is lowered once, on first use.
 """
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -160,6 +161,11 @@ def _fused(dag: ComputeDAG, target: Target, opts: SpaceOptions) -> Iterator[tupl
         for n, (start, _) in enumerate(_starts(dag, target, opts)):
             for label, state in fuse_anchors(start, target):
                 yield f"f{n}{label}", state
+
+
+def fuses_anchors(name: str) -> bool:
+    """True for the name of a sketch that fuses several anchors, as records have it."""
+    return re.match(r"f\d+-", name) is not None
 
 
 def _is_factored(state: State) -> bool:

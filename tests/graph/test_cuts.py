@@ -137,14 +137,14 @@ def test_a_network_takes_the_cut_that_measures_faster(
             budget = run.budget
             run.budget = budget.part(0.75)
             results = tune_tasks(run, shared.tasks)
-            (now,), tasks, best = _recut(run, [parts], [found], shared, results, target, budget)
+            (now,), tasks, best = _recut(run, [parts], shared, results, [found], target, budget)
         assert len(now.subgraphs) == len(best) == len(tasks.tasks) == kernels
         assert all(r.best is not None for r in best)
     names = {r.task_name for r in read_log(tmp_path / "1").records}
     assert found[0].subgraph.name in names and len(names) == 4
     with Session(0, None, **options) as run:
         results = tune_tasks(run, shared.tasks)
-        (again,), _, _ = _recut(run, [parts], [found], shared, results, target, run.budget)
+        (again,), _, _ = _recut(run, [parts], shared, results, [found], target, run.budget)
     assert [s.name for s in again.subgraphs] == [found[0].subgraph.name]
     keys = {r.task for r in read_log(tmp_path / "1").records}
     shown = tuned_network(attention(), keys).weighted
