@@ -31,10 +31,13 @@ VARIABLES: tuple[tuple[str, str], ...] = (
     ("ANSORLITE_BUILD_WORKERS", "processes that compile; default: the usable processors"),
     ("ANSORLITE_TARGET", "which set of kernels of a saved network runs; default: the best one"),
     ("ANSORLITE_CPU_LACKS", "features that saved networks take this CPU to lack, such as avx512f"),
-    ("ANSORLITE_KNOWLEDGE", "0, shipped (that model alone) or 1: use and keep what runs find too"),
+    (
+        "ANSORLITE_KNOWLEDGE",
+        "0, 1 (what runs find is used, and kept), model (cost models, too), shipped",
+    ),
     ("ANSORLITE_MAX_BYTES", "limit of a network's values; default: half of the usable memory"),
 )
-SHIPPED = "shipped"  # value of ANSORLITE_KNOWLEDGE
+SHIPPED, MODEL = "shipped", "model"  # values of ANSORLITE_KNOWLEDGE
 OFF = "off"  # value of ANSORLITE_CACHE_DIR: nothing is cached
 MAX_THREADS = 4096
 MAX_BYTES = 1 << 60
@@ -159,13 +162,18 @@ def lacking(env: Mapping[str, str]) -> frozenset[str]:
 
 def knowledge_is_on(env: Mapping[str, str]) -> bool:
     """Is what earlier runs found used, and what this run finds kept for later ones?"""
-    text = _text(env, "KNOWLEDGE")
-    return text.lower() != SHIPPED and (not text or _boolean(env, "KNOWLEDGE"))
+    text = _text(env, "KNOWLEDGE").lower()
+    return text != SHIPPED and (text in ("", MODEL) or _boolean(env, "KNOWLEDGE"))
 
 
 def begins_with_shipped(env: Mapping[str, str]) -> bool:
     """Does a search begin with the cost model that comes with the package?"""
-    return knowledge_is_on(env) or _text(env, "KNOWLEDGE").lower() == SHIPPED
+    return (not knowledge_is_on(env) and _text(env, "KNOWLEDGE").lower() == SHIPPED) or learns(env)
+
+
+def learns(env: Mapping[str, str]) -> bool:
+    """Do runs keep what a cost model of this machine is trained on, and train it?"""
+    return _text(env, "KNOWLEDGE").lower() == MODEL
 
 
 def cache_is_off(env: Mapping[str, str]) -> bool:

@@ -8,6 +8,7 @@ Usage: python scripts/first_round.py [--target x86-avx2] [--cases C2D:1 resnet50
 """
 
 import argparse
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -109,6 +110,7 @@ EXPERIMENT = Experiment[Row](
 
 def main() -> int:
     global TARGET
+    os.environ["ANSORLITE_KNOWLEDGE"] = "shipped"  # and nothing of this machine
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--target", help="instructions to use, such as x86-avx2 (the host's)")
     parser.add_argument("--cases", nargs="+")

@@ -12,6 +12,7 @@ from ansorlite.settings import (
     Settings,
     begins_with_shipped,
     knowledge_is_on,
+    learns,
     read_settings,
     settings,
 )
@@ -51,12 +52,21 @@ def test_every_variable_reaches_its_field() -> None:
 
 
 def test_what_a_search_begins_with() -> None:
-    """Nothing, the shipped model alone, or also what earlier runs found."""
-    for text, store, ships in (("0", 0, 0), ("shipped", 0, 1), ("Shipped", 0, 1), ("", 1, 1)):
+    """Nothing, the shipped model alone, what earlier runs found, or both."""
+    cases = (
+        ("0", 0, 0),
+        ("shipped", 0, 1),
+        ("Shipped", 0, 1),
+        ("", 1, 0),
+        ("1", 1, 0),
+        ("model", 1, 1),
+    )
+    for text, store, ships in cases:
         env = {"ANSORLITE_KNOWLEDGE": text}
         assert (knowledge_is_on(env), begins_with_shipped(env)) == (bool(store), bool(ships))
     with pytest.raises(UsageError, match="KNOWLEDGE"):
         begins_with_shipped({"ANSORLITE_KNOWLEDGE": "shiped"})
+    assert learns({"ANSORLITE_KNOWLEDGE": "model"}) and not learns({})
 
 
 def test_one_field_a_variable_and_at_most_ten() -> None:

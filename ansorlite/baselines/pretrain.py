@@ -196,6 +196,7 @@ def pretrain(
         Session(None, 60 * minutes, seed=seed, log=log, runner=runner, progress=False) as session,
     ):
         recent: list[TaskTuner] = []
+        session.keeps_lessons = True
         while session.budget.left_s() > 0:
             forms = layer_tasks(prior.draw(rng), machine)
             if forms[0].flop > LARGEST_FLOP or forms[0].workload_key in seen:

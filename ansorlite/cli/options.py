@@ -145,7 +145,7 @@ def search_options(p: argparse.ArgumentParser, trials: int | None, what: str = "
     p.add_argument(
         "--no-knowledge",
         action="store_true",
-        help="begin without the shipped model and what earlier runs found; keep nothing",
+        help="begin without what earlier runs found; keep nothing",
     )
     p.add_argument("-q", "--quiet", action="store_true", help="no progress")
 

@@ -10,9 +10,9 @@ crossover; `RandomPolicy` draws legal rows.
 import zlib
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice, zip_longest
+from itertools import islice
 from typing import Protocol
 
 import numpy as np
@@ -30,6 +30,7 @@ from ansorlite.target import Target
 
 PROBED_ROWS = 32  # of a sketch, to estimate its best score
 Body = tuple[tuple[str, ...], bytes]
+CHOSEN_FROM = 4  # times as many candidates, of which a prior chooses
 SMALL_ROUND = 8  # candidates of a round, for which half the effort is made
 POOL_ROWS = 16  # rows of a sketch kept in a round, for each candidate asked for
 THOROUGH_TIMES = 4  # times the population, where no measurement will correct the answer
@@ -163,34 +164,32 @@ class EvolutionaryPolicy(SearchPolicy):
         return self.history.group(self._key)
 
     def ask(self, n: int, round_: int, thorough: bool = False) -> list[Candidate]:
-        """The best that the model predicts; until it has learned of this run, half of them.
+        """The best that the model predicts; with a prior alone, of those that the estimate finds.
 
-        What other tasks taught is wrong about some: the estimate alone chooses the other half.
+        What other tasks taught is wrong far away from what they measured, and evolution goes there:
+        so the estimate alone leads it, and the prior chooses among the best that it found.
         """
         if n < 2 or thorough or not is_only_prior(self._model):
             return self._asked(n, round_, thorough)
-        own = self._asked(n - n // 2, round_, thorough, parts=2)
         self._by_estimate = True
         try:
-            others = self._asked(n // 2, round_, thorough, {c.key for c in own}, parts=2)
+            found = self._asked(n, round_, thorough, CHOSEN_FROM * n)
         finally:
             self._by_estimate = False
-        return [c for two in zip_longest(own, others) for c in two if c is not None]
+        rows = [np.asarray([c.row], np.int32) for c in found]
+        scores = [self.score(c.sketch.name, r)[0] for c, r in zip(found, rows, strict=True)]
+        order = [0, *(int(k) for k in np.argsort(np.negative(scores), kind="stable") if k)]
+        return [found[k] for k in order[: min(n, len(found))]]
 
     def _asked(
-        self,
-        n: int,
-        round_: int,
-        thorough: bool,
-        taken: Collection[Key] = (),
-        parts: int = 1,
+        self, n: int, round_: int, thorough: bool, most: int | None = None
     ) -> list[Candidate]:
-        """New candidates, best first, without those that are `taken`; one of so many searches."""
+        """New candidates, best first: n, or `most` of a search for n."""
         rng = round_rng(self._seed, self._key, round_)
         # A few candidates are worth a short search among few sketches, for others follow.
         effort = 2 if n <= SMALL_ROUND and not thorough else 1
         generations = -(-self.params.generations // effort)
-        population = self.params.population * (THOROUGH_TIMES if thorough else 1) // parts
+        population = self.params.population * (THOROUGH_TIMES if thorough else 1)
         pool = self._first(rng, self.params.alive // effort, population)
         best, visited = _Pool(POOL_ROWS * n), _Pool(None)
         pools = (best, visited) if self.params.visited else (best,)
@@ -202,8 +201,7 @@ class EvolutionaryPolicy(SearchPolicy):
                     p.add(name, rows[new], scores[new])
             if generation < generations:
                 pool = self._breed(scored, rng, population)
-        picked = self._pick(best, visited, n + len(taken), rng)
-        picked = [c for c in picked if c.key not in taken][:n] if taken else picked
+        picked = self._pick(best, visited, most or n, rng)
         self.history.keep(picked)
         return picked
 

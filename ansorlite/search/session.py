@@ -5,6 +5,7 @@ one cost model, which are opened and closed together.
 """
 
 import gc
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -47,7 +48,7 @@ from ansorlite.search.store import Store
 from ansorlite.search.transfer import KnownPrograms
 from ansorlite.search.tuner import TaskTuner
 from ansorlite.search.untuned import Untuned
-from ansorlite.settings import settings
+from ansorlite.settings import learns, settings
 from ansorlite.space.plain import PLAIN
 from ansorlite.space.sketch import Sketch, SpaceOptions
 from ansorlite.target import Target
@@ -70,8 +71,8 @@ class TuneOptions:
     for everything. `policy` is a row of `search.searchers`, `pretrained` a file of
     `baselines.pretrain`. The session makes its own `model`, `builder` or `runner` where None.
     `round_size` fixes the candidates of a round; `space` and `params` replace the searcher's.
-    With `known`, the search begins with the shipped model and what earlier runs on this machine
-    found and learned, and what this run finds is kept (`search.knowledge`, `search.lessons`).
+    With `known`, the search begins with what earlier runs on this machine found, and what this run
+    finds is kept (`search.knowledge`, `search.lessons`).
     `clock` is that of the run, where the run began before its session did. With a runner of
     `search.estimate` nothing is measured: latencies are estimates of what is built.
     """
@@ -122,6 +123,7 @@ class Session:
         self._trained_on = -1
         self._spaces: SpacesAhead | None = None
         self._wants_prior = False
+        self.keeps_lessons = learns(os.environ)
         self._known: dict[str, KnownPrograms] = {}
         self.merged: set[str] = set()  # workload keys of kernels in place of several tasks
 
@@ -155,7 +157,8 @@ class Session:
         if self.searches and self._is_measured:
             found = [r for t in self._tuners for r in t.records if r.ok and r.sketch != PLAIN]
             knowledge.keep(found)
-            self._keep_lessons(learns=not (self.interrupted or any(exc)))
+            if self.keeps_lessons:
+                self._keep_lessons(learns=not (self.interrupted or any(exc)))
 
     def _keep_lessons(self, learns: bool) -> None:
         """Keep what models learn from, and train the machine's own where that is due.

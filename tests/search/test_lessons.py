@@ -30,7 +30,7 @@ FEW = EvolutionParams(population=64, generations=1, looked_at_first=4)
 @pytest.fixture(autouse=True)
 def learning(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """An empty folder of what is known; a pretending runner counts as this machine."""
-    monkeypatch.setenv("ANSORLITE_KNOWLEDGE", "1")
+    monkeypatch.setenv("ANSORLITE_KNOWLEDGE", "model")
     monkeypatch.setenv("ANSORLITE_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(session_module, "measure_peak", lambda target: PEAK)
     monkeypatch.setattr(session_module, "MACHINES", (LocalRunner, Pretender))
