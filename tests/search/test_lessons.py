@@ -15,8 +15,7 @@ from ansorlite.cost.prior import RowGroup, Stage, corrections, estimates, traine
 from ansorlite.cost.relative import N_RELATIVE, RELATIVE_NAMES
 from ansorlite.measure.runner import LocalRunner
 from ansorlite.search import knowledge, lessons
-from ansorlite.search.history import Candidate
-from ansorlite.search.policy import EvolutionaryPolicy, EvolutionParams
+from ansorlite.search.policy import CHOSEN_FROM, EvolutionaryPolicy, EvolutionParams
 from ansorlite.search.session import Session
 from ansorlite.search.tune import tune
 from ansorlite.space.sketch import SpaceOptions, sketches
@@ -186,23 +185,20 @@ def test_a_model_that_is_given_has_no_prior() -> None:
     knowledge.keep([record(matmul(32), 1)])
 
 
-def test_half_of_a_first_round_is_the_estimates_own() -> None:
-    """What the estimate alone would ask for comes beside what the prior says."""
+def test_a_prior_chooses_among_what_the_estimate_finds() -> None:
+    """The estimate leads the evolution, and its best program is measured first."""
     lessons.keep(TARGET, [group(k) for k in range(12)])
     assert lessons.learn(TARGET)
     task = matmul(48)
     found = sketches(task.dag, task.target, SPACE)
 
-    def asked(model: CorrectionModel, n: int) -> list[Candidate]:
+    def keys(model: CorrectionModel, n: int, most: int | None = None) -> list[object]:
         policy = EvolutionaryPolicy(found, TARGET, 0, task.workload_key, model, FEW)
-        return policy.ask(n, 1)
+        chosen = policy.ask(n, 1) if most is None else policy._asked(n, 1, False, most)
+        return [c.key for c in chosen]
 
     model = CorrectionModel(prior=lessons.prior(TARGET))
-    estimate = EvolutionParams(population=32, generations=1, looked_at_first=4)
-    policy = EvolutionaryPolicy(found, TARGET, 0, task.workload_key, CorrectionModel(), estimate)
-    by_estimate = policy.ask(8, 1)
-    mixed = asked(model, 8)
-    assert len({c.key for c in mixed}) == 8
-    assert {c.key for c in mixed[1::2]} & {c.key for c in by_estimate}
-    assert {c.key for c in mixed[::2]} - {c.key for c in by_estimate}
-    assert len(asked(model, 1)) == 1
+    chosen, by_estimate = keys(model, 8), keys(CorrectionModel(), 8, 8 * CHOSEN_FROM)
+    assert len({*chosen}) == 8 and {*chosen} <= {*by_estimate} and chosen[0] == by_estimate[0]
+    assert chosen != by_estimate[:8]
+    assert len(keys(model, 1)) == 1
