@@ -8,7 +8,7 @@ on MobileNetV2 (Chen et al., 2017), U-Net (Ronneberger et al., 2015), ViT-B/16 (
 
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -77,28 +77,39 @@ class Inverted(nn.Module):  # type: ignore[misc]
         return x + y if self.adds else y
 
 
+def stages(
+    rows: Sequence[tuple[int, ...]], act: Callable[[], nn.Module], squeeze: bool = False
+) -> tuple[list[nn.Module], int]:
+    """(layers, channels) of a stem and stages of inverted residuals.
+
+    A row has expansion, channels, blocks, stride of the first block, kernel and dilation.
+    """
+    layers: list[nn.Module] = [conv(3, 32, 3, 2, act)]
+    ci = 32
+    for wider, co, blocks, first, kernel, dilation in rows:
+        for k in range(blocks):
+            stride = first if k == 0 else 1
+            layers.append(Inverted(ci, co, wider, kernel, stride, dilation, act, squeeze))
+            ci = co
+    return layers, ci
+
+
 class EfficientNet(nn.Module):  # type: ignore[misc]
-    """B0: expansion, channels, blocks, stride and kernel of each stage."""
+    """B0, of width and depth 1."""
 
     STAGES = (
-        (1, 16, 1, 1, 3),
-        (6, 24, 2, 2, 3),
-        (6, 40, 2, 2, 5),
-        (6, 80, 3, 2, 3),
-        (6, 112, 3, 1, 5),
-        (6, 192, 4, 2, 5),
-        (6, 320, 1, 1, 3),
+        (1, 16, 1, 1, 3, 1),
+        (6, 24, 2, 2, 3, 1),
+        (6, 40, 2, 2, 5, 1),
+        (6, 80, 3, 2, 3, 1),
+        (6, 112, 3, 1, 5, 1),
+        (6, 192, 4, 2, 5, 1),
+        (6, 320, 1, 1, 3, 1),
     )
 
     def __init__(self) -> None:
         super().__init__()
-        layers: list[nn.Module] = [conv(3, 32, 3, 2, nn.SiLU)]
-        ci = 32
-        for wider, co, blocks, first, kernel in self.STAGES:
-            for k in range(blocks):
-                stride = first if k == 0 else 1
-                layers.append(Inverted(ci, co, wider, kernel, stride, 1, nn.SiLU, True))
-                ci = co
+        layers, ci = stages(self.STAGES, nn.SiLU, squeeze=True)
         self.body = nn.Sequential(*layers, conv(ci, 1280, 1, 1, nn.SiLU))
         self.head = nn.Linear(1280, 1000)
 
@@ -111,23 +122,18 @@ class DeepLab(nn.Module):  # type: ignore[misc]
     """V3 at output stride 16 with rates of 6, 12 and 18, 21 classes, on MobileNetV2."""
 
     STAGES = (
-        (1, 16, 1, 1, 1),
-        (6, 24, 2, 2, 1),
-        (6, 32, 3, 2, 1),
-        (6, 64, 4, 2, 1),
-        (6, 96, 3, 1, 1),
-        (6, 160, 3, 1, 2),
-        (6, 320, 1, 1, 2),
+        (1, 16, 1, 1, 3, 1),
+        (6, 24, 2, 2, 3, 1),
+        (6, 32, 3, 2, 3, 1),
+        (6, 64, 4, 2, 3, 1),
+        (6, 96, 3, 1, 3, 1),
+        (6, 160, 3, 1, 3, 2),
+        (6, 320, 1, 1, 3, 2),
     )
 
     def __init__(self) -> None:
         super().__init__()
-        layers: list[nn.Module] = [conv(3, 32, 3, 2, nn.ReLU6)]
-        ci = 32
-        for wider, co, blocks, first, dilation in self.STAGES:
-            for k in range(blocks):
-                layers.append(Inverted(ci, co, wider, 3, first if k == 0 else 1, dilation))
-                ci = co
+        layers, ci = stages(self.STAGES, nn.ReLU6)
         self.body = nn.Sequential(*layers)
         self.parts = nn.ModuleList([conv(ci, 256, 1, 1, nn.ReLU)])
         self.parts.extend(conv(ci, 256, 3, 1, nn.ReLU, 1, rate) for rate in (6, 12, 18))
