@@ -22,12 +22,14 @@ from ansorlite.graph.cuts import Merge, chosen, merges, with_merges
 from ansorlite.graph.ir import Graph
 from ansorlite.graph.lower import BF16_LOSS, FORM_RTOL
 from ansorlite.graph.module import CompiledModule
-from ansorlite.graph.partition import DistinctSubgraph, Partition, tasks
+from ansorlite.graph.partition import DistinctSubgraph, Partition, kernels, tasks
+from ansorlite.graph.places import Widths
 from ansorlite.graph.pool import ConstantPool
 from ansorlite.graph.precision import check_precision
 from ansorlite.graph.sized import SizedNetwork
 from ansorlite.graph.sized_module import SizedModule
 from ansorlite.ir.expr import Op
+from ansorlite.ir.pitch import pitched
 from ansorlite.ir.program import Program
 from ansorlite.ir.traverse import walk
 from ansorlite.measure.limits import least_seconds, task_peak
@@ -137,7 +139,10 @@ class ScheduledModule(CompiledModule):
         report = getattr(self, "report", None)
         if report is None:
             return None
-        return [retargeted(r, target, self.logged) for r in report.results]
+        found = [retargeted(r, target, self.logged) for r in report.results]
+        forms = self._forms or (0,) * len(found)
+        own = [(found[k.task], k.widths(self.partition, forms[k.task])) for k in self.kernels]
+        return [Retargeted(in_rows(r.program, w), r.how) for r, w in own]
 
     @property
     def found(self) -> dict[str, int]:
@@ -330,7 +335,7 @@ class NewSizes:
         with _session(0, None, self.target, **self.session) as run:
             results = adapted_results(run, weighted, self.known)
         forms = [form_of(t, r.task) for t, r in zip(tasks(parts), results, strict=True)]
-        made = CompiledModule(parts, [compile_task(r) for r in results], forms, self.pool)
+        made = CompiledModule(parts, compile_tasks(parts, results, forms), forms, self.pool)
         self.pool.forget_sources()
         return made
 
@@ -413,7 +418,7 @@ def _module(
     weighted = [shared.tasks[k] for k in own]
     tuned = raced_in_place(run, parts, weighted, [results[k] for k in own])
     forms = [form_of(t, r.task) for t, r in zip(tasks(parts), tuned, strict=True)]
-    module = ScheduledModule(parts, [compile_task(r) for r in tuned], forms, pool)
+    module = ScheduledModule(parts, compile_tasks(parts, tuned, forms), forms, pool)
     module.report = _report(run, tuned, [shared.weights[network][k] for k in own], peak)
     keys = {r.task.workload_key for r in tuned}
     here = tuned[0].task.target.fingerprint if tuned else ""
@@ -500,14 +505,18 @@ def raced_in_place(
     """The results with whichever of the last contenders runs fastest inside the network."""
     if run.interrupted or not any(r.rivals for r in results):
         return results
-    contenders = [
-        [
-            Contender(compile_task(r), form_of(t, r.task)),
-            *(Contender(rival.image, form_of(t, rival.task)) for rival in r.rivals),
-        ]
-        for t, r in zip(tasks(parts), results, strict=True)
-    ]
+    known, distinct = tasks(parts), kernels(parts)
+
+    def contender(k: int, r: TuneResult) -> Contender:
+        form = form_of(known[k], r.task)
+        own = (kernel for kernel in distinct if kernel.task == k)
+        return Contender(tuple(compile_task(r, kernel.widths(parts, form)) for kernel in own), form)
+
     try:
+        contenders = [
+            [contender(k, r), *(contender(k, r.with_rival(n)) for n in range(len(r.rivals)))]
+            for k, r in enumerate(results)
+        ]
         with run.budget.clock.phase("measuring"):
             run.budget.closing_s = link_s(len(weighted))
             picks = fastest_in_place(parts, contenders, run.budget.search_left_s)
@@ -609,11 +618,31 @@ def form_of(known: DistinctSubgraph, task: SearchTask) -> int:
     return [dag.workload_key for dag in (known.dag, *known.others)].index(task.workload_key)
 
 
-def compile_task(result: TuneResult) -> KernelImage:
-    """Object code of a task's best (or predicted) program; else of the plain schedule."""
-    if result.best is None and result.predicted is None:
-        return plain_image(result.task)
-    return result.image or compiled(result.program, result.task.target)
+def compile_tasks(
+    parts: Partition, results: Sequence[TuneResult], forms: Sequence[int]
+) -> list[KernelImage]:
+    """The kernels of a network, from the results of its tasks and the forms that they compute."""
+    known = kernels(parts)
+    return [compile_task(results[k.task], k.widths(parts, forms[k.task])) for k in known]
+
+
+def compile_task(result: TuneResult, widths: Widths = ((), ())) -> KernelImage:
+    """Object code of a task's best (or predicted) program; else of the plain schedule.
+
+    `widths`, as in `DistinctKernel.widths`, tell where its operands are parts of larger values.
+    """
+    apart = not any(w for own in widths for w in own)
+    if apart and result.image is not None:
+        return result.image
+    return compiled(in_rows(task_program(result), widths), result.task.target)
+
+
+def in_rows(program: Program, widths: Widths) -> Program:
+    """A task's program for operands whose axes are longer in memory."""
+    read = [b.name for b in program.params if b.role in ("input", "constant")]
+    written = [b.name for b in program.params if b.role == "output"]
+    pairs = [*zip(read, widths[0], strict=False), *zip(written, widths[1], strict=False)]
+    return pitched(program, {name: w for name, w in pairs if w is not None})
 
 
 def task_program(result: TuneResult) -> Program:
@@ -623,8 +652,9 @@ def task_program(result: TuneResult) -> Program:
     return result.program
 
 
-def plain_image(task: SearchTask) -> KernelImage:
-    return compiled(lower(plain_state(task.dag, task.target)), task.target)
+def plain_image(task: SearchTask, widths: Widths = ((), ())) -> KernelImage:
+    program = lower(plain_state(task.dag, task.target))
+    return compiled(in_rows(program, widths), task.target)
 
 
 @overload
@@ -666,10 +696,10 @@ def compile_plain(
     machine = target_of(target)
     (way,), _ = lowerings([network], exact, precision, max_error)
     parts = way.partition(network)
-    images = []
-    for weighted in network_tasks(parts, machine):
+    images, own = [], network_tasks(parts, machine)
+    for kernel in kernels(parts):
         if left_s() <= 0:
             return None
-        images.append(plain_image(weighted.task))
+        images.append(plain_image(own[kernel.task].task, kernel.widths(parts)))
     plain: CompiledModule = network.bound(CompiledModule(parts, images))
     return plain

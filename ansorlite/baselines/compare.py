@@ -23,9 +23,8 @@ from ansorlite.baselines.runs import (
     geometric_mean,
     run_of,
 )
+from ansorlite.graph.choice import Lowering
 from ansorlite.graph.ir import Graph
-from ansorlite.graph.partition import partition
-from ansorlite.graph.passes import optimize
 from ansorlite.graph.sized import SizedNetwork, graphs_of
 from ansorlite.pipeline import auto_schedule, network_tasks, shared_tasks
 from ansorlite.search.forms import Forms
@@ -111,7 +110,7 @@ def run_task(task: SearchTask, case: str, name: str, seed: int, options: Compare
 def run_network(graph: Graph | SizedNetwork, name: str, seed: int, options: CompareOptions) -> Run:
     """One search of a network; the latency of a trial is the sum over the tasks after its round."""
     target = Target.detect()
-    sizes = [network_tasks(partition(optimize(g)), target) for g in graphs_of(graph)]
+    sizes = [network_tasks(Lowering().partition(g), target) for g in graphs_of(graph)]
     weights = [w.weight for w in shared_tasks(sizes).tasks]
     latency: list[float | None] = []
     at: list[float] = []

@@ -138,14 +138,13 @@ def _what(args: argparse.Namespace) -> "tuple[SearchTask | Graph | SizedNetwork,
 
 
 def _flop(what: "SearchTask | Graph | SizedNetwork") -> float:
-    from ansorlite.graph.partition import partition
-    from ansorlite.graph.passes import optimize
+    from ansorlite.graph.choice import Lowering
     from ansorlite.graph.sized import graphs_of
     from ansorlite.task import SearchTask
 
     if isinstance(what, SearchTask):
         return what.flop
-    return sum(partition(optimize(g)).flop for g in graphs_of(what))
+    return sum(Lowering().partition(g).flop for g in graphs_of(what))
 
 
 def pretrain_options(p: argparse.ArgumentParser) -> None:

@@ -39,13 +39,13 @@ def task_of(
     >>> task_of(network("resnet18"), "2").task.name
     'max_pool_2'
     """
+    from ansorlite.graph.choice import Lowering
     from ansorlite.graph.lower import FORM_RTOL
-    from ansorlite.graph.partition import partition, tasks
-    from ansorlite.graph.passes import optimize
+    from ansorlite.graph.partition import tasks
     from ansorlite.pipeline import network_tasks
     from ansorlite.target import Target
 
-    parts = partition(optimize(graph, exact, precision))
+    parts = Lowering(exact, precision).partition(graph)
     weighted = network_tasks(parts, target or Target.detect(), 0.0 if exact else FORM_RTOL)
     if text.isascii() and text.isdecimal() and int(text[:9]) < len(weighted):
         return weighted[int(text)]
@@ -65,13 +65,12 @@ def tasks_of(records: Iterable[Record], networks: Iterable["Graph"]) -> dict[str
 
 
 def _network_tasks(graphs: Iterable["Graph"]) -> dict[str, "SearchTask"]:
-    from ansorlite.graph.partition import partition
-    from ansorlite.graph.passes import optimize
+    from ansorlite.graph.choice import Lowering
     from ansorlite.pipeline import network_tasks
     from ansorlite.target import Target
 
     machine = Target.detect()
-    weighted = [w for g in graphs for w in network_tasks(partition(optimize(g)), machine)]
+    weighted = [w for g in graphs for w in network_tasks(Lowering().partition(g), machine)]
     return {form.workload_key: form for w in weighted for form in w.forms}
 
 

@@ -18,6 +18,7 @@ import numpy as np
 from ansorlite.calls import Array
 from ansorlite.errors import UsageError
 from ansorlite.graph.accuracy import compared
+from ansorlite.graph.in_place import without_copies
 from ansorlite.graph.inputs import random_inputs
 from ansorlite.graph.ir import Graph, Node, check_inputs
 from ansorlite.graph.lower import FORM_RTOL
@@ -47,7 +48,7 @@ class Lowering:
     def partition(self, graph: Graph, form_rtol: float = FORM_RTOL) -> Partition:
         """The kernels of an imported graph, in forms that err `form_rtol` at most."""
         low = optimize(graph, self.exact, self.precision, self.kept, self.rounding)
-        return partition(low, self.precision == "auto", form_rtol)
+        return without_copies(partition(low, self.precision == "auto", form_rtol))
 
 
 @dataclass(frozen=True)

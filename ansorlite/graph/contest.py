@@ -24,9 +24,12 @@ MARGIN = 0.99  # of the favourite's time: a contender that needs more does not r
 
 
 class Contender(NamedTuple):
-    """A kernel of a task and which of the task's forms it computes."""
+    """A program of a task, and which of the task's forms it computes.
 
-    image: KernelImage
+    `images` are its kernels, in the order of those of `partition.kernels` that are of the task.
+    """
+
+    images: tuple[KernelImage, ...]
     form: int
 
 
@@ -50,7 +53,8 @@ def fastest_in_place(
         if left_s() < (count - v) * longest_s:
             return [0] * len(contenders)
         line, began = [own[v if v < len(own) else 0] for own in contenders], time.perf_counter()
-        networks.append(CompiledModule(parts, [c.image for c in line], [c.form for c in line]))
+        images = [image for c in line for image in c.images]
+        networks.append(CompiledModule(parts, images, [c.form for c in line]))
         longest_s = max(longest_s, time.perf_counter() - began)
     turns = _turns(parts, networks, list(inputs) or random_inputs(parts.graph), left_s)
     if len(turns) < MIN_TURNS:

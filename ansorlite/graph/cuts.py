@@ -15,7 +15,7 @@ import numpy as np
 from ansorlite.errors import AnsorliteError
 from ansorlite.graph.fuse import Group, fuse
 from ansorlite.graph.lower import lower_together
-from ansorlite.graph.partition import Partition, Step, Subgraph
+from ansorlite.graph.partition import Partition, Step, Subgraph, has_views
 from ansorlite.graph.types import TensorType
 from ansorlite.schedule.state import State
 from ansorlite.space.anchors import anchors, can_fuse
@@ -98,6 +98,8 @@ def _merge(
         nodes=tuple(n for own in names for n in own),
         others=(),
     )
+    if not has_views(merged, parts.place):
+        return None
     return Merge(merged, tuple(s.name for s in old), saved)
 
 

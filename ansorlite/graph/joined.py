@@ -13,7 +13,8 @@ import numpy as np
 from ansorlite.codegen.image import KernelImage
 from ansorlite.codegen.loader import Together
 from ansorlite.codegen.spans import Spans, together
-from ansorlite.graph.partition import Partition, Place
+from ansorlite.graph.partition import Partition
+from ansorlite.graph.places import Place
 
 WORKSPACE = 0
 Nest = tuple[Spans, Sequence[tuple[int, int]]]

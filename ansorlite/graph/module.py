@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -51,7 +51,8 @@ from ansorlite.graph.linked import (
     Result,
 )
 from ansorlite.graph.memory import Lifetime, plan_arena
-from ansorlite.graph.partition import Partition, Place, Subgraph, tasks
+from ansorlite.graph.partition import DistinctKernel, Partition, Subgraph, kernels
+from ansorlite.graph.places import Place
 from ansorlite.graph.pool import ConstantPool
 from ansorlite.graph.profile import Profile
 from ansorlite.graph.profile_runs import REPEATS, profile
@@ -82,9 +83,9 @@ class CompiledModule:
         forms: Sequence[int] | None = None,
         pool: ConstantPool | None = None,
     ) -> None:
-        """`images[k]` is the kernel of the k-th task of `partition.tasks(parts)`.
+        """`images[k]` is the k-th of `partition.kernels(parts)`: one a task, or several.
 
-        `forms[k]` is the index of that kernel's form in `Subgraph.forms`, 0 by default. Of the
+        `forms[k]` is the index of task k's form in `Subgraph.forms`, 0 by default. Of the
         constants the module keeps those that kernels read, in the kernels' layouts, and those
         that are outputs; `pool` has those that other modules hold, too.
         """
@@ -138,7 +139,7 @@ class CompiledModule:
         self._native: list[NativeFunction | None] = [None] * len(images)
         if not self.target.is_foreign:
             self._native = [load_image(image) for image in images]
-        by_subgraph = {s: k for k, t in enumerate(tasks(parts)) for s in t.subgraphs}
+        by_subgraph = {s: k for k, own in enumerate(self.kernels) for s in own.subgraphs}
         self._order = [by_subgraph[n] for n in range(len(parts.subgraphs))]
         self._together = joined_nests(
             parts,
@@ -199,10 +200,19 @@ class CompiledModule:
         ]
         self._outputs = tuple(Results(_operand(graph, v, "output")) for v in graph.outputs)
 
-    def _inputs_of(self, n: int, task: int) -> tuple[str, ...]:
-        """What the kernel of subgraph n reads, in the form of its task."""
-        form = 0 if self._forms is None else self._forms[task]
+    def _inputs_of(self, n: int, k: int) -> tuple[str, ...]:
+        """What kernel k, that of subgraph n, reads in the form of its task."""
+        form = self._form_of(k)
         return tuple(self.partition.subgraphs[n].forms[form].inputs)
+
+    def _form_of(self, k: int) -> int:
+        """The form that kernel k computes."""
+        return 0 if self._forms is None else self._forms[self.kernels[k].task]
+
+    @cached_property
+    def kernels(self) -> tuple[DistinctKernel, ...]:
+        """What each of `images` is the kernel of."""
+        return kernels(self.partition)
 
     def _origins(self) -> Iterator[Result]:
         """The origin of each graph output in order: kernels write the first that is all of a value.
@@ -466,11 +476,11 @@ class CompiledModule:
         if self._sequence is None:
             raise self._foreign()
         given = in_order(self.graph_inputs, args, {})
-        forms = self._forms or (0,) * len(self.images)
         with self._lock:
             kept = self._bind(given)
             calls = (
-                BoundCall(*call, forms[k]) for k, call in zip(self._order, self._calls, strict=True)
+                BoundCall(*call, self._form_of(k))
+                for k, call in zip(self._order, self._calls, strict=True)
             )
             yield Bound(tuple(calls), self._sequence, self._loops, self._arena)
             del kept

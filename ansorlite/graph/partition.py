@@ -7,7 +7,7 @@ the same elements (no copy).
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
@@ -23,6 +23,7 @@ from ansorlite.graph.indices import IndexCheck, index_checks
 from ansorlite.graph.ir import Graph, Node, check_inputs
 from ansorlite.graph.ir import Step as Body
 from ansorlite.graph.lower import FORM_RTOL, Lowered, lower, other_forms
+from ansorlite.graph.places import Place, Width, Widths, width
 from ansorlite.graph.types import Array, TensorType, integer
 from ansorlite.names import shown
 from ansorlite.te.dag import ComputeDAG
@@ -53,32 +54,43 @@ class Subgraph:
         return (Lowered(self.dag, self.inputs), *self.others)
 
 
+def has_views(s: Subgraph, place: Callable[[str], Place | None]) -> bool:
+    """Do all forms of a kernel have views of their operands where these lie?"""
+    for form in s.forms:
+        ops: list[Operation] = [*form.dag.inputs, *form.dag.outputs]
+        for op, v in zip(ops, (*form.inputs, *s.outputs), strict=True):
+            at = place(v)
+            if at is None or not width(op.shape, at)[0]:
+                return False
+    return True
+
+
 @dataclass(frozen=True)
 class View:
     """`result` has the elements of `source` in the graph's shape of `result`; nothing moves.
 
-    The first element is element `start` of the source, in a loop `stride` further each time.
+    The first element is element `start` of the source, in a loop `stride` further each time. The
+    elements form `rows` rows, which begin `pitch` elements of the source apart.
     """
 
     source: str
     result: str
     start: int = 0
     stride: int = 0
+    rows: int = 1
+    pitch: int = 0
+
+    @property
+    def place(self) -> Place:
+        """Where the result lies in the source."""
+        return Place(self.source, self.start, self.stride, self.rows, self.pitch)
 
 
 @dataclass(frozen=True)
 class Buffer:
-    """Memory for `value`, which the kernels of a loop fill part by part."""
+    """Memory for `value`, which several kernels fill part by part."""
 
     value: str
-
-
-class Place(NamedTuple):
-    """Where a value lies: element `start` of `owner` first, `stride` further each time."""
-
-    owner: str
-    start: int = 0
-    stride: int = 0
 
 
 Step = Subgraph | View | Buffer
@@ -102,8 +114,16 @@ class Partition:
         for s in self.steps:
             if isinstance(s, View):
                 at = found.get(s.source, Place(s.source))
-                found[s.result] = Place(at.owner, at.start + s.start, at.stride + s.stride)
+                sizes = (self.graph.types[v].size for v in (s.source, s.result))
+                place = at.part(s.place, *sizes)
+                if place is None:
+                    raise ModelError(f"{s.result} has no rows at equal distances in {at.owner}")
+                found[s.result] = place
         return found
+
+    def place(self, value: str) -> Place:
+        """Where a value lies."""
+        return self.places.get(value, Place(value))
 
     @cached_property
     def aliases(self) -> dict[str, str]:
@@ -127,6 +147,7 @@ class Partition:
             elif isinstance(s, View):
                 view = f"{shown(s.result)} = view {shown(s.source)}"
                 at = f" from {s.start}" * (s.start != 0) + f" by {s.stride}" * (s.stride != 0)
+                at += f" in {s.rows} rows {s.pitch} apart" * (s.rows > 1)
                 lines.append(f"    {view}{at}  # {types[s.result]}")
             else:
                 read, written = (", ".join(map(shown, v)) for v in (s.inputs, s.outputs))
@@ -153,6 +174,8 @@ class Partition:
                     for v, op in zip((*form.inputs, *outputs), ops, strict=True):
                         if math.prod(op.shape) != self.graph.types[v].size:
                             raise ModelError(f"{s.name}: {op.name} is no view of {v}")
+                if not has_views(s, self.place):
+                    raise ModelError(f"{s.name} has no views of its operands where these lie")
             ready.update(outputs)
         _ = self.checks  # constant indices
         missing = [v for v in self.graph.outputs if v not in ready]
@@ -220,7 +243,7 @@ def _unfolded(graph: Graph, node: Node, form_rtol: float) -> tuple[Graph, list[S
     starts = [times * sum(sizes[:k]) for k in range(len(sizes))]
     scanned = len(body.inputs) - integer(node.attrs, "scanned")
     types, constants = dict(graph.types), dict(graph.constants)
-    stem = _unused(f"{node.output}.step", types)
+    stem = unused(f"{node.output}.step", types)
     steps: list[Step] = [Buffer(node.output)]
     for block, (done, count) in enumerate([(0, 1), (1, times - 1)]):
         if count == 0:
@@ -261,19 +284,21 @@ def _writing_all(parts: Partition) -> Partition:
             free.remove(v)
             outputs.append(v)
             continue
-        kind, name = types[v], _unused(f"{v}.copy", types)
-        steps.append(Subgraph(f"copy_{len(steps)}", _copy(kind), (v,), (name,), ()))
+        kind, name = types[v], unused(f"{v}.copy", types)
+        copy = copied((kind.size,), kind.dtype)
+        steps.append(Subgraph(f"copy_{len(steps)}", copy, (v,), (name,), ()))
         types[name] = kind
         outputs.append(name)
     return Partition(replace(graph, outputs=tuple(outputs), types=types), tuple(steps))
 
 
-def _copy(kind: TensorType) -> ComputeDAG:
-    x = te.placeholder((kind.size,), kind.dtype, "data")
-    return te.ComputeDAG([te.compute((kind.size,), lambda i: x[i], name="copy")])
+def copied(shape: tuple[int, ...], dtype: str) -> ComputeDAG:
+    """A copy of a tensor."""
+    x = te.placeholder(shape, dtype, "data")
+    return te.ComputeDAG([te.compute(shape, lambda *i: x[i], name="copy")])
 
 
-def _unused(stem: str, types: Mapping[str, TensorType]) -> str:
+def unused(stem: str, types: Mapping[str, TensorType]) -> str:
     """The stem, longer where values of the graph begin with it."""
     while any(v.startswith(stem) for v in types):
         stem += "_"
@@ -324,6 +349,38 @@ def tasks(parts: Partition) -> tuple[DistinctSubgraph, ...]:
     )
 
 
+class DistinctKernel(NamedTuple):
+    """Subgraphs of task number `task` whose operands lie alike in memory: one kernel serves all."""
+
+    task: int
+    subgraphs: tuple[int, ...]
+
+    def widths(self, parts: Partition, form: int = 0) -> Widths:
+        """What axes of the inputs and of the outputs are longer in memory, in a form's order."""
+        s = parts.subgraphs[self.subgraphs[0]]
+        chosen = s.forms[form]
+
+        def of(ops: Sequence[Operation], values: Sequence[str]) -> tuple[Width, ...]:
+            rows = zip(ops, values, strict=True)
+            return tuple(width(op.shape, parts.place(v))[1] for op, v in rows)
+
+        return of(chosen.dag.inputs, chosen.inputs), of(chosen.dag.outputs, s.outputs)
+
+
+def kernels(parts: Partition) -> tuple[DistinctKernel, ...]:
+    """The kernels that the tasks of `tasks(parts)` need, in order of task and first occurrence."""
+    found = []
+    for k, t in enumerate(tasks(parts)):
+        alike: dict[tuple[tuple[int, int], ...], list[int]] = {}
+        for n in t.subgraphs:
+            s = parts.subgraphs[n]
+            places = [parts.place(v) for v in (*s.inputs, *s.outputs)]
+            key = tuple((p.rows, p.pitch * (p.rows > 1)) for p in places)
+            alike.setdefault(key, []).append(n)
+        found += [DistinctKernel(k, tuple(ns)) for ns in alike.values()]
+    return tuple(found)
+
+
 def evaluate_partition(
     parts: Partition, inputs: Sequence[npt.ArrayLike] | Mapping[str, npt.ArrayLike]
 ) -> tuple[Array, ...]:
@@ -333,10 +390,12 @@ def evaluate_partition(
     values: dict[str, Array] = {**graph.constants, **check_inputs(graph, given)}
 
     def elements(v: str, t: int = 0) -> Array:
-        """The value in the graph's shape; a view of the memory of its owner."""
-        at, kind = places.get(v, Place(v)), graph.types[v]
-        start = at.start + t * at.stride
-        return values[at.owner].reshape(-1)[start : start + kind.size].reshape(kind.shape)
+        """The value's rows; a view of the memory of its owner."""
+        at = parts.place(v)
+        row = graph.types[v].size // at.rows
+        first = values[at.owner].reshape(-1)[at.start + t * at.stride :]
+        apart = (at.pitch * first.itemsize, first.itemsize)
+        return np.lib.stride_tricks.as_strided(first, (at.rows, row), apart)
 
     for s in parts.steps:
         if isinstance(s, Buffer):
@@ -351,9 +410,8 @@ def evaluate_partition(
                 }
                 results = s.dag.evaluate(operands)
                 for v, name in zip(s.outputs, s.dag.output_names, strict=True):
-                    made = results[name].reshape(graph.types[v].shape)
                     if v in places:
-                        elements(v, t)[...] = made
+                        elements(v, t)[...] = results[name].reshape(places[v].rows, -1)
                     else:
-                        values[v] = made
-    return tuple(elements(v) for v in graph.outputs)
+                        values[v] = results[name].reshape(graph.types[v].shape)
+    return tuple(elements(v).reshape(graph.types[v].shape) for v in graph.outputs)

@@ -41,6 +41,7 @@ PASSES: tuple[Pass, ...] = (
     rw.fold_flatten,
     rw.merge_views,
     rw.remove_identities,
+    rw.join_slices,
     rw.split_wide,
     rw.view_slices,
     rw.merge_duplicates,

@@ -235,7 +235,7 @@ def _low(graph: Graph, kept: Container[str]) -> set[str]:
     types, consumers, producers = graph.types, graph.consumers, graph.producers
     needed = _needed(graph, kept)
     between = {g.output for g in fuse(graph)} - {*graph.outputs}
-    low = {n.inputs[0] for n in graph.nodes if n.op == "to_bf16"} - {*graph.inputs, *graph.outputs}
+    low = {n.inputs[0] for n in graph.nodes if n.op == "to_bf16"} - {*graph.inputs, *needed}
     for v in between:
         if types[v].dtype == "float32" and v not in needed and consumers.get(v):
             low.add(v)

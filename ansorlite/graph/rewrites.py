@@ -15,7 +15,7 @@ from ansorlite.graph.build import Rewriter, rewrite
 from ansorlite.graph.ir import Graph, Node
 from ansorlite.graph.ops.pool import window_counts
 from ansorlite.graph.ops.windows import spatial_axes
-from ansorlite.graph.types import Array, Attr, broadcast, ints, number, pairs, text
+from ansorlite.graph.types import Array, Attr, broadcast, integer, ints, number, pairs, text
 
 
 def remove_dead_nodes(graph: Graph) -> Graph:
@@ -71,6 +71,39 @@ def split_wide(graph: Graph) -> Graph:
         return r.emit("concat", xs, node.output, **node.attrs)
 
     return rewrite(graph, rule)
+
+
+def join_slices(graph: Graph) -> Graph:
+    """rewrite: concat(slice(x, ..a), slice(x, a..b), y) -> concat(slice(x, ..b), y)"""
+
+    def rule(r: Rewriter, node: Node, xs: list[str]) -> str | None:
+        if node.op != "concat":
+            return None
+        axis = integer(node.attrs, "axis")
+        kept: list[str] = []
+        for v in xs:
+            joined = _joined_slices(r, kept[-1], v, axis) if kept else None
+            kept[-1:] = [*kept[-1:], v] if joined is None else [joined]
+        if len(kept) == len(xs):
+            return None
+        return kept[0] if len(kept) == 1 else r.emit("concat", kept, node.output, **node.attrs)
+
+    return remove_identities(rewrite(graph, rule))
+
+
+def _joined_slices(r: Rewriter, one: str, other: str, axis: int) -> str | None:
+    """The slice of what two slices have in turn along an axis; None where they do not fit."""
+    a, b = (r.builder.producers.get(v) for v in (one, other))
+    if a is None or b is None or a.op != "slice" or b.op != "slice" or a.inputs != b.inputs:
+        return None
+    if {*ints(a.attrs, "steps"), *ints(b.attrs, "steps")} != {1}:
+        return None
+    starts, sizes = ints(a.attrs, "starts"), ints(a.attrs, "sizes")
+    after = (*starts[:axis], starts[axis] + sizes[axis], *starts[axis + 1 :])
+    if ints(b.attrs, "starts") != after:
+        return None
+    both = (*sizes[:axis], sizes[axis] + ints(b.attrs, "sizes")[axis], *sizes[axis + 1 :])
+    return r.emit("slice", a.inputs, one, starts=starts, sizes=both, steps=(1,) * len(both))
 
 
 def view_slices(graph: Graph) -> Graph:

@@ -10,11 +10,12 @@ from collections.abc import Callable
 import networkx as nx
 
 from ansorlite.errors import UsageError
+from ansorlite.graph.choice import Lowering
 from ansorlite.graph.cuts import merges
 from ansorlite.graph.fuse import fuse
 from ansorlite.graph.ir import Graph
-from ansorlite.graph.partition import Partition, Subgraph, partition
-from ansorlite.graph.passes import PASSES, optimize
+from ansorlite.graph.partition import Partition, Subgraph
+from ansorlite.graph.passes import PASSES
 from ansorlite.names import shown, xml_text
 from ansorlite.units import format_bytes, format_flop
 
@@ -67,7 +68,7 @@ def _transposes(graph: Graph) -> str:
 
 def partition_text(graph: Graph) -> str:
     """Kernels and views in running order, then kernels that may take the place of several."""
-    parts = partition(optimize(graph))
+    parts = Lowering().partition(graph)
     further = []
     for m in merges(parts):
         old, less = ", ".join(map(shown, m.replaces)), format_bytes(m.saved_bytes)
@@ -77,7 +78,7 @@ def partition_text(graph: Graph) -> str:
 
 def partition_svg(network: Graph | Partition) -> str:
     """The partition as SVG: boxes are kernels, arrows are the values between kernels."""
-    parts = partition(optimize(network)) if isinstance(network, Graph) else network
+    parts = Lowering().partition(network) if isinstance(network, Graph) else network
     edges = _edges(parts)
     layers = list(nx.topological_generations(edges))
     columns = _columns(edges, layers)
@@ -104,21 +105,22 @@ def partition_svg(network: Graph | Partition) -> str:
 def _edges(parts: Partition) -> nx.DiGraph:
     """Nodes: graph inputs, kernels, graph outputs, with the lines of their boxes."""
     types, aliases = parts.graph.types, parts.aliases
-    g, source = nx.DiGraph(), dict[str, str]()
+    g, source = nx.DiGraph(), dict[str, dict[str, None]]()  # kernels that write parts of a value
     for v in parts.graph.inputs:
         g.add_node(f"in {v}", lines=(v, str(types[v])), fill=TERMINAL)
-        source[v] = f"in {v}"
+        source[v] = {f"in {v}": None}
     for s in parts.subgraphs:
         g.add_node(s.name, lines=_kernel_lines(s, str(types[s.outputs[0]])), fill=_colour(s))
         for v in dict.fromkeys(aliases.get(v, v) for v in s.inputs):
-            if v in source:
-                g.add_edge(source[v], s.name, value=f"{v}: {types[v]}")
-        source.update((aliases.get(v, v), s.name) for v in s.outputs)
+            for kernel in source.get(v, ()):
+                g.add_edge(kernel, s.name, value=f"{v}: {types[v]}")
+        for v in s.outputs:
+            source.setdefault(aliases.get(v, v), {})[s.name] = None
     for v in parts.graph.outputs:
         owner = aliases.get(v, v)
         g.add_node(f"out {v}", lines=(v, str(types[v])), fill=TERMINAL)
-        if owner in source:
-            g.add_edge(source[owner], f"out {v}", value=f"{v}: {types[v]}")
+        for kernel in source.get(owner, ()):
+            g.add_edge(kernel, f"out {v}", value=f"{v}: {types[v]}")
     return g
 
 

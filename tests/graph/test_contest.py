@@ -23,7 +23,7 @@ def two_products() -> Partition:
 
 def images(parts: Partition) -> list[Contender]:
     tasks = network_tasks(parts, Target.detect())
-    return [Contender(plain_image(w.task), 0) for w in tasks]
+    return [Contender((plain_image(w.task),), 0) for w in tasks]
 
 
 class Pretended(CompiledModule):
@@ -67,6 +67,6 @@ def test_without_time_the_favourites_stay() -> None:
 
 def test_kernels_really_run() -> None:
     parts = two_products()
-    module = CompiledModule(parts, [c.image for c in images(parts)])
+    module = CompiledModule(parts, [image for c in images(parts) for image in c.images])
     times = module.timed_calls(random_inputs(parts.graph))
     assert len(times) == 2 and all(t > 0 for t in times)

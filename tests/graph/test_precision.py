@@ -22,6 +22,14 @@ from ansorlite.pipeline import network_tasks, rounds
 from ansorlite.target import Target
 
 RNG = np.random.default_rng(0)
+
+
+@pytest.fixture(autouse=True)
+def same_numbers() -> None:
+    """Each test draws the same numbers, whichever ran before."""
+    RNG.bit_generator.state = np.random.default_rng(0).bit_generator.state
+
+
 WINDOW = {"strides": (1, 1), "pads": ((1, 1), (1, 1)), "dilations": (1, 1)}
 POINT = {"strides": (1, 1), "pads": ((0, 0), (0, 0)), "dilations": (1, 1)}
 
