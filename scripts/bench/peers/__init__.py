@@ -8,6 +8,8 @@ there already, `mode` says in words what runs. Adapters run in the peer's own in
 ansorlite's dependencies.
 """
 
+import os
+import shutil
 import subprocess
 import sys
 import venv
@@ -60,7 +62,8 @@ def interpreter(name: str, given: str | None = None) -> str:
     """
     package = PEERS[name].package
     own = str(ROOT / f".venv-{package}" / "bin" / "python")
-    for python in [given] if given else [own, sys.executable]:
+    found = given and os.path.abspath(shutil.which(given) or given)  # peers run in another folder
+    for python in [found] if found else [own, sys.executable]:
         if _has(python, [package]):
             return python
     raise UsageError(f"no interpreter with {package}: name one with --peer-python")
