@@ -287,10 +287,21 @@ def lower(graph: Graph, group: Group) -> Lowered:
     return _lowered(graph, group, None)
 
 
+FormKey = tuple[str, tuple[str, ...], str, tuple[tuple[str, object], ...], int]
+
+
 def other_forms(
-    graph: Graph, group: Group, in_float32: bool = False, form_rtol: float = FORM_RTOL
+    graph: Graph,
+    group: Group,
+    plain: Lowered,
+    made: dict[FormKey, te.ComputeDAG],
+    in_float32: bool = False,
+    form_rtol: float = FORM_RTOL,
 ) -> tuple[Lowered, ...]:
     """The group with its anchor in other forms; inputs and output are views of the same values.
+
+    `plain` is the group in its plain form. Groups that are equal in it have equal forms: `made` has
+    those that were made before.
 
     Forms are offered for constant weights, which they transform ahead of time. With `in_float32`
     products of fewer bits have one in arithmetic of float32, too. Forms that are expected to err
@@ -300,20 +311,23 @@ def other_forms(
     if anchor is None or anchor.inputs[-1] not in graph.constants:
         return ()
     types = tuple(graph.types[v] for v in anchor.inputs)
-    plain = _lowered(graph, group, None)
-    forms = anchor.operator.forms(anchor.attrs, types)
     weights = graph.constants[anchor.inputs[-1]]
-    forms = tuple(f for f in forms if _errs_little(f, weights, form_rtol))
+    forms = [*enumerate(anchor.operator.forms(anchor.attrs, types))]
+    forms = [(k, f) for k, f in forms if _errs_little(f, weights, form_rtol)]
     if in_float32 and anchor.operator.in_float32 is not None:
-        forms = (*forms, anchor.operator.in_float32)
-    found = [_lowered(graph, group, fn) for fn in forms]
-    names = [p.name for p in plain.dag.inputs], plain.dag.output_names
-    return tuple(
-        f
-        for f in found
-        if sorted(p.name for p in f.dag.inputs) == sorted(names[0])
-        and f.dag.output_names == names[1]
-    )
+        forms.append((-1, anchor.operator.in_float32))
+    names = tuple(op.name for op in plain.dag.ops)
+    attrs = tuple(sorted(anchor.attrs.items()))
+    values = {p.name: v for p, v in zip(plain.dag.inputs, plain.inputs, strict=True)}
+    found = []
+    for k, fn in forms:
+        key = plain.dag.workload_key, names, anchor.op, attrs, k
+        if key not in made:
+            made[key] = _lowered(graph, group, fn).dag
+        dag = made[key]
+        if {p.name for p in dag.inputs} == {*values} and dag.output_names == plain.dag.output_names:
+            found.append(Lowered(dag, tuple(values[p.name] for p in dag.inputs)))
+    return tuple(found)
 
 
 def _errs_little(form: TensorFn, weights: Array, form_rtol: float) -> bool:

@@ -22,7 +22,7 @@ from ansorlite.graph.fuse import fuse
 from ansorlite.graph.indices import IndexCheck, index_checks
 from ansorlite.graph.ir import Graph, Node, check_inputs
 from ansorlite.graph.ir import Step as Body
-from ansorlite.graph.lower import FORM_RTOL, Lowered, lower, other_forms
+from ansorlite.graph.lower import FORM_RTOL, FormKey, Lowered, lower, other_forms
 from ansorlite.graph.places import Place, Width, Widths, width
 from ansorlite.graph.types import Array, TensorType, integer
 from ansorlite.names import shown
@@ -195,12 +195,13 @@ def partition(graph: Graph, in_float32: bool = False, form_rtol: float = FORM_RT
         if n.operator.kind == "view":
             start = integer(n.attrs, "start") if "start" in n.attrs else 0
             steps.append((order[n.output], View(n.inputs[0], n.output, start)))
+    forms: dict[FormKey, ComputeDAG] = {}
     for k, group in enumerate(fuse(graph)):
-        dag, inputs = lower(graph, group)
+        plain = lower(graph, group)
         name = "_".join([*(n.op for n in group.nodes), str(k)])
         nodes = tuple(n.name for n in group.nodes)
-        others = other_forms(graph, group, in_float32, form_rtol)
-        made = Subgraph(name, dag, inputs, (group.output,), nodes, others)
+        others = other_forms(graph, group, plain, forms, in_float32, form_rtol)
+        made = Subgraph(name, *plain, (group.output,), nodes, others)
         steps.append((order[group.output], made))
     known = graph
     for n in graph.nodes:

@@ -91,12 +91,16 @@ class Node:
         return f"{type(self).__name__}({self.key})"
 
     def __eq__(self, other: object) -> bool:
-        return self is other or (
-            isinstance(other, Node)
-            and self._hash == other._hash
-            and self.dtype == other.dtype
-            and (self._parts == other._parts if self.depth <= SHALLOW else _equal(self, other))
-        )
+        if self is other:
+            return True
+        if not isinstance(other, Node) or self._hash != other._hash or self.dtype != other.dtype:
+            return False
+        if self._parts is other._parts:
+            return True
+        same = self._parts == other._parts if self.depth <= SHALLOW else _equal(self, other)
+        if same:  # compared once: equal trees share their parts from here on
+            other._parts = self._parts
+        return same
 
     def __hash__(self) -> int:
         return self._hash

@@ -61,6 +61,16 @@ class CheckSpec:
         """The computation of the reference: `meaning`, or `dag` without one."""
         return self.meaning or self.dag
 
+    def means_the_same(self, other: "CheckSpec") -> bool:
+        """Is the other of the same computation, maybe in another form, on the same inputs?"""
+        one, two = self.meant, other.meant
+        return (self.seed, one.workload_key, one.output_names, _names(one)) == (
+            other.seed,
+            two.workload_key,
+            two.output_names,
+            _names(two),
+        )
+
     def tolerance(self, dtype: str) -> float:
         """Relative tolerance for an output of `dtype`; 0 for integers."""
         default = default_tolerance(dtype, self.reduction_length)
@@ -170,9 +180,12 @@ class LocalRunner:
     def prepare(self, task_key: str, spec: CheckSpec) -> PrepareResult:
         """Make a task's inputs and reference outputs; call it once before `run`.
 
+        Forms of one computation have one reference.
+
         The result is not ok where the reference kernel fails or disagrees with numpy.
         """
-        return self._prepare(task_key, spec, None)
+        known = (own for s, own in self._tasks.values() if s.means_the_same(spec))
+        return self._prepare(task_key, spec, next(known, None))
 
     def run(
         self, task_key: str, image: KernelImage, best_latency_s: float | None = None
@@ -284,6 +297,10 @@ class LocalRunner:
         if reply.kind != "error":
             error = f"cannot run the reference kernel {spec.reference.symbol}: {error}"
         return PrepareResult(False, error, reply.seconds)
+
+
+def _names(dag: ComputeDAG) -> list[str]:
+    return [op.name for op in dag.inputs]
 
 
 def thread_variables(n_threads: int) -> dict[str, str]:

@@ -71,7 +71,7 @@ class Stage:
 
     def factors(self, axis: str) -> tuple[Factor, ...]:
         """Factors of the inner levels of an axis; () if the axis is not split."""
-        return dict(self.tiling).get(axis, ())
+        return next((factors for name, factors in self.tiling if name == axis), ())
 
     def position(self, iterator: str) -> int:
         """Position of an iterator in the nest; ScheduleError if the stage has no such iterator."""

@@ -7,8 +7,9 @@ named by their role: A0, A1, ... up to the last sum, E0, E1, ... between, `out` 
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from typing import Any
 
 import networkx as nx
 import numpy as np
@@ -27,7 +28,7 @@ from ansorlite.search.transfer import (
 )
 from ansorlite.search.tuner import TaskTuner
 from ansorlite.search.untuned import family_of
-from ansorlite.space.sketch import Sketch
+from ansorlite.space.sketch import Pattern, Sketch
 from ansorlite.task import SearchTask
 from ansorlite.te.dag import ComputeDAG
 
@@ -35,6 +36,7 @@ _NUMBER = re.compile(r"(?<![\w.])\d+(?![\w.])")
 _TENSOR = re.compile(r"\bT(\d+)\b")
 OUT = "out"
 PATTERNS = 4  # sketches of the family that are made for a task
+MOST_PATTERNS = 32  # that sketches of kin may have
 FAMILY_ROUND = 3  # candidates of the first round of a task whose family was searched
 
 
@@ -112,15 +114,49 @@ def of_kin(
     return list(out.values())
 
 
+def kin_patterns(
+    task: SearchTask, programs: Sequence[tuple[ComputeDAG, Record]]
+) -> list[Pattern]:
+    """Patterns that sketches of the task may have, made of those of kin with another epilogue.
+
+    Inlined stages of an epilogue are next to one another in the steps, the last stage first. Where
+    those of kin have none, each place is tried.
+    """
+    dag, mine = task.dag, role_names(task.dag)
+    out: dict[Pattern, None] = {}
+    for theirs, record in programs:
+        steps = role_names(theirs).steps(canonical_names(theirs).inverse.steps(record.steps))
+        kept = [s for s in steps if s["step"] != "annotate" and not _inlines_epilogue(s)]
+        first = next((k for k, s in enumerate(steps) if _inlines_epilogue(s)), None)
+        named = {v for s in kept for v in s.values() if isinstance(v, str)}
+        own = [mine.tensors[op.name] for op in dag.computes]
+        missing = [r for r in reversed(own) if r.startswith("E") and r not in named]
+        inlined = [{"step": "compute_inline", "stage": r} for r in missing]
+        before = 0 if first is None else sum(s["step"] != "annotate" for s in steps[:first])
+        for at in range(len(kept) + 1) if first is None and inlined else [before]:
+            try:
+                back = mine.inverse.steps([*kept[:at], *inlined, *kept[at:]])
+                out[pattern(canonical_names(dag).steps(back))] = None
+            except ScheduleError:  # names that the task has not
+                continue
+        if len(out) >= MOST_PATTERNS:
+            break
+    return list(out)
+
+
+def _inlines_epilogue(step: Mapping[str, Any]) -> bool:
+    return step["step"] == "compute_inline" and str(step["stage"]).startswith("E")
+
+
 def start_from_family(
     tuner: TaskTuner, everyone: Sequence[TaskTuner], known: KnownPrograms, n: int
 ) -> int:
     """Suggest what was found for the task before, then programs of its family; how many, at most n.
 
-    Of those of `everyone` that were searched, tasks that differ by extents alone come first: their
-    sketches are made without the rest of the space. Where there are none, tasks that differ by
-    their epilogue follow. Of either, tasks with nearly as many FLOP come first; the fastest program
-    of each, then the second fastest.
+    Of those of `everyone` that were searched, tasks that differ by extents alone come first. Where
+    there are none, tasks that differ by their epilogue follow. Of either, tasks with nearly as many
+    FLOP come first; the fastest program of each, then the second fastest. Their sketches are made
+    without the rest of the space, as far as that is possible.
     """
     task, most = tuner.task, min(n, FAMILY_ROUND)
     searched = sorted(
@@ -134,9 +170,10 @@ def start_from_family(
             space = tuner.alike(list(patterns)[:PATTERNS])
             tuner.suggest(transferred(task, space, records, most, own=is_own), most)
     if not tuner.n_suggested:
-        kin = [t for t in searched if kin_of(t.task) == kin_of(task)]
-        if kin and tuner.sketches:
-            tuner.suggest(of_kin(task, tuner.sketches, _fastest(kin), most), most)
+        kin = _fastest([t for t in searched if kin_of(t.task) == kin_of(task)])
+        if kin:
+            found = of_kin(task, tuner.alike(kin_patterns(task, kin)), kin, most)
+            tuner.suggest(found or of_kin(task, tuner.sketches, kin, most), most)
     return min(most, tuner.n_suggested)
 
 
@@ -151,5 +188,5 @@ def _fastest(tuners: Sequence[TaskTuner]) -> list[tuple[ComputeDAG, Record]]:
 def _bare(names: Renaming, steps: Sequence[dict[str, object]]) -> str:
     """The structure of steps without those that inline the epilogue."""
     renamed = names.steps(steps)
-    kept = [s for s in renamed if s["step"] != "compute_inline" or s["stage"][0] != "E"]
+    kept = [s for s in renamed if not _inlines_epilogue(s)]
     return structure(kept)

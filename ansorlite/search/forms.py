@@ -19,10 +19,14 @@ HOPE = 0.3
 
 
 class Forms:
-    """Tuners of one computation, the plain form first."""
+    """Tuners of one computation, the plain form first.
 
-    def __init__(self, tuners: Sequence[TaskTuner]) -> None:
+    `order` has their numbers in the order of their first rounds, by default as they come.
+    """
+
+    def __init__(self, tuners: Sequence[TaskTuner], order: Sequence[int] = ()) -> None:
         self.tuners = tuple(tuners)
+        self._order = [self.tuners[k] for k in order] or list(self.tuners)
         self._exhausted: list[TaskTuner] = []
 
     @property
@@ -60,7 +64,7 @@ class Forms:
 
     def next(self) -> TaskTuner:
         """The tuner with the smallest used part of its share; every form gets a first round."""
-        left = [t for t in self.tuners if t not in self._exhausted] or list(self.tuners)
+        left = [t for t in self._order if t not in self._exhausted] or self._order
         for t in left:
             if t.rounds <= 1 or t.pending:
                 return t

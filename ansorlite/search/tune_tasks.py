@@ -20,7 +20,7 @@ from ansorlite.search.families import FAMILY_ROUND, kin_of, start_from_family
 from ansorlite.search.forms import Forms
 from ansorlite.search.objectives import Objective
 from ansorlite.search.progress import Progress, Snapshot
-from ansorlite.search.promise import promising
+from ansorlite.search.promise import by_promise, promising
 from ansorlite.search.result import TuneResult
 from ansorlite.search.session import Session
 from ansorlite.search.settle import (
@@ -139,7 +139,8 @@ def _forms(session: Session, weighted: WeightedTask) -> Forms:
     every = session.searches and not session.searcher.template
     forms = weighted.forms
     hopeful = promising(forms) if every else forms[:1]
-    return Forms([session.tuner(f) for f in forms if f in hopeful or session.answered(f)])
+    own = [f for f in forms if f in hopeful or session.answered(f)]
+    return Forms([session.tuner(f) for f in own], by_promise(own) if every else ())
 
 
 def _plan(

@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from ansorlite.search.budget import MIN_ROUND
+from ansorlite.search.families import kin_of
 from ansorlite.search.forms import Forms
 from ansorlite.search.policy import EvolutionParams
 from ansorlite.search.progress import Progress
@@ -178,7 +179,10 @@ class Windows:
         size |= stakes
         limit_s = self.rounds.budget.timeout or 0.0
         looks = min(max(int(LOOKS_A_SECOND * limit_s), FEWEST_LOOKS), LOOKS_AHEAD)
+        kin = dict[str, str]()  # the largest family of each: others begin with its programs
         for name in sorted(families, key=lambda k: -size[k]):
+            kin.setdefault(kin_of(families[name].task), name)
+        for name in sorted(families, key=lambda k: (k not in kin.values(), -size[k])):
             self._spaces.forget(name)
             if name not in (*self._known, self._spaces.in_work):
                 request = self.rounds.session.space_request(families[name].task, looks)
@@ -211,13 +215,16 @@ class Windows:
     def _busy(self, open_: Sequence[_Open]) -> frozenset[int]:
         """Tasks that are to wait: in work, or before a first round for which their family is."""
         busy = {one.place for one in open_}
-        first = {family_of(one.tuner.task) for one in open_ if one.tuner.rounds <= 1}
-        if self._spaces is not None and self._spaces.in_work is not None:
-            first.add(self._spaces.in_work)
-        first -= self._known
-        for k, f in enumerate(self.found) if first else ():
+        first = {kin_of(one.tuner.task) for one in open_ if one.tuner.rounds <= 1}
+        first -= {kin_of(t.task) for f in self.found for t in f.tuners if t.rounds > 1}
+        making = None if self._spaces is None else self._spaces.in_work
+        if making in self._known:
+            making = None
+        for k, f in enumerate(self.found) if first or making else ():
             tuner = f.next()
-            if tuner.rounds <= 1 and family_of(tuner.task) in first:
+            if tuner.rounds <= 1 and (
+                kin_of(tuner.task) in first or family_of(tuner.task) == making
+            ):
                 busy.add(k)
         return frozenset(busy)
 

@@ -414,15 +414,16 @@ def _locations(starts: list[tuple[str, State]]) -> Iterator[tuple[str, State]]:
         label, state = work.pop(0)
         for s in reversed(state.schedule.stages):
             for target, iterator in location_candidates(state, s.name):
+                step = ComputeAt(s.name, target, iterator)
+                key = tuple(sorted([*map(str, state.steps), str(step)]))
+                if key in seen:  # the same moves in another order
+                    continue
+                seen.add(key)
                 try:
-                    moved = state.apply(ComputeAt(s.name, target, iterator))
+                    moved = state.apply(step)
                     lower(replace(moved, holes=state.holes))
                 except ScheduleError:
                     continue
-                key = tuple(sorted(map(str, moved.steps)))
-                if key in seen:
-                    continue
-                seen.add(key)
                 new = (f"{label}@{s.name}:{iterator}", moved)
                 yield new
                 work.append(new)

@@ -11,6 +11,7 @@ test(j) and .., x[i - a, ..], 0)`.
 import itertools
 import math
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -46,15 +47,22 @@ def least_flop(op: ComputeOp, by_name: Mapping[str, Operation]) -> float:
     if not unrolled:
         return op_flop(op) * kept_share(op, by_name)
     axes = [a for a in op.axes + op.reduce_axes if a.name in unrolled]
-    values = list(itertools.product(*(range(_extent(a.extent)) for a in axes)))
-    names = [a.name for a in axes]
+    each = _shared(op.body, tuple((a.name, _extent(a.extent)) for a in axes))
+    return _points(op) * (each + _combines(op))
+
+
+@lru_cache(maxsize=256)
+def _shared(body: Expr, unrolled: tuple[tuple[str, int], ...]) -> float:
+    """Operations a point of a body where those that several points share are counted once."""
+    values = list(itertools.product(*(range(n) for _, n in unrolled)))
+    names = [name for name, _ in unrolled]
     distinct = {
         e
         for at in values
-        for e in walk(substitute(op.body, dict(zip(names, map(Const, at), strict=True))))
+        for e in walk(substitute(body, dict(zip(names, map(Const, at), strict=True))))
         if _counts(e)
     }
-    return _points(op) * (len(distinct) / len(values) + _combines(op))
+    return len(distinct) / len(values)
 
 
 def _counts(e: Expr) -> int:
