@@ -264,6 +264,7 @@ def auto_schedule(
     with _session(n_trials, timeout, machine, **options) as run:
         for line in notes:
             run.store.note(line)
+        run.placed = sum(k.is_placed(p) for p in parts for k in kernels(p))
         budget, cuts = run.budget, list[Sequence[Merge]]([()] * len(parts))
         if not together and _merging(run, len(shared.tasks), machine):
             cuts = [_merges(p, w) for p, w in zip(parts, ways, strict=True)]
@@ -631,8 +632,8 @@ def compile_task(result: TuneResult, widths: Widths = ((), ())) -> KernelImage:
 
     `widths`, as in `DistinctKernel.widths`, tell where its operands are parts of larger values.
     """
-    apart = not any(w for own in widths for w in own)
-    if apart and result.image is not None:
+    alone = not any(w for own in widths for w in own)
+    if alone and result.image is not None:
         return result.image
     return compiled(in_rows(task_program(result), widths), result.task.target)
 

@@ -367,6 +367,10 @@ class DistinctKernel(NamedTuple):
 
         return of(chosen.dag.inputs, chosen.inputs), of(chosen.dag.outputs, s.outputs)
 
+    def is_placed(self, parts: Partition) -> bool:
+        """Are operands parts of larger values, so that the task's own kernel does not serve?"""
+        return any(w for own in self.widths(parts) for w in own)
+
 
 def kernels(parts: Partition) -> tuple[DistinctKernel, ...]:
     """The kernels that the tasks of `tasks(parts)` need, in order of task and first occurrence."""

@@ -40,6 +40,7 @@ from ansorlite.te.points import evaluate_points
 
 Answer = tuple[PrepareResult, Reference] | MeasureResult | list[MeasureResult] | float | Peak | None
 SAMPLES = 1000  # elements of each output of the reference that are compared with numpy
+FEWEST_SAMPLES, SAMPLED_TERMS = 200, 1 << 19  # of long sums
 MAX_PACKED = 8  # packed constants kept per task: most candidates of a round share a layout
 TURN_TRIES = 3  # a turn of a race is repeated up to so many times on a disturbed machine
 TURN_S = 0.005  # length of a turn; longer than a repeat of `timing`, since the median counts
@@ -48,19 +49,24 @@ FLUSH_BYTES = 1 << 26  # least bytes of a flush, where the last-level cache is s
 
 @dataclass
 class TaskData:
-    """The data of a task that its kernels share; `packed` holds constants by parameter."""
+    """The data of a task that its kernels share.
+
+    `packed` holds constants by parameter, `derived` what is computed of constants, by name.
+    """
 
     dag: ComputeDAG
     inputs: dict[str, GuardedBuffer]
     outputs: dict[str, GuardedBuffer]
     expected: dict[str, Expected]
     packed: dict[Param, GuardedBuffer] = field(default_factory=dict)
+    derived: dict[str, Array] = field(default_factory=dict)
 
     @property
     def nbytes(self) -> int:
         """Bytes of all buffers and expected outputs."""
         buffers = [*self.inputs.values(), *self.outputs.values(), *self.packed.values()]
-        return sum(b.size_bytes for b in buffers) + sum(e.nbytes for e in self.expected.values())
+        arrays = [*self.expected.values(), *self.derived.values()]
+        return sum(b.size_bytes for b in buffers) + sum(x.nbytes for x in arrays)
 
 
 def serve(policy: TimingPolicy, memory_bytes: int) -> Callable[[Any], Any]:
@@ -158,12 +164,13 @@ def _viewed(dag: ComputeDAG, values: dict[str, Array]) -> dict[str, Array]:
 
 
 def _check_samples(spec: CheckSpec, values: dict[str, Array], name: str, x: Array) -> float:
-    """Largest error of `SAMPLES` random elements, the first and the last, compared with numpy.
+    """Largest error of random elements, the first and the last, compared with numpy.
 
-    Raises MeasureError for a wrong element.
+    There are `SAMPLES` of them, of long sums fewer. Raises MeasureError for a wrong element.
     """
     rng = np.random.default_rng([spec.seed, SAMPLES])
-    flat = np.unique(np.append(rng.integers(0, x.size, SAMPLES), (0, x.size - 1)))
+    n = min(SAMPLES, max(FEWEST_SAMPLES, SAMPLED_TERMS // spec.reduction_length))
+    flat = np.unique(np.append(rng.integers(0, x.size, n), (0, x.size - 1)))
     shape = spec.meant.by_name[name].shape
     # An extra first axis of extent 1, because unravel_index needs at least one axis.
     points = np.array(np.unravel_index(flat, (1, *shape)), dtype=np.int64).T[:, 1:]
@@ -366,9 +373,11 @@ def _value(task: TaskData, name: str, kernel: str) -> Array:
         return values[name]
     if name not in task.dag.by_name:
         raise MeasureError(f"kernel {kernel} reads {name}, which the task does not have")
-    needed = {name} | nx.ancestors(task.dag.graph, name)
-    part = ComputeDAG.from_ops([op for op in task.dag.ops if op.name in needed], (name,))
-    return part.evaluate(values)[name]
+    if name not in task.derived:
+        needed = {name} | nx.ancestors(task.dag.graph, name)
+        part = ComputeDAG.from_ops([op for op in task.dag.ops if op.name in needed], (name,))
+        task.derived[name] = part.evaluate(values)[name]
+    return task.derived[name]
 
 
 def _make_flush() -> Callable[[], None]:

@@ -1,24 +1,21 @@
 """Families: tasks that differ by extents, or by what follows their last sum.
 
-In: tasks of a run. Out: a key that the tasks of a family share, and candidates of one task made of
-the programs of others. A convolution with bias and relu and one with bias, residual and clip have
-the same loops: what follows the sum, the epilogue, is inlined into the last stage. So stages are
-named by their role: A0, A1, ... up to the last sum, E0, E1, ... between, `out` for the last.
+In: tasks of a run. Out: candidates of one task made of the programs of others. A convolution with
+bias and relu and one with bias, residual and clip have the same loops: what follows the sum, the
+epilogue, is inlined into the last stage.
 """
 
-import re
-from collections.abc import Mapping, Sequence
-from functools import lru_cache
-from typing import Any
+from collections.abc import Sequence
 
-import networkx as nx
 import numpy as np
 
 from ansorlite.errors import ScheduleError
 from ansorlite.records import Record, distill
 from ansorlite.schedule.naming import Renaming, canonical_names
 from ansorlite.search.history import Candidate
+from ansorlite.search.roles import kin_of, role_names
 from ansorlite.search.shrink_task import adapted, is_legal
+from ansorlite.search.skeletons import inlines_epilogue, known_patterns, patterns_of, skeleton_of
 from ansorlite.search.transfer import (
     KnownPrograms,
     distance,
@@ -32,53 +29,9 @@ from ansorlite.space.sketch import Pattern, Sketch
 from ansorlite.task import SearchTask
 from ansorlite.te.dag import ComputeDAG
 
-_NUMBER = re.compile(r"(?<![\w.])\d+(?![\w.])")
-_TENSOR = re.compile(r"\bT(\d+)\b")
-OUT = "out"
 PATTERNS = 4  # sketches of the family that are made for a task
 MOST_PATTERNS = 32  # that sketches of kin may have
 FAMILY_ROUND = 3  # candidates of the first round of a task whose family was searched
-
-
-@lru_cache(maxsize=512)
-def _roles(dag: ComputeDAG) -> tuple[str, ...]:
-    """The role of each operation, in the DAG's order; empty where there is no epilogue."""
-    sums = [op.name for op in dag.computes if op.reduce_axes]
-    if not sums or len(dag.output_names) != 1 or dag.output_names[0] == sums[-1]:
-        return ()
-    core = {sums[-1], *nx.ancestors(dag.graph, sums[-1])}
-    out, counts = [], {"A": 0, "E": 0}
-    for op in dag.ops:
-        kind = "A" if op.name in core else "E"
-        out.append(OUT if op.name == dag.output_names[0] else f"{kind}{counts[kind]}")
-        counts[kind] += 1
-    return tuple(out)
-
-
-def role_names(dag: ComputeDAG) -> Renaming:
-    """The map from a DAG's names to roles; to canonical names where there is no epilogue."""
-    canonical, roles = canonical_names(dag), _roles(dag)
-    if not roles:
-        return canonical
-    return Renaming({op.name: r for op, r in zip(dag.ops, roles, strict=True)}, canonical.axes)
-
-
-def kin_of(task: SearchTask) -> str:
-    """Equal for tasks that differ by extents or epilogue."""
-    return _kin(task.dag) or family_of(task)
-
-
-@lru_cache(maxsize=512)
-def _kin(dag: ComputeDAG) -> str:
-    """The computation up to the last sum, without numbers; empty where nothing follows it."""
-    roles = _roles(dag)
-    if not roles:
-        return ""
-    lines = dag.canonical_text.splitlines()
-    kept = [line for line, role in zip(lines, roles, strict=False) if role.startswith("A")]
-    named = [_TENSOR.sub(lambda m: roles[int(m[1])], line) for line in kept]
-    rank = len(dag.by_name[dag.output_names[0]].shape)
-    return _NUMBER.sub("#", "\n".join(named)) + f"\nrank {rank}"
 
 
 def of_kin(
@@ -114,38 +67,14 @@ def of_kin(
     return list(out.values())
 
 
-def kin_patterns(
-    task: SearchTask, programs: Sequence[tuple[ComputeDAG, Record]]
-) -> list[Pattern]:
-    """Patterns that sketches of the task may have, made of those of kin with another epilogue.
-
-    Inlined stages of an epilogue are next to one another in the steps, the last stage first. Where
-    those of kin have none, each place is tried.
-    """
-    dag, mine = task.dag, role_names(task.dag)
+def kin_patterns(task: SearchTask, programs: Sequence[tuple[ComputeDAG, Record]]) -> list[Pattern]:
+    """Patterns that sketches of the task may have, made of those of kin."""
     out: dict[Pattern, None] = {}
-    for theirs, record in programs:
-        steps = role_names(theirs).steps(canonical_names(theirs).inverse.steps(record.steps))
-        kept = [s for s in steps if s["step"] != "annotate" and not _inlines_epilogue(s)]
-        first = next((k for k, s in enumerate(steps) if _inlines_epilogue(s)), None)
-        named = {v for s in kept for v in s.values() if isinstance(v, str)}
-        own = [mine.tensors[op.name] for op in dag.computes]
-        missing = [r for r in reversed(own) if r.startswith("E") and r not in named]
-        inlined = [{"step": "compute_inline", "stage": r} for r in missing]
-        before = 0 if first is None else sum(s["step"] != "annotate" for s in steps[:first])
-        for at in range(len(kept) + 1) if first is None and inlined else [before]:
-            try:
-                back = mine.inverse.steps([*kept[:at], *inlined, *kept[at:]])
-                out[pattern(canonical_names(dag).steps(back))] = None
-            except ScheduleError:  # names that the task has not
-                continue
+    for dag, record in programs:
+        out |= dict.fromkeys(patterns_of(task, skeleton_of(dag, record)))
         if len(out) >= MOST_PATTERNS:
             break
     return list(out)
-
-
-def _inlines_epilogue(step: Mapping[str, Any]) -> bool:
-    return step["step"] == "compute_inline" and str(step["stage"]).startswith("E")
 
 
 def start_from_family(
@@ -177,6 +106,12 @@ def start_from_family(
     return min(most, tuner.n_suggested)
 
 
+def start_from_skeletons(tuner: TaskTuner, n: int) -> int:
+    """Suggest n candidates of the sketches that the package knows to be good; how many."""
+    patterns = known_patterns(tuner.task)
+    return tuner.suggest_of(patterns[:MOST_PATTERNS], n) if patterns else 0
+
+
 def _fastest(tuners: Sequence[TaskTuner]) -> list[tuple[ComputeDAG, Record]]:
     """The fastest program of each tuner that was searched for, then the second fastest, ..."""
     ranked = [
@@ -188,5 +123,5 @@ def _fastest(tuners: Sequence[TaskTuner]) -> list[tuple[ComputeDAG, Record]]:
 def _bare(names: Renaming, steps: Sequence[dict[str, object]]) -> str:
     """The structure of steps without those that inline the epilogue."""
     renamed = names.steps(steps)
-    kept = [s for s in renamed if not _inlines_epilogue(s)]
+    kept = [s for s in renamed if not inlines_epilogue(s)]
     return structure(kept)

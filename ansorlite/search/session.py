@@ -126,6 +126,7 @@ class Session:
         self.keeps_lessons = learns(os.environ)
         self._known: dict[str, KnownPrograms] = {}
         self.merged: set[str] = set()  # workload keys of kernels in place of several tasks
+        self.placed = 0  # kernels of networks that are built for where operands lie
 
     def __enter__(self) -> Self:
         """Open log and processes; UsageError, LogError or MachineError where that fails."""

@@ -84,17 +84,17 @@ def settle_all(
             winners[k] = Winner(fastest, fastest.best, float(fastest.best_latency_s or 0.0))
 
 
-def closing_s(found: Sequence[Forms], race_follows: bool) -> float:
+def closing_s(found: Sequence[Forms], race_follows: bool, placed: int = 0) -> float:
     """Seconds that the end of a run takes: kernels that are still to be built, and linking.
 
     Builds take as long as those that the records tell of. Where `race_follows`, the network is
-    linked for the race of the rivals, too.
+    linked for the race of the rivals, too, with `placed` kernels built for where operands lie.
     """
     known = [r.build_s for f in found for t in f.tuners for r in t.records if r.build_s > 0]
     each_s = median(known[-BUILDS_TOLD:]) if known else BUILD_S
     missing = sum(not f.fastest.has_image for f in found)
     networks = 1 + (1 + RIVALS if race_follows else 0)
-    return missing * each_s + networks * link_s(len(found))
+    return (missing + networks * placed) * each_s + networks * link_s(len(found))
 
 
 def link_s(n_tasks: int) -> float:

@@ -16,12 +16,13 @@ from ansorlite.measure.peak import Peak
 from ansorlite.measure.runner import SideBySide
 from ansorlite.records import Record
 from ansorlite.search.budget import MIN_ROUND, SMALL_ROUND_TASKS, Budget, grown
-from ansorlite.search.families import FAMILY_ROUND, kin_of, start_from_family
+from ansorlite.search.families import FAMILY_ROUND, start_from_family, start_from_skeletons
 from ansorlite.search.forms import Forms
 from ansorlite.search.objectives import Objective
 from ansorlite.search.progress import Progress, Snapshot
 from ansorlite.search.promise import by_promise, promising
 from ansorlite.search.result import TuneResult
+from ansorlite.search.roles import kin_of
 from ansorlite.search.session import Session
 from ansorlite.search.settle import (
     Race,
@@ -293,6 +294,8 @@ class Rounds:
         elif hurried and not tuner.pending:
             if ready := start_from_family(tuner, everyone, known, n):
                 return ready
+            if ready := start_from_skeletons(tuner, n):
+                return ready
             if self.budget.n_trials is None:  # others of the family begin with what is found here
                 n = max(n, FAMILY_ROUND)
         start_from_others(tuner, everyone, self.session.store.history, n, known)
@@ -301,7 +304,8 @@ class Rounds:
     def keep_time(self, found: Sequence[Forms]) -> None:
         """Keep free what the end of the run takes as things are now, where its time is limited."""
         if self.budget.timeout is not None and self.manner.plain_first:
-            self.session.budget.closing_s = closing_s(found, self.race_follows)
+            placed = self.session.placed
+            self.session.budget.closing_s = closing_s(found, self.race_follows, placed)
 
     def candidates(self, tuner: TaskTuner, found: Sequence[Forms], open_: int = 0) -> int:
         """Candidates of the next round of a tuner beside `open_` that wait; 0 to end."""

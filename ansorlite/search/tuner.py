@@ -151,6 +151,19 @@ class TaskTuner:
                 self._alike[pattern] = replace(s, name=name)
         return [s for p in patterns if (s := self._alike.get(p)) is not None]
 
+    def suggest_of(self, patterns: Sequence[Pattern], n: int) -> int:
+        """Suggest the best n candidates of the sketches with these patterns; how many there are.
+
+        A policy of their own searches them.
+        """
+        space = self.alike(patterns)
+        if not space:
+            return 0
+        with self.run.measuring.clock.phase("search"):
+            found = self._make_policy(space).ask(n, 1)
+        self.suggest(found, n)
+        return min(n, self.n_suggested)
+
     @property
     def has_begun(self) -> bool:
         """Has the search of this task been needed yet?"""

@@ -14,10 +14,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from ansorlite.search.budget import MIN_ROUND
-from ansorlite.search.families import kin_of
 from ansorlite.search.forms import Forms
 from ansorlite.search.policy import EvolutionParams
 from ansorlite.search.progress import Progress
+from ansorlite.search.roles import kin_of
 from ansorlite.search.spaces import SpacesAhead
 from ansorlite.search.task_scheduler import TaskScheduler
 from ansorlite.search.tuner import Round, TaskTuner

@@ -8,7 +8,8 @@ import pytest
 from log_cases import record
 
 from ansorlite import te
-from ansorlite.search.families import kin_of, of_kin, role_names
+from ansorlite.search.families import of_kin
+from ansorlite.search.roles import kin_of, role_names
 from ansorlite.search.untuned import family_of
 from ansorlite.space.sketch import sketches
 from ansorlite.task import SearchTask
