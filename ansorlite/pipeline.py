@@ -11,8 +11,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, overload
 
-from ansorlite.codegen.image import KernelImage
-from ansorlite.codegen.object_cache import compiled
 from ansorlite.errors import UsageError
 from ansorlite.graph.accuracy import Accuracy, accuracy
 from ansorlite.graph.arithmetic import Arithmetic, arithmetic
@@ -20,24 +18,21 @@ from ansorlite.graph.choice import Lowering, lowerings
 from ansorlite.graph.contest import Contender, fastest_in_place, fastest_network
 from ansorlite.graph.cuts import Merge, chosen, merges, with_merges
 from ansorlite.graph.ir import Graph
+from ansorlite.graph.kernels import compile_task, compile_tasks, in_rows, plain_image
 from ansorlite.graph.lower import BF16_LOSS, FORM_RTOL
 from ansorlite.graph.module import CompiledModule
 from ansorlite.graph.partition import DistinctSubgraph, Partition, kernels, tasks
-from ansorlite.graph.places import Widths
 from ansorlite.graph.pool import ConstantPool
 from ansorlite.graph.precision import check_precision
 from ansorlite.graph.sized import SizedNetwork
 from ansorlite.graph.sized_module import SizedModule
 from ansorlite.ir.expr import Op
-from ansorlite.ir.pitch import pitched
-from ansorlite.ir.program import Program
 from ansorlite.ir.traverse import walk
 from ansorlite.measure.limits import least_seconds, task_peak
 from ansorlite.measure.peak import Peak
 from ansorlite.measure.runner import LocalRunner, SideBySide
 from ansorlite.measure.timing import in_network
 from ansorlite.records import Record
-from ansorlite.schedule.lower import lower
 from ansorlite.search.adapt import Known, adapted_results
 from ansorlite.search.arguments import (
     check_callable,
@@ -57,7 +52,6 @@ from ansorlite.search.session import Session, TuneOptions
 from ansorlite.search.settle import link_s
 from ansorlite.search.task_scheduler import SCHEDULERS
 from ansorlite.search.tune_tasks import WeightedTask, tune_tasks
-from ansorlite.space.plain import plain_state
 from ansorlite.space.sketch import fuses_anchors
 from ansorlite.tables import TaskRow, task_table, time_table
 from ansorlite.target import Target
@@ -617,45 +611,6 @@ def _recut(
 def form_of(known: DistinctSubgraph, task: SearchTask) -> int:
     """Which of the forms of a network's computation that is."""
     return [dag.workload_key for dag in (known.dag, *known.others)].index(task.workload_key)
-
-
-def compile_tasks(
-    parts: Partition, results: Sequence[TuneResult], forms: Sequence[int]
-) -> list[KernelImage]:
-    """The kernels of a network, from the results of its tasks and the forms that they compute."""
-    known = kernels(parts)
-    return [compile_task(results[k.task], k.widths(parts, forms[k.task])) for k in known]
-
-
-def compile_task(result: TuneResult, widths: Widths = ((), ())) -> KernelImage:
-    """Object code of a task's best (or predicted) program; else of the plain schedule.
-
-    `widths`, as in `DistinctKernel.widths`, tell where its operands are parts of larger values.
-    """
-    alone = not any(w for own in widths for w in own)
-    if alone and result.image is not None:
-        return result.image
-    return compiled(in_rows(task_program(result), widths), result.task.target)
-
-
-def in_rows(program: Program, widths: Widths) -> Program:
-    """A task's program for operands whose axes are longer in memory."""
-    read = [b.name for b in program.params if b.role in ("input", "constant")]
-    written = [b.name for b in program.params if b.role == "output"]
-    pairs = [*zip(read, widths[0], strict=False), *zip(written, widths[1], strict=False)]
-    return pitched(program, {name: w for name, w in pairs if w is not None})
-
-
-def task_program(result: TuneResult) -> Program:
-    """A task's best (or predicted) program; else the plain schedule."""
-    if result.best is None and result.predicted is None:
-        return lower(plain_state(result.task.dag, result.task.target))
-    return result.program
-
-
-def plain_image(task: SearchTask, widths: Widths = ((), ())) -> KernelImage:
-    program = lower(plain_state(task.dag, task.target))
-    return compiled(in_rows(program, widths), task.target)
 
 
 @overload

@@ -298,7 +298,8 @@ def test_named_inputs_outputs_and_repeated_calls() -> None:
 
 
 def _plain(graph: Graph) -> Any:
-    from ansorlite.pipeline import network_tasks, plain_image
+    from ansorlite.graph.kernels import plain_image
+    from ansorlite.pipeline import network_tasks
     from ansorlite.target import Target
 
     parts = partition(optimize(graph))

@@ -65,8 +65,9 @@ class TaskData:
     def nbytes(self) -> int:
         """Bytes of all buffers and expected outputs."""
         buffers = [*self.inputs.values(), *self.outputs.values(), *self.packed.values()]
-        arrays = [*self.expected.values(), *self.derived.values()]
-        return sum(b.size_bytes for b in buffers) + sum(x.nbytes for x in arrays)
+        held = sum(e.nbytes for e in self.expected.values())
+        held += sum(x.nbytes for x in self.derived.values())
+        return sum(b.size_bytes for b in buffers) + held
 
 
 def serve(policy: TimingPolicy, memory_bytes: int) -> Callable[[Any], Any]:

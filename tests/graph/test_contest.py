@@ -7,10 +7,11 @@ from ansorlite.graph import contest
 from ansorlite.graph.build import GraphBuilder
 from ansorlite.graph.contest import MIN_TURNS, Contender, fastest_in_place
 from ansorlite.graph.inputs import random_inputs
+from ansorlite.graph.kernels import plain_image
 from ansorlite.graph.module import CompiledModule
 from ansorlite.graph.partition import Partition, partition
 from ansorlite.graph.passes import optimize
-from ansorlite.pipeline import network_tasks, plain_image
+from ansorlite.pipeline import network_tasks
 from ansorlite.target import Target
 
 

@@ -17,6 +17,7 @@ import ansorlite as al
 from ansorlite.deployed import load_module
 from ansorlite.errors import ModelError, SizesError, UsageError
 from ansorlite.graph.ir import evaluate
+from ansorlite.graph.kernels import plain_image
 from ansorlite.graph.module import CompiledModule
 from ansorlite.graph.onnx.load import load_onnx
 from ansorlite.graph.partition import partition
@@ -24,7 +25,7 @@ from ansorlite.graph.passes import optimize
 from ansorlite.graph.pool import ConstantPool
 from ansorlite.graph.sized_module import SizedModule
 from ansorlite.manifest import DESCRIBED, METADATA, sealed
-from ansorlite.pipeline import network_tasks, plain_image
+from ansorlite.pipeline import network_tasks
 from ansorlite.records import read_log
 from ansorlite.search.policy import EvolutionParams
 from ansorlite.search.tuner import TaskTuner

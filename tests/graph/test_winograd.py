@@ -12,6 +12,7 @@ from ansorlite.codegen.build import build_program
 from ansorlite.errors import ModelError
 from ansorlite.graph.build import GraphBuilder
 from ansorlite.graph.ir import Graph, evaluate
+from ansorlite.graph.kernels import plain_image
 from ansorlite.graph.module import CompiledModule
 from ansorlite.graph.ops import conv_forms
 from ansorlite.graph.ops.bilinear import correlation, gain, strided
@@ -20,7 +21,6 @@ from ansorlite.graph.ops.winograd import fast_conv_nhwc, matrices, winograd_conv
 from ansorlite.graph.partition import partition, tasks
 from ansorlite.graph.passes import optimize
 from ansorlite.measure.compare import relative_error
-from ansorlite.pipeline import plain_image
 from ansorlite.space.sketch import SpaceOptions, sketches
 from ansorlite.target import Target
 from ansorlite.task import SearchTask

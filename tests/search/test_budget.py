@@ -131,7 +131,7 @@ def test_networks_are_linked_for_the_race_while_there_is_time(
     monkeypatch.setattr(contest, "random_inputs", lambda graph: [])
     monkeypatch.setattr(contest, "_turns", lambda *args: [])
     image: Any = None
-    contenders = [[contest.Contender(image, 0)] * 3]
+    contenders = [[contest.Contender((image,), 0)] * 3]
     parts: Any = type("Parts", (), {"graph": None})
     left: Callable[[], float] = lambda: left_s - time.now  # noqa: E731
     assert contest.fastest_in_place(parts, contenders, left) == [0]
