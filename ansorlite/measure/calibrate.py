@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from datetime import date
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -129,7 +131,20 @@ def calibrate(target: Target) -> Calibration:
 
 def calibration(target: Target) -> Calibration | None:
     """The cached calibration of the target; None without one, or where the entry is damaged."""
-    entry = read_cache(cache_file("calibration")).get(target.fingerprint)
+    path = cache_file("calibration")
+    if path is None:
+        return None
+    try:
+        state = path.stat()
+    except OSError:
+        return None
+    return _read(path, state.st_mtime_ns, state.st_size, target)
+
+
+@lru_cache(maxsize=8)
+def _read(path: Path, _changed_ns: int, _size: int, target: Target) -> Calibration | None:
+    """The calibration in a file, read once for each of its states."""
+    entry = read_cache(path).get(target.fingerprint)
     if entry is None:
         return None
     try:

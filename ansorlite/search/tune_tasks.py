@@ -46,6 +46,7 @@ from ansorlite.tables import joint_peak
 from ansorlite.task import SearchTask
 
 PRACTICE = 0.5  # share of the budget of a heavy task, for a short version of it
+PROMISE_S = 0.7  # seconds a task, from which on the form with the best prediction comes first
 SAME_ERRORS = 16  # identical failures in a row that end a task with a diagnosis
 NEVER = 1 << 62  # rounds
 
@@ -105,7 +106,7 @@ def tune_tasks(
     whoever races them does so, and a run that is cut off before that race has both again. The log's
     records of `other_tasks` train the model, too. Ctrl-C ends the search with the best so far.
     """
-    found = [_forms(session, w) for w in weighted]
+    found = [_forms(session, w, len(weighted)) for w in weighted]
     practice = _practice(session, weighted) if manner.practice else None
     counted = [t for f in (*found, *([practice] if practice else [])) for t in f.tuners]
     session.budget.trials_before = sum(t.trials for t in counted)
@@ -134,14 +135,19 @@ def tune_tasks(
     return [_with_practice(results[0], found[0].tuners[0], practice)] if practice else results
 
 
-def _forms(session: Session, weighted: WeightedTask) -> Forms:
-    """Tuners of the promising forms of a task, and of those that the log answers for."""
+def _forms(session: Session, weighted: WeightedTask, n_tasks: int = 1) -> Forms:
+    """Tuners of the promising forms of a task, and of those that the log answers for.
+
+    With little time for each task the plain form is first: it takes the least time to search.
+    """
     # Templates are written for the plain form.
     every = session.searches and not session.searcher.template
     forms = weighted.forms
     hopeful = promising(forms) if every else forms[:1]
     own = [f for f in forms if f in hopeful or session.answered(f)]
-    return Forms([session.tuner(f) for f in own], by_promise(own) if every else ())
+    limit_s = session.budget.timeout
+    in_time = limit_s is None or limit_s >= PROMISE_S * n_tasks
+    return Forms([session.tuner(f) for f in own], by_promise(own) if every and in_time else ())
 
 
 def _plan(

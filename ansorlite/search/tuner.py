@@ -80,7 +80,6 @@ class TaskTuner:
         self._begins_plain = plain and task.meaning is None and not is_heavy(task)
         self.records: list[Record] = []
         self.rounds = 0
-        self._plain = plain_state(task.dag, task.target)
         self._names = canonical_names(task.dag)
         self._pending: dict[tuple[str, tuple[int, ...]], tuple[Candidate, Record]] = {}
         self._options = options
@@ -98,6 +97,10 @@ class TaskTuner:
         self.resumed = len(self.records)  # trials that the log held
 
     # ---- what is known --------------------------------------------------------------------------
+
+    @cached_property
+    def _plain(self) -> State:
+        return plain_state(self.task.dag, self.task.target)
 
     @cached_property
     def _sketches(self) -> dict[str, Sketch]:
