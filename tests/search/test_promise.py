@@ -78,6 +78,7 @@ def test_a_form_without_promise_counts_where_the_log_answers_for_it(
         searcher=SimpleNamespace(template=False),
         tuner=lambda task: task,
         answered=lambda task: task in known,
+        budget=SimpleNamespace(timeout=None),
     )
     weighted = WeightedTask(plain, 1.0, "", (four, two))
     assert tune_tasks._forms(session, weighted) == [plain, two]
