@@ -30,7 +30,7 @@ from ansorlite.task import SearchTask
 from ansorlite.te.dag import ComputeDAG
 
 PATTERNS = 4  # sketches of the family that are made for a task
-MOST_PATTERNS = 32  # that sketches of kin may have
+MOST_PATTERNS = 200  # that sketches of kin may have
 FAMILY_ROUND = 3  # candidates of the first round of a task whose family was searched
 
 
