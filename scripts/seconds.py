@@ -68,6 +68,16 @@ class SecondsRow:
         return min(paired_ratio(self.turns, p, run) for p in PEERS)
 
 
+# What runs keep for later ones, of logs that are named.
+KEEPING = """
+import sys
+from ansorlite.records import read_log
+from ansorlite.search import knowledge
+for log in sys.argv[1:]:
+    knowledge.keep(read_log(log).records)
+"""
+
+
 def tuned(model: Path, seconds: int, log: Path, learned: Sequence[Path]) -> float:
     """Seconds on the wall of a process that tunes a model file with an empty cache."""
     log.unlink(missing_ok=True)
@@ -78,8 +88,9 @@ def tuned(model: Path, seconds: int, log: Path, learned: Sequence[Path]) -> floa
                 shutil.copy(known, cache)
         environment = {**os.environ, "ANSORLITE_CACHE_DIR": cache}
         if learned:
-            command = [sys.executable, "-m", "ansorlite", "pretrain", *map(str, learned)]
-            subprocess.run(command, env=environment, check=True, capture_output=True)
+            command = [sys.executable, "-c", KEEPING, *map(str, learned)]
+            own = {**environment, "ANSORLITE_KNOWLEDGE": "1"}
+            subprocess.run(command, env=own, check=True, capture_output=True)
         command = [sys.executable, "-m", "ansorlite", "tune", str(model), "-q", "--log", str(log)]
         command += ["--timeout", str(seconds)]
         began = time.perf_counter()
