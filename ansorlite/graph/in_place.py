@@ -93,9 +93,12 @@ class _Placing:
                 dag = copied(shape, self.types[v].dtype)
                 copies.append(Subgraph(f"copy_{own}", dag, (v,), (own,), ()))
                 if not self._fits([*views, view], copies[-1], without=s):
-                    return
+                    moved = 0
+                    break
             views.append(view)
-        if moved < LEAST_SHARE * self.types[node.output].size:
+        if moved < LEAST_SHARE * self.types[node.output].size:  # it stays a kernel
+            for c in copies:
+                del self.types[c.outputs[0]]
             return
         self.views |= {v.result: v for v in views}
         self.joined.append((node.output, views))

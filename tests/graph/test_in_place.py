@@ -176,6 +176,18 @@ def test_outputs_of_the_network_stay() -> None:
         np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
 
 
+def test_a_concatenation_of_inputs_stays_a_kernel() -> None:
+    b = GraphBuilder("inputs")
+    x, y = b.input("x", (5, 6)), b.input("y", (5, 6))
+    both = b.emit("concat", [x, y, b.emit("softmax", [x], axes=(1,))], axis=1)
+    graph = b.finish([b.emit("matmul", [both, b.constant(np.eye(18, 3, dtype=np.float32))])])
+    parts = partition(optimize(graph))
+    placed = without_copies(parts)
+    assert placed is parts and placed.graph.types == parts.graph.types
+    arrays = data(graph)
+    np.testing.assert_allclose(compile_plain(graph)(*arrays), evaluate(graph, arrays)[0], rtol=1e-5)
+
+
 def test_twice_in_one_concatenation() -> None:
     b = GraphBuilder("twice")
     x = conv(b, b.input("x", (1, 4, 5, 6)), 8)
