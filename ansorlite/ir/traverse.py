@@ -164,6 +164,12 @@ def loads(e: Expr) -> tuple[Load, ...]:
     return tuple(x for x in walk(e) if isinstance(x, Load))
 
 
+@lru_cache(maxsize=1 << 13)
+def tensors_read(e: Expr) -> frozenset[str]:
+    """The names of the tensors that an expression loads from; cached."""
+    return frozenset(x.tensor for x in loads(e))
+
+
 def branches_by_lane(e: Expr, var: str = "") -> bool:
     """True if vectorisation does not pay: a large value with loads chosen by a variable condition.
 

@@ -224,7 +224,8 @@ def required(scope: Scope, stage: Stage) -> Ranges:
 def _hull(scope: Scope, stage: Stage, axis: Axis, reads: list[tuple[Stage, Expr]]) -> AxisRange:
     """Hull of the readers' requirements along an axis; the whole axis if none is expressible."""
     spans: list[tuple[Expr, Expr, bool, dict[str, Expr]]] = []
-    for reader, index in reads:
+    distinct = {(reader.name, index): reader for reader, index in reads}
+    for (_, index), reader in distinct.items():
         one = _one_read(scope, reader, index)
         if one is None:
             return whole_range(stage, axis)

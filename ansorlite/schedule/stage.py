@@ -6,11 +6,12 @@ A step maps one `Schedule` to the next. An iterator is named `i` (whole axis) or
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Literal
 
 from ansorlite.errors import ScheduleError
 from ansorlite.ir.expr import Const, Expr, Var
-from ansorlite.ir.traverse import loads
+from ansorlite.ir.traverse import tensors_read
 from ansorlite.te.dag import ComputeDAG
 from ansorlite.te.tensor import Axis, ComputeOp, Operation, Placeholder
 
@@ -112,20 +113,25 @@ class Schedule:
     outputs: tuple[str, ...]
 
     def __getitem__(self, name: str) -> Stage:
-        for s in self.stages:
-            if s.name == name:
-                return s
+        found = self._by_name.get(name)
+        if found is not None:
+            return found
         known = ", ".join(s.name for s in self.stages)
         raise ScheduleError(f"there is no stage {name} (there are: {known})")
 
+    @cached_property
+    def _by_name(self) -> dict[str, Stage]:
+        return {s.name: s for s in self.stages}
+
     def has(self, name: str) -> bool:
         """True if there is a stage of this name."""
-        return any(s.name == name for s in self.stages)
+        return name in self._by_name
 
     def update(self, name: str, fn: Callable[[Stage], Stage]) -> "Schedule":
         """The schedule with stage `name` replaced by `fn(stage)`."""
-        self[name]
-        return replace(self, stages=tuple(fn(s) if s.name == name else s for s in self.stages))
+        old = self[name]
+        new = fn(old)
+        return replace(self, stages=tuple(new if s is old else s for s in self.stages))
 
     def insert_before(self, name: str, stage: Stage) -> "Schedule":
         """The schedule with a new stage before stage `name`; ScheduleError if its name is taken."""
@@ -141,7 +147,7 @@ class Schedule:
             for s in self.stages
             if not s.is_placeholder
             and s.location != "inlined"
-            and any(x.tensor == name for x in loads(s.compute.body))
+            and name in tensors_read(s.compute.body)
         ]
 
     def is_constant(self, name: str) -> bool:
@@ -153,7 +159,7 @@ class Schedule:
                 if not op.constant:
                     return False
                 continue
-            new = {x.tensor for x in loads(op.body)} - seen
+            new = tensors_read(op.body) - seen
             seen |= new
             left += new
         return True

@@ -14,7 +14,7 @@ import numpy as np
 from ansorlite.codegen.dot import widest
 from ansorlite.cost.analytic import rates_of
 from ansorlite.ir.packed import PACKED
-from ansorlite.ir.traverse import loads
+from ansorlite.ir.traverse import loads, tensors_read
 from ansorlite.task import SearchTask
 from ansorlite.te.dag import ComputeDAG
 from ansorlite.te.tensor import ComputeOp, Operation
@@ -95,7 +95,7 @@ def _constants(dag: ComputeDAG) -> set[str]:
     """Tensors that depend on constants alone."""
     found = {p.name for p in dag.inputs if p.constant}
     for op in dag.computes:
-        read = {x.tensor for x in loads(op.body)}
+        read = tensors_read(op.body)
         if read and read <= found:
             found.add(op.name)
     return found

@@ -13,7 +13,7 @@ from contextlib import suppress
 
 from ansorlite.errors import ScheduleError
 from ansorlite.ir.traverse import loads
-from ansorlite.schedule.lower import lower
+from ansorlite.schedule.lower import check
 from ansorlite.schedule.stage import Stage
 from ansorlite.schedule.state import State
 from ansorlite.schedule.steps import (
@@ -60,7 +60,7 @@ def fuse_anchors(state: State, target: Target) -> Iterator[tuple[str, State]]:
             for label, packed in _packings(tiled) if tiled is not None else ():
                 with suppress(ScheduleError):
                     fused = _columns_in_registers(_attached(packed), target)
-                    lower(fused)
+                    check(fused)
                     yield f"{name}{level}{label}", fused
 
 

@@ -11,7 +11,7 @@ from ansorlite.errors import ScheduleError
 from ansorlite.ir.expr import Const
 from ansorlite.ir.traverse import loads
 from ansorlite.schedule.holes import Hole, tile_options
-from ansorlite.schedule.lower import lower
+from ansorlite.schedule.lower import check
 from ansorlite.schedule.state import State
 from ansorlite.schedule.steps import Annotate, ComputeAt, Reorder, Split
 from ansorlite.space.annotate import lanes_hole
@@ -60,7 +60,7 @@ def fuse_rows(state: State, target: Target) -> State | None:
     if not moved:
         return None
     try:
-        lower(fused)
+        check(fused)
     except ScheduleError:
         return None
     return fused

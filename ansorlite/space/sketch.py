@@ -19,9 +19,9 @@ import numpy.typing as npt
 from ansorlite.errors import ScheduleError
 from ansorlite.ir.expr import Load
 from ansorlite.ir.program import Program
-from ansorlite.ir.traverse import loads
+from ansorlite.ir.traverse import loads, tensors_read
 from ansorlite.schedule.holes import Hole, row_values, values_row
-from ansorlite.schedule.lower import fill, lower
+from ansorlite.schedule.lower import check, fill, lower
 from ansorlite.schedule.naming import canonical_names
 from ansorlite.schedule.pads import PadInPlace, window_axes
 from ansorlite.schedule.stage import Stage
@@ -285,7 +285,7 @@ def _tiled(state: State) -> list[Stage]:
 
 def _read_by(state: State, s: Stage) -> list[str]:
     """The tensors that a stage reads, in the order of the DAG, independent of names."""
-    read = {x.tensor for x in loads(s.compute.body)}
+    read = tensors_read(s.compute.body)
     return [stage.name for stage in state.schedule.stages if stage.name in read]
 
 
@@ -421,7 +421,7 @@ def _locations(starts: list[tuple[str, State]]) -> Iterator[tuple[str, State]]:
                 seen.add(key)
                 try:
                     moved = state.apply(step)
-                    lower(replace(moved, holes=state.holes))
+                    check(moved)
                 except ScheduleError:
                     continue
                 new = (f"{label}@{s.name}:{iterator}", moved)

@@ -9,7 +9,7 @@ the last axes that count tiles, and all stages at the inner one of the outer loo
 
 from ansorlite.errors import ScheduleError
 from ansorlite.schedule.holes import Hole, tile_options
-from ansorlite.schedule.lower import lower
+from ansorlite.schedule.lower import check
 from ansorlite.schedule.stage import Stage
 from ansorlite.schedule.state import State
 from ansorlite.schedule.steps import ComputeAt, Reorder, Split
@@ -56,7 +56,7 @@ def fuse_tiles(state: State) -> State | None:
         except ScheduleError:
             return None
     try:
-        lower(blocked)
+        check(blocked)
     except ScheduleError:
         return None
     return blocked
