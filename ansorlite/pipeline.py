@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, overload
 
@@ -18,7 +19,7 @@ from ansorlite.graph.choice import Lowering, lowerings
 from ansorlite.graph.contest import Contender, fastest_in_place, fastest_network
 from ansorlite.graph.cuts import Merge, chosen, merges, with_merges
 from ansorlite.graph.ir import Graph
-from ansorlite.graph.kernels import compile_task, compile_tasks, in_rows, plain_image
+from ansorlite.graph.kernels import Wanted, compile_tasks, compile_wanted, in_rows, plain_image
 from ansorlite.graph.lower import BF16_LOSS, FORM_RTOL
 from ansorlite.graph.module import CompiledModule
 from ansorlite.graph.partition import DistinctSubgraph, Partition, kernels, tasks
@@ -413,7 +414,8 @@ def _module(
     weighted = [shared.tasks[k] for k in own]
     tuned = raced_in_place(run, parts, weighted, [results[k] for k in own])
     forms = [form_of(t, r.task) for t, r in zip(tasks(parts), tuned, strict=True)]
-    module = ScheduledModule(parts, compile_tasks(parts, tuned, forms), forms, pool)
+    images = compile_tasks(parts, tuned, forms, run.compile_all)
+    module = ScheduledModule(parts, images, forms, pool)
     module.report = _report(run, tuned, [shared.weights[network][k] for k in own], peak)
     keys = {r.task.workload_key for r in tuned}
     here = tuned[0].task.target.fingerprint if tuned else ""
@@ -502,16 +504,18 @@ def raced_in_place(
         return results
     known, distinct = tasks(parts), kernels(parts)
 
-    def contender(k: int, r: TuneResult) -> Contender:
-        form = form_of(known[k], r.task)
-        own = (kernel for kernel in distinct if kernel.task == k)
-        return Contender(tuple(compile_task(r, kernel.widths(parts, form)) for kernel in own), form)
-
+    racing = [[r, *(r.with_rival(n) for n in range(len(r.rivals)))] for r in results]
+    forms = [[form_of(known[k], r.task) for r in own] for k, own in enumerate(racing)]
+    # The kernels of each contender, in order of tasks and contenders.
+    wanted = [
+        [Wanted(r, kernel.widths(parts, form)) for kernel in distinct if kernel.task == k]
+        for k, own in enumerate(racing)
+        for r, form in zip(own, forms[k], strict=True)
+    ]
     try:
-        contenders = [
-            [contender(k, r), *(contender(k, r.with_rival(n)) for n in range(len(r.rivals)))]
-            for k, r in enumerate(results)
-        ]
+        images = iter(compile_wanted([w for own in wanted for w in own], run.compile_all))
+        every = iter([tuple(islice(images, len(own))) for own in wanted])
+        contenders = [[Contender(next(every), form) for form in own] for own in forms]
         with run.budget.clock.phase("measuring"):
             run.budget.closing_s = link_s(len(weighted))
             picks = fastest_in_place(parts, contenders, run.budget.search_left_s)

@@ -4,7 +4,8 @@ In: a partition, a result a task and the form that it computes. Out: an image fo
 those whose operands are parts of larger values (`graph.in_place`): the same programs, other rows.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from ansorlite.codegen.image import KernelImage
 from ansorlite.codegen.object_cache import compiled
@@ -15,26 +16,60 @@ from ansorlite.ir.program import Program
 from ansorlite.schedule.lower import lower
 from ansorlite.search.result import TuneResult
 from ansorlite.space.plain import plain_state
+from ansorlite.target import Target
 from ansorlite.task import SearchTask
 
 
+class Wanted(NamedTuple):
+    """One kernel: the result of its task, and where its operands are parts of larger values.
+
+    `widths` as in `DistinctKernel.widths`.
+    """
+
+    result: TuneResult
+    widths: Widths = ((), ())
+
+    @property
+    def image(self) -> KernelImage | None:
+        """Object code that there is; None where the kernel is to be compiled."""
+        alone = not any(w for own in self.widths for w in own)
+        return self.result.image if alone else None
+
+    @property
+    def program(self) -> Program:
+        """Of the task's best (or predicted) program, else the plain schedule."""
+        return in_rows(task_program(self.result), self.widths)
+
+
+Compile = Callable[[Sequence[tuple[Program, Target]]], list[KernelImage]]
+
+
+def compile_here(programs: Sequence[tuple[Program, Target]]) -> list[KernelImage]:
+    """One after the other, in this process."""
+    return [compiled(program, target) for program, target in programs]
+
+
 def compile_tasks(
-    parts: Partition, results: Sequence[TuneResult], forms: Sequence[int]
+    parts: Partition,
+    results: Sequence[TuneResult],
+    forms: Sequence[int],
+    compile_all: Compile = compile_here,
 ) -> list[KernelImage]:
     """The kernels of a network, from the results of its tasks and the forms that they compute."""
     known = kernels(parts)
-    return [compile_task(results[k.task], k.widths(parts, forms[k.task])) for k in known]
+    wanted = [Wanted(results[k.task], k.widths(parts, forms[k.task])) for k in known]
+    return compile_wanted(wanted, compile_all)
 
 
-def compile_task(result: TuneResult, widths: Widths = ((), ())) -> KernelImage:
-    """Object code of a task's best (or predicted) program; else of the plain schedule.
-
-    `widths`, as in `DistinctKernel.widths`, tell where its operands are parts of larger values.
-    """
-    alone = not any(w for own in widths for w in own)
-    if alone and result.image is not None:
-        return result.image
-    return compiled(in_rows(task_program(result), widths), result.task.target)
+def compile_wanted(
+    wanted: Sequence[Wanted], compile_all: Compile = compile_here
+) -> list[KernelImage]:
+    """Object code of kernels; `compile_all` compiles those that there is none of yet."""
+    images = [w.image for w in wanted]
+    missing = [k for k, image in enumerate(images) if image is None]
+    made = compile_all([(wanted[k].program, wanted[k].result.task.target) for k in missing])
+    new = dict(zip(missing, made, strict=True))
+    return [new[k] if image is None else image for k, image in enumerate(images)]
 
 
 def in_rows(program: Program, widths: Widths) -> Program:

@@ -116,6 +116,11 @@ class PoolBuilder:
         if at_once:
             self.warm_up()
 
+    @property
+    def n_workers(self) -> int:
+        """Processes that build side by side."""
+        return len(self._workers)
+
     def warm_up(self) -> None:
         """Start the workers that are not running; returns without waiting for them."""
         for worker in self._workers:

@@ -29,7 +29,8 @@ from ansorlite.errors import AnsorliteError, UsageError
 
 PR_SET_PDEATHSIG = 1
 PARENT_CHECK_S = 1.0
-COLLECT_EVERY = 8  # requests
+COLLECT_EVERY = 8  # requests: the objects that are new
+COLLECT_ALL_EVERY = 128  # requests: all objects
 LENGTH = struct.Struct(">Q")
 
 
@@ -88,7 +89,7 @@ def _serve(channel: socket.socket) -> int:
         except BaseException as error:
             answer = pickle.dumps(("error", describe(error)))
         if served % COLLECT_EVERY == 0:
-            gc.collect()
+            gc.collect(0 if served % COLLECT_ALL_EVERY else 2)
         _flush()
         send(channel, answer)
     return 0

@@ -10,8 +10,12 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
+from ansorlite.codegen.build import BuildRequest
+from ansorlite.codegen.image import KernelImage
+from ansorlite.codegen.object_cache import compiled
 from ansorlite.ir.program import Program
 from ansorlite.measure.builder import Builder, BuildOutcome
+from ansorlite.target import Target
 
 
 class Batch:
@@ -53,6 +57,20 @@ class BuildsAhead:
         if self._thread is None:
             return self._built(programs, requests, gone)
         return self._thread.submit(self._built, programs, requests, gone).result()
+
+    def compiled(self, programs: Sequence[tuple[Program, Target]]) -> list[KernelImage]:
+        """Object code of concrete programs, which is kept on disk (`codegen.object_cache`).
+
+        Raises BuildError for a program that cannot be compiled.
+        """
+        shared = {f"compiled/{k}": program for k, (program, _) in enumerate(programs)}
+        wanted = zip(shared, programs, strict=True)
+        requests = [BuildRequest(key, {}, target, kept=True) for key, (_, target) in wanted]
+        outcomes = self.build(shared, requests, forget=True)
+        return [
+            compiled(program, target) if o.image is None else o.image  # that raises, or has time
+            for o, (program, target) in zip(outcomes, programs, strict=True)
+        ]
 
     def _built(
         self, programs: Mapping[str, Program], requests: Sequence[Any], gone: Sequence[str]

@@ -15,6 +15,8 @@ from zipfile import is_zipfile
 
 import numpy as np
 
+from ansorlite.codegen.image import KernelImage
+from ansorlite.codegen.object_cache import compiled
 from ansorlite.cost.correction import CorrectionModel
 from ansorlite.cost.losses import TrainingGroup
 from ansorlite.cost.model import CostModel, ValidityModel, expanded
@@ -126,6 +128,7 @@ class Session:
         self.keeps_lessons = learns(os.environ)
         self._known: dict[str, KnownPrograms] = {}
         self.merged: set[str] = set()  # workload keys of kernels in place of several tasks
+        self.builders = 1  # processes that build side by side
         self.placed = 0  # kernels of networks that are built for where operands lie
 
     def __enter__(self) -> Self:
@@ -139,6 +142,8 @@ class Session:
             self.store = Store(o.log, read_only=not self.searches, estimated=self.estimated)
             stack.callback(self.store.close)
             builder = o.builder or _closed_by(stack, PoolBuilder(at_once=self.searches))
+            if isinstance(builder, PoolBuilder):
+                self.builders = builder.n_workers
             runner = o.runner or _closed_by(stack, LocalRunner(at_once=self.searches))
             if self.estimated:
                 builder = EstimatingBuilder(builder)
@@ -332,6 +337,16 @@ class Session:
     def space_request(self, task: SearchTask, looks: int) -> SpaceRequest:
         """The sketches of a task, so many of which are looked at."""
         return SpaceRequest(task, self._space(task), self.options.seed, looks)
+
+    def compile_all(self, programs: Sequence[tuple[Program, Target]]) -> list[KernelImage]:
+        """Object code of concrete programs, by the processes that build candidates.
+
+        Where nothing is searched, no process is started for it.
+        """
+        if len(programs) < 2 or not self.searches or self.estimated:
+            return [compiled(program, target) for program, target in programs]
+        with self.budget.clock.phase("building"):
+            return self.run.measuring.builds.compiled(programs)
 
     def _begin_with_prior(self, target: Target) -> None:
         """Have the model begin with what is shipped and what this machine learned."""

@@ -84,17 +84,21 @@ def settle_all(
             winners[k] = Winner(fastest, fastest.best, float(fastest.best_latency_s or 0.0))
 
 
-def closing_s(found: Sequence[Forms], race_follows: bool, placed: int = 0) -> float:
+def closing_s(
+    found: Sequence[Forms], race_follows: bool, placed: int = 0, builders: int = 1
+) -> float:
     """Seconds that the end of a run takes: kernels that are still to be built, and linking.
 
     Builds take as long as those that the records tell of. Where `race_follows`, the network is
-    linked for the race of the rivals, too, with `placed` kernels built for where operands lie.
+    linked for the race of the rivals, too, with `placed` kernels built for where operands lie: of
+    those that win there is object code then. So many `builders` work side by side.
     """
     known = [r.build_s for f in found for t in f.tuners for r in t.records if r.build_s > 0]
     each_s = median(known[-BUILDS_TOLD:]) if known else BUILD_S
     missing = sum(not f.fastest.has_image for f in found)
-    networks = 1 + (1 + RIVALS if race_follows else 0)
-    return (missing + networks * placed) * each_s + networks * link_s(len(found))
+    contenders = 1 + RIVALS if race_follows else 0
+    builds = missing + max(1, contenders) * placed
+    return builds * each_s / builders + (1 + contenders) * link_s(len(found))
 
 
 def link_s(n_tasks: int) -> float:

@@ -310,8 +310,9 @@ class Rounds:
     def keep_time(self, found: Sequence[Forms]) -> None:
         """Keep free what the end of the run takes as things are now, where its time is limited."""
         if self.budget.timeout is not None and self.manner.plain_first:
-            placed = self.session.placed
-            self.session.budget.closing_s = closing_s(found, self.race_follows, placed)
+            session = self.session
+            end_s = closing_s(found, self.race_follows, session.placed, session.builders)
+            session.budget.closing_s = end_s
 
     def candidates(self, tuner: TaskTuner, found: Sequence[Forms], open_: int = 0) -> int:
         """Candidates of the next round of a tuner beside `open_` that wait; 0 to end."""
