@@ -7,6 +7,7 @@ object that many requests use (a sketch's program) is sent to each worker once, 
 by its key.
 """
 
+import os
 import pickle
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -40,6 +41,15 @@ class BuildOutcome:
     def as_result(self) -> MeasureResult:
         """The `MeasureResult` of a candidate whose build failed."""
         return MeasureResult(self.status, error=self.error, build_s=self.build_s)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A request for `PoolBuilder.serve`: objects to share first, and who is told the outcome."""
+
+    request: Any
+    done: Callable[[BuildOutcome], None]
+    shared: Mapping[str, object] = field(default_factory=dict)
 
 
 class Builder(Protocol):
@@ -155,6 +165,28 @@ class PoolBuilder:
                 self._wait_for_replies()
         return batch.in_order()
 
+    def serve(self, wanted: deque[Wanted], woken: int) -> None:
+        """Build all that is `wanted`, also what is appended meanwhile; outcomes are told at once.
+
+        `woken` is a file descriptor that can be read once something was appended. Returns, as
+        `build` does, only when no worker is building or starting.
+        """
+        self.warm_up()
+        batch, done = _Batch(), dict[int, Callable[[BuildOutcome], None]]()
+        with self._given_up(batch):
+            while wanted or batch.open or any(w.starting for w in self._workers):
+                while wanted:
+                    one = wanted.popleft()
+                    for key, value in one.shared.items():
+                        self.share(key, value)
+                    done[len(batch.requests)] = one.done
+                    batch.waiting.append(len(batch.requests))
+                    batch.requests.append(one.request)
+                self._step(batch)
+                for k in list(batch.outcomes):
+                    done.pop(k)(batch.outcomes.pop(k))
+                self._wait_for_replies(woken)
+
     def begin(self, request: Any) -> None:
         """Have a request built while the caller does something else; `finish` gives its outcome.
 
@@ -233,13 +265,16 @@ class PoolBuilder:
         new = {k: packed for k, (n, packed) in self._shared.items() if known.get(k) != n}
         return new, tuple(known.keys() - serials.keys())
 
-    def _wait_for_replies(self) -> None:
+    def _wait_for_replies(self, woken: int | None = None) -> None:
         if self._stopped:
             raise MachineError("the builder was stopped: make a new one")
         watched = [w for w in self._workers if w.deadline is not None]
         if watched:
             left = [s for w in watched if (s := w.remaining_s()) is not None]
-            wait([w.fileno() for w in watched], min([LOOK_S, *left]))
+            files = [w.fileno() for w in watched]
+            ready = wait([*files, *([] if woken is None else [woken])], min([LOOK_S, *left]))
+            if woken in ready:
+                os.read(woken, 1 << 12)
 
 
 def _outcome(reply: Reply) -> BuildOutcome:

@@ -1,28 +1,37 @@
 """Builds that go on in the background while the caller searches or trains.
 
 In: shared programs and requests, as a `Builder` takes them. Out: a `Batch`, whose `outcomes` are
-waited for before anything is measured, so that kernels have the machine to themselves. Batches are
-built one after the other in a thread of their own, which does nothing but wait for the builder's
-processes. Without a batch in work, `build` uses the builder directly.
+waited for before anything is measured, so that kernels have the machine to themselves. A thread of
+its own does nothing but wait for the builder's processes, which take requests in the order in which
+they were begun, whatever their batches; a builder without `serve` builds batch after batch.
 """
 
-from collections.abc import Mapping, Sequence
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 from ansorlite.codegen.build import BuildRequest
 from ansorlite.codegen.image import KernelImage
 from ansorlite.codegen.object_cache import compiled
+from ansorlite.errors import MachineError
 from ansorlite.ir.program import Program
-from ansorlite.measure.builder import Builder, BuildOutcome
+from ansorlite.measure.builder import Builder, BuildOutcome, Wanted
 from ansorlite.target import Target
 
 
 class Batch:
     """Requests that are being built; `outcomes` waits for them and gives them in order."""
 
-    def __init__(self, found: "Future[list[BuildOutcome]]") -> None:
-        self._found = found
+    def __init__(self, n: int) -> None:
+        self._made: list[BuildOutcome | None] = [None] * n
+        self._left = n
+        self._found: Future[list[BuildOutcome]] = Future()
+        if not n:
+            self._found.set_result([])
 
     @property
     def done(self) -> bool:
@@ -33,30 +42,69 @@ class Batch:
         """Raises what the builder raised."""
         return self._found.result()
 
+    def told(self, k: int, outcome: BuildOutcome) -> None:
+        """The outcome of a request, from the thread that builds."""
+        self._made[k] = outcome
+        self._left -= 1
+        if not self._left:
+            self._found.set_result([o for o in self._made if o is not None])
+
+    def failed(self, error: BaseException) -> None:
+        """No more outcomes will come."""
+        if not self._found.done():
+            self._found.set_exception(error)
+
 
 class BuildsAhead:
     """One builder, used here by one thread at a time."""
 
     def __init__(self, builder: Builder) -> None:
         self._builder = builder
+        self._serve: Callable[[deque[Wanted], int], None] | None = getattr(builder, "serve", None)
         self._thread: ThreadPoolExecutor | None = None
-        self._last: Batch | None = None
+        self._wanted: deque[Wanted] = deque()
+        self._open: deque[Batch] = deque()  # begun, and maybe not built
+        self._woken, self._wake = -1, -1  # ends of a pipe
 
     def begin(self, programs: Mapping[str, Program], requests: Sequence[Any]) -> Batch:
-        """Share the programs by key and build the requests, after the batches begun before."""
+        """Share the programs by key and build the requests, after those begun before."""
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, "builds")
-        self._last = Batch(self._thread.submit(self._built, programs, list(requests), ()))
-        return self._last
+            self._woken, self._wake = os.pipe()
+        batch = Batch(len(requests))
+        self._open.append(batch)
+        if self._serve is None:
+            self._thread.submit(self._built, batch, programs, list(requests))
+            return batch
+        for k, request in enumerate(requests):
+            shared = programs if k == 0 else {}
+            self._wanted.append(Wanted(request, partial(batch.told, k), shared))
+        os.write(self._wake, b"!")
+        self._thread.submit(self._served)
+        return batch
 
     def build(
         self, programs: Mapping[str, Program], requests: Sequence[Any], *, forget: bool = False
     ) -> list[BuildOutcome]:
-        """The same at once; with `forget` the builder keeps none of the programs."""
-        gone = tuple(programs) if forget else ()
+        """The same at once; with `forget` the builder keeps none of the programs.
+
+        Nothing is being built when it returns.
+        """
         if self._thread is None:
-            return self._built(programs, requests, gone)
-        return self._thread.submit(self._built, programs, requests, gone).result()
+            batch = Batch(len(requests))
+            self._built(batch, programs, requests)
+        else:
+            batch = self.begin(programs, requests)
+            self.settle()
+        if forget:
+            for key in programs:
+                self._builder.unshare(key)
+        return batch.outcomes()
+
+    def settle(self) -> None:
+        """Wait until all that was begun is built, and no process is building or starting."""
+        if self._thread is not None:
+            self._thread.submit(threading.get_ident).result()
 
     def compiled(self, programs: Sequence[tuple[Program, Target]]) -> list[KernelImage]:
         """Object code of concrete programs, which is kept on disk (`codegen.object_cache`).
@@ -72,26 +120,45 @@ class BuildsAhead:
             for o, (program, target) in zip(outcomes, programs, strict=True)
         ]
 
-    def _built(
-        self, programs: Mapping[str, Program], requests: Sequence[Any], gone: Sequence[str]
-    ) -> list[BuildOutcome]:
-        for key, program in programs.items():
-            self._builder.share(key, program)
-        outcomes = self._builder.build(requests)
-        for key in gone:
-            self._builder.unshare(key)
-        return outcomes
-
     def close(self) -> None:
         """Give up what was begun. A builder with a `stop` ends soon; another one is not awaited."""
         if self._thread is None:
             return
-        stop = None
-        if self._last is not None and not self._last.done:
-            stop = getattr(self._builder, "stop", None)
+        ready = all(b.done for b in self._open)
+        stop = None if ready else getattr(self._builder, "stop", None)
         if stop is not None:
             stop()
-        ends = stop is not None or self._last is None or self._last.done
-        self._thread.shutdown(wait=ends, cancel_futures=True)
+        self._thread.shutdown(wait=stop is not None or ready, cancel_futures=True)
+        for batch in self._open:
+            batch.failed(MachineError("the builds were given up"))
+        os.close(self._woken)
+        os.close(self._wake)
+        self._thread = None
         if stop is not None:
             self._builder.close()  # its owner may use it again
+
+    # ---- in the thread, once there is one -------------------------------------------------------
+
+    def _served(self) -> None:
+        assert self._serve is not None
+        try:
+            self._serve(self._wanted, self._woken)
+        except BaseException as error:
+            self._wanted.clear()
+            for batch in self._open:
+                batch.failed(error)
+        while self._open and self._open[0].done:
+            self._open.popleft()
+
+    def _built(
+        self, batch: Batch, programs: Mapping[str, Program], requests: Sequence[Any]
+    ) -> None:
+        try:
+            for key, program in programs.items():
+                self._builder.share(key, program)
+            for k, outcome in enumerate(self._builder.build(requests)):
+                batch.told(k, outcome)
+        except BaseException as error:
+            batch.failed(error)
+        while self._open and self._open[0].done:
+            self._open.popleft()

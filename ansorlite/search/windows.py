@@ -103,6 +103,7 @@ class Windows:
         with self.rounds.budget.clock.phase("building"):
             for one in built:
                 one.wait()
+            self.rounds.session.run.measuring.builds.settle()
         if self._spaces is not None:
             self._spaces.pause()
         for one in built:
