@@ -53,18 +53,21 @@ class Node:
         """Set the derived fields; `parts` and `dtype` define equality, `below` are the operands."""
         self._parts, self.dtype = parts, dtype
         self._hash, self._key = hash((parts, dtype)), None
-        self.free, self.depth, self.size = _NOTHING, 1, 1
-        self.reads = self.is_load or dtype in FLOATS
-        if below:
-            self.free = _NOTHING.union(*[e.free for e in below])
-            self.depth = 1 + max([e.depth for e in below])
-            self.size = 1 + sum([e.size for e in below])
-            self.reads = self.reads or any([e.reads for e in below])
-            if self.size > MAX_NODES:
-                raise ModelError(
-                    f"an expression has more than {MAX_NODES} operations when written out: compute "
-                    "the repeated part as a separate tensor"
-                )
+        free, depth, size, reads = _NOTHING, 0, 1, self.is_load or dtype in FLOATS
+        for e in below:
+            size += e.size
+            if e.depth > depth:
+                depth = e.depth
+            if e.reads:
+                reads = True
+            if e.free is not free and e.free:
+                free = free | e.free if free else e.free
+        self.free, self.depth, self.size, self.reads = free, depth + 1, size, reads
+        if size > MAX_NODES:
+            raise ModelError(
+                f"an expression has more than {MAX_NODES} operations when written out: compute "
+                "the repeated part as a separate tensor"
+            )
 
     @property
     def key(self) -> str:

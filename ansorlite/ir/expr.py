@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any, Literal
 
 from ansorlite.errors import AnsorliteError
@@ -128,7 +129,7 @@ class Var(Expr):
 
     def __init__(self, name: str, role: Role = "loop") -> None:
         self.name, self.role = name, role
-        self._seal(("var", name), "int32")
+        self._seal(("var", name, role), "int32")
         self.free = frozenset((name,))
 
     def pieces(self) -> list[Piece]:
@@ -219,10 +220,16 @@ def wrap(x: Any, dtype: str | None = None) -> Expr:
     if isinstance(x, bool):
         return Const(x, "bool") if dtype in (None, "bool") else Const(x, dtype or "bool")
     if isinstance(x, int):
-        return Const(x, dtype if dtype not in (None, "bool") else "int32")
+        return integer(x) if dtype in (None, "bool", "int32") else Const(x, dtype)
     if isinstance(x, float):
         return Const(x, dtype if dtype in FLOATS else "float32")
     raise AnsorliteError(f"{x!r} of type {type(x).__name__} is neither an expression nor a number")
+
+
+@lru_cache(maxsize=1 << 14)
+def integer(value: int, dtype: str = "int32") -> Const:
+    """The literal of an integer; equal literals are one object."""
+    return Const(value, dtype)
 
 
 def is_int(e: Expr) -> bool:
@@ -347,11 +354,11 @@ def poly(terms: Mapping[Monomial, int], dtype: str = "int32") -> Expr:
     """The canonical expression of a polynomial."""
     items = [(m, c) for m, c in terms.items() if c]
     if not items:
-        return Const(0, dtype)
+        return integer(0, dtype)
     if len(items) == 1:
         mono, c = items[0]
         if not mono:
-            return Const(c, dtype)
+            return integer(c, dtype)
         if c == 1 and len(mono) == 1:
             return mono[0]
     items.sort(key=_term_order)
@@ -360,6 +367,17 @@ def poly(terms: Mapping[Monomial, int], dtype: str = "int32") -> Expr:
 
 def _is_number(e: Expr, value: int) -> bool:
     return isinstance(e, Const) and bool(e.value == value)
+
+
+_KNOWN: dict[tuple[str, Expr, Expr], Expr] = {}  # results of integer arithmetic
+MOST_KNOWN = 50_000
+
+
+def _kept(key: tuple[str, Expr, Expr], result: Expr) -> Expr:
+    if len(_KNOWN) > MOST_KNOWN:
+        _KNOWN.clear()
+    _KNOWN[key] = result
+    return result
 
 
 def add(a: Any, b: Any) -> Expr:
@@ -371,10 +389,13 @@ def add(a: Any, b: Any) -> Expr:
         return left
     if _is_number(left, 0):
         return right
+    known = _KNOWN.get(("add", left, right))
+    if known is not None:
+        return known
     out = terms_of(left)
     for mono, c in terms_of(right).items():
         out[mono] = out.get(mono, 0) + c
-    return poly(out, left.dtype)
+    return _kept(("add", left, right), poly(out, left.dtype))
 
 
 def sub(a: Any, b: Any) -> Expr:
@@ -384,10 +405,13 @@ def sub(a: Any, b: Any) -> Expr:
         return _float_op("sub", left, right)
     if _is_number(right, 0):
         return left
+    known = _KNOWN.get(("sub", left, right))
+    if known is not None:
+        return known
     out = terms_of(left)
     for mono, c in terms_of(right).items():
         out[mono] = out.get(mono, 0) - c
-    return poly(out, left.dtype)
+    return _kept(("sub", left, right), poly(out, left.dtype))
 
 
 def mul(a: Any, b: Any) -> Expr:
@@ -399,17 +423,21 @@ def mul(a: Any, b: Any) -> Expr:
         return left
     if _is_number(left, 1):
         return right
+    known = _KNOWN.get(("mul", left, right))
+    if known is not None:
+        return known
     out: dict[Monomial, int] = {}
     ta, tb = terms_of(left), terms_of(right)
     if isinstance(right, Const):
-        return poly({m: c * right.value for m, c in ta.items()}, left.dtype)
-    if isinstance(left, Const):
-        return poly({m: c * left.value for m, c in tb.items()}, left.dtype)
-    for m1, c1 in ta.items():
-        for m2, c2 in tb.items():
-            mono = tuple(sorted(m1 + m2, key=lambda x: x.key)) if m1 and m2 else m1 or m2
-            out[mono] = out.get(mono, 0) + c1 * c2
-    return poly(out, left.dtype)
+        out = {m: c * right.value for m, c in ta.items()}
+    elif isinstance(left, Const):
+        out = {m: c * left.value for m, c in tb.items()}
+    else:
+        for m1, c1 in ta.items():
+            for m2, c2 in tb.items():
+                mono = tuple(sorted(m1 + m2, key=lambda x: x.key)) if m1 and m2 else m1 or m2
+                out[mono] = out.get(mono, 0) + c1 * c2
+    return _kept(("mul", left, right), poly(out, left.dtype))
 
 
 _FOLD: dict[str, Callable[[Any, Any], Any]] = {

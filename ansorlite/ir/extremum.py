@@ -24,8 +24,9 @@ from ansorlite.ir.expr import (
     wrap,
 )
 
-# A name may be a hole in one sketch and a loop in another sketch, so the key includes the holes.
-_NONNEG: dict[tuple[Expr, frozenset[str]], bool] = {}
+MOST_KNOWN = 50_000  # results that are kept
+_NONNEG: dict[Expr, bool] = {}
+_EXTREMA: dict[tuple[str, tuple[Expr, ...]], Expr] = {}
 
 
 def provably_nonneg(e: Expr) -> bool:
@@ -42,8 +43,7 @@ def provably_nonneg(e: Expr) -> bool:
         return True
     if terms.get((), 0) < 0 and len(terms) == 1:
         return False
-    key = e, frozenset(holes)
-    known = _NONNEG.get(key)
+    known = _NONNEG.get(e)
     if known is None:
         moved: Expr = Const(0, e.dtype)
         for mono, c in terms.items():
@@ -52,9 +52,9 @@ def provably_nonneg(e: Expr) -> bool:
                 prod = mul(prod, add(atom, 1) if atom.key in holes else atom)
             moved = add(moved, prod)
         known = all(c >= 0 for c in terms_of(moved).values())
-        if len(_NONNEG) > 50_000:
+        if len(_NONNEG) > MOST_KNOWN:
             _NONNEG.clear()
-        _NONNEG[key] = known
+        _NONNEG[e] = known
     return known
 
 
@@ -70,6 +70,18 @@ def maximum(*args: Any) -> Expr:
 
 def extremum(name: str, raw: Sequence[Any]) -> Expr:
     """n-ary min or max, flattened and sorted; an argument is dropped only if provably dominated."""
+    given = tuple(raw)
+    if not all(isinstance(a, Expr) and a.dtype == "int32" for a in given):
+        return _extremum(name, given)
+    known = _EXTREMA.get((name, given))
+    if known is None:
+        if len(_EXTREMA) > MOST_KNOWN:
+            _EXTREMA.clear()
+        known = _EXTREMA[name, given] = _extremum(name, given)
+    return known
+
+
+def _extremum(name: str, raw: Sequence[Any]) -> Expr:
     first = next((a for a in raw if isinstance(a, Expr)), wrap(raw[0]))
     exprs = [promote(a, first)[0] for a in raw]
     dtype = wider(*(e.dtype for e in exprs))

@@ -102,7 +102,7 @@ class PoolBuilder:
         n_workers: int | None = None,
         *,
         timeout_s: float = 15.0,
-        max_tasks: int = 300,
+        max_tasks: int = 1000,
         entry: str = BUILD_ENTRY,
         at_once: bool = True,
     ) -> None:
