@@ -20,7 +20,6 @@ from ansorlite.search.transfer import (
     KnownPrograms,
     distance,
     pattern,
-    structure,
     transferred,
 )
 from ansorlite.search.tuner import TaskTuner
@@ -120,8 +119,8 @@ def _fastest(tuners: Sequence[TaskTuner]) -> list[tuple[ComputeDAG, Record]]:
     return [(dag, rs[k]) for k in range(FAMILY_ROUND) for dag, rs in ranked if k < len(rs)]
 
 
-def _bare(names: Renaming, steps: Sequence[dict[str, object]]) -> str:
-    """The structure of steps without those that inline the epilogue."""
+def _bare(names: Renaming, steps: Sequence[dict[str, object]]) -> Pattern:
+    """The pattern of steps without those that inline the epilogue."""
     renamed = names.steps(steps)
     kept = [s for s in renamed if not inlines_epilogue(s)]
-    return structure(kept)
+    return pattern(kept)

@@ -25,7 +25,7 @@ from ansorlite.search.recorded import RecordedSpace
 from ansorlite.search.result import TuneResult
 from ansorlite.search.select import unique_rows
 from ansorlite.search.shrink_task import adapted
-from ansorlite.search.transfer import structure
+from ansorlite.search.transfer import pattern
 from ansorlite.search.untuned import Untuned
 from ansorlite.settings import settings
 from ansorlite.space.plain import PLAIN, plain_state
@@ -113,9 +113,9 @@ def _tuned(task: SearchTask, logged: Sequence[Record]) -> Program | None:
 def _adapted(task: SearchTask, record: Record | Guess) -> Program | None:
     """The program with the record's decisions and the nearest values that the target allows."""
     names = canonical_names(task.dag)
-    wanted = structure(record.steps)
+    wanted = pattern(record.steps)
     space = sketches(task.dag, task.target)
-    same = [s for s in space if structure(names.steps(s.state.to_json())) == wanted]
+    same = [s for s in space if s.pattern == wanted]
     history = History(same[:1] or space, task.target)
     best: tuple[float, Sketch, Rows] | None = None
     for sketch in history.sketches.values():

@@ -42,10 +42,10 @@ def transferred(
     """
     names = canonical_names(task.dag)
     # Records of other tasks are data: only values of known holes are taken.
-    by_structure = {structure(names.steps(s.state.to_json())): s for s in reversed(space)}
+    by_pattern = {s.pattern: s for s in reversed(space)}
     out: dict[tuple[str, tuple[int, ...]], Candidate] = {}
     for r in records:
-        sketch = by_structure.get(structure(r.steps))
+        sketch = by_pattern.get(pattern(r.steps))
         if sketch is None or not r.ok or (r.task == task.workload_key and not own):
             continue
         values = {
@@ -97,7 +97,7 @@ def start_from_others(
         most = wanted if first else len(records)
         tuner.suggest(transferred(tuner.task, tuner.sketches, records, most), wanted)
     if first and known and not own:
-        like = known.like(tuner.task, tuner.sketches)
+        like = known.like(tuner.sketches)
         tuner.suggest(
             _best_first(tuner, transferred(tuner.task, tuner.sketches, like, LOOKED_AT)), wanted
         )
@@ -131,21 +131,20 @@ class KnownPrograms:
         return out
 
     @cached_property
-    def _by_structure(self) -> dict[str, list[Record]]:
-        out: dict[str, list[Record]] = {}
+    def _by_pattern(self) -> dict[Pattern, list[Record]]:
+        out: dict[Pattern, list[Record]] = {}
         for own in self._by_task.values():
-            out.setdefault(structure(own[0].steps), []).append(own[0])
+            out.setdefault(pattern(own[0].steps), []).append(own[0])
         return out
 
     def of(self, task: SearchTask) -> Sequence[Record]:
         """The fastest programs of the task itself."""
         return self._by_task.get(task.workload_key, ())
 
-    def like(self, task: SearchTask, space: Sequence[Sketch]) -> list[Record]:
+    def like(self, space: Sequence[Sketch]) -> list[Record]:
         """The fastest program of each other task that has the steps of one of the sketches."""
-        names = canonical_names(task.dag)
-        mine = dict.fromkeys(structure(names.steps(s.state.to_json())) for s in space)
-        return [r for own in mine for r in self._by_structure.get(own, ())]
+        mine = dict.fromkeys(s.pattern for s in space)
+        return [r for own in mine for r in self._by_pattern.get(own, ())]
 
     def program(self, tuner: TaskTuner) -> tuple[Program, Guess | None] | None:
         """The fastest program of a tuner's task, and what it is of; None without one."""
@@ -159,15 +158,9 @@ class KnownPrograms:
 
 
 def pattern(steps: Sequence[Any]) -> Pattern:
-    """The steps of a record without annotations, as `space.sketch.pattern_of` has them."""
+    """The steps of a record without annotations, as `Sketch.pattern` has them."""
     return tuple(
         json.dumps(s, sort_keys=True)
         for s in steps
         if not (isinstance(s, Mapping) and s.get("step") == "annotate")
     )
-
-
-def structure(steps: Sequence[Any]) -> str:
-    """The steps without annotations, which may depend on extents."""
-    kept = [s for s in steps if not (isinstance(s, Mapping) and s.get("step") == "annotate")]
-    return json.dumps(kept, sort_keys=True)

@@ -29,7 +29,7 @@ from ansorlite.search.history import History
 from ansorlite.search.policy import round_rng
 from ansorlite.search.shrink_task import adapted, is_legal
 from ansorlite.space.plain import plain_state
-from ansorlite.space.sketch import ROWS, Pattern, Sketch, pattern_of, sketches, sketches_alike
+from ansorlite.space.sketch import ROWS, Pattern, Sketch, sketches, sketches_alike
 from ansorlite.target import Target
 from ansorlite.task import SearchTask
 
@@ -165,7 +165,7 @@ def _varied(found: Sequence[Guess]) -> list[Guess]:
 def _hint(history: History, guess: Guess, hole: Renamed) -> Hint:
     sketch = history.sketches[guess.name]
     values = sketch.values(np.asarray(guess.row, np.int32))
-    return Hint(pattern_of(sketch), tuple((hole(name), v) for name, v in values.items()))
+    return Hint(sketch.pattern, tuple((hole(name), v) for name, v in values.items()))
 
 
 def _adapted(

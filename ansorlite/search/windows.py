@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ansorlite.search.tune_tasks import Rounds, WeightedTask
 
 # What a round finds with twice the effort is worth less than another round of another task.
-HURRIED = EvolutionParams(population=256, generations=4, looked_at=4)
+HURRIED = EvolutionParams(population=256, generations=4, looked_at=2)
 LOOK_S = 0.03  # seconds to make a sketch and to look at it
 LOOKS_SHARE = 0.15  # of the time left, to look at sketches in the first rounds of all families
 NEWS = 0.1  # share of new results from which the models are trained again
@@ -136,7 +136,8 @@ class Windows:
     def _asked(self, built: Sequence[_Open]) -> list[_Open]:
         """The rounds of the next window, while those of the last one are being built."""
         asked: list[_Open] = []
-        end_s = self.rounds.budget.elapsed_s + WINDOW_S
+        budget = self.rounds.budget
+        end_s = budget.elapsed_s + WINDOW_S
         waiting = sum(len(one.round.missing) for one in built)
         while (n_asked := sum(len(one.round.missing) for one in asked)) < WINDOW:
             if self._spaces is not None:
@@ -154,7 +155,8 @@ class Windows:
             if not tuner.has_begun:
                 self._hurry(tuner)
             if self.rounds.session.searcher.neighbours and self.rounds.neighbours:
-                n = self.rounds.begun(tuner, self.found, n)
+                with budget.clock.phase("search"):
+                    n = self.rounds.begun(tuner, self.found, n)
             asked.append(_Open(k, tuner, tuner.asked(n)))
             if not asked[-1].round.asked:  # nothing is left of this form
                 self._end(asked.pop())

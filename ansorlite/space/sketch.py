@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import islice
 from typing import Any
 
@@ -103,6 +103,11 @@ class Sketch:
     def program(self) -> Program:
         """The program with open holes, lowered on first use."""
         return lower(self.state)
+
+    @cached_property
+    def pattern(self) -> "Pattern":
+        """What the sketch has in common with those of computations that differ by extents alone."""
+        return _texts_of(self.state.dag).own(self.state)
 
     def fill(self, row: npt.ArrayLike) -> Program:
         """The concrete program for one row of option indices, int[holes]."""
@@ -529,9 +534,9 @@ def _located(
 Pattern = tuple[str, ...]  # canonical steps without `Annotate`, which may depend on extents
 
 
-def pattern_of(sketch: Sketch) -> Pattern:
-    """What a sketch has in common with those of computations that differ by extents alone."""
-    return _Patterns(sketch.state.dag, ()).own(sketch.state)
+@lru_cache(maxsize=64)
+def _texts_of(dag: ComputeDAG) -> "_Patterns":
+    return _Patterns(dag, ())
 
 
 def sketches_alike(

@@ -19,7 +19,7 @@ from ansorlite.search.debug import Trace
 from ansorlite.search.history import History
 from ansorlite.search.policy import EvolutionaryPolicy
 from ansorlite.search.untuned import Untuned, family_of
-from ansorlite.space.sketch import pattern_of, sketches, sketches_alike
+from ansorlite.space.sketch import sketches, sketches_alike
 from ansorlite.task import SearchTask
 from ansorlite.workloads import workload
 
@@ -53,8 +53,8 @@ def test_sketches_of_the_same_patterns(pair: tuple[Any, Any]) -> None:
     """They are those that the whole space has, under whatever names."""
     one, other = (t if isinstance(t, SearchTask) else al.workload(t) for t in pair)
     assert family_of(one) == family_of(other)
-    whole = {pattern_of(s): s for s in sketches(other.dag, other.target)}
-    known = [pattern_of(s) for s in sketches(one.dag, one.target)][::5]
+    whole = {s.pattern: s for s in sketches(other.dag, other.target)}
+    known = [s.pattern for s in sketches(one.dag, one.target)][::5]
     for pattern, found in zip(known, sketches_alike(other.dag, other.target, known), strict=True):
         same = whole.get(pattern)
         assert (found is None) == (same is None)

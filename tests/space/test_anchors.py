@@ -15,7 +15,6 @@ from ansorlite.space.sketch import (
     FUSION,
     Sketch,
     SpaceOptions,
-    pattern_of,
     sketch_of,
     sketches,
     sketches_alike,
@@ -111,7 +110,7 @@ def test_steps_and_patterns_find_the_sketches_again() -> None:
     for s in (found[0], found[-1]):
         again = sketch_of(dag, HOST, names.frozen(s.state.to_json()))
         assert again is not None and str(again.program) == str(s.program)
-    other = sketches_alike(alike, HOST, [pattern_of(s) for s in found])
+    other = sketches_alike(alike, HOST, [s.pattern for s in found])
     assert [s and s.name for s in other] == [s.name for s in fused(alike)]
 
 
