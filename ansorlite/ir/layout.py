@@ -32,12 +32,16 @@ class Layout:
 
     def pack(self, x: Array) -> Array:
         """`x` in this layout, C-contiguous, padded with zeros."""
+        return np.ascontiguousarray(self.view(x))
+
+    def view(self, x: Array) -> Array:
+        """The elements of `pack` in their order, a view where nothing is padded."""
         padded = tuple(math.prod(t) for t in self.tiles)
         if padded != x.shape:
             x = np.pad(x, [(0, p - n) for p, n in zip(padded, x.shape, strict=True)])
         levels = [(d, lv) for d, t in enumerate(self.tiles) for lv in range(len(t))]
         cut = x.reshape([e for t in self.tiles for e in t])
-        return np.ascontiguousarray(cut.transpose([levels.index(o) for o in self.order]))
+        return cut.transpose([levels.index(o) for o in self.order])
 
     def unpack(self, x: Array, shape: tuple[int, ...]) -> Array:
         """The array of that shape that `pack` made `x` of."""

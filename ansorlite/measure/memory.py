@@ -46,9 +46,8 @@ def guarded_empty(shape: Sequence[int], dtype: npt.DTypeLike) -> GuardedBuffer:
     kind = np.dtype(dtype)
     count, page = math.prod(shape), mmap.PAGESIZE
     data_bytes = aligned_bytes(count * kind.itemsize)
-    # Huge pages under the same condition as in `resident_empty`: users get the measured times.
-    huge = data_bytes >= HUGE_PAGES_FROM and hasattr(mmap, "MADV_HUGEPAGE")
-    unit = HUGE_PAGE if huge else page
+    unit = _unit(data_bytes)
+    huge = unit > page
     size_bytes = max(math.ceil(data_bytes / unit), 1) * unit
     room = unit if huge else 0
     try:
@@ -67,6 +66,40 @@ def guarded_empty(shape: Sequence[int], dtype: npt.DTypeLike) -> GuardedBuffer:
     _mprotect(start - page, page, 0)
     _mprotect(start + size_bytes, page, 0)
     return GuardedBuffer(array, start, size_bytes)
+
+
+class GuardedArena:
+    """Memory for one large buffer at a time: pages that were touched once cost nothing again."""
+
+    def __init__(self) -> None:
+        self._whole: GuardedBuffer | None = None
+
+    def empty(self, shape: Sequence[int], dtype: npt.DTypeLike) -> GuardedBuffer:
+        """As `guarded_empty`, with any contents; the last buffer must not be used any more."""
+        kind = np.dtype(dtype)
+        data_bytes = aligned_bytes(math.prod(shape) * kind.itemsize)
+        unit, whole = _unit(data_bytes), self._whole
+        if unit == mmap.PAGESIZE:
+            return guarded_empty(shape, dtype)
+        size_bytes = math.ceil(data_bytes / unit) * unit
+        if whole is None or whole.size_bytes < size_bytes:
+            whole = self._whole = guarded_empty((size_bytes,), np.uint8)
+        room = whole.size_bytes - size_bytes
+        _mprotect(whole.start, whole.size_bytes, mmap.PROT_READ | mmap.PROT_WRITE)
+        if room:
+            _mprotect(whole.start, room, 0)
+        first = whole.size_bytes - data_bytes
+        array = whole.array[first : first + math.prod(shape) * kind.itemsize].view(kind)
+        return GuardedBuffer(array.reshape(tuple(shape)), whole.start + room, size_bytes)
+
+
+def _unit(data_bytes: int) -> int:
+    """Bytes of a page: huge ones under the same condition as in `resident_empty`.
+
+    So users get the times that were measured.
+    """
+    huge = data_bytes >= HUGE_PAGES_FROM and hasattr(mmap, "MADV_HUGEPAGE")
+    return HUGE_PAGE if huge else mmap.PAGESIZE
 
 
 def guarded_copy(x: Array, *, read_only: bool = False) -> GuardedBuffer:

@@ -21,13 +21,14 @@ import numpy as np
 
 from ansorlite.calls import Array
 from ansorlite.codegen.image import KernelImage, Param
+from ansorlite.codegen.kernel import derive
 from ansorlite.codegen.loader import NativeFunction, load_image
 from ansorlite.codegen.openmp import max_threads
 from ansorlite.errors import MeasureError
 from ansorlite.measure.canary import local_canary
 from ansorlite.measure.compare import Expected, ExpectedBfloat16, describe
 from ansorlite.measure.inputs import bfloat16_outputs, random_inputs
-from ansorlite.measure.memory import GuardedBuffer, guarded_copy, guarded_empty
+from ansorlite.measure.memory import GuardedArena, GuardedBuffer, guarded_copy, guarded_empty
 from ansorlite.measure.peak import Peak, measure_peak
 from ansorlite.measure.race import ranked, run_turns
 from ansorlite.measure.result import MeasureResult, Status
@@ -39,6 +40,7 @@ from ansorlite.te.dag import ComputeDAG
 from ansorlite.te.points import evaluate_points
 
 Answer = tuple[PrepareResult, Reference] | MeasureResult | list[MeasureResult] | float | Peak | None
+Empty = Callable[[Sequence[int], str], GuardedBuffer]  # (shape, dtype) -> a buffer
 SAMPLES = 1000  # elements of each output of the reference that are compared with numpy
 FEWEST_SAMPLES, SAMPLED_TERMS = 200, 1 << 19  # of long sums
 MAX_PACKED = 8  # packed constants kept per task: most candidates of a round share a layout
@@ -76,7 +78,7 @@ def serve(policy: TimingPolicy, memory_bytes: int) -> Callable[[Any], Any]:
     The least recently used tasks are dropped when all data exceeds `memory_bytes`.
     """
     tasks: OrderedDict[str, TaskData] = OrderedDict()
-    flush = _make_flush() if policy.cold else None
+    flush, arena = _make_flush() if policy.cold else None, GuardedArena()
     canary = local_canary(max_threads(), policy.patience_s)
 
     def handle(request: tuple[Any, ...]) -> Answer:
@@ -90,7 +92,9 @@ def serve(policy: TimingPolicy, memory_bytes: int) -> Callable[[Any], Any]:
                 if key not in tasks:
                     return None
                 tasks.move_to_end(key)
-                return _run(tasks[key], image, policy, best_latency_s, flush, canary.disturbed)
+                return _run(
+                    tasks[key], image, arena, policy, best_latency_s, flush, canary.disturbed
+                )
             case ("race", key, images, budget_s):
                 if key not in tasks:
                     return None
@@ -191,13 +195,14 @@ def _check_samples(spec: CheckSpec, values: dict[str, Array], name: str, x: Arra
 def _run(
     task: TaskData,
     image: KernelImage,
+    arena: GuardedArena,
     policy: TimingPolicy,
     best_latency_s: float | None,
     flush: Callable[[], None] | None,
     disturbed: Callable[[], bool],
 ) -> MeasureResult:
     start = time.perf_counter()
-    function, buffers = load_image(image), _bind(task, image)
+    function, buffers = load_image(image), _bind(task, image, arena.empty)
     args, first_s = _run_poisoned(function, buffers)
     max_error, error = _compare(task)
     check_s = time.perf_counter() - start
@@ -327,24 +332,30 @@ def _compare(task: TaskData) -> tuple[float, str]:
     return worst, text
 
 
-def _bind(task: TaskData, image: KernelImage) -> list[GuardedBuffer]:
-    """The buffers for the kernel's pointers; raises MeasureError where one does not fit."""
+def _bind(
+    task: TaskData, image: KernelImage, workspace: Empty = guarded_empty
+) -> list[GuardedBuffer]:
+    """The buffers for the kernel's pointers; raises MeasureError where one does not fit.
+
+    `workspace` makes the buffer that a kernel uses while it runs.
+    """
     missing = set(task.outputs) - {p.name for p in image.params if p.role == "output"}
     if missing:
         raise MeasureError(f"kernel {image.symbol} does not write {', '.join(sorted(missing))}")
-    return [_buffer(task, p, image.symbol) for p in image.params]
+    return [_buffer(task, p, image, workspace) for p in image.params]
 
 
-def _buffer(task: TaskData, param: Param, kernel: str) -> GuardedBuffer:
+def _buffer(task: TaskData, param: Param, image: KernelImage, workspace: Empty) -> GuardedBuffer:
+    kernel = image.symbol
     match param.role:
         case "workspace":
-            return guarded_empty(param.stored_shape, param.dtype)
+            return workspace(param.stored_shape, param.dtype)
         case "output":
             found = task.outputs.get(param.name)
         case _:
             found = task.inputs.get(param.name)
             if param.layout or found is None:
-                return _packed(task, param, kernel)
+                return _packed(task, param, image)
     if found is None or (found.array.shape, found.array.dtype) != (
         param.stored_shape,
         np.dtype(param.dtype),
@@ -357,23 +368,26 @@ def _buffer(task: TaskData, param: Param, kernel: str) -> GuardedBuffer:
     return found
 
 
-def _packed(task: TaskData, param: Param, kernel: str) -> GuardedBuffer:
+def _packed(task: TaskData, param: Param, image: KernelImage) -> GuardedBuffer:
     """A constant in the kernel's layout, or a stage computed from constants only."""
     if param not in task.packed:
         if len(task.packed) >= MAX_PACKED:
             task.packed.pop(next(iter(task.packed)))
-        x = _value(task, param.name, kernel)
-        packed = param.layout.pack(x) if param.layout else x
+        x = _value(task, param, image)
+        packed = param.layout.view(x) if param.layout else x
         task.packed[param] = guarded_copy(packed, read_only=True)
     return task.packed[param]
 
 
-def _value(task: TaskData, name: str, kernel: str) -> Array:
-    values = {name: buffer.array for name, buffer in task.inputs.items()}
+def _value(task: TaskData, param: Param, image: KernelImage) -> Array:
+    name, values = param.name, {name: buffer.array for name, buffer in task.inputs.items()}
     if name in values:
         return values[name]
     if name not in task.dag.by_name:
-        raise MeasureError(f"kernel {kernel} reads {name}, which the task does not have")
+        raise MeasureError(f"kernel {image.symbol} reads {name}, which the task does not have")
+    if name not in task.derived and param.role == "derived" and image.bound is not None:
+        # Natively: numpy takes tenths of a second for the weights of a large layer.
+        task.derived |= derive(image.bound, Target.detect(), values)
     if name not in task.derived:
         needed = {name} | nx.ancestors(task.dag.graph, name)
         part = ComputeDAG.from_ops([op for op in task.dag.ops if op.name in needed], (name,))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from ansorlite.calls import ALIGNMENT
-from ansorlite.measure.memory import guarded_copy, guarded_empty
+from ansorlite.measure.memory import GuardedArena, guarded_copy, guarded_empty
 
 
 def signal_of(action: Callable[[], object]) -> int:
@@ -45,6 +45,20 @@ def test_reading_and_writing_outside_kills() -> None:
     assert signal_of(lambda: ctypes.string_at(last + 1, 1)) == signal.SIGSEGV
     assert signal_of(lambda: ctypes.string_at(buffer.start - 1, 1)) == signal.SIGSEGV
     assert signal_of(lambda: ctypes.memset(last + 1, 0, 1)) == signal.SIGSEGV
+
+
+@pytest.mark.parametrize("n", [100, 1 << 20, 3 << 20, 1 << 21])
+def test_an_arena_gives_guarded_buffers_one_after_the_other(n: int) -> None:
+    arena = GuardedArena()
+    for count in (1 << 20, n):
+        buffer = arena.empty((count // 4, 4), "float32")
+        buffer.poison()
+        assert buffer.array.shape == (count // 4, 4) and np.isnan(buffer.array).all()
+    first, last = buffer.array.ctypes.data, buffer.start + buffer.size_bytes - 1
+    assert first % ALIGNMENT == 0 and last + 1 - first - buffer.array.nbytes < ALIGNMENT
+    assert signal_of(lambda: ctypes.memset(buffer.start, 0, buffer.size_bytes)) == 0
+    assert signal_of(lambda: ctypes.string_at(last + 1, 1)) == signal.SIGSEGV
+    assert signal_of(lambda: ctypes.string_at(buffer.start - 1, 1)) == signal.SIGSEGV
 
 
 def test_a_read_only_copy_can_be_read_only() -> None:
