@@ -9,7 +9,6 @@ depends only on the seed and the position of its placeholder.
 from collections.abc import Mapping
 from typing import Any
 
-import networkx as nx
 import numpy as np
 
 from ansorlite.calls import Array
@@ -116,6 +115,8 @@ def _extents(op: ComputeOp) -> tuple[int, ...]:
 
 def _origins(dag: ComputeDAG, name: str) -> set[str]:
     """The integer placeholders that the tensor `name` is computed from."""
+    import networkx as nx
+
     above = {name} | nx.ancestors(dag.graph, name)
     return {p.name for p in dag.inputs if p.name in above and "int" in p.dtype}
 

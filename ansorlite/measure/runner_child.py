@@ -16,7 +16,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import networkx as nx
 import numpy as np
 
 from ansorlite.calls import Array
@@ -389,6 +388,8 @@ def _value(task: TaskData, param: Param, image: KernelImage) -> Array:
         # Natively: numpy takes tenths of a second for the weights of a large layer.
         task.derived |= derive(image.bound, Target.detect(), values)
     if name not in task.derived:
+        import networkx as nx
+
         needed = {name} | nx.ancestors(task.dag.graph, name)
         part = ComputeDAG.from_ops([op for op in task.dag.ops if op.name in needed], (name,))
         task.derived[name] = part.evaluate(values)[name]

@@ -6,17 +6,20 @@ epilogue, is inlined into the last stage.
 """
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 
 from ansorlite.errors import ScheduleError
 from ansorlite.records import Record, distill
 from ansorlite.schedule.naming import Renaming, canonical_names
+from ansorlite.schedule.steps import Step, step_to_json
 from ansorlite.search.history import Candidate
 from ansorlite.search.roles import kin_of, role_names
 from ansorlite.search.shrink_task import adapted, is_legal
 from ansorlite.search.skeletons import inlines_epilogue, known_patterns, patterns_of, skeleton_of
 from ansorlite.search.transfer import (
+    LATER,
     KnownPrograms,
     distance,
     pattern,
@@ -30,6 +33,7 @@ from ansorlite.te.dag import ComputeDAG
 
 PATTERNS = 4  # sketches of the family that are made for a task
 MOST_PATTERNS = 200  # that sketches of kin may have
+NEAREST_KIN = 6  # tasks whose best programs a later round may try
 FAMILY_ROUND = 3  # candidates of the first round of a task whose family was searched
 
 
@@ -41,12 +45,12 @@ def of_kin(
 ) -> list[Candidate]:
     """At most n candidates, in the order of the programs of kin that they are made of."""
     mine = role_names(task.dag)
-    by_structure = {_bare(mine, s.state.to_json()): s for s in reversed(space)}
+    by_pattern = {_bare_pattern(task.dag, s.state.steps): s for s in reversed(space)}
     out: dict[tuple[str, tuple[int, ...]], Candidate] = {}
     for dag, record in programs:
         theirs, own = role_names(dag), canonical_names(dag).inverse
         try:
-            sketch = by_structure.get(_bare(theirs, own.steps(record.steps)))
+            sketch = by_pattern.get(_bare(theirs, own.steps(record.steps)))
             holes = theirs.holes(own.holes(record.holes))
         except ScheduleError:
             continue
@@ -105,6 +109,20 @@ def start_from_family(
     return min(most, tuner.n_suggested)
 
 
+def continue_from_kin(tuner: TaskTuner, everyone: Sequence[TaskTuner]) -> None:
+    """Suggest, before a later round, the best programs of kin that the task has not tried.
+
+    Those of tasks with nearly as many FLOP come first. So there are suggestions only when one of
+    them has a new best program.
+    """
+    own = kin_of(tuner.task)
+    kin = [t for t in everyone if t is not tuner and t.rounds > 1 and kin_of(t.task) == own]
+    near = sorted(kin, key=lambda t: distance(t, tuner))[:NEAREST_KIN]
+    best = [(t.task.dag, r) for t in near if (r := t.best) is not None and r.round]
+    if best and tuner.sketches:
+        tuner.suggest(of_kin(tuner.task, tuner.sketches, best, len(best)), LATER)
+
+
 def start_from_skeletons(tuner: TaskTuner, n: int) -> int:
     """Suggest n candidates of the sketches that the package knows to be good; how many."""
     patterns = known_patterns(tuner.task)
@@ -117,6 +135,12 @@ def _fastest(tuners: Sequence[TaskTuner]) -> list[tuple[ComputeDAG, Record]]:
         (t.task.dag, distill([r for r in t.records if r.round], FAMILY_ROUND)) for t in tuners
     ]
     return [(dag, rs[k]) for k in range(FAMILY_ROUND) for dag, rs in ranked if k < len(rs)]
+
+
+@lru_cache(maxsize=1 << 12)
+def _bare_pattern(dag: ComputeDAG, steps: tuple[Step, ...]) -> Pattern:
+    """That of a sketch."""
+    return _bare(role_names(dag), [step_to_json(s) for s in steps])
 
 
 def _bare(names: Renaming, steps: Sequence[dict[str, object]]) -> Pattern:

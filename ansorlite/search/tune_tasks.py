@@ -16,13 +16,17 @@ from ansorlite.measure.peak import Peak
 from ansorlite.measure.runner import SideBySide
 from ansorlite.records import Record
 from ansorlite.search.budget import MIN_ROUND, SMALL_ROUND_TASKS, Budget, grown
-from ansorlite.search.families import FAMILY_ROUND, start_from_family, start_from_skeletons
+from ansorlite.search.families import (
+    FAMILY_ROUND,
+    continue_from_kin,
+    start_from_family,
+    start_from_skeletons,
+)
 from ansorlite.search.forms import Forms
 from ansorlite.search.objectives import Objective
 from ansorlite.search.progress import Progress, Snapshot
 from ansorlite.search.promise import by_promise, promising
 from ansorlite.search.result import TuneResult
-from ansorlite.search.roles import kin_of
 from ansorlite.search.session import Session
 from ansorlite.search.settle import (
     Race,
@@ -295,9 +299,9 @@ class Rounds:
         known, everyone = self.session.known(tuner.task.target), _tuners(found)
         hurried = self.budget.timeout is not None and len(found) >= SMALL_ROUND_TASKS
         if hurried and tuner.rounds > 1:  # others seldom have the same steps
-            own = kin_of(tuner.task)
-            everyone = [t for t in everyone if kin_of(t.task) == own]
-        elif hurried and not tuner.pending:
+            continue_from_kin(tuner, everyone)
+            return n
+        if hurried and not tuner.pending:
             if ready := start_from_family(tuner, everyone, known, n):
                 return ready
             if ready := start_from_skeletons(tuner, n):

@@ -9,9 +9,8 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import networkx as nx
 import numpy.typing as npt
 
 from ansorlite.errors import ModelError
@@ -20,6 +19,9 @@ from ansorlite.ir.traverse import loads, rename_loads, substitute
 from ansorlite.te.evaluate import check_inputs, evaluate_op
 from ansorlite.te.tensor import Axis, ComputeOp, Operation, Placeholder, Tensor
 from ansorlite.te.work import dot_of, least_flop, op_flop
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 
 class ComputeDAG:
@@ -72,11 +74,13 @@ class ComputeDAG:
         return tuple(op for op in self.ops if isinstance(op, ComputeOp))
 
     @cached_property
-    def graph(self) -> nx.DiGraph:
+    def graph(self) -> "nx.DiGraph":
         """Directed graph of operation names, with edges from producers to readers.
 
         Each node has the operation as its attribute `op`.
         """
+        import networkx as nx  # which processes that only build kernels do without
+
         g = nx.DiGraph()
         for op in self.ops:
             g.add_node(op.name, op=op)
@@ -136,18 +140,22 @@ class ComputeDAG:
             values[op.name] = evaluate_op(op, values)
         return {n: values[n] for n in self.output_names}
 
-    def __str__(self) -> str:
+    @cached_property
+    def _text(self) -> str:
         return "\n".join(map(str, self.ops)) + f"\nreturn {', '.join(self.output_names)}\n"
+
+    def __str__(self) -> str:
+        return self._text
 
     def __repr__(self) -> str:
         inputs = ", ".join(op.name for op in self.inputs)
         return f"<ComputeDAG ({inputs}) -> {', '.join(self.output_names)}>"
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, ComputeDAG) and str(self) == str(other)
+        return self is other or (isinstance(other, ComputeDAG) and self._text == other._text)
 
     def __hash__(self) -> int:
-        return hash(str(self))
+        return hash(self._text)
 
 
 def _topological(outputs: Sequence[Tensor]) -> list[Tensor]:

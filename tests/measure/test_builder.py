@@ -3,6 +3,7 @@
 import os
 import pickle
 import signal
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 from measure_entries import Counted, Unpackable
 
 from ansorlite.errors import AnsorliteError, UsageError
-from ansorlite.measure.builder import BuildOutcome, PoolBuilder
+from ansorlite.measure.builder import BuildOutcome, PoolBuilder, Wanted
 from ansorlite.measure.result import Status
 from ansorlite.measure.worker import Worker
 
@@ -44,6 +45,28 @@ def test_requests_are_built_beside_the_caller(pool: PoolBuilder) -> None:
     pool.begin(("sleep", 0.01))
     assert values(pool.finish()) == [0.01]
     assert values(pool.build([("sleep", 0.0)])) == [0.0]
+
+
+def test_requests_are_served_by_all_workers_as_they_come(pool: PoolBuilder) -> None:
+    woken, wake = os.pipe()
+    wanted, told = deque[Wanted](), list[object]()
+
+    def want(seconds: float, more: tuple[float, ...] = ()) -> None:
+        def done(outcome: BuildOutcome) -> None:
+            told.append(outcome.image)
+            for s in more:
+                want(s)
+
+        wanted.append(Wanted(("sleep", seconds), done))
+        os.write(wake, b"!")
+
+    want(0.5)
+    want(0.0, (0.1, 0.2))  # the first request is still being built
+    pool.serve(wanted, woken)
+    assert told == [0.0, 0.1, 0.2, 0.5]
+    assert not wanted
+    os.close(woken)
+    os.close(wake)
 
 
 def test_processes_start_with_the_first_build() -> None:

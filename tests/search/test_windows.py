@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from search_cases import LATE_S, PEAK, Pretender, Sabotaged, matmul, vector
+from search_cases import LATE_S, PEAK, SOON_S, Pretender, Sabotaged, matmul, vector
 
 import ansorlite.search.session as session_module
 from ansorlite.codegen import object_cache
 from ansorlite.codegen.build import BuildRequest
 from ansorlite.errors import MachineError
 from ansorlite.measure.builder import BuildOutcome, PoolBuilder
-from ansorlite.measure.result import MeasureResult
+from ansorlite.measure.result import MeasureResult, Status
 from ansorlite.records import distill, read_log
 from ansorlite.search.ahead import BuildsAhead
 from ansorlite.search.clock import PhaseClock
@@ -163,6 +163,23 @@ def test_builds_that_were_begun_end_before_later_ones() -> None:
     assert both.built == 3
     assert len(first.outcomes()) == 2
     ahead.close()
+
+
+def test_batches_share_the_processes_of_a_builder() -> None:
+    with PoolBuilder(2, timeout_s=SOON_S, entry="search_cases:build") as builder:
+        ahead = BuildsAhead(builder)
+        late = ahead.begin({}, [Sabotaged("worker hangs")])
+        assert [o.status for o in ahead.begin({}, [Sabotaged("worker raises")]).outcomes()] == [
+            Status.BUILD_ERROR
+        ]
+        assert not late.done
+        assert late.outcomes()[0].status is Status.BUILD_TIMEOUT
+        assert ahead.begin({}, []).outcomes() == []
+        (last,) = ahead.build({}, [Sabotaged("worker raises")], forget=True)
+        assert last.status is Status.BUILD_ERROR
+        ahead.close()
+        (again,) = ahead.build({}, [Sabotaged("worker raises")])  # a closed one serves again
+        assert again.status is Status.BUILD_ERROR
 
 
 def test_a_build_that_nobody_waits_for_is_given_up_at_the_end() -> None:
