@@ -274,6 +274,7 @@ def auto_schedule(
             early_stop_trials,
             on_round,
             race_follows=not isinstance(run.options.runner, SideBySide),  # races are run here
+            go_on=lambda found: None if _are_hopeful(parts, cuts, found) else budget,
         )
         peak = run.peak(machine)
         apart = parts, shared, results
@@ -549,6 +550,31 @@ def _merges(parts: Partition, way: Lowering) -> Sequence[Merge]:
     return merges(parts, way.exact) if way.precision == "float32" else ()
 
 
+def _seconds(parts: Partition, known: Mapping[str, float]) -> dict[str, float]:
+    """Latency in seconds of each kernel, as far as those of its task are known by workload key."""
+    found = parts.subgraphs
+    return {s.name: known[k] for s in found if (k := s.dag.workload_key) in known}
+
+
+def _apart_s(m: Merge, seconds: Mapping[str, float]) -> float:
+    """What the kernels that a merge replaces take together; 0 where one of them is not known."""
+    times = [seconds.get(name, 0.0) for name in m.replaces]
+    return sum(times) if all(times) else 0.0
+
+
+def _is_hopeful(m: Merge, seconds: Mapping[str, float]) -> bool:
+    """Do the bytes that a merge saves take a share of its kernels' time that is worth a search?"""
+    return 0 < MERGE_GAIN * _apart_s(m, seconds) * LEVEL_SPEED <= m.saved_bytes
+
+
+def _are_hopeful(
+    parts: Sequence[Partition], cuts: Sequence[Sequence[Merge]], found: Sequence[Forms]
+) -> bool:
+    known = {f.task.workload_key: t for f in found if (t := f.best_latency_s) is not None}
+    rows = zip(cuts, (_seconds(p, known) for p in parts), strict=True)
+    return any(_is_hopeful(m, times) for own, times in rows for m in own)
+
+
 def _recut(
     run: Session,
     parts: list[Partition],
@@ -568,20 +594,14 @@ def _recut(
         return parts, shared, results
     keys = [w.task.workload_key for w in shared.tasks]
     known = {k: r.best.latency_s for k, r in zip(keys, results, strict=True) if r.best is not None}
-    seconds = [
-        {s.name: known[k] for s in p.subgraphs if (k := s.dag.workload_key) in known} for p in parts
-    ]
+    seconds = [_seconds(p, known) for p in parts]
     tasks_of: dict[str, WeightedTask] = {}
     for own, times in zip(cuts, seconds, strict=True):
         for m in own:
             task = SearchTask(m.subgraph.dag, target, m.subgraph.name)
-            apart_s = [times.get(name) for name in m.replaces]
-            if any(t is None for t in apart_s) or not (searched or run.answered(task)):
+            if not (_is_hopeful(m, times) if searched else _apart_s(m, times)):
                 continue
-            if (
-                searched
-                and m.saved_bytes < MERGE_GAIN * sum(t or 0.0 for t in apart_s) * LEVEL_SPEED
-            ):
+            if not (searched or run.answered(task)):
                 continue
             kinds = "+".join(op.combiner or "map" for op in task.dag.computes)
             w = tasks_of.get(task.workload_key, WeightedTask(task, 0.0, kinds))

@@ -40,6 +40,7 @@ from bench.ops import peer_specs
 HERE = ("resnet18", "resnet50", "mobilenet_v2", "nudenet", "efficientnet_b0")
 PEERS = ("onnxruntime", "openvino")
 SECONDS = (10, 30, 60, 300)
+TOLD = (5, 10, 15, 30, 60, 300)  # columns of the table
 LEARNED_S = 60  # runs of other networks that are known
 TURN_S = 0.4
 LIMITS = ("peak", "calibration")  # of the machine; no run measures them again
@@ -147,13 +148,13 @@ def measured(name: str, args: argparse.Namespace) -> SecondsRow:
 
 
 def head() -> str:
-    runs = " ".join(f"{f'{s} s':>10} {'wall':>5} {'trials':>6} {'ratio':>5}" for s in SECONDS)
+    runs = " ".join(f"{f'{s} s':>10} {'wall':>5} {'trials':>6} {'ratio':>5}" for s in TOLD)
     return f"{'network':20} {'start':8} {' '.join(f'{p:>11}' for p in PEERS)} {runs} {'error':>8}"
 
 
 def line(row: SecondsRow) -> str:
     cells = []
-    for run in map(str, SECONDS):
+    for run in map(str, TOLD):
         if run in row.wall_s:
             cells.append(
                 f"{format_latency(row.latency_s[run]):>10} {row.wall_s[run]:5.1f} "
@@ -170,7 +171,7 @@ def foot(rows: Sequence[SecondsRow]) -> list[str]:
     """Geometric means over the networks of each kind of start, and the machine."""
     lines = []
     for learned in (False, True):
-        for run in map(str, SECONDS):
+        for run in map(str, TOLD):
             ratios = [r.ratio(run) for r in rows if r.learned == learned and run in r.wall_s]
             if ratios:
                 start = "what others learned" if learned else "an empty cache"

@@ -103,12 +103,14 @@ def tune_tasks(
     race_follows: bool = False,
     manner: Manner = TOGETHER,
     other_tasks: Sequence[SearchTask] = (),
+    go_on: Callable[[Sequence[Forms]], Budget | None] = lambda found: None,
 ) -> list[TuneResult]:
     """Tune tasks together under the session's budget; a result a task, in order.
 
     Winners are noted in the log at the end. Where `race_follows`, results with rivals are not:
     whoever races them does so, and a run that is cut off before that race has both again. The log's
-    records of `other_tasks` train the model, too. Ctrl-C ends the search with the best so far.
+    records of `other_tasks` train the model, too. Once the budget is spent, `go_on` may give a
+    larger one, with which the search goes on. Ctrl-C ends the search with the best so far.
     """
     found = [_forms(session, w, len(weighted)) for w in weighted]
     practice = _practice(session, weighted) if manner.practice else None
@@ -129,6 +131,9 @@ def tune_tasks(
                 if practice:
                     rounds = _practised(rounds, practice, found[0].tuners[0], show)
                 rounds.run(weighted, found, plan, show)
+                if session.budget is not (more := go_on(found) or session.budget):
+                    session.budget = more
+                    replace(rounds, budget=more).run(weighted, found, plan, show)
                 weights = [w.weight for w in weighted]
                 settle_all(session, found, weights, manner.race, winners, race_follows)
             for f in found:  # looked at while problems can be told

@@ -1,6 +1,6 @@
 """Families of tasks that differ by extents or by what follows the sum."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -8,7 +8,9 @@ import pytest
 from log_cases import record
 
 from ansorlite import te
-from ansorlite.search.families import of_kin
+from ansorlite.records import Record
+from ansorlite.search.families import continue_from_kin, of_kin
+from ansorlite.search.history import Candidate
 from ansorlite.search.roles import kin_of, role_names
 from ansorlite.search.untuned import family_of
 from ansorlite.space.sketch import sketches
@@ -73,6 +75,43 @@ def test_programs_of_kin_fit(ends: tuple[str, ...]) -> None:
         assert sorted(map(str, holes.values())) == sorted(map(str, map(list, r.holes.values())))
         program = c.sketch.fill(np.asarray(c.row, np.int32))
         assert program.body
+
+
+class Searched:
+    """As much of a `TaskTuner` as families look at, with a best program."""
+
+    def __init__(self, task: SearchTask, best: Record | None, rounds: int = 2) -> None:
+        self.task, self.best, self.rounds = task, best, rounds
+        self.sketches = sketches(task.dag, task.target)
+        self.suggested: list[Candidate] = []
+
+    def suggest(self, found: Sequence[Candidate], most: int) -> None:
+        self.suggested += found[:most]
+
+
+def test_later_rounds_try_the_best_of_kin() -> None:
+    own = Searched(product(32, 32, "bias"), None)
+    near, far = product(32, 32, "bias", "relu"), product(64, 64, "residual")
+    others = [
+        Searched(far, record(far, 1, round=1)),
+        Searched(near, record(near, 0, round=1)),
+        Searched(product(32, 32), record(product(32, 32), 2, round=1)),  # no kin
+        Searched(product(32, 40, "bias"), None),  # nothing found
+        Searched(product(32, 48, "bias"), record(near, 0, round=1), rounds=1),  # not searched
+    ]
+    everyone: Any = [own, *others]
+    continue_from_kin(everyone[0], everyone)
+    wanted = of_kin(
+        own.task,
+        own.sketches,
+        [(others[k].task.dag, r) for k in (1, 0) if (r := others[k].best) is not None],
+        2,
+    )
+    assert [c.key for c in own.suggested] == [c.key for c in wanted]
+    assert len(wanted) == 2
+    alone: Any = Searched(product(32, 32, "bias"), None)
+    continue_from_kin(alone, [alone])
+    assert alone.suggested == []
 
 
 def _frozen(r: Any) -> Any:

@@ -18,7 +18,9 @@ from ansorlite.measure.builder import BuildOutcome, PoolBuilder
 from ansorlite.measure.result import MeasureResult, Status
 from ansorlite.records import distill, read_log
 from ansorlite.search.ahead import BuildsAhead
+from ansorlite.search.budget import Budget
 from ansorlite.search.clock import PhaseClock
+from ansorlite.search.forms import Forms
 from ansorlite.search.policy import EvolutionaryPolicy, EvolutionParams
 from ansorlite.search.session import Session
 from ansorlite.search.spaces import SpaceRequest, SpacesAhead, kept_looks, kept_sketches
@@ -84,6 +86,26 @@ def test_every_task_has_a_program_before_any_has_a_second_round(tmp_path: Path) 
     second = rounds.index(2)
     assert {name for name, _ in found[:second]} == {w.task.name for w in tasks}
     assert set(rounds[:second]) == {1}
+
+
+@pytest.mark.parametrize("more", [True, False])
+def test_the_search_goes_on_with_a_larger_budget(tmp_path: Path, more: bool) -> None:
+    tasks = [WeightedTask(matmul(8 + k, name=f"m{k}"), 1.0) for k in range(4)]
+    both, asked = Watched(), list[int]()
+    options = {"clock": PhaseClock(lambda: both.now), "params": FEW, "space": SMALL}
+    with Session(None, 8.0, builder=both, runner=both, progress=False, **options) as session:
+        whole = session.budget
+        session.budget = whole.part(0.5)
+
+        def go_on(found: Sequence[Forms]) -> Budget | None:
+            asked.append(len(both.events))
+            assert 3.0 < both.now < 5.0
+            return whole if more else None
+
+        tune_tasks(session, tasks, go_on=go_on)
+    assert len(asked) == 1
+    assert (len(both.events) > 1.5 * asked[0]) == more
+    assert (session.budget is whole) == more
 
 
 def test_the_first_of_a_family_is_searched_before_its_relatives(tmp_path: Path) -> None:
