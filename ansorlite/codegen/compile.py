@@ -2,7 +2,7 @@
 
 In: the text of one module and a `Target`, which need not be the host. Out: bytes of a relocatable
 object (position-independent, small code model), which the loader links and deployment writes; or
-text. Each call leaks about 95 KiB inside LLVM, so replace a process after some hundred calls. LLVM
+text. Each call leaks about 95 KiB inside LLVM, so replace a process after a thousand calls. LLVM
 aborts the process on some IR that passes the verifier: compile untrusted IR in a child process.
 """
 
