@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ansorlite.search.tune_tasks import Rounds, WeightedTask
 
 # What a round finds with twice the effort is worth less than another round of another task.
-HURRIED = EvolutionParams(population=256, generations=4, looked_at=2)
+HURRIED = EvolutionParams(population=384, generations=2, looked_at=2)
 LOOK_S = 0.03  # seconds to make a sketch and to look at it
 LOOKS_SHARE = 0.15  # of the time left, to look at sketches in the first rounds of all families
 NEWS = 0.1  # share of new results from which the models are trained again
