@@ -7,7 +7,6 @@ they were begun, whatever their batches; a builder without `serve` builds batch 
 """
 
 import os
-import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -104,7 +103,7 @@ class BuildsAhead:
     def settle(self) -> None:
         """Wait until all that was begun is built, and no process is building or starting."""
         if self._thread is not None:
-            self._thread.submit(threading.get_ident).result()
+            self._thread.submit(lambda: None).result()
 
     def compiled(self, programs: Sequence[tuple[Program, Target]]) -> list[KernelImage]:
         """Object code of concrete programs, which is kept on disk (`codegen.object_cache`).
@@ -129,8 +128,7 @@ class BuildsAhead:
         if stop is not None:
             stop()
         self._thread.shutdown(wait=stop is not None or ready, cancel_futures=True)
-        for batch in self._open:
-            batch.failed(MachineError("the builds were given up"))
+        self._give_up(MachineError("the builds were given up"))
         os.close(self._woken)
         os.close(self._wake)
         self._thread = None
@@ -145,10 +143,8 @@ class BuildsAhead:
             self._serve(self._wanted, self._woken)
         except BaseException as error:
             self._wanted.clear()
-            for batch in self._open:
-                batch.failed(error)
-        while self._open and self._open[0].done:
-            self._open.popleft()
+            self._give_up(error)
+        self._drop_done()
 
     def _built(
         self, batch: Batch, programs: Mapping[str, Program], requests: Sequence[Any]
@@ -160,5 +156,12 @@ class BuildsAhead:
                 batch.told(k, outcome)
         except BaseException as error:
             batch.failed(error)
+        self._drop_done()
+
+    def _give_up(self, error: BaseException) -> None:
+        for batch in list(self._open):  # another thread may begin one meanwhile
+            batch.failed(error)
+
+    def _drop_done(self) -> None:
         while self._open and self._open[0].done:
             self._open.popleft()
