@@ -204,6 +204,28 @@ def test_batches_share_the_processes_of_a_builder() -> None:
         assert again.status is Status.BUILD_ERROR
 
 
+def test_a_builder_that_fails_fails_all_that_was_begun_and_serves_again() -> None:
+    class Failing(PoolBuilder):
+        fails = True
+
+        def serve(self, wanted: Any, woken: int) -> None:
+            if self.fails:
+                time.sleep(SOON_S)
+                raise MachineError("no processes")
+            super().serve(wanted, woken)
+
+    with Failing(1, timeout_s=LATE_S, entry="search_cases:build", at_once=False) as builder:
+        ahead = BuildsAhead(builder)
+        for batch in [ahead.begin({}, [Sabotaged("worker raises")] * n) for n in (1, 2)]:
+            with pytest.raises(MachineError, match="no processes"):
+                batch.outcomes()
+        ahead.settle()
+        builder.fails = False
+        (outcome,) = ahead.begin({}, [Sabotaged("worker raises")]).outcomes()
+        assert outcome.status is Status.BUILD_ERROR
+        ahead.close()
+
+
 def test_a_build_that_nobody_waits_for_is_given_up_at_the_end() -> None:
     builder = PoolBuilder(1, timeout_s=LATE_S, entry="search_cases:build")
     ahead = BuildsAhead(builder)
