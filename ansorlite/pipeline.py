@@ -49,7 +49,7 @@ from ansorlite.search.forms import Forms
 from ansorlite.search.objectives import Objective, OverNetworks
 from ansorlite.search.result import ESTIMATE, TuneResult, why_above_limit
 from ansorlite.search.retarget import Retargeted, counts, retargeted
-from ansorlite.search.session import Session, TuneOptions
+from ansorlite.search.session import Session, TuneOptions, started
 from ansorlite.search.settle import link_s
 from ansorlite.search.task_scheduler import SCHEDULERS
 from ansorlite.search.tune_tasks import WeightedTask, tune_tasks
@@ -250,13 +250,15 @@ def auto_schedule(
     # passes, partition, expression
     together = isinstance(network, SizedNetwork)
     wanted = exact, precision, max_error, error_inputs
-    ways, notes = lowerings(graphs, *wanted, log, machine.fingerprint, together)
-    parts = [way.partition(g, bound) for way, g in zip(ways, graphs, strict=True)]
-    shared = shared_tasks([network_tasks(p, machine, bound) for p in parts])
-    if n_trials is None and timeout is None:
-        n_trials = (TRIALS if machine.is_foreign else 64) * len(shared.tasks)
     options = {"seed": seed, "log": log, "progress": progress, **session}
-    with _session(n_trials, timeout, machine, **options) as run:
+    with ExitStack() as stack:
+        options |= started(stack, n_trials, machine, in_network(timeout), session)
+        ways, notes = lowerings(graphs, *wanted, log, machine.fingerprint, together)
+        parts = [way.partition(g, bound) for way, g in zip(ways, graphs, strict=True)]
+        shared = shared_tasks([network_tasks(p, machine, bound) for p in parts])
+        if n_trials is None and timeout is None:
+            n_trials = (TRIALS if machine.is_foreign else 64) * len(shared.tasks)
+        run = stack.enter_context(_session(n_trials, timeout, machine, **options))
         for line in notes:
             run.store.note(line)
         run.placed = sum(k.is_placed(p) for p in parts for k in kernels(p))

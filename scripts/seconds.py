@@ -69,14 +69,22 @@ class SecondsRow:
         return min(paired_ratio(self.turns, p, run) for p in PEERS)
 
 
-# What runs keep for later ones, of logs that are named.
+# What runs keep for later ones, of logs that are named, each after its model file.
 KEEPING = """
 import sys
+from ansorlite import load_onnx
+from ansorlite.cli.tasks import tasks_of
 from ansorlite.records import read_log
 from ansorlite.search import knowledge
-for log in sys.argv[1:]:
-    knowledge.keep(read_log(log).records)
+for model, log in zip(sys.argv[1::2], sys.argv[2::2], strict=True):
+    found = read_log(log).records
+    knowledge.keep(found, tasks_of(found, [load_onnx(model)]).values())
 """
+
+
+def model_of(log: Path) -> Path:
+    """The model file beside a log that is named by network and seconds."""
+    return log.with_name(f"{log.name.partition('.')[0]}.onnx")
 
 
 def tuned(model: Path, seconds: int, log: Path, learned: Sequence[Path]) -> float:
@@ -89,7 +97,8 @@ def tuned(model: Path, seconds: int, log: Path, learned: Sequence[Path]) -> floa
                 shutil.copy(known, cache)
         environment = {**os.environ, "ANSORLITE_CACHE_DIR": cache}
         if learned:
-            command = [sys.executable, "-c", KEEPING, *map(str, learned)]
+            named = [str(p) for log in learned for p in (model_of(log), log)]
+            command = [sys.executable, "-c", KEEPING, *named]
             own = {**environment, "ANSORLITE_KNOWLEDGE": "1"}
             subprocess.run(command, env=own, check=True, capture_output=True)
         command = [sys.executable, "-m", "ansorlite", "tune", str(model), "-q", "--log", str(log)]

@@ -12,8 +12,8 @@ Times are in seconds.
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -52,15 +52,20 @@ FLUSH_BYTES = 1 << 26  # least bytes of a flush, where the last-level cache is s
 class TaskData:
     """The data of a task that its kernels share.
 
-    `packed` holds constants by parameter, `derived` what is computed of constants, by name.
+    `packed` holds constants by parameter, `derived` what is computed of constants, by name. Forms
+    of one computation share the memory of their inputs.
     """
 
-    dag: ComputeDAG
+    spec: CheckSpec
     inputs: dict[str, GuardedBuffer]
     outputs: dict[str, GuardedBuffer]
     expected: dict[str, Expected]
     packed: dict[Param, GuardedBuffer] = field(default_factory=dict)
     derived: dict[str, Array] = field(default_factory=dict)
+
+    @property
+    def dag(self) -> ComputeDAG:
+        return self.spec.dag
 
     @property
     def nbytes(self) -> int:
@@ -83,7 +88,7 @@ def serve(policy: TimingPolicy, memory_bytes: int) -> Callable[[Any], Any]:
     def handle(request: tuple[Any, ...]) -> Answer:
         match request:
             case ("prepare", key, spec, known):
-                tasks[key], result, reference = _prepare(spec, known)
+                tasks[key], result, reference = _prepare(spec, known, tasks.values())
                 while len(tasks) > 1 and sum(t.nbytes for t in tasks.values()) > memory_bytes:
                     tasks.popitem(last=False)
                 return result, reference
@@ -107,20 +112,24 @@ def serve(policy: TimingPolicy, memory_bytes: int) -> Callable[[Any], Any]:
     return handle
 
 
-def _prepare(spec: CheckSpec, known: Reference | None) -> tuple[TaskData, PrepareResult, Reference]:
+def _prepare(
+    spec: CheckSpec, known: Reference | None, others: Iterable[TaskData]
+) -> tuple[TaskData, PrepareResult, Reference]:
+    """Data of a task; `others` may be of other forms of it."""
     start, error, latency_s = time.perf_counter(), 0.0, None
     if known is not None:  # made and checked before: for another form, or by another process
-        values = _inputs(spec, known.positive)
+        alike = next((t for t in others if t.spec.means_the_same(spec)), None)
+        inputs = _inputs(spec, known.positive) if alike is None else alike.inputs
         shapes = {op.name: op.shape for op in spec.dag.outputs}
         outputs = {name: x.reshape(shapes[name]) for name, x in known.outputs.items()}
         reference = Reference(outputs, known.positive)
     else:
-        values, reference, latency_s = make_reference(spec)
-        error = max(_check_samples(spec, values, n, x) for n, x in reference.outputs.items())
+        inputs, reference, latency_s = make_reference(spec)
+        error = max(_check_samples(spec, inputs, n, x) for n, x in reference.outputs.items())
     outputs = reference.outputs
     task = TaskData(
-        spec.dag,
-        {name: guarded_copy(x, read_only=True) for name, x in values.items()},
+        spec,
+        _viewed(spec.dag, inputs),
         {name: guarded_empty(x.shape, x.dtype) for name, x in outputs.items()},
         {name: _expected(spec, name, x) for name, x in outputs.items()},
     )
@@ -135,39 +144,42 @@ def _expected(spec: CheckSpec, name: str, reference: Array) -> Expected:
     return Expected(reference, spec.tolerance(reference.dtype.name))
 
 
-def make_reference(spec: CheckSpec) -> tuple[dict[str, Array], Reference, float]:
+def make_reference(spec: CheckSpec) -> tuple[dict[str, GuardedBuffer], Reference, float]:
     """(inputs, outputs of the reference kernel, seconds of its single run)."""
-    values = _inputs(spec)
-    outputs, seconds = _run_reference(spec, values)
+    inputs = _inputs(spec)
+    outputs, seconds = _run_reference(spec, inputs)
     if all(np.isfinite(x).all() for x in outputs.values()):
-        return values, Reference(outputs, False), seconds
+        return inputs, Reference(outputs, False), seconds
     # NaN in the reference would hide errors. Logarithms and roots need positive inputs.
-    values = _inputs(spec, positive=True)
-    outputs, seconds = _run_reference(spec, values)
-    return values, Reference(outputs, True), seconds
+    inputs = _inputs(spec, positive=True)
+    outputs, seconds = _run_reference(spec, inputs)
+    return inputs, Reference(outputs, True), seconds
 
 
-def _inputs(spec: CheckSpec, positive: bool = False) -> dict[str, Array]:
+def _inputs(spec: CheckSpec, positive: bool = False) -> dict[str, GuardedBuffer]:
     """Random inputs of the computation that is meant: the same for all of its forms."""
-    return _viewed(spec.dag, random_inputs(spec.meant, spec.seed, positive=positive))
+    values = random_inputs(spec.meant, spec.seed, positive=positive)
+    return {name: guarded_copy(x, read_only=True) for name, x in values.items()}
 
 
-def _run_reference(spec: CheckSpec, values: dict[str, Array]) -> tuple[dict[str, Array], float]:
-    given = _viewed(spec.meant, values)
-    inputs = {name: guarded_copy(x, read_only=True) for name, x in given.items()}
+def _run_reference(
+    spec: CheckSpec, inputs: dict[str, GuardedBuffer]
+) -> tuple[dict[str, Array], float]:
     outputs = {op.name: guarded_empty(op.shape, op.dtype) for op in spec.meant.outputs}
-    buffers = _bind(TaskData(spec.meant, inputs, outputs, {}), spec.reference)
+    meant = replace(spec, dag=spec.meant, meaning=None)
+    buffers = _bind(TaskData(meant, inputs, outputs, {}), spec.reference)
     _, seconds = _run_poisoned(load_image(spec.reference), buffers)
     shapes = {op.name: op.shape for op in spec.dag.outputs}
     return {name: b.array.reshape(shapes[name]) for name, b in outputs.items()}, seconds
 
 
-def _viewed(dag: ComputeDAG, values: dict[str, Array]) -> dict[str, Array]:
-    """The input arrays in the shapes of `dag`, another form of the same computation."""
-    return {op.name: values[op.name].reshape(op.shape) for op in dag.inputs}
+def _viewed(dag: ComputeDAG, inputs: dict[str, GuardedBuffer]) -> dict[str, GuardedBuffer]:
+    """The inputs in the shapes of `dag`, a form of the same computation."""
+    named = ((op, inputs[op.name]) for op in dag.inputs)
+    return {op.name: replace(b, array=b.array.reshape(op.shape)) for op, b in named}
 
 
-def _check_samples(spec: CheckSpec, values: dict[str, Array], name: str, x: Array) -> float:
+def _check_samples(spec: CheckSpec, inputs: dict[str, GuardedBuffer], name: str, x: Array) -> float:
     """Largest error of random elements, the first and the last, compared with numpy.
 
     There are `SAMPLES` of them, of long sums fewer. Raises MeasureError for a wrong element.
@@ -178,7 +190,7 @@ def _check_samples(spec: CheckSpec, values: dict[str, Array], name: str, x: Arra
     shape = spec.meant.by_name[name].shape
     # An extra first axis of extent 1, because unravel_index needs at least one axis.
     points = np.array(np.unravel_index(flat, (1, *shape)), dtype=np.int64).T[:, 1:]
-    given = _viewed(spec.meant, values)
+    given = {name: b.array for name, b in _viewed(spec.meant, inputs).items()}
     exact = evaluate_points(spec.meant, given, name, points)
     expected = _expected(spec, name, exact)
     deviation = expected.compare(x.reshape(-1)[flat])

@@ -12,15 +12,16 @@ import numpy as np
 
 from ansorlite.errors import ScheduleError
 from ansorlite.records import Record, distill
-from ansorlite.schedule.naming import Renaming, canonical_names
+from ansorlite.schedule.naming import Renaming
 from ansorlite.schedule.steps import Step, step_to_json
 from ansorlite.search.history import Candidate
-from ansorlite.search.roles import kin_of, role_names
+from ansorlite.search.roles import kin_of, recorded_roles, role_names
 from ansorlite.search.shrink_task import adapted, is_legal
-from ansorlite.search.skeletons import inlines_epilogue, known_patterns, patterns_of, skeleton_of
+from ansorlite.search.skeletons import inlines_epilogue, known_patterns, patterns_of, skeleton_by
 from ansorlite.search.transfer import (
     LATER,
     KnownPrograms,
+    Named,
     distance,
     pattern,
     transferred,
@@ -40,18 +41,17 @@ FAMILY_ROUND = 3  # candidates of the first round of a task whose family was sea
 def of_kin(
     task: SearchTask,
     space: Sequence[Sketch],
-    programs: Sequence[tuple[ComputeDAG, Record]],
+    programs: Sequence[Named],
     n: int,
 ) -> list[Candidate]:
     """At most n candidates, in the order of the programs of kin that they are made of."""
     mine = role_names(task.dag)
     by_pattern = {_bare_pattern(task.dag, s.state.steps): s for s in reversed(space)}
     out: dict[tuple[str, tuple[int, ...]], Candidate] = {}
-    for dag, record in programs:
-        theirs, own = role_names(dag), canonical_names(dag).inverse
+    for theirs, record in programs:
         try:
-            sketch = by_pattern.get(_bare(theirs, own.steps(record.steps)))
-            holes = theirs.holes(own.holes(record.holes))
+            sketch = by_pattern.get(_bare(theirs, record.steps))
+            holes = theirs.holes(record.holes)
         except ScheduleError:
             continue
         if sketch is None or not record.ok:
@@ -70,11 +70,14 @@ def of_kin(
     return list(out.values())
 
 
-def kin_patterns(task: SearchTask, programs: Sequence[tuple[ComputeDAG, Record]]) -> list[Pattern]:
+def kin_patterns(task: SearchTask, programs: Sequence[Named]) -> list[Pattern]:
     """Patterns that sketches of the task may have, made of those of kin."""
     out: dict[Pattern, None] = {}
-    for dag, record in programs:
-        out |= dict.fromkeys(patterns_of(task, skeleton_of(dag, record)))
+    for roles, record in programs:
+        try:
+            out |= dict.fromkeys(patterns_of(task, skeleton_by(roles, record)))
+        except (ScheduleError, KeyError, TypeError):  # of a file, which may hold anything
+            continue
         if len(out) >= MOST_PATTERNS:
             break
     return list(out)
@@ -85,10 +88,11 @@ def start_from_family(
 ) -> int:
     """Suggest what was found for the task before, then programs of its family; how many, at most n.
 
-    Of those of `everyone` that were searched, tasks that differ by extents alone come first. Where
-    there are none, tasks that differ by their epilogue follow. Of either, tasks with nearly as many
-    FLOP come first; the fastest program of each, then the second fastest. Their sketches are made
-    without the rest of the space, as far as that is possible.
+    What is `known` of a task of the same extents that differs by its epilogue counts as found for
+    the task. Of those of `everyone` that were searched, tasks that differ by extents alone come
+    first. Where there are none, tasks that differ by their epilogue follow, then what is known of
+    kin. Of each, tasks with nearly as many FLOP come first; the fastest program of each, then the
+    second fastest. Their sketches are made without the rest of the space, as far as possible.
     """
     task, most = tuner.task, min(n, FAMILY_ROUND)
     searched = sorted(
@@ -96,17 +100,36 @@ def start_from_family(
     )
     own = family_of(task)
     alike = [r for _, r in _fastest([t for t in searched if family_of(t.task) == own])]
-    for records, is_own in ((known.of(task), True), (alike, False)):
-        if records and tuner.n_suggested < most:
-            patterns = dict.fromkeys(pattern(r.steps) for r in records)
-            space = tuner.alike(list(patterns)[:PATTERNS])
-            tuner.suggest(transferred(task, space, records, most, own=is_own), most)
+    same, others = known.of_kin(task, NEAREST_KIN)
+    _suggest_of_family(tuner, known.of(task), most, is_own=True)
+    if tuner.n_suggested < most:
+        _suggest_of_kin(tuner, same, most)
+    if tuner.n_suggested < most:
+        _suggest_of_family(tuner, alike, most, is_own=False)
     if not tuner.n_suggested:
         kin = _fastest([t for t in searched if kin_of(t.task) == kin_of(task)])
-        if kin:
-            found = of_kin(task, tuner.alike(kin_patterns(task, kin)), kin, most)
-            tuner.suggest(found or of_kin(task, tuner.sketches, kin, most), most)
+        if kin and not _suggest_of_kin(tuner, kin, most):
+            tuner.suggest(of_kin(task, tuner.sketches, kin, most), most)
+    if not tuner.n_suggested:
+        _suggest_of_kin(tuner, others, most)
     return min(most, tuner.n_suggested)
+
+
+def _suggest_of_family(
+    tuner: TaskTuner, records: Sequence[Record], most: int, is_own: bool
+) -> None:
+    if records:
+        patterns = dict.fromkeys(pattern(r.steps) for r in records)
+        space = tuner.alike(list(patterns)[:PATTERNS])
+        tuner.suggest(transferred(tuner.task, space, records, most, own=is_own), most)
+
+
+def _suggest_of_kin(tuner: TaskTuner, programs: Sequence[Named], most: int) -> bool:
+    """Suggest programs of kin by sketches made for them; whether some fit."""
+    patterns = kin_patterns(tuner.task, programs)
+    found = of_kin(tuner.task, tuner.alike(patterns), programs, most) if patterns else []
+    tuner.suggest(found, most)
+    return bool(found)
 
 
 def continue_from_kin(tuner: TaskTuner, everyone: Sequence[TaskTuner]) -> None:
@@ -118,7 +141,7 @@ def continue_from_kin(tuner: TaskTuner, everyone: Sequence[TaskTuner]) -> None:
     own = kin_of(tuner.task)
     kin = [t for t in everyone if t is not tuner and t.rounds > 1 and kin_of(t.task) == own]
     near = sorted(kin, key=lambda t: distance(t, tuner))[:NEAREST_KIN]
-    best = [(t.task.dag, r) for t in near if (r := t.best) is not None and r.round]
+    best = [(recorded_roles(t.task.dag), r) for t in near if (r := t.best) is not None and r.round]
     if best and tuner.sketches:
         tuner.suggest(of_kin(tuner.task, tuner.sketches, best, len(best)), LATER)
 
@@ -129,12 +152,13 @@ def start_from_skeletons(tuner: TaskTuner, n: int) -> int:
     return tuner.suggest_of(patterns[:MOST_PATTERNS], n) if patterns else 0
 
 
-def _fastest(tuners: Sequence[TaskTuner]) -> list[tuple[ComputeDAG, Record]]:
+def _fastest(tuners: Sequence[TaskTuner]) -> list[Named]:
     """The fastest program of each tuner that was searched for, then the second fastest, ..."""
     ranked = [
-        (t.task.dag, distill([r for r in t.records if r.round], FAMILY_ROUND)) for t in tuners
+        (recorded_roles(t.task.dag), distill([r for r in t.records if r.round], FAMILY_ROUND))
+        for t in tuners
     ]
-    return [(dag, rs[k]) for k in range(FAMILY_ROUND) for dag, rs in ranked if k < len(rs)]
+    return [(own, rs[k]) for k in range(FAMILY_ROUND) for own, rs in ranked if k < len(rs)]
 
 
 @lru_cache(maxsize=1 << 12)

@@ -42,19 +42,37 @@ def role_names(dag: ComputeDAG) -> Renaming:
     return Renaming({op.name: r for op, r in zip(dag.ops, roles, strict=True)}, canonical.axes)
 
 
+@lru_cache(maxsize=512)
+def recorded_roles(dag: ComputeDAG) -> Renaming:
+    """The map from the canonical names, which records have, to roles."""
+    canonical, own = canonical_names(dag), role_names(dag)
+    axes = {
+        canonical.tensors[name]: {a: a for a in known.values()}
+        for name, known in canonical.axes.items()
+    }
+    return Renaming({canonical.tensors[n]: role for n, role in own.tensors.items()}, axes)
+
+
 def kin_of(task: SearchTask) -> str:
     """Equal for tasks that differ by extents or epilogue."""
-    return _kin(task.dag) or family_of(task)
+    core, rank = _core(task.dag)
+    return f"{_NUMBER.sub('#', core)}\nrank {rank}" if core else family_of(task)
+
+
+def core_of(task: SearchTask) -> str:
+    """Equal for tasks that differ by their epilogue alone."""
+    core, rank = _core(task.dag)
+    return f"{core}\nrank {rank}" if core else task.dag.canonical_text
 
 
 @lru_cache(maxsize=512)
-def _kin(dag: ComputeDAG) -> str:
-    """The computation up to the last sum, without numbers; empty where nothing follows it."""
+def _core(dag: ComputeDAG) -> tuple[str, int]:
+    """(the computation up to the last sum, rank of the output); empty where nothing follows it."""
     roles = _roles(dag)
     if not roles:
-        return ""
+        return "", 0
     lines = dag.canonical_text.splitlines()
     kept = [line for line, role in zip(lines, roles, strict=False) if role.startswith("A")]
     named = [_TENSOR.sub(lambda m: roles[int(m[1])], line) for line in kept]
     rank = len(dag.by_name[dag.output_names[0]].shape)
-    return _NUMBER.sub("#", "\n".join(named)) + f"\nrank {rank}"
+    return "\n".join(named), rank

@@ -6,7 +6,7 @@ one cost model, which are opened and closed together.
 
 import gc
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,6 +27,7 @@ from ansorlite.ir.program import Program
 from ansorlite.measure.builder import Builder, PoolBuilder
 from ansorlite.measure.peak import Peak, measure_peak, peak_soon
 from ansorlite.measure.runner import LocalRunner, Runner, SideBySide
+from ansorlite.measure.timing import TimingPolicy
 from ansorlite.search import knowledge, lessons
 from ansorlite.search.arguments import check_able, check_budget, check_path
 from ansorlite.search.budget import Budget
@@ -162,7 +163,7 @@ class Session:
         self._stack.close()
         if self.searches and self._is_measured:
             found = [r for t in self._tuners for r in t.records if r.ok and r.sketch != PLAIN]
-            knowledge.keep(found)
+            knowledge.keep(found, [t.task for t in self._tuners])
             if self.keeps_lessons:
                 self._keep_lessons(learns=not (self.interrupted or any(exc)))
 
@@ -201,7 +202,8 @@ class Session:
             own = {(r.task, r.timestamp) for r in self.store.history}
             found = knowledge.programs(target)
             self._known[target.fingerprint] = KnownPrograms(
-                [r for r in found if (r.task, r.timestamp) not in own]
+                [r for r in found if (r.task, r.timestamp) not in own],
+                knowledge.kinships(target),
             )
         return self._known[target.fingerprint]
 
@@ -380,6 +382,25 @@ class Session:
                     self.cost_model.update(groups)
                 self.validity.update(groups)
         self._trained_on = known
+
+
+def started(
+    stack: ExitStack,
+    n_trials: int | None,
+    target: Target,
+    policy: TimingPolicy,
+    given: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Options of a session with processes that start now, a second's work, and end with `stack`.
+
+    None where nothing is measured here, or where the options that are `given` have some.
+    """
+    if n_trials == 0 or target.is_foreign or given.get("builder") or given.get("runner"):
+        return {}
+    builder, runner = PoolBuilder(), LocalRunner(policy=policy)
+    for process in (builder, runner):
+        stack.callback(process.close)
+    return {"builder": builder, "runner": runner}
 
 
 @contextmanager

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 from ansorlite.errors import ScheduleError
 from ansorlite.records import Record
-from ansorlite.schedule.naming import canonical_names
-from ansorlite.search.roles import kin_of, role_names
+from ansorlite.schedule.naming import Renaming, canonical_names
+from ansorlite.search.roles import kin_of, recorded_roles, role_names
 from ansorlite.search.transfer import pattern
 from ansorlite.space.sketch import Pattern
 from ansorlite.task import SearchTask
@@ -39,7 +39,12 @@ class Skeleton(NamedTuple):
 
 def skeleton_of(dag: ComputeDAG, record: Record) -> Skeleton:
     """The skeleton of a record of a task; ScheduleError for steps that are none of the task's."""
-    own = role_names(dag).steps(canonical_names(dag).inverse.steps(record.steps))
+    return skeleton_by(recorded_roles(dag), record)
+
+
+def skeleton_by(roles: Renaming, record: Record) -> Skeleton:
+    """The same, by the map from the record's names to roles."""
+    own = roles.steps(record.steps)
     plain = [s for s in own if s["step"] != "annotate"]
     first = next((k for k, s in enumerate(plain) if inlines_epilogue(s)), None)
     kept = (json.dumps(s, sort_keys=True) for s in plain if not inlines_epilogue(s))

@@ -16,14 +16,16 @@ import numpy as np
 from ansorlite.errors import ScheduleError
 from ansorlite.ir.program import Program
 from ansorlite.records import Record, distill
-from ansorlite.schedule.naming import canonical_names
+from ansorlite.schedule.naming import Renaming, canonical_names
 from ansorlite.search.history import Candidate, Guess
+from ansorlite.search.kinship import Kinship, kinship
 from ansorlite.search.policy import EvolutionaryPolicy
 from ansorlite.search.shrink_task import adapted, is_legal
 from ansorlite.search.tuner import TaskTuner
 from ansorlite.space.sketch import Pattern, Sketch
 from ansorlite.task import SearchTask
 
+Named = tuple[Renaming, Record]  # a program, and the roles of the names in its record
 AT_FIRST = 0.5  # share of the first round
 LATER = 2  # candidates of every other round
 LOOKED_AT = 24  # programs of other tasks of earlier runs, the best of which are suggested
@@ -118,10 +120,16 @@ def distance(one: TaskTuner, other: TaskTuner) -> float:
 
 
 class KnownPrograms:
-    """Records of earlier runs for one target, found by task and by structure."""
+    """Records of earlier runs for one target, found by task, by kin and by structure.
 
-    def __init__(self, records: Sequence[Record]) -> None:
+    `kinships` are by workload key, of some of the records' tasks.
+    """
+
+    def __init__(
+        self, records: Sequence[Record], kinships: Mapping[str, Kinship] | None = None
+    ) -> None:
         self._records = records
+        self._kinships = kinships or {}
 
     @cached_property
     def _by_task(self) -> dict[str, list[Record]]:
@@ -140,6 +148,46 @@ class KnownPrograms:
     def of(self, task: SearchTask) -> Sequence[Record]:
         """The fastest programs of the task itself."""
         return self._by_task.get(task.workload_key, ())
+
+    @cached_property
+    def _by_kin(self) -> dict[str, list[tuple[Kinship, list[Record]]]]:
+        out: dict[str, list[tuple[Kinship, list[Record]]]] = {}
+        for task, own in self._by_task.items():
+            if (known := self._kinships.get(task)) is not None:
+                out.setdefault(known.kin, []).append((known, own))
+        return out
+
+    @cached_property
+    def _cores(self) -> dict[str, float]:
+        """The latency of the fastest program of each core."""
+        out: dict[str, float] = {}
+        for known, own in (row for rows in self._by_kin.values() for row in rows):
+            best_s = min(r.latency_s or math.inf for r in own)
+            out[known.core] = min(best_s, out.get(known.core, math.inf))
+        return out
+
+    def latency_s(self, task: SearchTask) -> float | None:
+        """Of the fastest program of the task, or of one that differs by what follows its sum."""
+        own = self.of(task)
+        if own:
+            return min(r.latency_s or math.inf for r in own)
+        return self._cores.get(kinship(task).core) if self._kinships else None
+
+    def of_kin(self, task: SearchTask, n: int) -> tuple[list[Named], list[Named]]:
+        """Programs of other tasks of its kin: those of the same extents, and n others.
+
+        Of either, the fastest program of each task, those with nearly as many FLOP first.
+        """
+        if not self._kinships:
+            return [], []
+        mine = kinship(task)
+        rows = sorted(
+            self._by_kin.get(mine.kin, ()),
+            key=lambda row: abs(math.log(max(row[0].flop, 1.0) / max(mine.flop, 1.0))),
+        )
+        best = [(k, min(own, key=lambda r: r.latency_s or math.inf)) for k, own in rows]
+        same = [(k.roles, r) for k, r in best if k.core == mine.core]
+        return same, [(k.roles, r) for k, r in best if k.core != mine.core][:n]
 
     def like(self, space: Sequence[Sketch]) -> list[Record]:
         """The fastest program of each other task that has the steps of one of the sketches."""

@@ -50,6 +50,8 @@ from ansorlite.tables import joint_peak
 from ansorlite.task import SearchTask
 
 PRACTICE = 0.5  # share of the budget of a heavy task, for a short version of it
+# Seconds a task that waits for its first round, below which one known program is enough at first.
+SHORT_FIRST_S = 0.5
 PROMISE_S = 0.7  # seconds a task, from which on the form with the best prediction comes first
 SAME_ERRORS = 16  # identical failures in a row that end a task with a diagnosis
 NEVER = 1 << 62  # rounds
@@ -156,7 +158,12 @@ def _forms(session: Session, weighted: WeightedTask, n_tasks: int = 1) -> Forms:
     own = [f for f in forms if f in hopeful or session.answered(f)]
     limit_s = session.budget.timeout
     in_time = limit_s is None or limit_s >= PROMISE_S * n_tasks
-    return Forms([session.tuner(f) for f in own], by_promise(own) if every and in_time else ())
+    order = by_promise(own) if every and in_time else range(len(own))
+    if every:  # what earlier runs measured tells more
+        known = session.known(weighted.task.target)
+        times = [known.latency_s(f) or float("inf") for f in own]
+        order = sorted(order, key=lambda k: times[k])
+    return Forms([session.tuner(f) for f in own], order)
 
 
 def _plan(
@@ -307,6 +314,8 @@ class Rounds:
             continue_from_kin(tuner, everyone)
             return n
         if hurried and not tuner.pending:
+            if known.latency_s(tuner.task) is not None and self._is_short(everyone):
+                n = 1
             if ready := start_from_family(tuner, everyone, known, n):
                 return ready
             if ready := start_from_skeletons(tuner, n):
@@ -315,6 +324,11 @@ class Rounds:
                 n = max(n, FAMILY_ROUND)
         start_from_others(tuner, everyone, self.session.store.history, n, known)
         return n
+
+    def _is_short(self, everyone: Sequence[TaskTuner]) -> bool:
+        """Is there too little time for more than one program of each task that waits?"""
+        waiting = sum(t.rounds <= 1 for t in everyone)
+        return self.budget.search_left_s() < SHORT_FIRST_S * waiting
 
     def keep_time(self, found: Sequence[Forms]) -> None:
         """Keep free what the end of the run takes as things are now, where its time is limited."""

@@ -225,6 +225,9 @@ class Windows:
             making = None
         for k, f in enumerate(self.found) if first or making else ():
             tuner = f.next()
+            known = self.rounds.session.known(tuner.task.target)
+            if known.latency_s(tuner.task) is not None:  # begins with what earlier runs found
+                continue
             if tuner.rounds <= 1 and (
                 kin_of(tuner.task) in first or family_of(tuner.task) == making
             ):

@@ -225,8 +225,8 @@ def test_an_explicit_tolerance_counts() -> None:
 
 def test_undefined_values_are_avoided_by_positive_inputs() -> None:
     reference = mk.kernel(real="double", narrow=mk.ROOT_DOUBLE)
-    values, made, _ = make_reference(CheckSpec(mk.dag_with_root(), 0, reference))
-    assert made.positive and min(x.min() for x in values.values()) > 0
+    inputs, made, _ = make_reference(CheckSpec(mk.dag_with_root(), 0, reference))
+    assert made.positive and min(b.array.min() for b in inputs.values()) > 0
     assert np.isfinite(made.outputs["C"]).all()
     _, made, _ = make_reference(mk.check_spec())
     assert not made.positive

@@ -11,7 +11,7 @@ from ansorlite import te
 from ansorlite.records import Record
 from ansorlite.search.families import continue_from_kin, of_kin
 from ansorlite.search.history import Candidate
-from ansorlite.search.roles import kin_of, role_names
+from ansorlite.search.roles import kin_of, recorded_roles, role_names
 from ansorlite.search.untuned import family_of
 from ansorlite.space.sketch import sketches
 from ansorlite.task import SearchTask
@@ -64,7 +64,7 @@ def test_programs_of_kin_fit(ends: tuple[str, ...]) -> None:
     source, task = product(32, 32, "bias", "relu"), product(32, 32, *ends)
     space = sketches(task.dag, task.target)
     records = [record(source, k) for k in range(4)]
-    found = of_kin(task, space, [(source.dag, r) for r in records], 4)
+    found = of_kin(task, space, [(recorded_roles(source.dag), r) for r in records], 4)
     assert len(found) == len({tuple(r.holes.items()) for r in map(_frozen, records)})
     theirs, mine = role_names(source.dag), role_names(task.dag)
     names = {h.name for s in sketches(source.dag, source.target) for h in s.holes}
@@ -104,7 +104,11 @@ def test_later_rounds_try_the_best_of_kin() -> None:
     wanted = of_kin(
         own.task,
         own.sketches,
-        [(others[k].task.dag, r) for k in (1, 0) if (r := others[k].best) is not None],
+        [
+            (recorded_roles(others[k].task.dag), r)
+            for k in (1, 0)
+            if (r := others[k].best) is not None
+        ],
         2,
     )
     assert [c.key for c in own.suggested] == [c.key for c in wanted]
@@ -122,9 +126,13 @@ def _frozen(r: Any) -> Any:
 def test_what_is_no_kin_is_left_out() -> None:
     source, task = product(32, 32), product(32, 32, "relu")
     space = sketches(task.dag, task.target)
-    assert of_kin(task, space, [(source.dag, record(source, k)) for k in range(3)], 3) == []
+    assert (
+        of_kin(task, space, [(recorded_roles(source.dag), record(source, k)) for k in range(3)], 3)
+        == []
+    )
     other = product(32, 32, "bias")
     odd = record(other, 1, steps=({"step": "split", "stage": "T77"},))
     failed = record(other, 2, status="RUN_ERROR", latency_s=None)
-    assert of_kin(task, space, [(other.dag, odd), (other.dag, failed)], 3) == []
-    assert len(of_kin(task, space, [(other.dag, record(other, k)) for k in range(9)], 2)) == 2
+    roles = recorded_roles(other.dag)
+    assert of_kin(task, space, [(roles, odd), (roles, failed)], 3) == []
+    assert len(of_kin(task, space, [(roles, record(other, k)) for k in range(9)], 2)) == 2

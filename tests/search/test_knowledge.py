@@ -1,5 +1,6 @@
 """What a machine has learned: kept by one run, tried first by the next."""
 
+import json
 import os
 from collections.abc import Sequence
 from dataclasses import replace
@@ -8,12 +9,16 @@ from pathlib import Path
 import pytest
 from log_cases import record
 from search_cases import PEAK, Pretender, matmul
+from test_families import product
 
 import ansorlite.search.session as session_module
 from ansorlite.measure.runner import LocalRunner
 from ansorlite.records import Record
 from ansorlite.search import knowledge, lessons
+from ansorlite.search.families import start_from_family
+from ansorlite.search.kinship import kinship, read_kinship
 from ansorlite.search.policy import EvolutionParams
+from ansorlite.search.roles import recorded_roles
 from ansorlite.search.session import Session
 from ansorlite.search.transfer import KnownPrograms
 from ansorlite.search.tune import tune
@@ -153,3 +158,45 @@ def test_programs_of_another_cpu_or_that_do_not_fit_are_left_out() -> None:
         assert known.program(session.tuner(task)) is None
     knowledge.keep([replace(record(task, 1), target="z80-1c-00000000")])
     assert knowledge.programs(task.target) == ()
+
+
+def test_programs_of_kin_are_kept_with_their_roles() -> None:
+    """A run of a task begins with what an earlier one found with another epilogue, or extents."""
+    bias, longer = product(32, 32, "bias"), product(64, 32, "bias", "relu")
+    same = product(32, 32, "bias", "relu")
+    kept = replace(record(bias, 1), latency_s=1e-5, round=1)
+    knowledge.keep([kept], [bias])
+    known = KnownPrograms(knowledge.programs(bias.target), knowledge.kinships(bias.target))
+    assert known.latency_s(bias) == known.latency_s(same) == 1e-5
+    assert known.latency_s(longer) is None and known.latency_s(product(32, 32)) is None
+    (of_same, none), (none_same, others) = known.of_kin(same, 4), known.of_kin(longer, 4)
+    assert [r for _, r in of_same] == [r for _, r in others] == [kept] and not [*none, *none_same]
+    for task, (roles, _) in ((same, of_same[0]), (longer, others[0])):
+        assert roles == recorded_roles(bias.dag)
+        with Session(4, progress=False, builder=Pretender(), runner=Pretender()) as session:
+            tuner = session.tuner(task)
+            assert start_from_family(tuner, [tuner], known, 2) == 1
+            assert tuner.suggested() is not None
+    assert KnownPrograms(knowledge.programs(bias.target)).of_kin(same, 4) == ([], [])
+
+
+@pytest.mark.parametrize(
+    "data",
+    [None, [], {}, ["k", "c", 1.0], ["k", "c", float("nan"), {}], ["k", "c", 1.0, {"T0": "A0"}]]
+    + [["k", "c", 1.0, {"T0": [n, 1]}] for n in (None, 3, ["A0"])]
+    + [["k", "c", 1.0, {"T0": ["A0", n]}] for n in (-1, 1 << 40, 1.5)]
+    + [["k", "c", 1.0, {"T0": ["A0", 1], "T1": ["A0", 1]}]],
+)
+def test_kinship_of_another_form_counts_as_nothing(data: object) -> None:
+    task = product(32, 32, "bias")
+    assert read_kinship(kinship(task).to_json()) == kinship(task)
+    assert read_kinship(data) is None
+    knowledge.keep([record(task, 1)], [task])
+    root = knowledge.folder()
+    assert root is not None
+    (file,) = root.glob("*.kin.json")
+    for text in (json.dumps({task.workload_key: data}), json.dumps([data]), "{", "\0\xff"):
+        file.write_text(text)
+        assert knowledge.kinships(task.target) == {}
+        knowledge.keep([record(task, 2)], [task])
+        assert set(knowledge.kinships(task.target)) == {task.workload_key}

@@ -11,6 +11,7 @@ from ansorlite.graph.ops.conv import conv_nhwc
 from ansorlite.graph.ops.winograd import fast_conv_nhwc
 from ansorlite.search import tune_tasks
 from ansorlite.search.promise import predicted_cycles, promising
+from ansorlite.search.transfer import KnownPrograms
 from ansorlite.search.tune_tasks import WeightedTask
 from ansorlite.target import Target
 from ansorlite.task import SearchTask
@@ -79,6 +80,7 @@ def test_a_form_without_promise_counts_where_the_log_answers_for_it(
         tuner=lambda task: task,
         answered=lambda task: task in known,
         budget=SimpleNamespace(timeout=None),
+        known=lambda target: KnownPrograms(()),
     )
     weighted = WeightedTask(plain, 1.0, "", (four, two))
     assert tune_tasks._forms(session, weighted) == [plain, two]

@@ -11,7 +11,7 @@ from ansorlite.records import Record
 from ansorlite.schedule.naming import canonical_names
 from ansorlite.search import skeletons
 from ansorlite.search.families import kin_patterns
-from ansorlite.search.roles import kin_of
+from ansorlite.search.roles import kin_of, recorded_roles
 from ansorlite.search.skeletons import (
     best_skeletons,
     from_json,
@@ -38,7 +38,7 @@ def test_kin_have_sketches_of_a_skeleton(source: tuple[str, ...], ends: tuple[st
         wanted = patterns_of(other, skeleton_of(one.dag, known))
         found = [s for s in sketches_alike(other.dag, other.target, wanted) if s is not None]
         assert len(found) == 1
-    assert kin_patterns(other, [(one.dag, record(one, k)) for k in range(3)])
+    assert kin_patterns(other, [(recorded_roles(one.dag), record(one, k)) for k in range(3)])
 
 
 def test_what_is_no_kin_has_no_pattern() -> None:
