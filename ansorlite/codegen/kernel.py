@@ -347,7 +347,8 @@ def _inputs(program: Program) -> list[Buffer]:
 
 @lru_cache(maxsize=64)
 def _prologue(program: Program, target: Target) -> Kernel:
-    return Kernel(program, target)
+    # The process that checked the kernel has built this one before.
+    return Kernel(program, target, compiled(program, target))
 
 
 def derive(program: Program, target: Target, constants: Mapping[str, Array]) -> dict[str, Array]:

@@ -57,7 +57,7 @@ def read_kinship(data: Any) -> Kinship | None:
                 match row:
                     case [str(role), int(n)] if 0 <= n <= MOST_AXES:
                         tensors[name] = role
-                        axes[name] = {f"a{k}": f"a{k}" for k in range(n)}
+                        axes |= {name: {f"a{k}": f"a{k}" for k in range(n)}} if n else {}
                     case _:
                         return None
             if len(set(tensors.values())) == len(tensors):

@@ -314,7 +314,7 @@ class Rounds:
             continue_from_kin(tuner, everyone)
             return n
         if hurried and not tuner.pending:
-            if known.latency_s(tuner.task) is not None and self._is_short(everyone):
+            if known.latency_s(tuner.task) is not None and self.is_short(found):
                 n = 1
             if ready := start_from_family(tuner, everyone, known, n):
                 return ready
@@ -325,9 +325,9 @@ class Rounds:
         start_from_others(tuner, everyone, self.session.store.history, n, known)
         return n
 
-    def _is_short(self, everyone: Sequence[TaskTuner]) -> bool:
+    def is_short(self, found: Sequence[Forms]) -> bool:
         """Is there too little time for more than one program of each task that waits?"""
-        waiting = sum(t.rounds <= 1 for t in everyone)
+        waiting = sum(t.rounds <= 1 for t in _tuners(found))
         return self.budget.search_left_s() < SHORT_FIRST_S * waiting
 
     def keep_time(self, found: Sequence[Forms]) -> None:

@@ -35,6 +35,7 @@ FEWEST_LOOKS, MOST_LOOKS = 6, 48
 LOOKS_AHEAD = 16  # sketches that are looked at in the background, at most
 LOOKS_A_SECOND = 0.8  # of the time budget: as many sketches are looked at
 WINDOW_S = 0.4  # of search at a time: what was searched is measured soon
+KNOWN_S = 0.03  # more for each program that an earlier run found
 WINDOW = MIN_ROUND  # candidates of a window, at least, while there are tasks to take them of
 
 
@@ -74,7 +75,7 @@ class Windows:
         for tuner in tuners:
             tuner.begin_plain_round()
         self._want_spaces({})
-        self._first = self._asked([])
+        self._first = self._asked([], self._known_first())
         for one in self._first:
             one.tuner.begin(one.round)
         took_s = 0.0
@@ -133,13 +134,23 @@ class Windows:
                 budget.window_took(budget.elapsed_s - began_s, trials)
             built = asked
 
-    def _asked(self, built: Sequence[_Open]) -> list[_Open]:
-        """The rounds of the next window, while those of the last one are being built."""
+    def _known_first(self) -> int:
+        """Programs of earlier runs that the first window measures, where time is short."""
+        if not self.rounds.is_short(self.found):
+            return 0
+        firsts = [f.next().task for f in self.found]
+        return sum(self.rounds.session.known(t.target).latency_s(t) is not None for t in firsts)
+
+    def _asked(self, built: Sequence[_Open], known: int = 0) -> list[_Open]:
+        """The rounds of the next window, while those of the last one are being built.
+
+        They are larger for so many programs that are `known`, which take no search.
+        """
         asked: list[_Open] = []
         budget = self.rounds.budget
-        end_s = budget.elapsed_s + WINDOW_S
+        end_s = budget.elapsed_s + WINDOW_S + known * KNOWN_S
         waiting = sum(len(one.round.missing) for one in built)
-        while (n_asked := sum(len(one.round.missing) for one in asked)) < WINDOW:
+        while (n_asked := sum(len(one.round.missing) for one in asked)) < max(WINDOW, known):
             if self._spaces is not None:
                 self._spaces.step()
             busy = self._busy([*built, *asked])
