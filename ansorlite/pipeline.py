@@ -251,6 +251,8 @@ def auto_schedule(
     together = isinstance(network, SizedNetwork)
     wanted = exact, precision, max_error, error_inputs
     options = {"seed": seed, "log": log, "progress": progress, **session}
+    if n_trials is not None or timeout is not None:
+        TuneOptions(n_trials=n_trials, timeout=timeout, **options).check()
     with ExitStack() as stack:
         options |= started(stack, n_trials, machine, in_network(timeout), session)
         ways, notes = lowerings(graphs, *wanted, log, machine.fingerprint, together)

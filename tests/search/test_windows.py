@@ -165,6 +165,19 @@ def test_known_programs_are_measured_first_and_once(
         assert len(set(own)) == len(own)
 
 
+def test_with_little_time_all_known_programs_come_before_any_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One program of each task, though a window is smaller than that and families differ."""
+    tasks = [WeightedTask(matmul(8 + k, name=f"m{k}"), 1.0) for k in range(20)]
+    tuned(tasks, 9.0, tmp_path / "before")
+    known = KnownPrograms(distill([r for r in read_log(tmp_path / "before").records if r.round]))
+    assert all(known.latency_s(w.task) is not None for w in tasks)
+    monkeypatch.setattr(Session, "known", lambda self, target: known)
+    found = tuned(tasks, 4.0, tmp_path / "log")
+    assert len({name for name, _ in found[:20]}) == 20
+
+
 def test_the_garbage_collector_is_as_before_after_a_session() -> None:
     before = gc.get_threshold()
     both = Watched()
