@@ -310,6 +310,8 @@ class TaskTuner:
 
         At most so many, the first that are not measured yet.
         """
+        if not found:  # what is known needs the space, which may not have been made yet
+            return
         known = {c.key for r in self.records if (c := self._candidate(r)) is not None}
         known -= self._pending.keys()  # a torn round is to be asked as it was
         if self._alike:

@@ -200,3 +200,12 @@ def test_kinship_of_another_form_counts_as_nothing(data: object) -> None:
         assert knowledge.kinships(task.target) == {}
         knowledge.keep([record(task, 2)], [task])
         assert set(knowledge.kinships(task.target)) == {task.workload_key}
+
+
+def test_where_nothing_is_known_no_space_is_made_for_it() -> None:
+    both = Pretender()
+    with Session(4, progress=False, builder=both, runner=both) as session:
+        tuner = session.tuner(product(32, 32, "bias"))
+        tuner.round(1)  # the plain schedule
+        assert start_from_family(tuner, [tuner], KnownPrograms(()), 2) == 0
+        assert tuner.records and "_sketches" not in vars(tuner)
