@@ -18,6 +18,7 @@ from ansorlite.search.roles import core_of, kin_of, recorded_roles
 from ansorlite.task import SearchTask
 
 MOST_AXES = 64  # of a stage
+MOST_FLOP = 1e300  # of a task: larger whole numbers are no floats
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ def kinship(task: SearchTask) -> Kinship:
 def read_kinship(data: Any) -> Kinship | None:
     """The inverse of `to_json`; None for data of another form."""
     match data:
-        case [str(kin), str(core), float() | int() as flop, dict(named)] if math.isfinite(flop):
+        case [str(kin), str(core), float() | int() as flop, dict(named)] if 0 <= flop < math.inf:
             tensors, axes = dict[str, str](), dict[str, Mapping[str, str]]()
             for name, row in named.items():
                 match row:
@@ -61,7 +62,7 @@ def read_kinship(data: Any) -> Kinship | None:
                     case _:
                         return None
             if len(set(tensors.values())) == len(tensors):
-                return Kinship(kin, core, float(flop), Renaming(tensors, axes))
+                return Kinship(kin, core, float(min(flop, MOST_FLOP)), Renaming(tensors, axes))
     return None
 
 
@@ -69,7 +70,7 @@ def read_kinships(text: str) -> dict[str, Kinship]:
     """By workload key, from the text of a file."""
     try:
         told = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     rows = told.items() if isinstance(told, dict) else ()
     return {task: known for task, data in rows if (known := read_kinship(data)) is not None}

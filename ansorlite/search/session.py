@@ -393,7 +393,7 @@ def started(
 ) -> dict[str, Any]:
     """Options of a session with processes that start now, a second's work, and end with `stack`.
 
-    None where nothing is measured here, or where the options that are `given` have some.
+    No options where nothing is measured here, or where those that are `given` have processes.
     """
     if n_trials == 0 or target.is_foreign or given.get("builder") or given.get("runner"):
         return {}

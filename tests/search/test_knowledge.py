@@ -182,7 +182,15 @@ def test_programs_of_kin_are_kept_with_their_roles() -> None:
 
 @pytest.mark.parametrize(
     "data",
-    [None, [], {}, ["k", "c", 1.0], ["k", "c", float("nan"), {}], ["k", "c", 1.0, {"T0": "A0"}]]
+    [
+        None,
+        [],
+        {},
+        ["k", "c", 1.0],
+        ["k", "c", float("nan"), {}],
+        ["k", "c", -1, {}],
+        ["k", "c", 1.0, {"T0": "A0"}],
+    ]
     + [["k", "c", 1.0, {"T0": [n, 1]}] for n in (None, 3, ["A0"])]
     + [["k", "c", 1.0, {"T0": ["A0", n]}] for n in (-1, 1 << 40, 1.5)]
     + [["k", "c", 1.0, {"T0": ["A0", 1], "T1": ["A0", 1]}]],
@@ -191,11 +199,18 @@ def test_kinship_of_another_form_counts_as_nothing(data: object) -> None:
     task = product(32, 32, "bias")
     assert read_kinship(kinship(task).to_json()) == kinship(task)
     assert read_kinship(data) is None
+    assert read_kinship(["k", "c", 10**400, {}]) is not None
     knowledge.keep([record(task, 1)], [task])
     root = knowledge.folder()
     assert root is not None
     (file,) = root.glob("*.kin.json")
-    for text in (json.dumps({task.workload_key: data}), json.dumps([data]), "{", "\0\xff"):
+    for text in (
+        json.dumps({task.workload_key: data}),
+        json.dumps([data]),
+        "{",
+        "[" * 100_000,
+        "\0\xff",
+    ):
         file.write_text(text)
         assert knowledge.kinships(task.target) == {}
         knowledge.keep([record(task, 2)], [task])
