@@ -35,7 +35,12 @@ class Peer:
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
-_TORCH = ("torch", "torch", ("torch==2.13.0", "numpy", "onnx"), (OPERATORS, NETWORKS))
+_TORCH = (
+    "torch",
+    "torch",
+    ("torch==2.13.0", "numpy", "onnx", "onnxscript", "transformers"),
+    (OPERATORS, NETWORKS),
+)
 _OPENVINO = ("openvino", "openvino", ("openvino>=2025.0", "numpy"), (NETWORKS,))
 PEERS: dict[str, Peer] = {
     "numpy": Peer("numpy", "numpy", ("numpy",), (OPERATORS,)),
