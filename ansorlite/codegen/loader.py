@@ -32,6 +32,7 @@ __all__ = ["CallSequence", "Loop", "NativeFunction", "aligned_copy", "aligned_em
 _ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 _PROGRAM = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 4)
 _REPEAT = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
+ARGS = Row._fields.index("args")
 
 REPEAT_IR = """
 define void @repeat(ptr %kernel, ptr %args, i64 %n) {
@@ -188,6 +189,36 @@ class CallSequence:
         self._run(self._places[first], end, None, None if log is None else log.ctypes.data)
 
 
+class Rotation:
+    """One kernel on lists of pointers in turn, by one team of threads.
+
+    `pointers` is int64[lists, parameters]. A call takes the list after the last one used.
+    """
+
+    def __init__(self, function: NativeFunction, pointers: npt.NDArray[np.int64]) -> None:
+        threads = openmp.runtime()
+        self._run = _PROGRAM(threads.addresses["ansorlite_run"])
+        self.pointers = np.ascontiguousarray(pointers, np.int64)
+        self.lists, width = self.pointers.shape
+        own = _call_rows(function, (ctypes.c_void_p * width)(), 0)
+        self._rows = aligned_empty((self.lists, *own.shape), "int64")
+        self._rows[...] = own
+        step = width * self.pointers.itemsize
+        places = self.pointers.ctypes.data + step * np.arange(self.lists)
+        self._rows[:, :, ARGS] = places[:, None]
+        self.next = 0
+        self._owners = function, threads
+
+    def run(self, n: int) -> None:
+        """Call n times."""
+        base, step = self._rows.ctypes.data, self._rows[0].nbytes
+        while n > 0:
+            end = min(self.lists, self.next + n)
+            self._run(base + self.next * step, base + end * step, None, None)
+            n -= end - self.next
+            self.next = end % self.lists
+
+
 def _join(tables: Sequence[npt.NDArray[np.int64]], joined: Sequence[Together]) -> None:
     """Have the nests run together that may; `tables` are the rows of each call."""
     place = {name: k for k, name in enumerate(Row._fields)}
@@ -206,9 +237,10 @@ def _call_rows(
 ) -> npt.NDArray[np.int64]:
     """The rows of one call; a kernel without a table of nests is one serial row."""
     if function.steps is None:
-        return np.array([Row(function.address, ctypes.addressof(args), 1, number=number)], np.int64)
-    rows = function.steps.copy()
-    rows[:, Row._fields.index("args")] = ctypes.addressof(args)
+        rows = np.array([Row(function.address, 0, 1)], np.int64)
+    else:
+        rows = function.steps.copy()
+    rows[:, ARGS] = ctypes.addressof(args)
     rows[:, Row._fields.index("number")] = number
     return rows
 

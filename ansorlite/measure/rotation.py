@@ -1,9 +1,11 @@
 """Timing with cold constants: each call of a kernel reads another copy of its constants.
 
-In: a loaded kernel with its prepared pointers. Out: a `Rotation`, which calls the kernel with one
-copy after another. All copies together are as large as a network's weights. Constants then come
-from the place where a network's weights lie (memory, or a last-level cache that holds all of them)
-and activations from the caches. Runs in the runner process only.
+In: a loaded kernel with its prepared pointers. Out: a `Rotation` of the kernel over copies of its
+constants. All copies together are as large as a network's weights. Constants then come from the
+place where a network's weights lie (memory, or a last-level cache that holds all of them) and
+activations from the caches. Floats of a copy are any numbers, the same for all kernels: what they
+are does not change how long a kernel takes, and copying them for each kernel would take longer than
+its timing. Runs in the runner process only.
 """
 
 import ctypes
@@ -11,11 +13,10 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from ansorlite.calls import aligned_bytes, resident_empty
-from ansorlite.codegen.image import KernelImage
-from ansorlite.codegen.loader import CallSequence, NativeFunction
+from ansorlite.calls import Array, address, aligned_bytes, resident_empty
+from ansorlite.codegen.image import KernelImage, Param
+from ansorlite.codegen.loader import NativeFunction, Rotation
 from ansorlite.target import Target
 
 MOST_COPIES = 512
@@ -23,50 +24,58 @@ POOL_BYTES = 1 << 26  # least size of all copies, where the last-level cache is 
 # Largest size of all copies: about the weights of a network. A larger last-level cache holds a
 # network's weights as well, and filling more memory would take time.
 MOST_BYTES = 1 << 27
-
-
-class Rotation:
-    """Calls of one kernel with a list of prepared pointers, used in rotation."""
-
-    def __init__(self, function: NativeFunction, pointers: list[Any]) -> None:
-        self._sequence = CallSequence([(function, args) for args in pointers])
-        self._count, self._next = len(pointers), 0
-
-    def run(self, n: int) -> None:
-        """Call n times, starting with the copy after the last one used."""
-        while n > 0:
-            part = min(n, self._count - self._next)
-            self._sequence.run(self._next, part)
-            self._next = (self._next + part) % self._count
-            n -= part
+NUMBER = np.dtype("float32")
+BLOCK = 1 << 18  # numbers that are drawn, and repeated
 
 
 def rotated(function: NativeFunction, args: Any, image: KernelImage) -> Rotation | None:
-    """The kernel with copies of its constants; None if it has none, or if two copies do not fit."""
-    sizes = {
-        k: aligned_bytes(p.nbytes)
+    """The kernel with copies of its constants; None if it has none, or if two copies do not fit.
+
+    What its calls compute is of no meaning where it has constants of floats.
+    """
+    params = {
+        k: p
         for k, p in enumerate(image.params)
         if p.role in ("constant", "derived") and p.name not in image.unread
     }
-    pool, total = _pool(), sum(sizes.values())
-    copies = min(MOST_COPIES, pool.nbytes // total) if total else 0
+    total = sum(aligned_bytes(p.nbytes) for p in params.values())
+    copies = min(MOST_COPIES, _pool_bytes() // total) if total else 0
     if copies < 2:
         return None
-    made, at = [], 0
-    for _ in range(copies):
-        own = (ctypes.c_void_p * len(args))(*args)
-        for k, size in sizes.items():
-            n = image.params[k].nbytes
-            ctypes.memmove(pool.ctypes.data + at, args[k], n)
-            own[k] = pool.ctypes.data + at
-            at += size
-        made.append(own)
-    return Rotation(function, made)
+    copied = {k for k, p in params.items() if not _any_number(p)}
+    pointers = np.repeat(np.array([[p or 0 for p in args]], np.int64), copies, axis=0)
+    places, at = total * np.arange(copies), 0
+    for k, p in params.items():
+        pointers[:, k] = address(_pool() if k in copied else _numbers()) + places + at
+        at += aligned_bytes(p.nbytes)
+    for k in copied:
+        for place in pointers[:, k]:
+            ctypes.memmove(int(place), args[k], params[k].nbytes)
+    return Rotation(function, pointers)
+
+
+def _any_number(param: Param) -> bool:
+    """May the constant be any numbers? Integers may be places in other arrays."""
+    kind = np.dtype(param.dtype)
+    return kind.kind == "f" and kind.itemsize >= NUMBER.itemsize
 
 
 @cache
-def _pool() -> npt.NDArray[np.uint8]:
-    """Memory for copies: twice the last-level cache, between `POOL_BYTES` and `MOST_BYTES`."""
-    size = min(max(2 * Target.detect().l3_bytes, POOL_BYTES), MOST_BYTES)
-    out: npt.NDArray[np.uint8] = resident_empty((size,), "uint8")
+def _pool() -> Array:
+    """uint8: memory for copies."""
+    return resident_empty((_pool_bytes(),), "uint8")
+
+
+@cache
+def _numbers() -> Array:
+    """Memory in place of copies: numbers between -1 and 1, none of them too small to be normal."""
+    out = resident_empty((_pool_bytes() // NUMBER.itemsize,), NUMBER)
+    block = np.random.default_rng(0).uniform(-1.0, 1.0, BLOCK).astype(NUMBER)
+    for start in range(0, out.size, BLOCK):
+        out[start : start + BLOCK] = block[: out.size - start]
     return out
+
+
+def _pool_bytes() -> int:
+    """Of all copies: twice the last-level cache, between `POOL_BYTES` and `MOST_BYTES`."""
+    return min(max(2 * Target.detect().l3_bytes, POOL_BYTES), MOST_BYTES)

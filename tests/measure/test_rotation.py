@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from ansorlite import te
-from ansorlite.calls import aligned_copy, aligned_empty
+from ansorlite.calls import Array, aligned_copy, aligned_empty
 from ansorlite.codegen.build import build_program
 from ansorlite.codegen.image import KernelImage
 from ansorlite.codegen.loader import NativeFunction, load_image
 from ansorlite.measure import rotation
-from ansorlite.measure.rotation import MOST_BYTES, MOST_COPIES, POOL_BYTES, _pool, rotated
+from ansorlite.measure.rotation import MOST_BYTES, MOST_COPIES, POOL_BYTES, _numbers, _pool, rotated
 from ansorlite.schedule.lower import lower
 from ansorlite.space.plain import plain_state
 from ansorlite.target import Target
@@ -20,34 +20,57 @@ from ansorlite.target import Target
 N = 1024
 
 
-def kernel(constant: bool) -> tuple[NativeFunction, KernelImage]:
+def kernel(constant: bool, dtype: str = "float32") -> tuple[NativeFunction, KernelImage]:
     """y = x + w, once with w constant and once with w an input like x."""
-    x = te.placeholder((N,), name="x")
-    w = te.placeholder((N,), name="w", constant=constant)
+    x = te.placeholder((N,), dtype, name="x")
+    w = te.placeholder((N,), dtype, name="w", constant=constant)
     dag = te.ComputeDAG([te.compute((N,), lambda i: x[i] + w[i], "y")])
     target = Target.detect()
     image = build_program(lower(plain_state(dag, target)), target)
     return load_image(image), image
 
 
-def test_every_call_has_its_own_copy_and_the_right_values() -> None:
-    function, image = kernel(constant=True)
+def arrays_of(dtype: str) -> dict[str, Array]:
     rng = np.random.default_rng(0)
-    arrays = {
-        "x": aligned_copy(rng.standard_normal(N).astype(np.float32)),
-        "w": aligned_copy(rng.standard_normal(N).astype(np.float32)),
-        "y": aligned_empty((N,), "float32"),
-    }
+    drawn = {name: aligned_copy(rng.integers(-99, 99, N).astype(dtype)) for name in "xw"}
+    return {**drawn, "y": aligned_empty((N,), dtype)}
+
+
+def test_every_call_has_its_own_copy_and_integers_their_values() -> None:
+    function, image = kernel(constant=True, dtype="int32")
+    arrays = arrays_of("int32")
     want = arrays["x"] + arrays["w"]
     args = function.pointer_array([arrays[p.name] for p in image.params])
     turns = rotated(function, args, image)
-    assert turns is not None and turns._count == min(MOST_COPIES, _pool().nbytes // (4 * N))
-    arrays["w"][...] = 0.0  # the copies are what is read
-    for n in (1, 3, turns._count - 1, 2 * turns._count + 5):
-        arrays["y"][...] = np.nan
+    assert turns is not None and turns.lists == min(MOST_COPIES, _pool().nbytes // (4 * N))
+    arrays["w"][...] = 0  # the copies are what is read
+    for n in (1, 3, turns.lists - 1, 2 * turns.lists + 5):
+        arrays["y"][...] = -1
         turns.run(n)
         np.testing.assert_array_equal(arrays["y"], want)
-    assert turns._next == (1 + 3 + turns._count - 1 + 2 * turns._count + 5) % turns._count
+    assert turns.next == (1 + 3 + turns.lists - 1 + 2 * turns.lists + 5) % turns.lists
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_floats_are_any_normal_numbers_of_each_call_its_own(dtype: str) -> None:
+    function, image = kernel(constant=True, dtype=dtype)
+    arrays = arrays_of(dtype)
+    kept = arrays["w"].copy()
+    args = function.pointer_array([arrays[p.name] for p in image.params])
+    turns = rotated(function, args, image)
+    assert turns is not None
+    place = [p.name for p in image.params].index("w")
+    pool, seen = _numbers(), set[int]()
+    for own in turns.pointers:
+        at = int(own[place]) - pool.ctypes.data
+        assert 0 <= at <= pool.nbytes - arrays["w"].nbytes and at % 64 == 0
+        seen.add(at)
+    assert len(seen) == turns.lists
+    arrays["x"][...] = 0
+    turns.run(1)
+    read = arrays["y"]
+    assert (np.abs(read) < 1).all() and (np.abs(read) >= np.finfo(dtype).tiny).all()
+    np.testing.assert_array_equal(arrays["w"], kept)
 
 
 def test_nothing_to_rotate() -> None:
