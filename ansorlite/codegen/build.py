@@ -67,12 +67,10 @@ def build_program(
     symbol: str = SYMBOL,
     *,
     looked: bool = False,
-    spanned: bool = False,
 ) -> KernelImage:
     """Compile a concrete program (no holes); raises BuildError where it cannot be compiled.
 
-    `looked`: the image has a `Look` at the assembly of the same code; `spanned`: it has the `Spans`
-    of its nests.
+    `looked`: the image has a `Look` at the assembly of the same code.
 
     Example: `load_image(build_program(lower(state), Target.detect()))`.
     """
@@ -90,7 +88,7 @@ def build_program(
     read = {x.tensor for store, _ in stores_under(ready.body) for x in loads(store.value)}
     unread = frozenset(p.name for p in params if p.role in ("constant", "derived")) - read
     touched: tuple[Spans | None, ...] = ()
-    if spanned and target.cores > 1:
+    if target.cores > 1:
         touched = spans(ready, argument_slots(ready), target.cores)
     return replace(image_of(program, code, target, symbol, unread), look=shown, spans=touched)
 

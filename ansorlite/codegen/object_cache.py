@@ -40,7 +40,7 @@ FOLDER = "objects"
 def compiled(program: Program, target: Target, symbol: str = SYMBOL) -> KernelImage:
     """`build_program`, or what an earlier call of any process gave for the same program."""
     if not is_on():
-        return build_program(program, target, symbol, spanned=True)
+        return build_program(program, target, symbol)
     key = key_of("object", program, target, symbol)
     entry = load(key)
     if entry is not None:
@@ -48,7 +48,7 @@ def compiled(program: Program, target: Target, symbol: str = SYMBOL) -> KernelIm
         unread, touched = json.loads(head)
         image = image_of(program, code, target, symbol, frozenset(unread))
         return replace(image, spans=tuple(map(_spans_of, touched)))
-    image = build_program(program, target, symbol, spanned=True)
+    image = build_program(program, target, symbol)
     told = [sorted(image.unread), [s and astuple(s) for s in image.spans]]
     save(key, json.dumps(told).encode() + b"\n" + image.object_bytes)
     return image

@@ -8,6 +8,7 @@ seconds at most; the time that it may wait grows back slowly.
 """
 
 import time
+from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Callable
 
@@ -50,16 +51,21 @@ class Canary:
         self._most_s = self._patience_s = most_s
         self._share = SHARE * most_s / PATIENCE_S
         self._as_of = clock()
-        self._times: deque[float] = deque(maxlen=MEMORY)
+        self._times = deque[float]()  # of the last runs
+        self._ordered: list[float] = []  # the same by length: a quantile is asked for all the time
         for _ in range(FIRST):
-            self._times.append(self._seconds())
+            self._note(self._seconds())
         if expected_s is not None:
-            self._times.extend([expected_s] * FIRST)
+            for _ in range(FIRST):
+                self._note(expected_s)
 
     @property
     def usual_s(self) -> float:
         """Seconds of a run on an undisturbed machine, from the last runs."""
-        return float(np.quantile(self._times, USUAL))
+        place = USUAL * (len(self._ordered) - 1)
+        low = int(place)
+        first, second = self._ordered[low : low + 2]
+        return first + (place - low) * (second - first)
 
     def rate(self) -> float:
         """Operations per second now: the median of `RATE_RUNS` runs of the kernel."""
@@ -89,8 +95,14 @@ class Canary:
         seconds = self._seconds()
         if seconds > SLOWER * self.usual_s:  # perhaps sleeping threads or an interrupt: run again
             seconds = min(seconds, self._seconds())
-        self._times.append(seconds)
+        self._note(seconds)
         return seconds <= SLOWER * self.usual_s
+
+    def _note(self, seconds: float) -> None:
+        self._times.append(seconds)
+        insort(self._ordered, seconds)
+        if len(self._times) > MEMORY:
+            del self._ordered[bisect_left(self._ordered, self._times.popleft())]
 
     def _seconds(self) -> float:
         start = self._clock()

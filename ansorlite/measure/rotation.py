@@ -54,6 +54,11 @@ def rotated(function: NativeFunction, args: Any, image: KernelImage) -> Rotation
     return Rotation(function, pointers)
 
 
+def warm_up() -> None:
+    """Make what all rotations share."""
+    _numbers()
+
+
 def _any_number(param: Param) -> bool:
     """May the constant be any numbers? Integers may be places in other arrays."""
     kind = np.dtype(param.dtype)

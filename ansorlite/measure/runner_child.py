@@ -31,7 +31,7 @@ from ansorlite.measure.memory import GuardedArena, GuardedBuffer, guarded_copy, 
 from ansorlite.measure.peak import Peak, measure_peak
 from ansorlite.measure.race import ranked, run_turns
 from ansorlite.measure.result import MeasureResult, Status
-from ansorlite.measure.rotation import rotated
+from ansorlite.measure.rotation import rotated, warm_up
 from ansorlite.measure.runner import CheckSpec, PrepareResult, Reference
 from ansorlite.measure.timing import TimingPolicy, time_kernel
 from ansorlite.target import Target
@@ -84,6 +84,8 @@ def serve(policy: TimingPolicy, memory_bytes: int) -> Callable[[Any], Any]:
     tasks: OrderedDict[str, TaskData] = OrderedDict()
     flush, arena = _make_flush() if policy.cold else None, GuardedArena()
     canary = local_canary(max_threads(), policy.patience_s)
+    if policy.fresh_constants:
+        warm_up()
 
     def handle(request: tuple[Any, ...]) -> Answer:
         match request:

@@ -56,7 +56,7 @@ def files(folder: Path) -> list[Path]:
 
 def test_a_program_is_compiled_once(folder: Path, built: list[Program]) -> None:
     images = [object_cache.compiled(scaled(), TARGET) for _ in range(3)]
-    assert images[0] == images[1] == images[2] == build_program(scaled(), TARGET, spanned=True)
+    assert images[0] == images[1] == images[2] == build_program(scaled(), TARGET)
     assert len(built) == 1
     (file,) = files(folder)
     assert file.stat().st_mode & 0o077 == 0 == folder.stat().st_mode & 0o077

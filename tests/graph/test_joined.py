@@ -36,9 +36,7 @@ def module() -> CompiledModule:
     soft = b.emit("softmax", [rows], axes=(1,))
     mixed = b.emit("reduce_max", [soft], "mixed", axes=(0,), keepdims=False)
     target, parts = Target.detect(), partition(optimize(b.finish([mixed, soft])))
-    images = [
-        build_program(lower(plain_state(t.dag, target)), target, spanned=True) for t in tasks(parts)
-    ]
+    images = [build_program(lower(plain_state(t.dag, target)), target) for t in tasks(parts)]
     return CompiledModule(parts, images)
 
 

@@ -3,9 +3,10 @@
 from collections.abc import Iterable, Iterator
 from itertools import chain, repeat
 
+import numpy as np
 import pytest
 
-from ansorlite.measure.canary import NAP_S, ONCE_S, Canary, local_canary
+from ansorlite.measure.canary import FIRST, MEMORY, NAP_S, ONCE_S, USUAL, Canary, local_canary
 from ansorlite.measure.timing import PATIENCE_S, TimingPolicy, in_network, time_kernel
 from ansorlite.target import Target
 
@@ -126,3 +127,14 @@ def test_against_the_clock_one_repeat_tells_a_clear_loser() -> None:
 
     assert len(time_kernel(run, in_network(20.0), 0.0009).times_s) == 1
     assert len(time_kernel(run, in_network(None), 0.0009).times_s) == 2
+
+
+def test_the_usual_time_is_a_quantile_of_the_last_runs() -> None:
+    drawn = np.random.default_rng(0).lognormal(size=1000)
+    machine = Machine(chain(repeat(1.0, FIRST), drawn))
+    canary = machine.canary()
+    for _ in range(600):
+        canary._is_fast()
+    last = list(canary._times)
+    assert len(last) == MEMORY and canary._ordered == sorted(last)
+    assert canary.usual_s == pytest.approx(float(np.quantile(last, USUAL)))
