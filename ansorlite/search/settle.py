@@ -6,6 +6,7 @@ inside the network; `TuneResult`s. A run that was cut off before the race has it
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from statistics import median
 from typing import NamedTuple
 
@@ -90,15 +91,30 @@ def closing_s(
     """Seconds that the end of a run takes: kernels that are still to be built, and linking.
 
     Builds take as long as those that the records tell of. Where `race_follows`, the network is
-    linked for the race of the rivals, too, with `placed` kernels built for where operands lie: of
-    those that win there is object code then. So many `builders` work side by side.
+    linked for the race of the rivals that there are by now, too, with `placed` kernels built for
+    where operands lie: of those that win there is object code then. So many `builders` work side by
+    side.
     """
     known = [r.build_s for f in found for t in f.tuners for r in t.records if r.build_s > 0]
     each_s = median(known[-BUILDS_TOLD:]) if known else BUILD_S
     missing = sum(not f.fastest.has_image for f in found)
-    contenders = 1 + RIVALS if race_follows else 0
+    rivals = _most_rivals(found) if race_follows else 0
+    contenders = 1 + rivals if rivals else 0
     builds = missing + max(1, contenders) * placed
     return builds * each_s / builders + (1 + contenders) * link_s(len(found))
+
+
+def _most_rivals(found: Sequence[Forms]) -> int:
+    """Rivals of the task that has most of them."""
+    most = 0
+    for f in found:
+        limit_s = CLOSE * (f.best_latency_s or 0.0)
+        times = (r.latency_s for t in f.tuners for r in reversed(t.records) if r.ok)
+        near = islice((s for s in times if s and s < limit_s), 1 + RIVALS)
+        most = max(most, sum(1 for _ in near) - 1)
+        if most == RIVALS:
+            break
+    return most
 
 
 def link_s(n_tasks: int) -> float:

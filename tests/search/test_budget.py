@@ -98,21 +98,32 @@ def test_many_tasks_end_in_time(
     assert len(found) == len(tasks)
 
 
-def test_the_end_takes_longer_with_kernels_that_are_not_built() -> None:
-    class Tuner:
-        records = ()
+def test_the_end_takes_longer_with_kernels_that_are_not_built_and_with_rivals() -> None:
+    class Told:
+        ok, build_s = True, 0.0
 
-        def __init__(self, has_image: bool) -> None:
-            self.has_image = has_image
+        def __init__(self, latency_s: float) -> None:
+            self.latency_s = latency_s
+
+    class Tuner:
+        def __init__(self, has_image: bool, times: Sequence[float]) -> None:
+            self.has_image, self.records = has_image, [Told(s) for s in times]
 
     class Form:
-        def __init__(self, has_image: bool) -> None:
-            self.fastest = Tuner(has_image)
+        def __init__(self, has_image: bool, *times: float) -> None:
+            self.fastest = Tuner(has_image, times)
             self.tuners = (self.fastest,)
+            self.best_latency_s = min(times, default=None)
 
-    found: Any = [Form(True), Form(False), Form(False)]
-    assert closing_s(found, False) == pytest.approx(2 * BUILD_S + 3 * LINK_S)
-    assert closing_s(found, True) == pytest.approx(2 * BUILD_S + 3 * (2 + RIVALS) * LINK_S)
+    found: Any = [Form(True, 1.0, 5.0), Form(False, 2.0), Form(False)]
+    builds_s = 2 * BUILD_S
+    assert closing_s(found, False) == pytest.approx(builds_s + 3 * LINK_S)
+    assert closing_s(found, True) == pytest.approx(builds_s + 3 * LINK_S)
+    found[0] = Form(True, 5.0, 1.0, 1.1)
+    assert closing_s(found, True) == pytest.approx(builds_s + 3 * 3 * LINK_S)
+    found[1] = Form(False, *[1.0] * 9)
+    assert closing_s(found, True) == pytest.approx(builds_s + 3 * (2 + RIVALS) * LINK_S)
+    assert closing_s(found, False) == pytest.approx(builds_s + 3 * LINK_S)
 
 
 @pytest.mark.parametrize(("left_s", "linked"), [(0.0, 0), (4.5, 1), (6.5, 3)])
