@@ -120,7 +120,7 @@ def _whole_vectors(n: int, most: int) -> tuple[int, tuple[tuple[int, ...], ...]]
         if options:
             return lanes, options
         lanes //= 2
-    return 1, ((n, 1),)
+    return 1, ((1,),)
 
 
 def _row_of_reader(state: State, s: Stage) -> tuple[str, str] | None:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import pytest
-from space_cases import TARGET, conv_bn_relu, matmul, max_pool, row_minimum, softmax
+from space_cases import HOST, TARGET, check, conv_bn_relu, matmul, max_pool, row_minimum, softmax
 
 from ansorlite import te
 from ansorlite.schedule.state import State
@@ -30,6 +30,7 @@ from ansorlite.space.rules import (
     skip_stage,
     tile,
 )
+from ansorlite.space.sketch import sketches
 
 
 def state_of(*outputs: te.Tensor) -> State:
@@ -295,6 +296,23 @@ def test_constant_indices_are_unrolled() -> None:
     assert {s.axis for s in after.steps if isinstance(s, Split)} == {"p", "c"}
     assert ask(multi_level_tiling, state_of(v), "V") is None
     assert ask(simplify_const_tensor, state_of(matmul(64, 64, 64)), "C") is None
+
+
+@pytest.mark.parametrize("last", [1, 2, 3, 5, 7, 8, 11, 17])
+def test_vectors_of_any_contiguous_axis(last: int) -> None:
+    """An axis without whole vectors is computed element by element."""
+    parts = [te.placeholder((2, n, 6, last), name=f"x{n}") for n in (2, 3)]
+    joined = te.compute(
+        (2, 5, 6, last),
+        lambda a, b, c, d: te.select(b < 2, parts[0][a, b, c, d], parts[1][a, b - 2, c, d]),
+        name="joined",
+        attrs={"simplify_const_indices": ("b",)},
+    )
+    dag = te.ComputeDAG([joined])
+    found = sketches(dag, HOST)
+    assert found
+    for sketch in found:
+        check(dag, sketch, 2)
 
 
 def test_skip_goes_on_with_the_stage_before() -> None:
