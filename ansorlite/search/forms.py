@@ -21,11 +21,14 @@ HOPE = 0.3
 class Forms:
     """Tuners of one computation, the plain form first.
 
-    `order` has their numbers in the order of their first rounds, by default as they come.
+    `order` has their numbers in the order of their first rounds, by default as they come; `weight`
+    says how often the network has the computation.
     """
 
-    def __init__(self, tuners: Sequence[TaskTuner], order: Sequence[int] = ()) -> None:
-        self.tuners = tuple(tuners)
+    def __init__(
+        self, tuners: Sequence[TaskTuner], order: Sequence[int] = (), weight: float = 1.0
+    ) -> None:
+        self.tuners, self.weight = tuple(tuners), weight
         self._order = [self.tuners[k] for k in order] or list(self.tuners)
         self._exhausted: list[TaskTuner] = []
 
@@ -51,6 +54,11 @@ class Forms:
     @property
     def best_latency_s(self) -> float | None:
         return self.fastest.best_latency_s
+
+    @property
+    def stake_s(self) -> float:
+        """Seconds of the network that the computation takes; 0 as long as nothing ran."""
+        return self.weight * (self.best_latency_s or 0.0)
 
     @property
     def untried(self) -> bool:

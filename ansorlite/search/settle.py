@@ -24,6 +24,7 @@ from ansorlite.search.tuner import TaskTuner
 RIVALS = 2  # programs of a task that go with the best one into the race inside the network
 BUILD_S = 0.05  # seconds to build a kernel, as long as none was built
 BUILDS_TOLD = 64  # so many of the last builds tell how long one takes
+RACED_SHARE = 0.01  # of a network's time: the programs of a task that takes less do not race in it
 LINK_S = 0.005  # seconds to load a kernel into a network and to pack its constants
 CLOSE = 1.15  # another form takes part if its best is within this factor of the fastest form's
 
@@ -53,7 +54,6 @@ class Race:
 def settle_all(
     session: Session,
     found: Sequence[Forms],
-    weights: Sequence[float],
     rules: Race,
     winners: dict[int, Winner],
     race_follows: bool = False,
@@ -67,8 +67,7 @@ def settle_all(
     if session.estimated:  # the same again
         return
     measured = any(f.measured for f in found)
-    stake = [-w * (f.best_latency_s or 0.0) for w, f in zip(weights, found, strict=True)]
-    for k in map(int, np.argsort(stake)):
+    for k in map(int, np.argsort([-f.stake_s for f in found])):
         if not measured and earlier_winner(session, found[k]) is not None:
             continue
         best = found[k].best_latency_s
@@ -98,16 +97,23 @@ def closing_s(
     known = [r.build_s for f in found for t in f.tuners for r in t.records if r.build_s > 0]
     each_s = median(known[-BUILDS_TOLD:]) if known else BUILD_S
     missing = sum(not f.fastest.has_image for f in found)
-    rivals = _most_rivals(found) if race_follows else 0
-    contenders = 1 + rivals if rivals else 0
-    builds = missing + max(1, contenders) * placed
-    return builds * each_s / builders + (1 + contenders) * link_s(len(found))
+    racing = _racing(found) if race_follows else []
+    rivals = _most_rivals(racing)
+    builds = missing + placed * (1.0 + rivals * len(racing) / max(1, len(found)))
+    networks = 2 + rivals if rivals else 1
+    return builds * each_s / builders + networks * link_s(len(found))
 
 
-def _most_rivals(found: Sequence[Forms]) -> int:
+def _racing(found: Sequence[Forms]) -> list[Forms]:
+    """The tasks whose programs may race inside the network: those that take some of its time."""
+    least_s = RACED_SHARE * sum(f.stake_s for f in found)
+    return [f for f in found if f.stake_s >= least_s]
+
+
+def _most_rivals(racing: Sequence[Forms]) -> int:
     """Rivals of the task that has most of them."""
     most = 0
-    for f in found:
+    for f in racing:
         limit_s = CLOSE * (f.best_latency_s or 0.0)
         times = (r.latency_s for t in f.tuners for r in reversed(t.records) if r.ok)
         near = islice((s for s in times if s and s < limit_s), 1 + RIVALS)
@@ -153,9 +159,10 @@ def settled_results(
         with session.budget.clock.phase("building"):
             images = [r.image if r.predicted is None else untuned.image(r.task) for r in out]
         out = [replace(r, image=i) for r, i in zip(out, images, strict=True)]
+    racing = _racing(found) if race_follows else []
     try:
         for k, w in sorted(winners.items()) if not session.interrupted else ():
-            if race_follows:
+            if found[k] in racing:
                 out[k] = replace(out[k], rivals=_rivals(session, found[k], w))
             if not out[k].rivals:
                 session.store.append_winner(w.record, w.latency_s)

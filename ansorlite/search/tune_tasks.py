@@ -136,8 +136,7 @@ def tune_tasks(
                 if session.budget is not (more := go_on(found) or session.budget):
                     session.budget = more
                     replace(rounds, budget=more).run(weighted, found, plan, show)
-                weights = [w.weight for w in weighted]
-                settle_all(session, found, weights, manner.race, winners, race_follows)
+                settle_all(session, found, manner.race, winners, race_follows)
             for f in found:  # looked at while problems can be told
                 _ = earlier_winner(session, f) or f.fastest.best
     except KeyboardInterrupt:
@@ -163,7 +162,7 @@ def _forms(session: Session, weighted: WeightedTask, n_tasks: int = 1) -> Forms:
         known = session.known(weighted.task.target)
         times = [known.latency_s(f) or float("inf") for f in own]
         order = sorted(order, key=lambda k: times[k])
-    return Forms([session.tuner(f) for f in own], order)
+    return Forms([session.tuner(f) for f in own], order, weighted.weight)
 
 
 def _plan(
