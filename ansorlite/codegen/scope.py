@@ -9,8 +9,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from llvmlite import ir
-
+from ansorlite.codegen import ir_text as ir
 from ansorlite.ir.expr import Load
 from ansorlite.ir.ranges import Interval
 

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from llvmlite import ir
-
-from ansorlite.codegen.emit_index import I32, I64, PTR, VOID, declared
+from ansorlite.codegen import ir_text as ir
+from ansorlite.codegen.emit_index import declared
+from ansorlite.codegen.ir_text import I16, I32, I64, PTR, TILE, VOID
 from ansorlite.codegen.scope import Env, Scope
 from ansorlite.host import ARCH_PRCTL, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
 from ansorlite.ir.expr import Const, Expr, Load, Op, Var, terms_of
@@ -26,25 +26,8 @@ from ansorlite.target import Target
 if TYPE_CHECKING:
     from ansorlite.codegen.emit_index import IndexEmitter
 
-I16 = ir.IntType(16)
 WORD = 4  # bytes of packed numbers
 MAX_STORES = 512  # vector statements of a register tile that are looked at
-
-
-class _Tile(ir.Type):  # type: ignore[misc]
-    """LLVM's x86_amx, the contents of a tile register, which llvmlite has no type for."""
-
-    def __str__(self) -> str:
-        return "x86_amx"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Tile)
-
-    def __hash__(self) -> int:
-        return hash(_Tile)
-
-
-TILE = _Tile()
 
 
 @dataclass(frozen=True)
@@ -363,7 +346,7 @@ class TileCode:
         places = []
         for r in plan.rows:
             for first, n, _ in plan.columns:
-                at = self.b.gep(sums.pointer, [I64(r.first * plan.width + first)], source_etype=I32)
+                at = self.b.gep(sums.pointer, I64(r.first * plan.width + first), I32)
                 places.append((r.count, n, at))
         starts = [self._load(rows, n, at, stride) for rows, n, at in places]
         ends = self._loops(plan, plan.loops, env, starts)
@@ -470,16 +453,14 @@ def request_tiles(
     """
     if "llvm.x86.tileloadd64.internal" not in module.globals or target.system != "linux":
         return
-    asked = ir.GlobalVariable(module, I32, f"{symbol}.asked")
-    asked.linkage, asked.initializer, asked.type = "internal", I32(0), PTR
-    ask = ir.Function(module, ir.FunctionType(VOID, []), f"{symbol}.ask")
+    asked = ir.Variable(module, f"{symbol}.asked", I32(0), internal=True)
+    ask = ir.Function(module, ir.FunctionType(VOID, []), f"{symbol}.ask", internal=True)
     for user in users:
-        b = ir.IRBuilder(user.entry_basic_block)
-        b.position_at_start(user.entry_basic_block)
+        b = ir.IRBuilder(user.blocks[0])
+        b.position_at_start(user.blocks[0])
         b.call(ask, [])
-    ask.linkage = "internal"
     b = ir.IRBuilder(ask.append_basic_block("entry"))
-    known = b.icmp_signed("!=", b.load(asked, typ=I32), I32(0))
+    known = b.icmp_signed("!=", b.load(asked, I32), I32(0))
     done, first = ask.append_basic_block("done"), ask.append_basic_block("first")
     b.cbranch(known, done, first)
     b.position_at_end(first)
