@@ -101,7 +101,7 @@ def _table(module: ir.Module, name: str, steps: Sequence[_Step], cores: int) -> 
     ]
     rows.append([null, null, *[I64(0)] * 6])
     kind = ir.ArrayType(ROW, len(rows))
-    values = ir.Constant(kind, [ir.Constant(ROW, row) for row in rows])
+    values = kind.of([ROW.of(row) for row in rows])
     ir.Variable(module, name, values, constant=True, align=ALIGNMENT)
 
 

@@ -45,6 +45,7 @@ class ExprEmitter(IndexEmitter):
         self.target = target
         self.by_element = target.arch == "aarch64"  # multiplies vectors by one lane of a vector
         self._split_at: dict[tuple[Load, Expr], tuple[Expr, Expr, int]] = {}
+        self._blocks: dict[str, ir.Value] = {}
 
     def opaque(self, atom: Expr, env: Env) -> ir.Value:
         if isinstance(atom, Load):
@@ -507,7 +508,7 @@ class ExprEmitter(IndexEmitter):
         if not constant:
             return read()
         kind = "load", lanes
-        if env.room is not None and env.scope.keep((kind, (self.number(at),)), env.room):
+        if env.room is not None and env.scope.keep((kind, at), env.room):
             self.b.asm("", VOID, [], effect=True)
         return self.once(kind, (at,), env, read, certain=True)
 
@@ -590,8 +591,7 @@ class ExprEmitter(IndexEmitter):
         row_at, column_at, inner = self._rows(x, cond, memory.strides)
         if env.vector is not None:
             row_at, column_at = (self.along(p, env.vector)[1] for p in (row_at, column_at))
-        block = self._block(x.dtype, fill, inner + width)
-        self.place(block, env.scope.root)
+        block = self._block(x.dtype, fill, inner + width, env)
         start = self.address(x.tensor, row_at, env, here=False)
         flag = self._scalar(cond, env)
         row = self.once(
@@ -625,16 +625,17 @@ class ExprEmitter(IndexEmitter):
             known = self._split_at[x, cond] = parts[0], parts[1], length
         return known
 
-    def _block(self, dtype: str, fill: Const, size: int) -> ir.Value:
+    def _block(self, dtype: str, fill: Const, size: int, env: Env) -> ir.Value:
         """The address of a constant array of `size` elements, all equal to `fill`."""
-        name = f"fill.{dtype}.{fill.value}.{size}"
-        known = self.b.module.globals.get(name)
-        if known is None:
+        name, module = f"fill.{dtype}.{fill.value}.{size}", self.b.module
+        if name not in module.globals:
             kind = ir.ArrayType(TYPES[dtype], size)
             values = kind(None if fill.value == 0 else fill.value)
-            known = ir.Variable(
-                self.b.module, name, values, internal=True, constant=True, align=ALIGNMENT
-            )
+            ir.Variable(module, name, values, internal=True, constant=True, align=ALIGNMENT)
+        known = self._blocks.get(name)
+        if known is None:  # a value of its own in each function, with a place there
+            known = self._blocks[name] = ir.Value(ir.PTR, module.globals[name].text)
+            self.place(known, env.scope.root)
         return known
 
     def store(self, tensor: str, indices: tuple[Expr, ...], value: ir.Value, env: Env) -> None:

@@ -133,7 +133,7 @@ class IndexEmitter(Scoped, ABC):
 
     def _depth(self, values: list[ir.Value], env: Env) -> int:
         """Depth of the innermost loop that one of the values depends on."""
-        homes = [self.placed(v)[2] for v in values]
+        homes = [v.home for v in values]
         return max(env.scope.depth + 1 if h is None else h.depth for h in homes)
 
     def _add_term(

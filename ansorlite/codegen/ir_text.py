@@ -6,13 +6,15 @@ Nothing is checked here: LLVM's parser and verifier do that. Types are made once
 the same object, and comparisons are by identity.
 """
 
+from __future__ import annotations
+
 import struct
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from itertools import count
 from typing import Any
 
-MOST_CONSTANTS = 4096  # of one type that are kept
+MOST_TEXTS = 4096  # of constants of one type that are kept
 
 
 class Type:
@@ -21,29 +23,29 @@ class Type:
     `element` and `count` are those of vectors and arrays; other types are one element.
     """
 
-    __slots__ = ("_constants", "_vectors", "count", "element", "short", "text")
+    __slots__ = ("_texts", "_vectors", "count", "element", "short", "text")
 
     def __init__(self, text: str, short: str = "") -> None:
         self.text, self.short = text, short
         self.element, self.count = self, 1
         self._vectors: dict[int, VectorType] = {}
-        self._constants: dict[str, Constant] = {}
+        self._texts: dict[str, str] = {}
 
     def __str__(self) -> str:
         return self.text
 
-    def __call__(self, value: Any) -> "Constant":
-        """The constant of this type, see `Constant`."""
+    def __call__(self, value: Any) -> Constant:
+        """A constant of this type, see `constant_text`."""
         key = repr(value)
-        known = self._constants.get(key)
-        if known is None:
-            if len(self._constants) >= MOST_CONSTANTS:
-                self._constants.clear()
-            known = self._constants[key] = Constant(self, value)
-        return known
+        text = self._texts.get(key)
+        if text is None:
+            if len(self._texts) >= MOST_TEXTS:
+                self._texts.clear()
+            text = self._texts[key] = self.constant_text(value)
+        return Constant(self, text, value)
 
     def constant_text(self, value: Any) -> str:
-        """A constant as operands have it, without the type."""
+        """A constant as operands have it, without the type; None is zero or null."""
         return "null" if value is None else str(value)
 
 
@@ -99,12 +101,14 @@ class ArrayType(Type):
         self.element, self.count = element, size
 
     def constant_text(self, value: Any) -> str:
-        """`value` is None for zeros, a number for all elements, or a list of constants."""
+        """`value` is None for zeros, or a number for all elements."""
         if value is None:
             return "zeroinitializer"
-        if isinstance(value, list):
-            return f"[{', '.join([v.typed for v in value])}]"
         return f"[{', '.join([self.element(value).typed] * self.count)}]"
+
+    def of(self, parts: Sequence[Value]) -> Constant:
+        """The constant with these elements."""
+        return Constant(self, f"[{', '.join([p.typed for p in parts])}]")
 
 
 class StructType(Type):
@@ -113,8 +117,9 @@ class StructType(Type):
     def __init__(self, parts: Sequence[Type]) -> None:
         super().__init__(f"{{{', '.join([p.text for p in parts])}}}")
 
-    def constant_text(self, value: Any) -> str:
-        return f"{{{', '.join([v.typed for v in value])}}}"
+    def of(self, parts: Sequence[Value]) -> Constant:
+        """The constant with these parts."""
+        return Constant(self, f"{{{', '.join([p.typed for p in parts])}}}")
 
 
 class FunctionType:
@@ -160,16 +165,17 @@ class Value:
 
     def __init__(self, kind: Type, text: str) -> None:
         self.type, self.text, self.typed = kind, text, f"{kind.text} {text}"
-        self.number, self.home = -1, None
+        self.number = -1
+        self.home: Any = None  # a Scope
 
 
 class Constant(Value):
-    """A constant: None is zero or null. `constant` is the Python value."""
+    """A constant, which its type makes: `I64(3)`. `constant` is the Python value."""
 
     __slots__ = ("constant",)
 
-    def __init__(self, kind: Type, value: Any) -> None:
-        super().__init__(kind, kind.constant_text(value))
+    def __init__(self, kind: Type, text: str, value: Any = None) -> None:
+        super().__init__(kind, text)
         self.constant = value
 
 
@@ -179,8 +185,7 @@ class Undefined(Constant):
     __slots__ = ()
 
     def __init__(self, kind: Type) -> None:
-        Value.__init__(self, kind, "undef")
-        self.constant = None
+        super().__init__(kind, "undef")
 
 
 class Argument(Value):
@@ -202,7 +207,7 @@ class Phi(Value):
         super().__init__(kind, text)
         self._incoming: list[str] = []
 
-    def add_incoming(self, value: Value, block: "Block") -> None:
+    def add_incoming(self, value: Value, block: Block) -> None:
         self._incoming.append(f"[{value.text}, {block.text}]")
 
     def line(self) -> str:
@@ -214,7 +219,7 @@ class Block:
 
     __slots__ = ("function", "head", "lines", "name", "phis", "terminator", "text")
 
-    def __init__(self, function: "Function", name: str) -> None:
+    def __init__(self, function: Function, name: str) -> None:
         self.function, self.name, self.text = function, name, f"%{name}"
         self.phis: list[Phi] = []
         self.head: list[str] = []
