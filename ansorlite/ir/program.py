@@ -266,9 +266,11 @@ def children(s: Stmt) -> tuple[Stmt, ...]:
 
 def walk(s: Stmt) -> Iterator[Stmt]:
     """The statement and all substatements, parents first."""
-    yield s
-    for c in children(s):
-        yield from walk(c)
+    stack = [s]
+    while stack:
+        x = stack.pop()
+        yield x
+        stack.extend(reversed(children(x)))
 
 
 def stores_under(s: Stmt, loops: tuple[For, ...] = ()) -> Iterator[tuple[Store, tuple[For, ...]]]:
