@@ -23,7 +23,7 @@ from ansorlite.codegen.image import STEPS
 from ansorlite.codegen.ir_text import I1, I8, I32, I64, PTR, VOID
 from ansorlite.codegen.lanes import side_by_side
 from ansorlite.codegen.scope import Env, Memory, Scope
-from ansorlite.codegen.tiles import TileCode, planned, request_tiles
+from ansorlite.codegen.tiles import Shapes, TileCode, planned, request_tiles, with_nest
 from ansorlite.codegen.vector_math import extremum
 from ansorlite.codegen.zeros import decided, is_zero
 from ansorlite.errors import BuildError
@@ -267,6 +267,7 @@ class _Nest:
         emitter.b.ret_void()
         emitter.b.position_at_end(entry)
         emitter.b.branch(start)
+        env.scope.close()
 
 
 def _streamed(body: Stmt) -> set[str]:
@@ -320,7 +321,7 @@ class _StmtEmitter(ExprEmitter):
     ) -> None:
         super().__init__(builder, target)
         self.module, self.past_caches = module, past_caches
-        self.tiles = TileCode(self)
+        self._tiles: Shapes = {}
         self._heap: list[ir.Value] = []
 
     def allocate(self, buffers: list[Buffer]) -> dict[str, Memory]:
@@ -433,8 +434,11 @@ class _StmtEmitter(ExprEmitter):
         return max(least, self.target.vector_registers - math.prod(rows) * vectors + 1)
 
     def _for(self, s: For, env: Env) -> None:
-        if s.reduce and (plan := planned(s, env, self, self.target)) and self.tiles.fits(plan):
-            self.tiles.emit(plan, env)
+        plan = planned(s, env, self, self.target) if s.reduce else None
+        tiles = with_nest(self._tiles, plan) if plan else None
+        if plan and tiles:
+            self._tiles = tiles
+            TileCode(self).emit(plan, env)
             return
         if s.mark in ("vector", "stream"):
             self._vector_loop(s, env)

@@ -294,8 +294,9 @@ class Function(Value):
             return
         args = ", ".join([f"{a.type.text}{a.attributes} {a.text}" for a in self.args])
         linkage = "internal " if self.is_internal else ""
-        marks = f" {self.marks}" if self.marks else ""
-        yield f"define {linkage}{self.kind.result.text} {self.text}({args}){marks} {{"
+        # No exception passes through: without `nounwind`, LLVM would write tables for that.
+        marks = f"{self.marks} nounwind".lstrip()
+        yield f"define {linkage}{self.kind.result.text} {self.text}({args}) {marks} {{"
         for block in self.blocks:
             yield from block.all_lines()
         yield "}"

@@ -59,6 +59,14 @@ class Scope:
     def put(self, key: Hashable, value: ir.Value) -> None:
         self._known.setdefault(key, {})[self] = value
 
+    def close(self) -> None:
+        """Forget the values of all scopes of the function, once its code is complete.
+
+        Values refer to scopes, and scopes to values: otherwise only a garbage collection frees
+        them, which takes longer.
+        """
+        self._known.clear()
+
     def keep(self, key: Hashable, room: int) -> bool:
         """Mark a value as used; forget the least recent ones beyond `room`.
 

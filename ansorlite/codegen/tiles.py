@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from ansorlite.codegen.emit_index import IndexEmitter
 
 WORD = 4  # bytes of packed numbers
+Shapes = dict[tuple[int, int], int]  # (rows, bytes of a row) -> tile registers of this shape
 MAX_STORES = 512  # vector statements of a register tile that are looked at
 
 
@@ -87,9 +88,9 @@ class TilePlan:
     swapped: bool
 
     @property
-    def shapes(self) -> dict[tuple[int, int], int]:
-        """(rows, bytes of a row) -> tile registers of this shape that are in use at a time."""
-        found: dict[tuple[int, int], int] = {}
+    def shapes(self) -> Shapes:
+        """The tile registers that are in use at a time."""
+        found: Shapes = {}
 
         def need(rows: int, words: int) -> None:
             key = rows, WORD * words
@@ -319,26 +320,22 @@ def _along(loops: Sequence[For], one: _Sum) -> _Along | None:
 Trip = Callable[[ir.Value, Scope, list[ir.Value]], list[ir.Value]]
 
 
-class TileCode:
-    """Emits the tile instructions of one function.
+def with_nest(taken: Shapes, plan: TilePlan) -> Shapes | None:
+    """The tile registers of a function with those of one more nest; None where too few are left.
 
-    All tile registers of a function have fixed shapes: `fits` counts the registers of each shape
-    that the function's nests need together.
+    Registers of a function have fixed shapes, and its nests use the same ones.
     """
+    needed = dict(taken)
+    for shape, n in plan.shapes.items():
+        needed[shape] = max(n, needed.get(shape, 0))
+    return needed if sum(needed.values()) <= plan.unit.registers else None
+
+
+class TileCode:
+    """Emits the tile instructions of one nest."""
 
     def __init__(self, emitter: "IndexEmitter") -> None:
         self.emitter, self.b = emitter, emitter.b
-        self.shapes: dict[tuple[int, int], int] = {}
-
-    def fits(self, plan: TilePlan) -> bool:
-        """Are there registers of all shapes? If so, they are taken."""
-        needed = dict(self.shapes)
-        for shape, n in plan.shapes.items():
-            needed[shape] = max(n, needed.get(shape, 0))
-        if sum(needed.values()) > plan.unit.registers:
-            return False
-        self.shapes = needed
-        return True
 
     def emit(self, plan: TilePlan, env: Env) -> None:
         sums = env.memory[plan.buffer]
