@@ -48,7 +48,7 @@ class IndexEmitter(Scoped, ABC):
         self._flat: dict[tuple[str, tuple[Expr, ...]], Expr] = {}
         self._along: dict[tuple[Expr, str], tuple[Expr | None, Expr]] = {}
         self._plans: dict[Expr, _Plan] = {}
-        self._totals: dict[Hashable, tuple[ir.Value | None, list[_Term], object]] = {}
+        self._totals: dict[Hashable, tuple[ir.Value | None, list[_Term]]] = {}
 
     def index(self, e: Expr, env: Env) -> Any:
         """An integer expression without the vector variable, as a Python int or an i64."""
@@ -68,17 +68,16 @@ class IndexEmitter(Scoped, ABC):
         if plan is None:
             return self._sum(e, env)
         values = [env.vars[n] for n in names]
-        key = (e, id(env.scope), *(0 if type(v) is int else id(v) for v in values))
+        key = (e, env.scope, *[0 if type(v) is int else v for v in values])
         known = self._totals.get(key)
         if known is None:
             offset, total = self._sum(e, env)
             runtime = {k for k, v in enumerate(values) if type(v) is not int}
             if not any(0 < sum(k in runtime for k in at) < len(at) for _, at in plan):
                 numbers = [(c, at) for c, at in plan if not runtime.intersection(at)]
-                # The entry keeps the values alive, so that no other object gets the same id.
-                self._totals[key] = total, numbers, (env.scope, values)
+                self._totals[key] = total, numbers
             return offset, total
-        total, numbers, _ = known
+        total, numbers = known
         offset = 0
         for c, at in numbers:
             for k in at:

@@ -70,7 +70,8 @@ class FloatType(Type):
         self.code = code
 
     def constant_text(self, value: Any) -> str:
-        (rounded,) = struct.unpack(self.code, struct.pack(self.code, float(value or 0)))
+        number = 0.0 if value is None else float(value)  # -0.0 is another constant than 0.0
+        (rounded,) = struct.unpack(self.code, struct.pack(self.code, number))
         return f"0x{int.from_bytes(struct.pack('>d', rounded)):016x}"
 
 
