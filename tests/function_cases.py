@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
 
+from ansorlite.codegen import ir_text as ir
 from ansorlite.codegen.functions import FUNCTIONS, emit_math
 from ansorlite.target import Target
 
@@ -23,20 +23,20 @@ def module_text(
 ) -> str:
     """IR of `out[i] = name(in[i], ...)`, i from 0 to n in steps of `lanes`."""
     module = ir.Module(name="vector_math")
-    pointer, i64 = ir.PointerType(), ir.IntType(64)
-    function = ir.Function(module, ir.FunctionType(ir.VoidType(), [pointer]), name="kernel")
+    pointer, i64 = ir.PTR, ir.I64
+    function = ir.Function(module, ir.FunctionType(ir.VOID, [pointer]), name="kernel")
     arity = FUNCTIONS[name][1]
-    kind = ir.VectorType(scalar, lanes) if lanes > 1 else scalar
+    kind = ir.vector(scalar, lanes) if lanes > 1 else scalar
     entry = function.append_basic_block("entry")
     loop, done = function.append_basic_block("loop"), function.append_basic_block("done")
     b = ir.IRBuilder(entry)
-    slots = [b.gep(function.args[0], [i64(i)], source_etype=pointer) for i in range(arity + 1)]
-    pointers = [b.load(slot, typ=pointer) for slot in slots]
+    slots = [b.gep(function.args[0], i64(i), pointer) for i in range(arity + 1)]
+    pointers = [b.load(slot, pointer) for slot in slots]
     b.branch(loop)
     b.position_at_end(loop)
     i = b.phi(i64)
-    at = [b.gep(p, [i], source_etype=scalar) for p in pointers]
-    args = [b.load(p, typ=kind, align=4) for p in at[:arity]]
+    at = [b.gep(p, i, scalar) for p in pointers]
+    args = [b.load(p, kind, align=4) for p in at[:arity]]
     b.store(emit_math(b, name, args, target), at[arity], align=4)
     step = b.add(i, i64(lanes))
     i.add_incoming(i64(0), entry)

@@ -6,7 +6,7 @@ text. Each call leaks about 95 KiB inside LLVM, so replace a process after a tho
 aborts the process on some IR that passes the verifier: compile untrusted IR in a child process.
 """
 
-from functools import cache
+from functools import cache, lru_cache
 from typing import Literal
 
 import llvmlite.binding as llvm
@@ -64,16 +64,16 @@ def assembly(
 
 def data_layout(target: Target) -> str:
     """LLVM's data layout string of a target."""
-    return str(_target_machine(target).target_data)
+    return _machine(target)[1]
 
 
 def _optimize(
     module_ir: str, target: Target, passes: Passes, vectorize: bool
 ) -> tuple[llvm.ModuleRef, llvm.TargetMachine]:
-    machine = _target_machine(target)
+    machine, layout = _machine(target)
     module = _parse(module_ir)
     module.triple = target.triple
-    module.data_layout = str(machine.target_data)
+    module.data_layout = layout
     # The schedule decides about unrolling. LLVM's own unrolling made builds five times slower and
     # no kernel faster; optimisation level 3 made no kernel faster either.
     options = llvm.create_pipeline_tuning_options(speed_level=2)
@@ -105,14 +105,17 @@ def _parse(module_ir: str) -> llvm.ModuleRef:
     return module
 
 
-def _target_machine(target: Target) -> llvm.TargetMachine:
+@lru_cache(maxsize=8)
+def _machine(target: Target) -> tuple[llvm.TargetMachine, str]:
+    """LLVM's machine of a target, which serves all modules, and its data layout."""
     _initialize()
     try:
-        return llvm.Target.from_triple(target.triple).create_target_machine(
+        machine = llvm.Target.from_triple(target.triple).create_target_machine(
             cpu=target.cpu, features=target.features, opt=3, reloc="pic", codemodel="default"
         )
     except RuntimeError as error:
         raise BuildError(f"this LLVM has no target {target.triple}: {error}") from error
+    return machine, str(machine.target_data)
 
 
 def new_jit() -> llvm.LLJIT:

@@ -1,6 +1,6 @@
 """Code of numbers in pairs and fours (`ir.packed`): dot-product instructions, or the same by steps.
 
-In: an llvmlite IRBuilder and values, int32 for packed numbers, scalars or vectors. Out: the value.
+In: an IRBuilder and values, int32 for packed numbers, scalars or vectors. Out: the value.
 `INSTRUCTIONS` is the table of what targets have; where it has nothing for a target and a width, the
 numbers are widened, multiplied and added one after the other. What of an operand serves several
 sums of a register tile is computed once.
@@ -10,31 +10,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from llvmlite import ir
-
+from ansorlite.codegen import ir_text as ir
 from ansorlite.codegen import neon
 from ansorlite.codegen.emit_index import declared
+from ansorlite.codegen.ir_text import BFLOAT, FLOAT, I8, I16, I32
 from ansorlite.codegen.vector_math import B, V, bits_of, call_math, shaped, splat
 from ansorlite.ir.packed import DOTS, LEAST, PACKED
 from ansorlite.target import Target
 
-FLOAT, I8, I16, I32 = ir.FloatType(), ir.IntType(8), ir.IntType(16), ir.IntType(32)
-
-
-class _BFloat(ir.Type):  # type: ignore[misc]
-    """LLVM's bfloat, which llvmlite has no type for."""
-
-    def __str__(self) -> str:
-        return "bfloat"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _BFloat)
-
-    def __hash__(self) -> int:
-        return hash(_BFloat)
-
-
-BFLOAT = _BFloat()
 _X86 = "llvm.x86."
 
 
@@ -142,7 +125,7 @@ def accumulated(
     if target.arch == "aarch64":
         return neon.accumulated(b, known, total, x, y)
     n, depth = known.lanes, PACKED[op].depth
-    kind = ir.VectorType(known.of, n * depth)
+    kind = ir.vector(known.of, n * depth)
     call = declared(b.module, known.intrinsic, total.type, [total.type, kind, kind])
     return b.call(call, [total, b.bitcast(x, kind), b.bitcast(y, kind)])
 
@@ -170,7 +153,7 @@ def _signed_byte(b: B, v: V, k: int) -> V:
 
 def _by_halves(b: B, known: Instruction, total: V, x: V, y: V, shared: Shared) -> V:
     """Bytes as numbers of 16 bits: those in even places, then those in odd ones."""
-    kind = ir.VectorType(I16, 2 * known.lanes)
+    kind = ir.vector(I16, 2 * known.lanes)
     call = declared(b.module, known.intrinsic, total.type, [kind, kind])
     for of_x, of_y in ((_even_bytes, _even_signed), (_odd_bytes, _odd_signed)):
         left = shared(of_x.__name__, x, partial(of_x, b, x, kind))
@@ -208,7 +191,7 @@ def _lower(b: B, v: V, kind: ir.Type) -> V:
 
 
 def _zero(kind: ir.Type) -> V:
-    return ir.Constant(kind, None if isinstance(kind, ir.VectorType) else 0)
+    return kind(0)
 
 
 def _bf16_bits(b: B, target: Target, x: V) -> V:
@@ -227,11 +210,12 @@ def _bf16_value(b: B, target: Target, x: V) -> V:
 
 def _packed(bits: int) -> Callable[..., V]:
     def emit(b: B, target: Target, *parts: V) -> V:
-        total = None
+        total: V | None = None
         for k, p in enumerate(parts):
             low = b.and_(p, splat(p, (1 << bits) - 1))
             moved = b.shl(low, splat(low, bits * k)) if k else low
             total = moved if total is None else b.or_(total, moved)
+        assert total is not None
         return total
 
     return emit
@@ -243,8 +227,7 @@ def _nearest(b: B, target: Target, x: V, low: V, high: V) -> V:
     x = b.select(b.fcmp_ordered("<", high, x), high, x)
     kind = shaped(x.type, I32)
     if b.module.triple.startswith("x86"):
-        lanes = f"v{kind.count}" if isinstance(kind, ir.VectorType) else ""
-        name = f"llvm.lrint.{lanes}i32.{lanes}f32"
+        name = f"llvm.lrint.{kind.short}.{x.type.short}"
         return b.call(declared(b.module, name, kind, [x.type]), [x])
     whole = b.fptosi(
         call_math(b, "llvm.rint", b.select(b.fcmp_unordered("uno", x, x), low, x)), kind

@@ -13,17 +13,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from llvmlite import ir
-
 from ansorlite.calls import ALIGNMENT, aligned_bytes
+from ansorlite.codegen import ir_text as ir
 from ansorlite.codegen.compile import data_layout
 from ansorlite.codegen.dot import accumulated
 from ansorlite.codegen.emit_expr import ExprEmitter
-from ansorlite.codegen.emit_index import I1, I32, I64, PTR, TYPES, VOID, declared
+from ansorlite.codegen.emit_index import TYPES, declared
 from ansorlite.codegen.image import STEPS
+from ansorlite.codegen.ir_text import I1, I8, I32, I64, PTR, VOID
 from ansorlite.codegen.lanes import side_by_side
 from ansorlite.codegen.scope import Env, Memory, Scope
-from ansorlite.codegen.tiles import TileCode, planned, request_tiles
+from ansorlite.codegen.tiles import Shapes, TileCode, planned, request_tiles, with_nest
 from ansorlite.codegen.vector_math import extremum
 from ansorlite.codegen.zeros import decided, is_zero
 from ansorlite.errors import BuildError
@@ -49,7 +49,7 @@ from ansorlite.ir.ranges import bounds
 from ansorlite.ir.traverse import branches_by_lane, loads
 from ansorlite.target import Target
 
-ROW = ir.LiteralStructType([PTR, PTR, *[I64] * 6])
+ROW = ir.StructType([PTR, PTR, *[I64] * 6])
 STACK_BYTES = 64 * 1024  # of one function; further local buffers come from the heap
 
 
@@ -62,9 +62,7 @@ def emit_module(p: Program, target: Target, symbol: str) -> str:
 
 
 def _module_text(p: Program, target: Target, symbol: str) -> str:
-    module = ir.Module(name=symbol)
-    module.triple = target.triple
-    module.data_layout = data_layout(target)
+    module = ir.Module(symbol, target.triple, data_layout(target))
     slots = argument_slots(p)
     steps = [
         _Nest(module, p, f"{symbol}.nest{k}", slots, target).emit(nest)
@@ -76,8 +74,8 @@ def _module_text(p: Program, target: Target, symbol: str) -> str:
     if any(s.parallel for s in steps):
         table = module.globals[f"{symbol}{STEPS}"]
         run = declared(module, "ansorlite_run", VOID, [PTR] * 4)
-        end = b.gep(table, [I64(len(steps))], source_etype=ROW)
-        b.call(run, [table, end, entry.args[0], ir.Constant(PTR, None)])
+        end = b.gep(table, I64(len(steps)), ROW)
+        b.call(run, [table, end, entry.args[0], PTR(None)])
     else:
         for s in steps:
             b.call(s.code, [entry.args[0], I64(0), I64(s.grains)])
@@ -96,16 +94,15 @@ class _Step(NamedTuple):
 
 def _table(module: ir.Module, name: str, steps: Sequence[_Step], cores: int) -> None:
     """The kernel's rows for at most `cores` threads, and one of zeros behind them."""
-    null, most = ir.Constant(PTR, None), I64(cores)
+    null, most = PTR(None), I64(cores)
     rows = [
         [s.code, null, I64(s.grains), I64(int(s.parallel)), I64(1), I64(0), most, I64(s.grains)]
         for s in steps
     ]
     rows.append([null, null, *[I64(0)] * 6])
     kind = ir.ArrayType(ROW, len(rows))
-    table = ir.GlobalVariable(module, kind, name)
-    table.initializer = ir.Constant(kind, [ir.Constant(ROW, row) for row in rows])
-    table.global_constant, table.align, table.type = True, ALIGNMENT, PTR
+    values = kind.of([ROW.of(row) for row in rows])
+    ir.Variable(module, name, values, constant=True, align=ALIGNMENT)
 
 
 def _roots(s: Stmt) -> Sequence[Stmt]:
@@ -170,8 +167,8 @@ class _Nest:
             plain = self._function(f"{self.name}.plain", used, loops, body, past_caches=False)
             fn = self._by_alignment(fn, plain, whole)
         grains = math.prod(_nominal(lp) for lp in loops)
-        code = ir.Function(self.module, ir.FunctionType(VOID, [PTR, I64, I64]), self.name)
-        code.linkage = "internal"
+        kind = ir.FunctionType(VOID, [PTR, I64, I64])
+        code = ir.Function(self.module, kind, self.name, internal=True)
         b = ir.IRBuilder(code.append_basic_block("entry"))
         args, first, last = code.args
         b.call(fn, [*self._pointers(b, args, used), first, last])
@@ -189,14 +186,11 @@ class _Nest:
     ) -> ir.Function:
         """The nest as a function; without `past_caches` it has no non-temporal stores."""
         kind = ir.FunctionType(VOID, [PTR] * len(used) + [I64, I64])
-        fn = ir.Function(self.module, kind, name)
-        fn.linkage = "internal"
-        fn.attributes.add("noinline")
+        fn = ir.Function(self.module, kind, name, internal=True, marks="noinline")
         for x, arg in zip(used, fn.args, strict=False):
-            arg.add_attribute("noalias")
             # These buffers are the package's own memory; a caller's array may begin anywhere.
-            if x.layout is not None or x.role in ("derived", "temp"):
-                arg.attributes.align = ALIGNMENT
+            is_own = x.layout is not None or x.role in ("derived", "temp")
+            arg.attributes = f" noalias align {ALIGNMENT}" if is_own else " noalias"
         self._body(fn, used, loops, body, past_caches)
         return fn
 
@@ -205,14 +199,13 @@ class _Nest:
 
         Non-temporal stores must write whole cache lines, and a caller's array may begin anywhere.
         """
-        either = ir.Function(self.module, fn.function_type, f"{self.name}.either")
-        either.linkage = "internal"
+        either = ir.Function(self.module, fn.kind, f"{self.name}.either", internal=True)
         b = ir.IRBuilder(either.append_basic_block("entry"))
         mask = declared(self.module, "llvm.ptrmask.p0.i64", PTR, [PTR, I64])
         flag: ir.Value = I1(1)
         for k in whole:
             rest = b.call(mask, [either.args[k], I64(ALIGNMENT - 1)])
-            flag = b.and_(flag, b.icmp_unsigned("==", rest, ir.Constant(PTR, None)))
+            flag = b.and_(flag, b.icmp_unsigned("==", rest, PTR(None)))
         with b.if_else(flag) as (then, orelse):
             with then:
                 b.call(fn, either.args)
@@ -236,9 +229,9 @@ class _Nest:
         out = []
         for x in used:
             k, offset = self.slots[x.name]
-            pointer = b.load(b.gep(args, [I64(k)], source_etype=PTR), typ=PTR)
+            pointer = b.load(b.gep(args, I64(k), PTR), PTR)
             if offset:
-                pointer = b.gep(pointer, [I64(offset)], source_etype=ir.IntType(8))
+                pointer = b.gep(pointer, I64(offset), I8)
             out.append(pointer)
         return out
 
@@ -274,6 +267,7 @@ class _Nest:
         emitter.b.ret_void()
         emitter.b.position_at_end(entry)
         emitter.b.branch(start)
+        env.scope.close()
 
 
 def _streamed(body: Stmt) -> set[str]:
@@ -306,13 +300,12 @@ def transposed(b: ir.IRBuilder, rows: list[ir.Value]) -> list[ir.Value]:
     while step:
         low = [k if k & step == 0 else n + k - step for k in range(n)]
         high = [k + step if k & step == 0 else n + k for k in range(n)]
-        kind = ir.VectorType(I32, n)
         out = list(rows)
         for k in range(n):
             if k & step == 0:
                 first, second = rows[k], rows[k + step]
-                out[k] = b.shuffle_vector(first, second, ir.Constant(kind, low))
-                out[k + step] = b.shuffle_vector(first, second, ir.Constant(kind, high))
+                out[k] = b.shuffle_vector(first, second, low)
+                out[k + step] = b.shuffle_vector(first, second, high)
         rows, step = out, step // 2
     return rows
 
@@ -328,7 +321,7 @@ class _StmtEmitter(ExprEmitter):
     ) -> None:
         super().__init__(builder, target)
         self.module, self.past_caches = module, past_caches
-        self.tiles = TileCode(self)
+        self._tiles: Shapes = {}
         self._heap: list[ir.Value] = []
 
     def allocate(self, buffers: list[Buffer]) -> dict[str, Memory]:
@@ -340,15 +333,11 @@ class _StmtEmitter(ExprEmitter):
             size = math.prod(shape)
             if total + buffer_bytes(x) > STACK_BYTES and x.scope == "local":
                 malloc = declared(self.module, "malloc", PTR, [I64])
-                raw = self.b.call(malloc, [I64(buffer_bytes(x) + 4096)])
-                self._heap.append(raw)
-                pointer = raw
+                pointer = self.b.call(malloc, [I64(buffer_bytes(x) + 4096)])
+                self._heap.append(pointer)
             else:
                 total += buffer_bytes(x)
-                slot = self.b.alloca(ir.ArrayType(TYPES[x.dtype], size))
-                slot.align = ALIGNMENT
-                slot.type = PTR  # llvmlite types it as a pointer to the array
-                pointer = slot
+                pointer = self.b.alloca(ir.ArrayType(TYPES[x.dtype], size), ALIGNMENT)
             padded = x.scope == "register"
             out[x.name] = Memory(pointer, _strides(shape), x.dtype, padded)
         return out
@@ -445,8 +434,11 @@ class _StmtEmitter(ExprEmitter):
         return max(least, self.target.vector_registers - math.prod(rows) * vectors + 1)
 
     def _for(self, s: For, env: Env) -> None:
-        if s.reduce and (plan := planned(s, env, self, self.target)) and self.tiles.fits(plan):
-            self.tiles.emit(plan, env)
+        plan = planned(s, env, self, self.target) if s.reduce else None
+        tiles = with_nest(self._tiles, plan) if plan else None
+        if plan and tiles:
+            self._tiles = tiles
+            TileCode(self).emit(plan, env)
             return
         if s.mark in ("vector", "stream"):
             self._vector_loop(s, env)

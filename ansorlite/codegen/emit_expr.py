@@ -1,24 +1,25 @@
 """Expressions -> LLVM IR: scalars, or vectors along the vector loop around a store.
 
 In: expressions of a specialised program and an `Env` (loop variables as LLVM i64 or Python ints).
-Out: llvmlite values; `codegen.emit_index` emits index arithmetic. Contiguous accesses become vector
-loads, invariant accesses broadcasts, other accesses one load per lane. A load inside a `select` is
-either not executed where the condition is false, or reads a constant block of the other value.
+Out: values of `codegen.ir_text`; `codegen.emit_index` emits index arithmetic. Contiguous accesses
+become vector loads, invariant accesses broadcasts, other accesses one load per lane. A load inside
+a `select` is either not executed where the condition is false, or reads a constant block of the
+other value.
 """
 
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from llvmlite import ir
-
 from ansorlite.calls import ALIGNMENT
+from ansorlite.codegen import ir_text as ir
 from ansorlite.codegen import neon
 from ansorlite.codegen.dot import emit_packed, instruction
-from ansorlite.codegen.emit_index import I1, I32, I64, TYPES, IndexEmitter, declared
+from ansorlite.codegen.emit_index import TYPES, IndexEmitter, declared
 from ansorlite.codegen.functions import emit_math
+from ansorlite.codegen.ir_text import I1, I32, I64, VOID
 from ansorlite.codegen.scope import Env
-from ansorlite.codegen.vector_math import call_math, constant_of, extremum
+from ansorlite.codegen.vector_math import call_math, extremum
 from ansorlite.codegen.zeros import decided
 from ansorlite.ir.expr import Const, Expr, Load, Op, Poly, Var, add, is_float, is_int, mul, terms_of
 from ansorlite.ir.literals import BITS, BYTES, WIDE, least, rounded, wrapped
@@ -44,6 +45,7 @@ class ExprEmitter(IndexEmitter):
         self.target = target
         self.by_element = target.arch == "aarch64"  # multiplies vectors by one lane of a vector
         self._split_at: dict[tuple[Load, Expr], tuple[Expr, Expr, int]] = {}
+        self._blocks: dict[str, ir.Value] = {}
 
     def opaque(self, atom: Expr, env: Env) -> ir.Value:
         if isinstance(atom, Load):
@@ -86,7 +88,7 @@ class ExprEmitter(IndexEmitter):
                 return None
         at = self.address(first.tensor, start, env)
         constant = env.memory[first.tensor].constant
-        read = partial(self.b.load, at, typ=I32, align=size)
+        read = partial(self.b.load, at, I32, align=size)
         return self._loaded(at, env, -1, read, constant)
 
     def _together_or(
@@ -158,19 +160,18 @@ class ExprEmitter(IndexEmitter):
     def splat(self, v: ir.Value, width: int) -> ir.Value:
         if isinstance(v.type, ir.VectorType):
             return v
-        kind = ir.VectorType(v.type, width)
+        kind = ir.vector(v.type, width)
         if isinstance(v, ir.Constant):
-            return ir.Constant(kind, [v.constant] * width)
-        undefined = ir.Constant(kind, ir.Undefined)
+            return kind(v.constant)
+        undefined = ir.Undefined(kind)
         one = self.b.insert_element(undefined, v, I32(0))
-        mask = constant_of(ir.VectorType(I32, width), 0)
-        return self.b.shuffle_vector(one, undefined, mask)
+        return self.b.shuffle_vector(one, undefined, [0] * width)
 
     def _constant(self, e: Const) -> ir.Value:
         if e.dtype == "bool":
             return I1(int(e.value))
         value = wrapped(e.value, e.dtype) if e.dtype in BITS else rounded(e.value, e.dtype)
-        return ir.Constant(TYPES[e.dtype], value)
+        return TYPES[e.dtype](value)
 
     def _scalar(self, e: Expr, env: Env) -> ir.Value:
         if isinstance(e, Const):
@@ -207,13 +208,13 @@ class ExprEmitter(IndexEmitter):
         b = self.b
         match e.name:
             case "add":
-                return b.fadd(*args, flags=_FAST)
+                return b.fadd(args[0], args[1], _FAST)
             case "sub":
                 # Not contracted to an FMA: x - max(x) must be 0 at the maximum, also where x is a
                 # product that was rounded before the maximum was taken.
                 return b.fsub(*args)
             case "mul":
-                return b.fmul(*args, flags=_FAST)
+                return b.fmul(args[0], args[1], _FAST)
             case "div":
                 return b.fdiv(*args)
             case "min" | "max":
@@ -257,12 +258,12 @@ class ExprEmitter(IndexEmitter):
         b = self.b
         kind = I1 if new == "bool" else TYPES[new]
         if isinstance(v.type, ir.VectorType):
-            kind = ir.VectorType(kind, v.type.count)
+            kind = ir.vector(kind, v.type.count)
         via = WIDE.get(new) if old.startswith("float") else None
         via = "float32" if "float16" in (old, new) else via
         if via not in (None, old, new):
             return self._convert(self._convert(v, old, via), via, new)
-        zero = ir.Constant(v.type, [0] * v.type.count if isinstance(v.type, ir.VectorType) else 0)
+        zero = v.type(0)
         if new == "bool":
             if old.startswith("float"):
                 return b.fcmp_unordered("!=", v, zero)
@@ -289,9 +290,9 @@ class ExprEmitter(IndexEmitter):
         LLVM's fptosi has an undefined result there.
         """
         b, low = self.b, least(dtype)
-        size, limit = call_math(b, "llvm.fabs", v), constant_of(v.type, -float(low))
+        size, limit = call_math(b, "llvm.fabs", v), v.type(-float(low))
         fits = b.fcmp_ordered("<", size, limit)
-        return b.select(fits, b.fptosi(v, kind), constant_of(kind, low))
+        return b.select(fits, b.fptosi(v, kind), kind(low))
 
     def _select_scalar(self, e: Op, env: Env) -> ir.Value:
         cond, a, c = e.args
@@ -334,7 +335,7 @@ class ExprEmitter(IndexEmitter):
         if widths and not all(isinstance(v.type, ir.VectorType) for v, _ in incoming):
             fixed = []
             for v, at in incoming:
-                b.position_before(at.terminator)
+                b.position_at_end(at)
                 fixed.append((self.splat(v, widths[0]), at))
             incoming = fixed
             b.position_at_end(done)
@@ -388,8 +389,8 @@ class ExprEmitter(IndexEmitter):
             whole = self._int_whole(e, env)
             return self._per_lane(e, env) if whole is None else whole
         base = self._scalar(start, env)
-        kind = ir.VectorType(base.type, env.width)
-        steps = ir.Constant(kind, [wrapped(c.value * k, e.dtype) for k in range(env.width)])
+        kind = ir.vector(base.type, env.width)
+        steps = kind([wrapped(c.value * k, e.dtype) for k in range(env.width)])
         return self.b.add(self.splat(base, env.width), steps)
 
     def _int_whole(self, e: Expr, env: Env) -> ir.Value | None:
@@ -407,7 +408,7 @@ class ExprEmitter(IndexEmitter):
             return None
         b, total = self.b, None
         for mono, c in e.terms:
-            term = constant_of(ir.VectorType(TYPES[e.dtype], env.width), wrapped(c, e.dtype))
+            term: ir.Value = ir.vector(TYPES[e.dtype], env.width)(wrapped(c, e.dtype))
             for atom in mono:
                 term = b.mul(term, self.wide(atom, env))
             total = term if total is None else b.add(total, term)
@@ -418,8 +419,8 @@ class ExprEmitter(IndexEmitter):
         cond, x, fill = e.args
         if env.vector in cond.free or not _is_element(x, e.dtype) or not isinstance(fill, Const):
             return None
-        kind = ir.VectorType(TYPES[e.dtype], env.width)
-        none = constant_of(kind, wrapped(int(fill.value), e.dtype))
+        kind = ir.vector(TYPES[e.dtype], env.width)
+        none = kind(wrapped(int(fill.value), e.dtype))
         if (known := decided(cond, env.ranges)) is not None:
             return self.wide(x, env) if known else none
         flag = self._scalar(cond, env)
@@ -435,12 +436,13 @@ class ExprEmitter(IndexEmitter):
             if out is None:
                 out = self._unfilled(v.type, env)
             out = self.b.insert_element(out, v, I32(k))
+        assert out is not None
         return out
 
     def _unfilled(self, kind: ir.Type, env: Env) -> ir.Value:
         """A vector to insert lanes into; unused lanes are 0, since subnormals would be slow."""
-        whole = ir.VectorType(kind, env.width)
-        return ir.Constant(whole, ir.Undefined if env.lanes == env.width else None)
+        whole = ir.vector(kind, env.width)
+        return ir.Undefined(whole) if env.lanes == env.width else whole(None)
 
     # ---- memory ---------------------------------------------------------------------------------
 
@@ -462,7 +464,7 @@ class ExprEmitter(IndexEmitter):
         LLVM would read some with `ld1r`, to all lanes of a register, where the next address
         follows; behind a fence it multiplies by the one lane (`fmla v.s[0]`).
         """
-        v = self.b.load(at, typ=TYPES[dtype], align=BYTES[dtype])
+        v = self.b.load(at, TYPES[dtype], align=BYTES[dtype])
         in_tile = env.room is not None and dtype in FLOATS
         return neon.fenced(self.b, v) if self.by_element and in_tile else v
 
@@ -483,10 +485,10 @@ class ExprEmitter(IndexEmitter):
         if width == 1:
             return None
         at = self.address(e.tensor, self.flat(e.tensor, e.indices, env), env.inner({var: first}))
-        kind = ir.VectorType(TYPES[e.dtype], width)
+        kind = ir.vector(TYPES[e.dtype], width)
 
         def read() -> ir.Value:
-            return self.b.load(at, typ=kind, align=BYTES[e.dtype])
+            return self.b.load(at, kind, align=BYTES[e.dtype])
 
         vector = self._loaded(at, env, width, read, constant=True)
         lane = k - first
@@ -506,12 +508,12 @@ class ExprEmitter(IndexEmitter):
         if not constant:
             return read()
         kind = "load", lanes
-        if env.room is not None and env.scope.keep((kind, (self.number(at),)), env.room):
-            self.b.asm(ir.FunctionType(ir.VoidType(), []), "", "", [], side_effect=True)
+        if env.room is not None and env.scope.keep((kind, at), env.room):
+            self.b.asm("", VOID, [], effect=True)
         return self.once(kind, (at,), env, read, certain=True)
 
     def _boolean(self, v: ir.Value) -> ir.Value:
-        return self.b.icmp_unsigned("!=", v, ir.Constant(v.type, None))
+        return self.b.icmp_unsigned("!=", v, v.type(0))
 
     def _load_vector(self, e: Load, env: Env) -> ir.Value:
         assert env.vector is not None
@@ -532,30 +534,29 @@ class ExprEmitter(IndexEmitter):
         out = self._unfilled(kind, env)
         for k in range(env.lanes):
             at = self.address(e.tensor, add(base, k * int(c.value)), env)
-            v = self.b.load(at, typ=kind, align=BYTES[e.dtype])
+            v = self.b.load(at, kind, align=BYTES[e.dtype])
             out = self.b.insert_element(out, v, I32(k))
         return self._boolean(out) if e.dtype == "bool" else out
 
     def _lanes_at(self, at: ir.Value, dtype: str, env: Env, whole: bool = False) -> ir.Value:
         """The vector at an address; unless `whole`, no memory behind the used lanes is read."""
-        kind = ir.VectorType(TYPES[dtype], env.width)
+        kind = ir.vector(TYPES[dtype], env.width)
         if whole or env.lanes == env.width:
             in_tile = env.room is not None and not whole and dtype in FLOATS
             if in_tile and neon.splits(self.target, kind, dtype):
                 return neon.in_halves(self.b, at, kind, BYTES[dtype])
-            return self.b.load(at, typ=kind, align=BYTES[dtype])
+            return self.b.load(at, kind, align=BYTES[dtype])
         if BYTES[dtype] < 4:  # AVX has masked loads of 4 and 8 bytes only
-            few = ir.VectorType(TYPES[dtype], env.lanes)
-            v = self.b.load(at, typ=few, align=BYTES[dtype])
-            none, order = ir.Constant(few, None), [min(k, env.lanes) for k in range(env.width)]
-            return self.b.shuffle_vector(v, none, ir.Constant(ir.VectorType(I32, env.width), order))
-        mask = ir.VectorType(I1, env.width)
-        name = (
-            f"llvm.masked.load.v{env.width}{'f' if dtype in FLOATS else 'i'}{8 * BYTES[dtype]}.p0"
+            few = ir.vector(TYPES[dtype], env.lanes)
+            v = self.b.load(at, few, align=BYTES[dtype])
+            order = [min(k, env.lanes) for k in range(env.width)]
+            return self.b.shuffle_vector(v, few(None), order)
+        mask = ir.vector(I1, env.width)
+        load = declared(
+            self.b.module, f"llvm.masked.load.{kind.short}.p0", kind, [at.type, I32, mask, kind]
         )
-        load = declared(self.b.module, name, kind, [at.type, I32, mask, kind])
-        used = ir.Constant(mask, [int(k < env.lanes) for k in range(env.width)])
-        return self.b.call(load, [at, I32(BYTES[dtype]), used, ir.Constant(kind, None)])
+        used = mask([int(k < env.lanes) for k in range(env.width)])
+        return self.b.call(load, [at, I32(BYTES[dtype]), used, kind(None)])
 
     def _aligned(self, flat: Expr, env: Env) -> bool:
         """Is the element offset a multiple of the vector width for all values of loop variables?"""
@@ -590,8 +591,7 @@ class ExprEmitter(IndexEmitter):
         row_at, column_at, inner = self._rows(x, cond, memory.strides)
         if env.vector is not None:
             row_at, column_at = (self.along(p, env.vector)[1] for p in (row_at, column_at))
-        block = self._block(x.dtype, fill, inner + width)
-        self.place(block, env.scope.root)
+        block = self._block(x.dtype, fill, inner + width, env)
         start = self.address(x.tensor, row_at, env, here=False)
         flag = self._scalar(cond, env)
         row = self.once(
@@ -625,17 +625,17 @@ class ExprEmitter(IndexEmitter):
             known = self._split_at[x, cond] = parts[0], parts[1], length
         return known
 
-    def _block(self, dtype: str, fill: Const, size: int) -> ir.Value:
+    def _block(self, dtype: str, fill: Const, size: int, env: Env) -> ir.Value:
         """The address of a constant array of `size` elements, all equal to `fill`."""
-        name = f"fill.{dtype}.{fill.value}.{size}"
-        known = self.b.module.globals.get(name)
-        if known is None:
+        name, module = f"fill.{dtype}.{fill.value}.{size}", self.b.module
+        if name not in module.globals:
             kind = ir.ArrayType(TYPES[dtype], size)
-            known = ir.GlobalVariable(self.b.module, kind, name)
-            known.linkage, known.global_constant = "internal", True
-            known.align = ALIGNMENT
-            value = None if fill.value == 0 else [fill.value] * size
-            known.initializer = ir.Constant(kind, value)
+            values = kind(None if fill.value == 0 else fill.value)
+            ir.Variable(module, name, values, internal=True, constant=True, align=ALIGNMENT)
+        known = self._blocks.get(name)
+        if known is None:  # a value of its own in each function, with a place there
+            known = self._blocks[name] = ir.Value(ir.PTR, module.globals[name].text)
+            self.place(known, env.scope.root)
         return known
 
     def store(self, tensor: str, indices: tuple[Expr, ...], value: ir.Value, env: Env) -> None:
@@ -645,7 +645,7 @@ class ExprEmitter(IndexEmitter):
         if dtype == "bool":
             kind = TYPES[dtype]
             if isinstance(value.type, ir.VectorType):
-                kind = ir.VectorType(kind, value.type.count)
+                kind = ir.vector(kind, value.type.count)
             value = self.b.zext(value, kind)
         if env.vector is None:
             self.b.store(value, self.address(tensor, flat, env), align=BYTES[dtype])
@@ -655,11 +655,11 @@ class ExprEmitter(IndexEmitter):
         if isinstance(c, Const) and c.value == 1:
             if env.lanes < env.width and not env.memory[tensor].padded:
                 value = self._used(value, env)
-            put = self.b.store(value, self.address(tensor, base, env), align=BYTES[dtype])
+            at, align = self.address(tensor, base, env), BYTES[dtype]
             is_argument = isinstance(env.memory[tensor].pointer, ir.Argument)  # no local buffer
-            if env.past_caches and is_argument and self._aligned(base, env):
-                put.align = BYTES[dtype] * env.width
-                put.set_metadata("nontemporal", self.b.module.add_metadata([I32(1)]))
+            past_caches = env.past_caches and is_argument and self._aligned(base, env)
+            align *= env.width if past_caches else 1
+            self.b.store(value, at, align, past_caches=past_caches)
             return
         for k in range(env.lanes):
             lane = substitute(flat, {env.vector: Const(k)})
@@ -667,8 +667,7 @@ class ExprEmitter(IndexEmitter):
             self.b.store(v, self.address(tensor, lane, env), align=BYTES[dtype])
 
     def _used(self, value: ir.Value, env: Env) -> ir.Value:
-        order = ir.Constant(ir.VectorType(I32, env.lanes), list(range(env.lanes)))
-        return self.b.shuffle_vector(value, value, order)
+        return self.b.shuffle_vector(value, value, list(range(env.lanes)))
 
 
 def _is_element(e: Expr, dtype: str) -> bool:

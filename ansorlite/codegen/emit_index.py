@@ -10,8 +10,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Hashable
 from typing import Any
 
-from llvmlite import ir
-
+from ansorlite.codegen import ir_text as ir
+from ansorlite.codegen.ir_text import I1, I64
 from ansorlite.codegen.scope import Env, Scoped
 from ansorlite.errors import BuildError
 from ansorlite.ir.expr import Const, Expr, Op, Var, add, mul, terms_of
@@ -20,20 +20,22 @@ from ansorlite.ir.packed import PACKED
 from ansorlite.ir.ranges import coefficient
 from ansorlite.ir.traverse import substitute
 
-I1, I32, I64 = ir.IntType(1), ir.IntType(32), ir.IntType(64)
-PTR, VOID = ir.PointerType(), ir.VoidType()
 TYPES: dict[str, ir.Type] = {
-    "float16": ir.HalfType(),
-    "float32": ir.FloatType(),
-    "float64": ir.DoubleType(),
-    **{k: ir.IntType(n) for k, n in BITS.items()},
-    "bool": ir.IntType(8),
+    "float16": ir.HALF,
+    "float32": ir.FLOAT,
+    "float64": ir.DOUBLE,
+    **{k: ir.integer(n) for k, n in BITS.items()},
+    "bool": ir.I8,
 }
 
 
-# Operations on bits: llvmlite's names.
-_BITS = {"bit_and": "and_", "bit_or": "or_", "bit_xor": "xor"}
-_BITS |= {"shift_left": "shl", "shift_right": "ashr"}
+_BITS = {
+    "bit_and": ir.IRBuilder.and_,
+    "bit_or": ir.IRBuilder.or_,
+    "bit_xor": ir.IRBuilder.xor,
+    "shift_left": ir.IRBuilder.shl,
+    "shift_right": ir.IRBuilder.ashr,
+}
 _Term = tuple[int, tuple[int, ...]]  # factor, places of its variables
 _Plan = tuple[tuple[str, ...], list[_Term] | None]
 
@@ -46,7 +48,7 @@ class IndexEmitter(Scoped, ABC):
         self._flat: dict[tuple[str, tuple[Expr, ...]], Expr] = {}
         self._along: dict[tuple[Expr, str], tuple[Expr | None, Expr]] = {}
         self._plans: dict[Expr, _Plan] = {}
-        self._totals: dict[Hashable, tuple[ir.Value | None, list[_Term], object]] = {}
+        self._totals: dict[Hashable, tuple[ir.Value | None, list[_Term]]] = {}
 
     def index(self, e: Expr, env: Env) -> Any:
         """An integer expression without the vector variable, as a Python int or an i64."""
@@ -66,17 +68,16 @@ class IndexEmitter(Scoped, ABC):
         if plan is None:
             return self._sum(e, env)
         values = [env.vars[n] for n in names]
-        key = (e, id(env.scope), *(0 if type(v) is int else id(v) for v in values))
+        key = (e, env.scope, *[0 if type(v) is int else v for v in values])
         known = self._totals.get(key)
         if known is None:
             offset, total = self._sum(e, env)
             runtime = {k for k, v in enumerate(values) if type(v) is not int}
             if not any(0 < sum(k in runtime for k in at) < len(at) for _, at in plan):
                 numbers = [(c, at) for c, at in plan if not runtime.intersection(at)]
-                # The entry keeps the values alive, so that no other object gets the same id.
-                self._totals[key] = total, numbers, (env.scope, values)
+                self._totals[key] = total, numbers
             return offset, total
-        total, numbers, _ = known
+        total, numbers = known
         offset = 0
         for c, at in numbers:
             for k in at:
@@ -131,7 +132,7 @@ class IndexEmitter(Scoped, ABC):
 
     def _depth(self, values: list[ir.Value], env: Env) -> int:
         """Depth of the innermost loop that one of the values depends on."""
-        homes = [self.placed(v)[2] for v in values]
+        homes = [v.home for v in values]
         return max(env.scope.depth + 1 if h is None else h.depth for h in homes)
 
     def _add_term(
@@ -190,7 +191,7 @@ class IndexEmitter(Scoped, ABC):
                 out = b.select(less, out, v) if name == "min" else b.select(less, v, out)
             return out
         if name in _BITS:
-            return getattr(b, _BITS[name])(*vals)
+            return _BITS[name](b, *vals)
         if name == "abs":
             return b.select(b.icmp_signed("<", vals[0], I64(0)), b.neg(vals[0]), vals[0])
         x, y = vals
@@ -204,7 +205,8 @@ class IndexEmitter(Scoped, ABC):
         """
         b, zero, one = self.b, I64(0), I64(1)
         safe = isinstance(by, int) and by > 0
-        unit = null = ir.Constant(I1, 0)
+        unit: ir.Value = I1(0)
+        null = unit
         divisor = y
         if not safe:
             unit, null = b.icmp_signed("==", y, I64(-1)), b.icmp_signed("==", y, zero)
@@ -262,7 +264,7 @@ class IndexEmitter(Scoped, ABC):
             ("at", dtype),
             (pointer, by),
             env,
-            lambda: self.b.gep(pointer, [at], source_etype=kind),
+            lambda: self.b.gep(pointer, at, kind),
             here=here,
         )
 
@@ -274,7 +276,9 @@ def _i64(value: int) -> ir.Constant:
 def declared(module: ir.Module, name: str, ret: ir.Type, args: list[ir.Type]) -> ir.Function:
     """The function of that name, declared in the module on the first call."""
     known = module.globals.get(name)
-    return known if known is not None else ir.Function(module, ir.FunctionType(ret, args), name)
+    if isinstance(known, ir.Function):
+        return known
+    return ir.Function(module, ir.FunctionType(ret, args), name)
 
 
 def _fold(name: str, args: list[int]) -> int:

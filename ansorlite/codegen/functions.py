@@ -1,14 +1,13 @@
 """Dispatch of mathematical functions by the names that expressions have: `emit_math`.
 
-In: an llvmlite IRBuilder, a name, and values of type `float`, `double` or a vector of these. Out:
+In: an IRBuilder, a name, and values of type `float`, `double` or a vector of these. Out:
 the value of the function. The functions are in `codegen.vector_math` and `codegen.trigonometry`;
 those of double call libm, one element at a time.
 """
 
 from collections.abc import Callable, Sequence
 
-from llvmlite import ir
-
+from ansorlite.codegen import ir_text as ir
 from ansorlite.codegen import trigonometry as t
 from ansorlite.codegen import vector_math as v
 from ansorlite.codegen.vector_math import B, V
@@ -63,10 +62,10 @@ def emit_math(builder: B, name: str, args: Sequence[V], target: Target | None = 
         raise BuildError(f"no code for {name}({types}): known are {', '.join(FUNCTIONS)}")
     if len(args) != arity or any(a.type != args[0].type for a in args):
         raise BuildError(f"{name} takes {arity} arguments of one type, not ({types})")
-    scalar = v.scalar_of(args[0].type)
-    if not isinstance(scalar, ir.FloatType | ir.DoubleType):
+    scalar = args[0].type.element
+    if scalar not in (ir.FLOAT, ir.DOUBLE):
         raise BuildError(f"{name}({types}): only float and double, cast first")
-    if isinstance(scalar, ir.DoubleType) and name in LIBM:
+    if scalar is ir.DOUBLE and name in LIBM:
         return v.libm(builder, name, args)
     if name in SCALED and target is not None and _scales(target):
         return function(builder, *args, scales=True)

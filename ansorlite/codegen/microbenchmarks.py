@@ -9,18 +9,17 @@ kernel of this package can reach.
 from collections.abc import Callable
 from typing import TypeAlias
 
-from llvmlite import ir
-
+from ansorlite.codegen import ir_text as ir
 from ansorlite.codegen.compile import compile_module
 from ansorlite.codegen.dot import accumulated
-from ansorlite.codegen.emit_index import I32, I64, PTR, VOID, declared
+from ansorlite.codegen.emit_index import declared
 from ansorlite.codegen.image import KernelImage, Param
+from ansorlite.codegen.ir_text import FLOAT, I32, I64, PTR, VOID
 from ansorlite.ir.packed import PACKED
 from ansorlite.target import Target
 
 Value: TypeAlias = ir.Value
 
-FLOAT = ir.FloatType()
 READS = 8  # vectors read in one step, each added to a separate sum
 
 
@@ -40,7 +39,7 @@ def fma_kernel(target: Target) -> KernelImage:
     2 * lanes * accumulators operations per iteration. `work[1]` is at most the target's cores.
     """
     lanes = target.lanes("float32")
-    vector = ir.VectorType(FLOAT, lanes)
+    vector = ir.vector(FLOAT, lanes)
 
     def step(b: ir.IRBuilder, total: Value, factor: Value, summand: Value) -> Value:
         fma = declared(b.module, f"llvm.fmuladd.v{lanes}f32", vector, [vector] * 3)
@@ -72,11 +71,11 @@ def _sums_kernel(
     """A loop over independent sums in registers; `step(b, sum, first, second)` is the next sum."""
     lanes = target.lanes("float32")
     kinds = {"float32": FLOAT, "int32": I32}
-    vector, given = (ir.VectorType(kinds[d], lanes) for d in (dtype, operand))
+    vector, given = (ir.vector(kinds[d], lanes) for d in (dtype, operand))
     module, b, args, (iterations, _) = _threaded(symbol)
     operands, out = _argument(b, args, 1), _argument(b, args, 2)
-    first = b.load(operands, typ=given, align=4)
-    second = b.load(_at(b, operands, given, I64(1)), typ=given, align=4)
+    first = b.load(operands, given, align=4)
+    second = b.load(_at(b, operands, given, I64(1)), given, align=4)
     start, loop, done = b.block, b.append_basic_block("loop"), b.append_basic_block("done")
     b.branch(loop)
     b.position_at_end(loop)
@@ -89,7 +88,7 @@ def _sums_kernel(
     i.add_incoming(following, loop)
     for k, (s, after) in enumerate(zip(sums, nexts, strict=True)):
         number = float(k) if dtype == "float32" else k
-        s.add_incoming(ir.Constant(vector, [number] * lanes), start)
+        s.add_incoming(vector(number), start)
         s.add_incoming(after, loop)
     b.position_at_end(done)
     total = nexts[0]
@@ -112,13 +111,13 @@ def copy_kernel(target: Target, n: int) -> KernelImage:
     int64[3], scale float32[lanes], x and y float32[n]. The multiplication keeps LLVM from calling
     memcpy, which uses streaming stores that ordinary kernels do not use.
     """
-    vector = ir.VectorType(FLOAT, target.lanes("float32"))
+    vector = ir.vector(FLOAT, target.lanes("float32"))
     module, b, args, (vectors, _) = _threaded("copy")
-    scale = b.load(_argument(b, args, 1), typ=vector, align=4)
+    scale = b.load(_argument(b, args, 1), vector, align=4)
     x, y = _argument(b, args, 2), _argument(b, args, 3)
 
     def step(i: Value, _: list[Value]) -> list[Value]:
-        scaled = b.fmul(b.load(_at(b, x, vector, i), typ=vector, align=4), scale)
+        scaled = b.fmul(b.load(_at(b, x, vector, i), vector, align=4), scale)
         b.store(scaled, _at(b, y, vector, i), align=4)
         return []
 
@@ -140,18 +139,16 @@ def read_kernel(target: Target, n: int) -> KernelImage:
     the sum of its elements.
     """
     lanes = target.lanes("float32")
-    vector = ir.VectorType(FLOAT, lanes)
+    vector = ir.vector(FLOAT, lanes)
     module, b, args, (groups, _) = _threaded("read")
     x, out = _argument(b, args, 1), _argument(b, args, 2)
 
     def step(i: Value, sums: list[Value]) -> list[Value]:
         first = b.mul(i, I64(READS))
         places = [_at(b, x, vector, b.add(first, I64(k))) for k in range(READS)]
-        return [
-            b.fadd(s, b.load(p, typ=vector, align=4)) for s, p in zip(sums, places, strict=True)
-        ]
+        return [b.fadd(s, b.load(p, vector, align=4)) for s, p in zip(sums, places, strict=True)]
 
-    zero = ir.Constant(vector, None)
+    zero = vector(None)
     total, *sums = _sweeps(b, args, groups, [zero] * READS, step)
     for s in sums:
         total = b.fadd(total, s)
@@ -178,7 +175,7 @@ def _sweeps(
     `step(index, carried values)` emits one iteration and returns the new carried values; `starts`
     are the first ones. Returns the carried values at the end, where the builder is then placed.
     """
-    times = b.load(_at(b, _argument(b, args, 0), I64, I64(2)), typ=I64)
+    times = b.load(_at(b, _argument(b, args, 0), I64, I64(2)), I64)
     thread, threads = b.function.args[1], b.function.args[2]
     first = b.sdiv(b.mul(steps, thread), threads)
     last = b.sdiv(b.mul(steps, b.add(thread, I64(1))), threads)
@@ -197,7 +194,7 @@ def _sweeps(
     b.cbranch(b.icmp_signed("<", following, last), loop, ended)
     b.position_at_end(ended)
     # LLVM must not assume that memory is unchanged between sweeps and skip the later ones.
-    b.asm(ir.FunctionType(VOID, []), "", "~{memory}", [], side_effect=True)
+    b.asm("~{memory}", VOID, [], effect=True)
     later = b.add(time, I64(1))
     time.add_incoming(I64(0), start)
     time.add_incoming(later, ended)
@@ -211,7 +208,7 @@ def _sweeps(
         inner[k].add_incoming(carried[k], loop)
         results[k].add_incoming(v, start)
         results[k].add_incoming(carried[k], ended)
-    return results
+    return [*results]
 
 
 def _threaded(symbol: str) -> tuple[ir.Module, ir.IRBuilder, Value, tuple[Value, Value]]:
@@ -219,12 +216,12 @@ def _threaded(symbol: str) -> tuple[ir.Module, ir.IRBuilder, Value, tuple[Value,
 
     Returns (module, builder inside the body, the body's `args`, (work[0], work[1])).
     """
-    module = ir.Module(name=symbol)
-    body = ir.Function(module, ir.FunctionType(VOID, [PTR, I64, I64]), name=f"{symbol}_body")
-    body.linkage = "internal"
+    module = ir.Module(symbol)
+    kind = ir.FunctionType(VOID, [PTR, I64, I64])
+    body = ir.Function(module, kind, f"{symbol}_body", internal=True)
     parallel = declared(module, "ansorlite_parallel", VOID, [PTR, PTR, I64])
 
-    entry = ir.Function(module, ir.FunctionType(VOID, [PTR]), name=symbol)
+    entry = ir.Function(module, ir.FunctionType(VOID, [PTR]), symbol)
     b = ir.IRBuilder(entry.append_basic_block("entry"))
     _, threads = _work(b, entry.args[0])
     b.call(parallel, [body, entry.args[0], threads])
@@ -236,15 +233,15 @@ def _threaded(symbol: str) -> tuple[ir.Module, ir.IRBuilder, Value, tuple[Value,
 
 def _work(b: ir.IRBuilder, args: Value) -> tuple[Value, Value]:
     work = _argument(b, args, 0)
-    return b.load(work, typ=I64), b.load(_at(b, work, I64, I64(1)), typ=I64)
+    return b.load(work, I64), b.load(_at(b, work, I64, I64(1)), I64)
 
 
 def _argument(b: ir.IRBuilder, args: Value, index: int) -> Value:
-    return b.load(_at(b, args, PTR, I64(index)), typ=PTR)
+    return b.load(_at(b, args, PTR, I64(index)), PTR)
 
 
 def _at(b: ir.IRBuilder, pointer: Value, element: ir.Type, index: Value) -> Value:
-    return b.gep(pointer, [index], source_etype=element)
+    return b.gep(pointer, index, element)
 
 
 def _image(

@@ -7,10 +7,10 @@ need long to find and move thousands of equal instructions.
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
-from llvmlite import ir
-
+from ansorlite.codegen import ir_text as ir
 from ansorlite.ir.expr import Load
 from ansorlite.ir.ranges import Interval
 
@@ -36,31 +36,49 @@ class Scope:
         self.parent, self.home, self.certain = parent, home, certain
         self.depth: int = parent.depth + 1 if parent else 0
         self.root: Scope = parent.root if parent else self
-        self.known: dict[Hashable, ir.Value] = {}
+        # Values of all scopes of the function by key, then by scope: most keys are in no scope.
+        self._known: dict[Hashable, dict[Scope, ir.Value]] = parent._known if parent else {}
         self._recent: dict[Hashable, None] = {}  # keys given to `keep`, least recent first
         self._forgotten: set[Hashable] = set()
 
     def find(self, key: Hashable) -> ir.Value | None:
         """The value computed for this key, here or in a scope around; None if there is none."""
-        scope: Scope | None = self
-        while scope is not None:
-            if (value := scope.known.get(key)) is not None:
+        found = self._known.get(key)
+        scope: Scope | None = self if found else None
+        while found and scope is not None:
+            if (value := found.get(scope)) is not None:
                 return value
             scope = scope.parent
         return None
+
+    def own(self, key: Hashable) -> ir.Value | None:
+        """The value computed for this key in this scope."""
+        found = self._known.get(key)
+        return found.get(self) if found else None
+
+    def put(self, key: Hashable, value: ir.Value) -> None:
+        self._known.setdefault(key, {})[self] = value
+
+    def close(self) -> None:
+        """Forget the values of all scopes of the function, once its code is complete.
+
+        Values refer to scopes, and scopes to values: otherwise only a garbage collection frees
+        them, which takes longer.
+        """
+        self._known.clear()
 
     def keep(self, key: Hashable, room: int) -> bool:
         """Mark a value as used; forget the least recent ones beyond `room`.
 
         True where this value was forgotten before, so that it has to be computed again.
         """
-        again = key in self._forgotten and key not in self.known
+        again = key in self._forgotten and self.own(key) is None
         self._recent.pop(key, None)
         self._recent[key] = None
         while len(self._recent) > room:
             oldest = next(iter(self._recent))
             del self._recent[oldest]
-            if self.known.pop(oldest, None) is not None:
+            if self._known.get(oldest, {}).pop(self, None) is not None:
                 self._forgotten.add(oldest)
         return again
 
@@ -111,24 +129,17 @@ class Scoped:
 
     def __init__(self, builder: ir.IRBuilder) -> None:
         self.b = builder
-        # Values are numbered by first use: the emitted code must not depend on memory addresses.
-        self._numbers: dict[int, tuple[int, ir.Value, Scope | None]] = {}
+        self._numbers = count()
 
     def place(self, value: ir.Value, home: Scope | None) -> ir.Value:
         """Register the loop whose block holds a value; None: known only after its own place."""
-        if id(value) not in self._numbers:
-            self._numbers[id(value)] = len(self._numbers), value, home
+        if value.number < 0:
+            value.number, value.home = next(self._numbers), home
         return value
 
     def number(self, value: ir.Value) -> int:
-        return self.placed(value)[0]
-
-    def placed(self, value: ir.Value) -> tuple[int, ir.Value, Scope | None]:
-        """(number, value, home) of a value; a new value gets the next number and no home."""
-        known = self._numbers.get(id(value))
-        if known is None:
-            known = self._numbers[id(value)] = len(self._numbers), value, None
-        return known
+        """Values are numbered by first use: code must not depend on memory addresses."""
+        return self.place(value, None).number
 
     def once(
         self,
@@ -146,31 +157,31 @@ class Scoped:
         `certain`: move the code out only of scopes that certainly run, so that it never runs
         without need (a load must not run where the program does not reach it).
         """
-        key: list[Hashable] = [kind]
+        key = (kind, *operands)
         home: Scope | None = None
-        numbers = self._numbers
         for x in operands:
             if isinstance(x, int):
-                key.append(x)
                 continue
-            number, _, at = numbers.get(id(x)) or self.placed(x)
-            key.append((number,))
+            at = x.home
             if at is None:
+                self.place(x, None)
                 here = True
             elif home is None or at.depth > home.depth:
                 home = at
         if certain and not here and home is not None and home.home is not None:
             home = _certain_scope(env.scope, home)
         if here or home is None or home.home is None:
-            found = env.scope.find(tuple(key))
+            found = env.scope.find(key)
             if found is None:
-                found = env.scope.known[tuple(key)] = self.place(make(), None)
+                found = self.place(make(), None)
+                env.scope.put(key, found)
             return found
-        found = home.known.get(tuple(key))
+        found = home.own(key)
         if found is None:
             back = self.b.block
             self.b.position_at_end(home.home)
-            found = home.known[tuple(key)] = self.place(make(), home)
+            found = self.place(make(), home)
+            home.put(key, found)
             self.b.position_at_end(back)
         return found
 

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from llvmlite import ir
-
-from ansorlite.codegen.emit_index import I32, I64, PTR, VOID, declared
+from ansorlite.codegen import ir_text as ir
+from ansorlite.codegen.emit_index import declared
+from ansorlite.codegen.ir_text import I16, I32, I64, PTR, TILE, VOID
 from ansorlite.codegen.scope import Env, Scope
 from ansorlite.host import ARCH_PRCTL, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
 from ansorlite.ir.expr import Const, Expr, Load, Op, Var, terms_of
@@ -26,25 +26,9 @@ from ansorlite.target import Target
 if TYPE_CHECKING:
     from ansorlite.codegen.emit_index import IndexEmitter
 
-I16 = ir.IntType(16)
 WORD = 4  # bytes of packed numbers
+Shapes = dict[tuple[int, int], int]  # (rows, bytes of a row) -> tile registers of this shape
 MAX_STORES = 512  # vector statements of a register tile that are looked at
-
-
-class _Tile(ir.Type):  # type: ignore[misc]
-    """LLVM's x86_amx, the contents of a tile register, which llvmlite has no type for."""
-
-    def __str__(self) -> str:
-        return "x86_amx"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Tile)
-
-    def __hash__(self) -> int:
-        return hash(_Tile)
-
-
-TILE = _Tile()
 
 
 @dataclass(frozen=True)
@@ -104,9 +88,9 @@ class TilePlan:
     swapped: bool
 
     @property
-    def shapes(self) -> dict[tuple[int, int], int]:
-        """(rows, bytes of a row) -> tile registers of this shape that are in use at a time."""
-        found: dict[tuple[int, int], int] = {}
+    def shapes(self) -> Shapes:
+        """The tile registers that are in use at a time."""
+        found: Shapes = {}
 
         def need(rows: int, words: int) -> None:
             key = rows, WORD * words
@@ -336,26 +320,22 @@ def _along(loops: Sequence[For], one: _Sum) -> _Along | None:
 Trip = Callable[[ir.Value, Scope, list[ir.Value]], list[ir.Value]]
 
 
-class TileCode:
-    """Emits the tile instructions of one function.
+def with_nest(taken: Shapes, plan: TilePlan) -> Shapes | None:
+    """The tile registers of a function with those of one more nest; None where too few are left.
 
-    All tile registers of a function have fixed shapes: `fits` counts the registers of each shape
-    that the function's nests need together.
+    Registers of a function have fixed shapes, and its nests use the same ones.
     """
+    needed = dict(taken)
+    for shape, n in plan.shapes.items():
+        needed[shape] = max(n, needed.get(shape, 0))
+    return needed if sum(needed.values()) <= plan.unit.registers else None
+
+
+class TileCode:
+    """Emits the tile instructions of one nest."""
 
     def __init__(self, emitter: "IndexEmitter") -> None:
         self.emitter, self.b = emitter, emitter.b
-        self.shapes: dict[tuple[int, int], int] = {}
-
-    def fits(self, plan: TilePlan) -> bool:
-        """Are there registers of all shapes? If so, they are taken."""
-        needed = dict(self.shapes)
-        for shape, n in plan.shapes.items():
-            needed[shape] = max(n, needed.get(shape, 0))
-        if sum(needed.values()) > plan.unit.registers:
-            return False
-        self.shapes = needed
-        return True
 
     def emit(self, plan: TilePlan, env: Env) -> None:
         sums = env.memory[plan.buffer]
@@ -363,7 +343,7 @@ class TileCode:
         places = []
         for r in plan.rows:
             for first, n, _ in plan.columns:
-                at = self.b.gep(sums.pointer, [I64(r.first * plan.width + first)], source_etype=I32)
+                at = self.b.gep(sums.pointer, I64(r.first * plan.width + first), I32)
                 places.append((r.count, n, at))
         starts = [self._load(rows, n, at, stride) for rows, n, at in places]
         ends = self._loops(plan, plan.loops, env, starts)
@@ -470,16 +450,14 @@ def request_tiles(
     """
     if "llvm.x86.tileloadd64.internal" not in module.globals or target.system != "linux":
         return
-    asked = ir.GlobalVariable(module, I32, f"{symbol}.asked")
-    asked.linkage, asked.initializer, asked.type = "internal", I32(0), PTR
-    ask = ir.Function(module, ir.FunctionType(VOID, []), f"{symbol}.ask")
+    asked = ir.Variable(module, f"{symbol}.asked", I32(0), internal=True)
+    ask = ir.Function(module, ir.FunctionType(VOID, []), f"{symbol}.ask", internal=True)
     for user in users:
-        b = ir.IRBuilder(user.entry_basic_block)
-        b.position_at_start(user.entry_basic_block)
+        b = ir.IRBuilder(user.blocks[0])
+        b.position_at_start(user.blocks[0])
         b.call(ask, [])
-    ask.linkage = "internal"
     b = ir.IRBuilder(ask.append_basic_block("entry"))
-    known = b.icmp_signed("!=", b.load(asked, typ=I32), I32(0))
+    known = b.icmp_signed("!=", b.load(asked, I32), I32(0))
     done, first = ask.append_basic_block("done"), ask.append_basic_block("first")
     b.cbranch(known, done, first)
     b.position_at_end(first)

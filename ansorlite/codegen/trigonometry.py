@@ -1,6 +1,6 @@
 """Trigonometric and hyperbolic functions and their inverses of float, as LLVM IR.
 
-In: an llvmlite IRBuilder and a value of type `float` or a vector of these. Out: the value of the
+In: an IRBuilder and a value of type `float` or a vector of these. Out: the value of the
 function, computed in double: polynomials of a reduced argument with relative errors of at most
 2^-34, so that rounding to float makes nearly all of the error, which is below 0.51 ulp for all
 inputs. Infinities, NaN, signed zeros and subnormal numbers are as in C. Coefficients are those of
@@ -10,9 +10,9 @@ interpolation at Chebyshev nodes in extended precision, lowest power first.
 import math
 from collections.abc import Callable
 
-from llvmlite import ir
-
-from ansorlite.codegen.emit_index import I1, declared
+from ansorlite.codegen import ir_text as ir
+from ansorlite.codegen.emit_index import declared
+from ansorlite.codegen.ir_text import I1
 from ansorlite.codegen.vector_math import (
     LOG2_ATANH,
     LOG2_E,
@@ -159,7 +159,7 @@ def asinh(b: B, x: V) -> V:
 
 def acosh(b: B, x: V) -> V:
     """Inverse hyperbolic cosine; float: error below 0.51 ulp; NaN below 1."""
-    wide = b.fpext(x, shaped(x.type, ir.DoubleType()))
+    wide = b.fpext(x, shaped(x.type, ir.DOUBLE))
     one = splat(wide, 1.0)
     below = b.fsub(wide, one)
     root = call_math(b, "llvm.sqrt", b.fmul(below, b.fadd(wide, one)))
@@ -181,7 +181,7 @@ def atanh(b: B, x: V) -> V:
 
 def _of_angle(b: B, name: str, x: V, quarters: int) -> V:
     """sin(x + quarters * pi/2), or tan(x): x less multiples of pi/2, or libm for very large |x|."""
-    wide = b.fpext(x, shaped(x.type, ir.DoubleType()))
+    wide = b.fpext(x, shaped(x.type, ir.DOUBLE))
     magic = splat(wide, 1.5 * 2.0**52)  # a sum with it holds the rounded integer in its low bits
     shifted = fma(b, wide, splat(wide, 2.0 / math.pi), magic)
     whole, r = b.fsub(shifted, magic), wide
@@ -228,7 +228,7 @@ def _unless(b: B, flags: V, near: V, other: Callable[[], V]) -> V:
 
 def _split(b: B, x: V, cut: float) -> tuple[V, V, V]:
     """(x, |x|, |x| <= cut), all in double."""
-    wide = b.fpext(x, shaped(x.type, ir.DoubleType()))
+    wide = b.fpext(x, shaped(x.type, ir.DOUBLE))
     a = call_math(b, "llvm.fabs", wide)
     return wide, a, b.fcmp_ordered("<=", a, splat(a, cut))
 

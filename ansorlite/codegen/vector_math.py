@@ -1,6 +1,6 @@
 """Mathematical functions as LLVM IR, on scalars and on vectors of any length.
 
-In: an llvmlite IRBuilder and values of type `float`, `double` or a vector of these. Out: the value
+In: an IRBuilder and values of type `float`, `double` or a vector of these. Out: the value
 of the function; `codegen.functions` finds functions by name. Float functions are polynomials
 without branches, so they vectorise; their errors are a few units in the last place (ulp) for all
 inputs, with infinities, NaN, signed zeros and subnormal results. Double functions call libm, one
@@ -15,8 +15,7 @@ import math
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from llvmlite import ir
-
+from ansorlite.codegen import ir_text as ir
 from ansorlite.codegen.emit_index import declared
 from ansorlite.errors import BuildError
 
@@ -176,7 +175,7 @@ def sigmoid(b: B, x: V, scales: bool = False) -> V:
 
 def power(b: B, x: V, y: V) -> V:
     """x^y with C's special cases; float: error below 0.52 ulp, computed in double."""
-    double = shaped(x.type, ir.DoubleType())
+    double = shaped(x.type, ir.DOUBLE)
     magnitude = call_math(b, "llvm.fabs", x)
     exponent = b.fmul(b.fpext(y, double), log2_double(b, b.fpext(magnitude, double)))
     z = b.fptrunc(exp2_double(b, exponent), x.type)
@@ -200,7 +199,7 @@ def power(b: B, x: V, y: V) -> V:
 
 def remainder(b: B, x: V, y: V) -> V:
     """x less the multiple of y that x / y without its fraction is, exact; C's fmod, by libm."""
-    double = shaped(x.type, ir.DoubleType())
+    double = shaped(x.type, ir.DOUBLE)
     return b.fptrunc(libm(b, "fmod", [b.fpext(x, double), b.fpext(y, double)]), x.type)
 
 
@@ -221,7 +220,7 @@ def absolute(b: B, x: V) -> V:
 
 def bfloat16(b: B, x: V) -> V:
     """The nearest float with 8 significant bits, halves to even; NaN stays NaN. Float only."""
-    if isinstance(scalar_of(x.type), ir.DoubleType):
+    if is_double(x):
         raise BuildError("bfloat16 of a double: cast to float first")
     bits = bits_of(b, x)
     odd = b.and_(b.lshr(bits, splat(bits, 16)), splat(bits, 1))
@@ -236,8 +235,8 @@ def extremum(b: B, name: str, x: V, y: V) -> V:
     instruction returns its second operand if either operand is NaN, so `x` needs a NaN test: a
     comparison and a masked move.
     """
-    kind = scalar_of(x.type)
-    if kind == ir.IntType(1):
+    kind = x.type.element
+    if kind is ir.I1:
         return b.and_(x, y) if name == "min" else b.or_(x, y)
     order = "<" if name == "min" else ">"
     if isinstance(kind, ir.IntType):
@@ -245,20 +244,20 @@ def extremum(b: B, name: str, x: V, y: V) -> V:
     constant = isinstance(x, ir.Constant) or isinstance(y, ir.Constant)
     if constant or not b.module.triple.startswith("x86"):
         return call_math(b, f"llvm.{name}imum", x, y, flags=("nsz",))
-    number = b.fcmp_ordered("ord", x, constant_of(x.type, 0.0))
+    number = b.fcmp_ordered("ord", x, x.type(0.0))
     one = b.select(b.fcmp_ordered(order, x, y), x, y)
     return b.select(number, one, x)
 
 
 def libm(b: B, name: str, args: Sequence[V]) -> V:
     """Call libm's double function `name` on every element."""
-    double = ir.DoubleType()
+    double = ir.DOUBLE
     function = declared(b.module, name, double, [double] * len(args))
     if not isinstance(args[0].type, ir.VectorType):
         return b.call(function, args)
-    result = ir.Constant(args[0].type, ir.Undefined)
+    result: V = ir.Undefined(args[0].type)
     for i in range(args[0].type.count):
-        lane = ir.Constant(ir.IntType(32), i)
+        lane = ir.I32(i)
         value = b.call(function, [b.extract_element(a, lane) for a in args])
         result = b.insert_element(result, value, lane)
     return result
@@ -278,9 +277,9 @@ def _reduce_exp(b: B, x: V) -> tuple[V, V, V]:
 def _scaled(b: B, x: V, n: V) -> V:
     """x * 2^n, rounded once, for whole numbers n that are floats: vectors of `SCALES` lanes."""
     lanes = x.type.count
-    mask, full = ir.IntType(16 if lanes == 16 else 8), (1 << lanes) - 1
-    now = [ir.Constant(ir.IntType(32), 4)] * (lanes == 16)  # the rounding mode that is set
-    args = [x, n, x, ir.Constant(mask, full if lanes > 4 else 0xFF), *now]
+    mask, full = ir.I16 if lanes == 16 else ir.I8, (1 << lanes) - 1
+    now = [ir.I32(4)] * (lanes == 16)  # the rounding mode that is set
+    args = [x, n, x, mask(full if lanes > 4 else 0xFF), *now]
     function = declared(b.module, SCALES[lanes], x.type, [a.type for a in args])
     return b.call(function, args)
 
@@ -355,50 +354,23 @@ def fma(b: B, x: V, y: V, z: V) -> V:
 def call_math(b: B, intrinsic: str, *args: V, flags: tuple[str, ...] = ()) -> V:
     """Call an LLVM intrinsic whose arguments and result have one type; its name holds the type."""
     kind = args[0].type
-    scalar = scalar_of(kind).intrinsic_name
-    suffix = f"v{kind.count}{scalar}" if isinstance(kind, ir.VectorType) else scalar
-    function = declared(b.module, f"{intrinsic}.{suffix}", kind, [kind] * len(args))
-    return b.call(function, args, fastmath=flags)
+    function = declared(b.module, f"{intrinsic}.{kind.short}", kind, [kind] * len(args))
+    return b.call(function, args, flags=flags)
 
 
 def bits_of(b: B, x: V) -> V:
     width = 64 if is_double(x) else 32
-    return b.bitcast(x, shaped(x.type, ir.IntType(width)))
+    return b.bitcast(x, shaped(x.type, ir.integer(width)))
 
 
 def splat(like: V, value: float) -> V:
     """`value` as a constant of the type of `like`, in every lane."""
-    return constant_of(like.type, value)
-
-
-_CONSTANTS: dict[tuple[str, type, str], ir.Constant] = {}  # with their texts, for all kernels
-MOST_CONSTANTS = 4096
-
-
-def constant_of(kind: ir.Type, value: float) -> ir.Constant:
-    """A constant of type `kind` with `value` in every lane."""
-    key = str(kind), type(value), repr(value)
-    known = _CONSTANTS.get(key)
-    if known is None:
-        if len(_CONSTANTS) >= MOST_CONSTANTS:
-            _CONSTANTS.clear()
-        known = _CONSTANTS[key] = _made(kind, value)
-    return known
-
-
-def _made(kind: ir.Type, value: float) -> ir.Constant:
-    if isinstance(kind, ir.VectorType):
-        return ir.Constant(kind, [ir.Constant(kind.element, value)] * kind.count)
-    return ir.Constant(kind, value)
+    return like.type(value)
 
 
 def is_double(x: V) -> bool:
-    return isinstance(scalar_of(x.type), ir.DoubleType)
-
-
-def scalar_of(kind: ir.Type) -> ir.Type:
-    return kind.element if isinstance(kind, ir.VectorType) else kind
+    return x.type.element is ir.DOUBLE
 
 
 def shaped(kind: ir.Type, scalar: ir.Type) -> ir.Type:
-    return ir.VectorType(scalar, kind.count) if isinstance(kind, ir.VectorType) else scalar
+    return ir.vector(scalar, kind.count) if isinstance(kind, ir.VectorType) else scalar

@@ -41,8 +41,8 @@ def provably_nonneg(e: Expr) -> bool:
                 holes.add(atom.name)
     if all(c >= 0 for c in terms.values()):
         return True
-    if terms.get((), 0) < 0 and len(terms) == 1:
-        return False
+    if not holes:
+        return False  # all variables may be 0 or large
     known = _NONNEG.get(e)
     if known is None:
         moved: Expr = Const(0, e.dtype)

@@ -24,7 +24,7 @@ extents. Before `fill`, extents and indices may contain holes; afterwards the pr
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Literal
 
 from ansorlite.errors import ScheduleError
@@ -266,9 +266,11 @@ def children(s: Stmt) -> tuple[Stmt, ...]:
 
 def walk(s: Stmt) -> Iterator[Stmt]:
     """The statement and all substatements, parents first."""
-    yield s
-    for c in children(s):
-        yield from walk(c)
+    stack = [s]
+    while stack:
+        x = stack.pop()
+        yield x
+        stack.extend(reversed(children(x)))
 
 
 def stores_under(s: Stmt, loops: tuple[For, ...] = ()) -> Iterator[tuple[Store, tuple[For, ...]]]:
@@ -328,14 +330,20 @@ def map_buffer(b: Buffer, fn: Callable[[Expr], Expr]) -> Buffer:
 
 def map_program(p: Program, values: Mapping[str, Expr]) -> Program:
     """The program with hole variables replaced by `values`."""
-    memo: dict[Expr, Expr] = {}
 
     def fn(e: Expr) -> Expr:
-        return substitute(e, values, memo)
+        names = tuple(sorted(e.free & values.keys()))
+        return _filled(e, names, tuple([values[n] for n in names])) if names else e
 
     buffers = tuple(map_buffer(b, fn) for b in p.buffers)
     left = tuple(c for c in p.columns if c not in values)
     return replace(p, buffers=buffers, body=map_exprs(p.body, fn), columns=left)
+
+
+@lru_cache(maxsize=1 << 14)
+def _filled(e: Expr, names: tuple[str, ...], values: tuple[Expr, ...]) -> Expr:
+    """Most expressions have few holes, so candidates of one sketch share what is made of them."""
+    return substitute(e, dict(zip(names, values, strict=True)))
 
 
 # ---- legality -----------------------------------------------------------------------------------

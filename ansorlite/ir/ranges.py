@@ -128,7 +128,8 @@ def _op_bounds(e: Op, args: list[Interval]) -> Interval:
 
 def simplify(e: Expr, ranges: Mapping[str, Interval], memo: dict[Expr, Expr]) -> Expr:
     """`e` with dominated min/max arguments dropped and comparisons decided by the ranges."""
-
+    if e.depth == 1 or (e.depth == 2 and isinstance(e, Poly)):
+        return e  # there is no operation
     return transform(e, lambda x: None, memo, lambda x: _by_range(x, ranges))
 
 

@@ -6,6 +6,7 @@ removal depends on values.
 """
 
 from dataclasses import replace
+from functools import lru_cache
 
 from ansorlite.ir.expr import Const, Expr, Op, Var, add, ceildiv, mul, terms_of
 from ansorlite.ir.extremum import extremum
@@ -38,10 +39,11 @@ def _tidy(
     s: Stmt, ranges: dict[str, Interval], units: dict[str, Expr], around: dict[str, Expr]
 ) -> Stmt:
     """A tidied statement; `ranges`, `around`: interval and extent of loop variables in scope."""
-    memo: dict[Expr, Expr] = {}
 
     def fn(e: Expr) -> Expr:
-        return simplify(substitute(e, units) if units else e, ranges, memo)
+        names = sorted(e.free)
+        known = [(n, units[n] if n in units else ranges.get(n)) for n in names]
+        return _simplified(e, tuple(known))
 
     match s:
         case Block():
@@ -77,6 +79,14 @@ def _tidy(
             )
         case Prefetch():
             return replace(s, indices=tuple(map(fn, s.indices)))
+
+
+@lru_cache(maxsize=1 << 14)
+def _simplified(e: Expr, known: tuple[tuple[str, Expr | Interval | None], ...]) -> Expr:
+    """`e` where variables have these values or ranges; candidates of one sketch share most."""
+    units = {n: v for n, v in known if isinstance(v, Expr)}
+    ranges = {n: v for n, v in known if isinstance(v, tuple)}
+    return simplify(substitute(e, units), ranges, {})
 
 
 def _whole_steps(extent: Expr, around: dict[str, Expr]) -> Expr:

@@ -108,16 +108,7 @@ def _transform(
             out: dict[Monomial, int] = {}
             for mono, c in e.terms:
                 atoms = [_transform(atom, leaf, memo, then) for atom in mono]
-                if all(new is old for new, old in zip(atoms, mono, strict=True)):
-                    out[mono] = out.get(mono, 0) + c
-                    continue
-                prod: dict[Monomial, int] = {(): c}
-                for atom in atoms:
-                    if isinstance(atom, Const):
-                        prod = {m: k * atom.value for m, k in prod.items()}
-                    else:
-                        prod = terms_of(mul(poly(prod, e.dtype), atom))
-                for m, k in prod.items():
+                for m, k in _product(c, atoms, e.dtype).items():
                     out[m] = out.get(m, 0) + k
             new = poly(out, e.dtype)
         elif isinstance(e, Op):
@@ -133,9 +124,33 @@ def _transform(
     return new
 
 
+def _product(c: int, factors: list[Expr], dtype: str) -> dict[Monomial, int]:
+    """The terms of a number times factors."""
+    left: list[Expr] = []
+    for f in factors:
+        if isinstance(f, Const):
+            c *= f.value
+        else:
+            left.append(f)
+    if any(isinstance(f, Poly) or f.dtype != dtype for f in left):
+        product: dict[Monomial, int] = {(): c}
+        for f in left:
+            product = terms_of(mul(poly(product, dtype), f))
+        return product
+    if len(left) > 1:
+        left.sort(key=_key)
+    return {tuple(left): c}
+
+
+def _key(e: Expr) -> str:
+    return e.key
+
+
 def substitute(e: Expr, values: Mapping[str, Expr], memo: dict[Expr, Expr] | None = None) -> Expr:
     """The expression with variables replaced by name; `memo` may be shared by calls."""
     names = values.keys()
+    if names.isdisjoint(e.free):
+        return e
 
     def leaf(x: Expr) -> Expr | None:
         if isinstance(x, Var):

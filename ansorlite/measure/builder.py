@@ -7,6 +7,7 @@ object that many requests use (a sketch's program) is sent to each worker once, 
 by its key.
 """
 
+import gc
 import os
 import pickle
 from collections import deque
@@ -26,6 +27,7 @@ from ansorlite.settings import settings
 from ansorlite.target import Target
 
 BUILD_ENTRY = "ansorlite.codegen.build:build_request"
+YOUNG_OBJECTS = 20_000  # made since the last garbage collection of a worker
 LOOK_S = 0.2  # a build that goes on in a thread looks so often whether it is to stop
 
 
@@ -317,6 +319,9 @@ def serve(entry: str) -> Callable[[tuple[bytes, Mapping[str, bytes], Sequence[st
     """Inside a worker: the handler of build requests."""
     build = load_entry(entry)
     shared = SharedObjects()
+    # What was imported stays, and a build needs most of its objects until its end.
+    gc.freeze()
+    gc.set_threshold(YOUNG_OBJECTS)
 
     def handle(message: tuple[bytes, Mapping[str, bytes], Sequence[str]]) -> Any:
         request, new, gone = message

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ansorlite.errors import ScheduleError
-from ansorlite.ir.expr import Const, Expr, Load, Var, ceildiv, sub
+from ansorlite.ir.expr import Const, Expr, Load, Var, ceildiv, integer, sub
 from ansorlite.ir.extremum import maximum, minimum
 from ansorlite.ir.logic import combiner_identity
 from ansorlite.ir.program import (
@@ -66,7 +66,7 @@ def fill(program: Program, values: dict[str, tuple[int, ...]]) -> Program:
 
     Raises ScheduleError if a hole has no values.
     """
-    columns = {n: Const(v) for n, v in column_values(values).items()}
+    columns = {n: integer(v) for n, v in column_values(values).items()}
     missing = [c for c in program.columns if c not in columns]
     if missing:
         raise ScheduleError(f"no values are given for {', '.join(missing)}")

@@ -14,11 +14,11 @@ import pytest
 from candidates import Candidate, draw_candidates
 from emulated import needs_emulator, run_kernels
 from function_cases import UNARY, module_text, sample, ulps
-from llvmlite import ir
 from random_dags import seeded_dag
 from small_cases import SMALL
 
 from ansorlite import te
+from ansorlite.codegen import ir_text as ir
 from ansorlite.codegen.build import SYMBOL, build_program
 from ansorlite.codegen.compile import compile_module
 from ansorlite.codegen.functions import FUNCTIONS
@@ -152,7 +152,7 @@ def test_many_products_of_packed_numbers_are_right(tmp_path: Path) -> None:
 def function_kernel(name: str, n: int, lanes: int) -> KernelImage:
     target = Target.cross("cortex-a53")
     params = (Param("x", (n,), "float32", "input"), Param("y", (n,), "float32", "output"))
-    text = module_text(name, ir.FloatType(), lanes, n).replace('@"kernel"', f'@"{SYMBOL}"')
+    text = module_text(name, ir.FLOAT, lanes, n).replace('@"kernel"', f'@"{SYMBOL}"')
     return KernelImage(compile_module(text, target), SYMBOL, params, target.triple, target.cpu)
 
 

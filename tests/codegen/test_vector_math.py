@@ -11,9 +11,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from function_cases import UNARY, Array, N, module_text, sample, ulps
-from llvmlite import ir
 
 from ansorlite.calls import aligned_copy, aligned_empty
+from ansorlite.codegen import ir_text as ir
 from ansorlite.codegen.compile import assembly, compile_module
 from ansorlite.codegen.functions import FUNCTIONS, emit_math
 from ansorlite.codegen.image import KernelImage, Param
@@ -29,7 +29,7 @@ VECTOR = 16  # wider than a register on most targets: LLVM splits it
 def evaluate(name: str, inputs: list[Array], lanes: int = VECTOR, target: Target = HOST) -> Array:
     """The emitted function on arrays of one length, a multiple of `lanes`."""
     n, dtype = inputs[0].size, str(inputs[0].dtype)
-    scalar = ir.FloatType() if dtype == "float32" else ir.DoubleType()
+    scalar = ir.FLOAT if dtype == "float32" else ir.DOUBLE
     params = tuple(Param(f"p{i}", (n,), dtype, "input") for i in range(len(inputs) + 1))
     code = compile_module(module_text(name, scalar, lanes, n, target), target)
     kernel = load_image(KernelImage(code, "kernel", params, target.triple, target.cpu))
@@ -141,7 +141,7 @@ def test_double_pow() -> None:
 @pytest.mark.parametrize("preset", PRESETS)
 def test_no_calls_and_no_pointer_casts_in_float_code(preset: str) -> None:
     for name in FUNCTIONS.keys() - {*CALLING}:
-        text = module_text(name, ir.FloatType(), VECTOR, 1024)
+        text = module_text(name, ir.FLOAT, VECTOR, 1024)
         assert "inttoptr" not in text and "ptrtoint" not in text
         code = assembly(text, Target.cross(preset))
         calls = [
@@ -176,12 +176,12 @@ def test_remainder_is_exact() -> None:
 def test_unsupported_functions_are_named() -> None:
     module = ir.Module()
     b = ir.IRBuilder(
-        ir.Function(module, ir.FunctionType(ir.VoidType(), []), name="f").append_basic_block()
+        ir.Function(module, ir.FunctionType(ir.VOID, []), name="f").append_basic_block("entry")
     )
-    one = ir.Constant(ir.FloatType(), 1.0)
+    one = ir.FLOAT(1.0)
     with pytest.raises(BuildError, match=r"no code for gamma\(float\)"):
         emit_math(b, "gamma", [one])
     with pytest.raises(BuildError, match="pow takes 2 arguments"):
         emit_math(b, "pow", [one])
     with pytest.raises(BuildError, match="cast first"):
-        emit_math(b, "exp", [ir.Constant(ir.IntType(32), 1)])
+        emit_math(b, "exp", [ir.I32(1)])
