@@ -1,25 +1,24 @@
 """Values of many statements and candidates side by side.
 
 In: statements of plans (`PlannedStatement`, numbers of values of the plan's tape by name) and the
-values of each plan's candidates. Out: a `Sheet`, arrays by name whose last axis runs over all
-statements and all their candidates. Statements have different numbers of loops and accesses; loops
-of one iteration (outermost) and accesses without effect (last) make them alike, so that numpy is
-called once for all of them. A loop of one iteration does not change any feature.
+`Evaluation` of these tapes. Out: a `Sheet`, arrays by name whose last axis runs over all statements
+and all their candidates. Statements have different numbers of loops and accesses; loops of one
+iteration (outermost) and accesses without effect (last) make them alike, so that numpy is called
+once for all of them. A loop of one iteration does not change any feature.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
 from ansorlite.cost.names import COMPUTE
-from ansorlite.ir.tape import ONE, ZERO, Values
+from ansorlite.ir.evaluation import Evaluation
+from ansorlite.ir.tape import ONE, ZERO, Numbers, Values
 
 LOOP_VALUES = 9  # see `statement.described`
 LEVELS, BODIES, ACCESSES, CACHES = "loops", "loops + 1", "accesses", "caches"
 Axes = tuple[str | int, ...]
-Numbers = npt.NDArray[np.intp]
 # By name: axes without the last one, and the value of a loop or access that is added.
 AXES: dict[str, tuple[Axes, int]] = {
     "extents": ((LEVELS,), ONE),
@@ -66,15 +65,14 @@ class Shape:
 
 @dataclass
 class PlannedStatement:
-    """The rows of a statement's values by name, and the same rows for larger shapes."""
+    """The numbers of a statement's values by name, and the same for larger shapes."""
 
     shape: Shape
-    rows: dict[str, Numbers]
-    constants: tuple[int, int]  # rows of the values 0 and 1
+    numbers: dict[str, Numbers]
     _laid_out: dict[Shape, Numbers] = field(default_factory=dict)
 
     def laid_out(self, shape: Shape) -> Numbers:
-        """intp[values]: the rows of all values of `AXES` in order, as if of `shape`."""
+        """intp[values]: the numbers of all values of `AXES` in order, as if of `shape`."""
         known = self._laid_out.get(shape)
         if known is None:
             parts = [self._padded(name, axes, pad, shape) for name, (axes, pad) in AXES.items()]
@@ -82,34 +80,35 @@ class PlannedStatement:
         return known
 
     def _padded(self, name: str, axes: Axes, pad: int, shape: Shape) -> Numbers:
-        rows = self.rows[name]
+        numbers = self.numbers[name]
         sizes = tuple(shape.size(a) for a in axes)
-        if rows.shape == sizes:
-            return rows.reshape(-1)
-        out = np.full(sizes, self.constants[pad], np.intp)
+        if numbers.shape == sizes:
+            return numbers.reshape(-1)
+        out = np.full(sizes, pad, np.intp)
         before = shape.loops - self.shape.loops
         if axes[0] in (LEVELS, BODIES):
             part = out[before:]
             if axes[0] == BODIES:  # one iteration more touches the same elements
-                out[:before, : self.shape.accesses] = rows[:1]
+                out[:before, : self.shape.accesses] = numbers[:1]
         else:
             part = out
-        part[(..., slice(0, rows.shape[-1]))] = rows
+        part[(..., slice(0, numbers.shape[-1]))] = numbers
         return out.reshape(-1)
 
 
 class Sheet:
-    """Arrays by name (`AXES`), each with an axis of `n` more: all statements, all candidates."""
+    """Arrays by name (`AXES`), each with an axis of `n` more: all statements, all candidates.
+
+    Each statement has whole parts of candidates, see `Evaluation`.
+    """
 
     def __init__(
-        self, shape: Shape, parts: Sequence[tuple[Values, Sequence[PlannedStatement]]]
+        self, shape: Shape, chosen: Sequence[tuple[int, PlannedStatement]], values: Evaluation
     ) -> None:
-        """`parts`: the values float64[rows, P] of a plan's candidates, and some statements."""
-        columns = []
-        for values, statements in parts:
-            rows = np.stack([st.laid_out(shape) for st in statements], axis=1)
-            columns.append(values.take(rows, axis=0).reshape(len(rows), -1))
-        every = columns[0] if len(columns) == 1 else np.concatenate(columns, axis=1)
+        """`chosen`: statements, each with the number of its tape."""
+        rows = [values.rows(t, st.laid_out(shape)) for t, st in chosen]
+        every = values.table.take(np.concatenate(rows, axis=1), axis=0)
+        every = every.reshape(len(every), -1)
         self.n, self.loops, self.accesses = every.shape[1], shape.loops, shape.accesses
         self._arrays: dict[str, Values] = {}
         begin = 0

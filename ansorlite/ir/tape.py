@@ -1,23 +1,22 @@
-"""Many expressions evaluated at once, for a whole population.
+"""Values that are computed from hole columns: expressions, and operations on their values.
 
-In: expressions over hole columns, and operations on their values, collected by a `Tape`. Out:
-float64[rows, P], one row per value and one column per candidate. Operations of one kind whose
-operands are known at the same time are executed by one numpy call, so the number of calls depends
-on the depth of the expressions, not on their number. Integers are exact up to 2**53.
+In: expressions over hole columns, and functions of other values, collected by a `Tape`, each once.
+Out: `Arrays`, the values in an order of evaluation. `ir.evaluation` evaluates them for whole
+populations. Values are float64: integers are exact up to 2**53.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from itertools import groupby
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from ansorlite.errors import AnsorliteError
-from ansorlite.ir.expr import COMPARE, Const, Expr, Op, Poly, Var
+from ansorlite.ir.expr import Const, Expr, Op, Poly, Var
 from ansorlite.ir.traverse import below
 
 Values = npt.NDArray[np.float64]
+Numbers = npt.NDArray[np.intp]
 Function = Callable[..., Any]  # of arrays of one shape, element by element
 
 
@@ -56,13 +55,14 @@ _FUNCTIONS: dict[str, Function] = {
 }
 _COMMUTATIVE = (np.multiply, np.add, np.minimum, np.maximum)
 ZERO, ONE = 0, 1  # numbers of the values 0 and 1
+COLUMN, CONSTANT = -1, -2
 
 
 class Tape:
-    """Values that are computed from hole columns, by number, each once.
+    """Values by number.
 
-    `of`, `const` and `apply` return the number of a value; `run` evaluates all of them. Example:
-    `t = Tape(); k = t.apply(np.multiply, t.of(extent), t.const(4.0)); t.run(columns, n)[t.row[k]]`.
+    `of`, `const` and `apply` return the number of a value. Example: `t = Tape(); k =
+    t.apply(np.multiply, t.of(extent), t.const(4.0)); Evaluation([t], [columns], [n]).of(0, k)`.
     """
 
     def __init__(self) -> None:
@@ -71,7 +71,7 @@ class Tape:
         self._made: list[tuple[Function | None, tuple[int, ...]]] = []
         self._depth: list[int] = []
         self._names: dict[str, int] = {}  # of columns
-        self._schedule: _Schedule | None = None
+        self._arrays: Arrays | None = None
         self.const(0.0)
         self.const(1.0)
 
@@ -127,7 +127,6 @@ class Tape:
         self._value.append(value)
         self._made.append((fn, args))
         self._depth.append(1 + max((self._depth[a] for a in args), default=-1))
-        self._schedule = None
         return number
 
     def fold(self, fn: Function, args: Sequence[int], empty: int) -> int:
@@ -182,63 +181,50 @@ class Tape:
                 return self.apply(_FUNCTIONS[e.name], *(self._of(a) for a in e.args))
         raise AnsorliteError(f"{e} is no integer expression over variables")
 
-    @property
-    def row(self) -> npt.NDArray[np.intp]:
-        """The row of `run`'s result that has each value, by its number."""
-        return self._scheduled().row
-
-    def run(self, columns: Mapping[str, Any], n: int) -> Values:
-        """float64[rows, n]: all values; `columns` gives int64[n] per hole variable.
-
-        Raises AnsorliteError for a variable without a column.
-        """
-        plan = self._scheduled()
-        out = np.empty((len(self._made), n))
-        first = len(plan.constants)
-        out[:first] = plan.constants
-        for k, name in enumerate(self._names, first):
-            if name not in columns:
-                raise AnsorliteError(f"no value is given for {name}")
-            out[k] = columns[name]
-        with np.errstate(all="ignore"):
-            for fn, begin, end, operands in plan.steps:
-                given = [out.take(rows, axis=0) for rows in operands]
-                if isinstance(fn, np.ufunc):
-                    fn(*given, out=out[begin:end])
-                else:
-                    out[begin:end] = fn(*given)
-        return out
-
-    def _scheduled(self) -> "_Schedule":
-        if self._schedule is None:
-            self._schedule = _Schedule(self._made, self._depth, self._value, self._names)
-        return self._schedule
+    def arrays(self) -> "Arrays":
+        """The values as arrays; none may be added afterwards."""
+        if self._arrays is None:
+            self._arrays = Arrays.of(self._made, self._value, self._depth, tuple(self._names))
+        return self._arrays
 
 
-class _Schedule:
-    """The order of evaluation: constants, columns, then groups of equal operations by depth.
+class Arrays(NamedTuple):
+    """The values of a tape by number.
 
-    `steps`: (function, first row, end, rows of each operand).
+    `kind` is the place in `functions` (with `arity`, the numbers of operands), or CONSTANT or
+    COLUMN. `operands`, intp[most operands, values], is 0 where there is none. `constants` and
+    `names` (of columns) are in the order of their values.
     """
 
-    def __init__(
-        self,
+    depth: Numbers
+    kind: Numbers
+    operands: Numbers
+    functions: tuple[Function, ...]
+    arity: tuple[int, ...]
+    constants: Values
+    names: tuple[str, ...]
+
+    @staticmethod
+    def of(
         made: Sequence[tuple[Function | None, tuple[int, ...]]],
-        depth: Sequence[int],
         value: Sequence[float | None],
-        names: Mapping[str, int],
-    ) -> None:
-        constants = [k for k, v in enumerate(value) if v is not None]
-        self.constants = np.array([[value[k]] for k in constants], np.float64)
-        place: dict[Any, int] = {}
-        kinds = [-1 if fn is None else place.setdefault(fn, len(place)) for fn, _ in made]
-        order = sorted((depth[k], kinds[k], k) for k in range(len(made)) if kinds[k] >= 0)
-        self.row = np.empty(len(made), np.intp)
-        self.row[[*constants, *names.values(), *(k for *_, k in order)]] = np.arange(len(made))
-        self.steps: list[tuple[Function, int, int, npt.NDArray[np.intp]]] = []
-        begin = len(constants) + len(names)
-        functions = list(place)
-        for (_, kind), group in groupby(order, lambda entry: entry[:2]):
-            rows = self.row[[made[k][1] for *_, k in group]].T
-            self.steps.append((functions[kind], begin, begin + rows.shape[1], np.ascontiguousarray(rows)))
-            begin += rows.shape[1]
+        depth: Sequence[int],
+        names: tuple[str, ...],
+    ) -> "Arrays":
+        """From each value's function and operands, or constant, and its depth."""
+        place: dict[Function, int] = {}
+        arity: list[int] = []
+        kind = np.empty(len(made), np.intp)
+        operands = np.zeros((max(len(args) for _, args in made), len(made)), np.intp)
+        for k, (fn, args) in enumerate(made):
+            if fn is None:
+                kind[k] = COLUMN if value[k] is None else CONSTANT
+                continue
+            if fn not in place:
+                place[fn] = len(place)
+                arity.append(len(args))
+            kind[k] = place[fn]
+            operands[: len(args), k] = args
+        constants = np.array([v for v in value if v is not None], np.float64)
+        depths = np.array(depth, np.intp)
+        return Arrays(depths, kind, operands, tuple(place), tuple(arity), constants, names)

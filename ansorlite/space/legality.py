@@ -5,12 +5,13 @@ closed forms over the program: register tiles fit the register file, local buffe
 code size is bounded, and large nests have work for every core.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from ansorlite.ir.evaluation import Evaluation, blocks
 from ansorlite.ir.expr import Op
 from ansorlite.ir.program import (
     NO_NOTE,
@@ -26,15 +27,19 @@ from ansorlite.ir.tape import ONE, ZERO, Tape, ceildiv, where
 from ansorlite.matrix_units import MatrixUnit, unit_of
 from ansorlite.target import Target
 
+BLOCK_ROWS = 8192  # candidates that are looked at together, so that arrays take some 10 MB
 SMALL_WORK = 200_000  # store executions up to which one core suffices
 Mask = npt.NDArray[np.bool_]
 
 
 class Legality:
-    """The conditions on candidates of one program for one target, for populations of any size."""
+    """The conditions on candidates of one program for one target.
+
+    `ok` is the number of a value of the tape: 1 for a legal candidate, otherwise 0.
+    """
 
     def __init__(self, program: Program, target: Target) -> None:
-        tape = self._tape = Tape()
+        tape = self.tape = Tape()
         conditions = [
             _tile_fits(tape, store, loops, target)
             for store, loops in stores_under(program.body)
@@ -44,17 +49,23 @@ class Legality:
         size = _local_bytes(tape, program)
         conditions.append(tape.apply(np.less_equal, size, tape.const(float(target.l2_bytes))))
         conditions += _enough_grains(tape, program, target)
-        self._ok = tape.fold(np.minimum, conditions, ONE)
+        self.ok = tape.fold(np.minimum, conditions, ONE)
 
-    def __call__(self, columns: Mapping[str, Any], n: int) -> Mask:
-        """bool[n]: the candidates worth scoring; `columns` gives int64[n] per hole column."""
-        found: Mask = self._tape.run(columns, n)[self._tape.row[self._ok]] > 0
-        return found
+
+def legal_of(asked: Sequence[tuple[Legality, Mapping[str, Any], int]]) -> list[Mask]:
+    """bool[n] of several programs, each with int64[n] per hole column."""
+    out = [np.empty(n, np.bool_) for *_, n in asked]
+    for block in blocks([(columns, n) for _, columns, n in asked], BLOCK_ROWS):
+        conditions = [asked[p.owner][0] for p in block]
+        found = Evaluation([c.tape for c in conditions], block)
+        for t, (part, own) in enumerate(zip(block, conditions, strict=True)):
+            out[part.owner][part.begin : part.begin + part.n] = found.of(t, own.ok) > 0
+    return out
 
 
 def legal(program: Program, columns: Mapping[str, Any], n: int, target: Target) -> Mask:
     """bool[n]: the candidates worth scoring; `columns` gives int64[n] per hole column."""
-    return Legality(program, target)(columns, n)
+    return legal_of([(Legality(program, target), columns, n)])[0]
 
 
 class TileShape(NamedTuple):
