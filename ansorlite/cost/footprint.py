@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ansorlite.cost.sheet import Sheet
-from ansorlite.cost.statement import CACHE_WAYS, way_bytes
+from ansorlite.cost.spread import CACHE_WAYS, way_bytes
 from ansorlite.ir.tape import Values
 from ansorlite.target import Target
 

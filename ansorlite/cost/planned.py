@@ -24,15 +24,10 @@ class PlannedStatements:
 
     def __init__(self, statements: Sequence[Statement], target: Target) -> None:
         self.tape = Tape()
-        uses: dict[str, int] = {}
-        for st in statements:
-            for a in st.accesses:
-                uses[a.buffer.name] = uses.get(a.buffer.name, 0) + 1
+        found = described(self.tape, statements, target)
+        shapes = [Shape(len(st.loops), len(st.accesses)) for st in statements]
         self.statements = [
-            PlannedStatement(
-                Shape(len(st.loops), len(st.accesses)), described(self.tape, st, target, uses)
-            )
-            for st in statements
+            PlannedStatement(shape, numbers) for shape, numbers in zip(shapes, found, strict=True)
         ]
 
     def effort(self, columns: Mapping[str, Any], n: int) -> Values | None:

@@ -19,18 +19,17 @@ from ansorlite.cost.accesses import Access, accesses
 from ansorlite.cost.analytic import rates_of
 from ansorlite.cost.guard_share import Guard, guard_share, guards_of
 from ansorlite.cost.names import COMPUTE
+from ansorlite.cost.spread import Spreads, itemsize, spreads
 from ansorlite.ir.expr import Const, Expr, Load, Op
 from ansorlite.ir.packed import DOTS
 from ansorlite.ir.prefetch import fetchable
 from ansorlite.ir.program import NO_NOTE, Buffer, For, Store
-from ansorlite.ir.tape import ONE, ZERO, Tape, Values, ceildiv, where
+from ansorlite.ir.tape import ONE, ZERO, Numbers, Tape, Values, ceildiv, where
 from ansorlite.ir.traverse import loads
 from ansorlite.ir.traverse import walk as exprs
 from ansorlite.space.legality import grains_of, live_registers, matrix_tile, tile_shape
 from ansorlite.target import Target
 
-CACHE_WAYS = 8  # associativity of the private caches (typical value)
-NO_ROW = 1e18  # elements between the rows of a buffer that has no rows
 # Cost relative to a gathered element, where squares are transposed in registers.
 TRANSPOSED_COST = 0.25
 # Cost of a partial last vector by its number of elements: the vector is split into powers of two,
@@ -86,130 +85,43 @@ def _flops(store: Store) -> float:
     return 2.0 * c["mad"] + sum(c[k] for k in ("addsub", "mul", "div", "minmax", "math")) + 0.5
 
 
-@dataclass(frozen=True)
-class AccessValues:
-    """An access by level, outermost first; lists of `levels` or, where noted, `levels + 1` values.
-
-    - `steps[l]`: stride of loop l in elements, 0 if the loop has one iteration
-    - `ratio[l]`: elements touched by loops l and deeper, without the last dimension, relative to
-      those of the deeper loops; and the same in `ways[c][l]` for the distinct offsets in a way of
-      cache c
-    - `last[l]` (levels + 1): contiguous elements in the last dimension touched by loops l and
-      deeper; `first[l]` (levels + 1): the same in bytes of cache lines
-    """
-
-    steps: list[int]
-    ratio: list[int]
-    ways: list[list[int]]
-    last: list[int]
-    first: list[int]
-
-
-@dataclass(frozen=True)
-class WayOffsets:
-    """Number of distinct offsets in a cache way of `way` bytes of multiples of a stride (bytes)."""
-
-    way: int
-
-    def __call__(self, stride: Values) -> Values:
-        # A bit mask is faster than the remainder where the way size is a power of two.
-        size, way = np.asarray(stride).astype(np.int64), self.way
-        rest = size & (way - 1) if way & (way - 1) == 0 else size % way
-        return _offsets_by_rest(way).take(rest)
-
-
-@lru_cache(maxsize=16)
-def _offsets_by_rest(way: int) -> Values:
-    """float64[way]: way / gcd(rest, way)."""
-    return np.asarray(way / np.gcd(np.arange(way), way), dtype=np.float64)
-
-
-def way_bytes(target: Target) -> tuple[int, int]:
-    """Bytes of a way of the private caches; a shared cache hashes addresses over its sets."""
-    l1, l2 = (max(1, size // CACHE_WAYS) for size in (target.l1_bytes, target.l2_bytes))
-    return l1, l2
-
-
-def access_values(
-    tape: Tape, access: Access, extents: Sequence[int], target: Target
-) -> AccessValues:
-    """The values of an access under loops with these extents."""
-    multiply, shape = np.multiply, [tape.of(e) for e in access.buffer.shape]
-    strides = [ONE] * len(shape)
-    for d in reversed(range(len(shape) - 1)):
-        strides[d] = tape.apply(multiply, strides[d + 1], shape[d + 1])
-    item = tape.const(float(_itemsize(access.buffer)))
-    line = tape.const(float(target.cache_line))
-    row = tape.apply(multiply, shape[-1], item) if len(shape) > 1 else line
-    row = tape.apply(np.minimum, row, line)
-    offsets = [
-        [tape.apply(WayOffsets(way), tape.apply(multiply, s, item)) for s in strides[:-1]]
-        for way in way_bytes(target)
-    ]
-    reach, spread = [ONE] * len(shape), [ONE] * len(shape)
-    tail = len(shape) - 1
-
-    def in_line(elements: int) -> int:
-        return tape.apply(np.maximum, tape.apply(multiply, elements, item), row)
-
-    out = AccessValues([], [], [[], []], [ONE], [in_line(ONE)])
-    for moves, extent in zip(reversed(access.moves), reversed(extents), strict=True):
-        step, ratios = ZERO, [ONE, ONE, ONE]
-        trips = tape.apply(np.subtract, extent, ONE) if moves else ZERO
-        for d, coefs in moves:
-            if coefs:
-                sizes = [tape.apply(np.absolute, tape.of(c)) for c in coefs]
-                size = tape.fold(np.maximum, sizes, ZERO)
-                step = tape.apply(np.add, step, tape.apply(multiply, size, strides[d]))
-            else:  # not affine: the whole dimension may be touched
-                size, step = shape[d], strides[d]
-            before = spread[d]
-            reach[d] = tape.apply(np.add, reach[d], tape.apply(multiply, size, trips))
-            most = tape.apply(np.maximum, shape[d], ONE)
-            spread[d] = tape.apply(np.minimum, reach[d], most)
-            if d == tail:
-                continue
-            pairs = [(spread[d], before)]
-            pairs += [
-                (tape.apply(np.minimum, spread[d], o[d]), tape.apply(np.minimum, before, o[d]))
-                for o in offsets
-            ]
-            for k, pair in enumerate(pairs):
-                ratios[k] = tape.apply(multiply, ratios[k], tape.apply(np.true_divide, *pair))
-        runs = tape.apply(np.greater, extent, ONE)
-        out.steps.append(tape.apply(multiply, step, runs))
-        out.ratio.append(ratios[0])
-        for ways, ratio in zip(out.ways, ratios[1:], strict=True):
-            ways.append(ratio)
-        out.last.append(spread[tail] if shape else ONE)
-        out.first.append(in_line(out.last[-1]))
-    for values in (out.steps, out.ratio, *out.ways, out.last, out.first):
-        values.reverse()
-    return out
-
-
 def described(
-    tape: Tape, st: Statement, target: Target, uses: Mapping[str, int]
-) -> dict[str, npt.NDArray[np.intp]]:
-    """Numbers of values by the names of `cost.sheet`.
+    tape: Tape, statements: Sequence[Statement], target: Target
+) -> list[dict[str, Numbers]]:
+    """Numbers of the values of a program's statements, by the names of `cost.sheet`."""
+    uses: dict[str, int] = {}
+    for st in statements:
+        for a in st.accesses:
+            uses[a.buffer.name] = uses.get(a.buffer.name, 0) + 1
+    extents = [[tape.of(lp.nominal) for lp in st.loops] for st in statements]
+    accessed = [st.accesses for st in statements]
+    found = spreads(tape, list(zip(accessed, extents, strict=True)), target)
+    every = zip(statements, extents, found, strict=True)
+    return [_described(tape, st, own, spread, target, uses) for st, own, spread in every]
 
-    `uses`: in how many statements of the program each buffer is accessed.
-    """
+
+def _described(
+    tape: Tape,
+    st: Statement,
+    extents: Sequence[int],
+    spread: Spreads,
+    target: Target,
+    uses: Mapping[str, int],
+) -> dict[str, Numbers]:
+    """`uses`: in how many statements of the program each buffer is accessed."""
     store, loops = st.store, st.loops
-    extents = [tape.of(lp.nominal) for lp in loops]
-    found = [access_values(tape, a, extents, target) for a in st.accesses]
     count = tape.product([tape.of(c) for c in store.count])
     executions = tape.apply(np.multiply, count, guard_share(tape, st.guards, extents))
     own = [e for lp, e in zip(loops, extents, strict=True) if lp.axis[0] == store.stage]
     filled, item = ZERO, 0
     if st.fills is not None:
-        filled, item = tape.product([*map(tape.of, st.fills.shape)]), _itemsize(st.fills)
+        filled, item = tape.product([*map(tape.of, st.fills.shape)]), itemsize(st.fills)
 
     def flags(values: Sequence[float]) -> list[int]:
         return [tape.const(float(v)) for v in values]
 
     noted = [lp.note("register") is not NO_NOTE or lp.note("lanes") is not NO_NOTE for lp in loops]
-    numbers: dict[str, list[int] | list[list[int]] | list[list[list[int]]] | int] = {
+    numbers: dict[str, npt.ArrayLike] = {
         "extents": extents,
         "reduce": flags([lp.reduce for lp in loops]),
         "tile": flags([n and not lp.reduce for n, lp in zip(noted, loops, strict=True)]),
@@ -218,35 +130,23 @@ def described(
         "tested": _condition_share(tape, st, extents),
         "flops": tape.const(_flops(store)),
         "loop": _loop_values(tape, st, extents, target),
-        "gathered": _gathered(tape, st, extents, found),
-        "register_loads": _register_loads(tape, st, extents, found, target),
+        "gathered": _gathered(tape, st, extents, spread),
+        "register_loads": _register_loads(tape, st, extents, spread, target),
         "effort": effort(tape, store, loops, target),
         "filled": filled,
         "filled_item": tape.const(float(item)),
         "own": tape.product(own),
-        "item": flags([_itemsize(a.buffer) for a in st.accesses]),
+        "item": flags([itemsize(a.buffer) for a in st.accesses]),
         "real": flags([1.0 for _ in st.accesses]),
         "reads": flags([a.reads for a in st.accesses]),
         "writes": flags([a.writes for a in st.accesses]),
         "other_uses": flags([uses[a.buffer.name] - 1 for a in st.accesses]),
-        "steps": _by_level([f.steps for f in found], len(loops)),
-        "last": _by_level([f.last for f in found], len(loops) + 1),
-        "first": _by_level([f.first for f in found], len(loops) + 1),
-        "ratios": [
-            [[f.ratio[k] for f in found], *([f.ways[c][k] for f in found] for c in range(2))]
-            for k in range(len(loops))
-        ],
+        "steps": spread.steps,
+        "last": spread.last,
+        "first": spread.first,
+        "ratios": spread.ratios,
     }
     return {name: np.asarray(v, np.intp) for name, v in numbers.items()}
-
-
-def _itemsize(buffer: Buffer) -> int:
-    return np.dtype(buffer.dtype).itemsize
-
-
-def _by_level(values: list[list[int]], levels: int) -> list[list[int]]:
-    """[levels, accesses] from [accesses, levels]."""
-    return [[v[k] for v in values] for k in range(levels)]
 
 
 def effort(tape: Tape, store: Store, loops: tuple[For, ...], target: Target) -> int:
@@ -307,19 +207,16 @@ def _vector_loop(st: Statement) -> int | None:
     return next((k for k, lp in enumerate(st.loops) if lp.note("lanes") is not NO_NOTE), None)
 
 
-def _unless_moved(tape: Tape, access: Access, values: AccessValues, level: int, times: int) -> int:
-    """`times`; 1 where the loop of the level changes the address of the access.
+def _unless_moved(tape: Tape, steps: Sequence[int], level: int, times: int) -> int:
+    """`times`; 1 where the loop of the level changes the address of an access with these `steps`.
 
     A loop of one iteration does not, and repeats nothing either.
     """
-    if not access.moves[level]:
-        return times
-    moves = tape.apply(np.greater, values.steps[level], ZERO)
-    return tape.apply(where, moves, ONE, times)
+    return tape.apply(where, tape.apply(np.greater, steps[level], ZERO), ONE, times)
 
 
 def _gathered(
-    tape: Tape, st: Statement, extents: Sequence[int], found: Sequence[AccessValues]
+    tape: Tape, st: Statement, extents: Sequence[int], spread: Spreads
 ) -> int:
     """Vector elements that are loaded one by one because they are not contiguous in memory.
 
@@ -334,19 +231,19 @@ def _gathered(
     )
     copies = isinstance(st.store.value, Load) and st.store.combiner is None
     total = []
-    for access, values in zip(st.accesses, found, strict=True):
+    for access, steps in zip(st.accesses, spread.steps.T.tolist(), strict=True):
         if not access.reads or not access.moves[at]:
             continue
-        far = tape.apply(np.multiply, wide, tape.apply(np.greater, values.steps[at], ONE))
+        far = tape.apply(np.multiply, wide, tape.apply(np.greater, steps[at], ONE))
         # Loaded once for all rows of the tile that share the element.
         shared = [
-            _unless_moved(tape, access, values, k, tape.apply(np.maximum, extents[k], ONE))
+            _unless_moved(tape, steps, k, tape.apply(np.maximum, extents[k], ONE))
             for k, lp in enumerate(st.loops)
             if k != at and lp.note("register") is not NO_NOTE
         ]
         square = ZERO  # does the next loop outside that runs move along a row of a square?
         for k in range(at) if copies else ():
-            along = tape.apply(np.equal, values.steps[k], ONE)
+            along = tape.apply(np.equal, steps[k], ONE)
             long = tape.apply(np.greater_equal, extents[k], lanes)
             runs = tape.apply(np.greater, extents[k], ONE)
             square = tape.apply(where, runs, tape.apply(np.multiply, along, long), square)
@@ -360,7 +257,7 @@ def _register_loads(
     tape: Tape,
     st: Statement,
     extents: Sequence[int],
-    found: Sequence[AccessValues],
+    spread: Spreads,
     target: Target,
 ) -> int:
     """Loads per vector operation of the register tile.
@@ -369,7 +266,7 @@ def _register_loads(
     line counts as two loads.
     """
     total = []
-    for access, values in zip(st.accesses, found, strict=True):
+    for access, steps in zip(st.accesses, spread.steps.T.tolist(), strict=True):
         if not access.reads or access.writes:
             continue
         shared = []
@@ -379,8 +276,8 @@ def _register_loads(
                 if width is not NO_NOTE:
                     wide = tape.apply(np.maximum, tape.of(width), ONE)
                     times = tape.apply(ceildiv, times, wide)
-                shared.append(_unless_moved(tape, access, values, k, times))
-        crossing = _line_crossings(tape, st, access, values, target)
+                shared.append(_unless_moved(tape, steps, k, times))
+        crossing = _line_crossings(tape, st, access, steps, target)
         each = tape.apply(np.add, ONE, crossing)
         total.append(tape.apply(np.true_divide, each, tape.product(shared)))
     return tape.fold(np.add, total, ZERO)
@@ -393,18 +290,18 @@ def common_bits(step: Values, lanes: Values) -> Values:
 
 
 def _line_crossings(
-    tape: Tape, st: Statement, access: Access, values: AccessValues, target: Target
+    tape: Tape, st: Statement, access: Access, steps: Sequence[int], target: Target
 ) -> int:
     """Share of a buffer's vector loads that cross a cache line."""
     at = _vector_loop(st)
     if at is None or not access.moves[at]:
         return ZERO
     lanes = tape.apply(np.maximum, tape.of(st.loops[at].note("lanes")), ONE)
-    others = [values.steps[k] for k, moves in enumerate(access.moves) if moves and k != at]
+    others = [steps[k] for k, moves in enumerate(access.moves) if moves and k != at]
     bits = [tape.apply(common_bits, step, lanes) for step in others]
     odd = tape.apply(np.greater, tape.fold(np.maximum, bits, ZERO), ZERO)
-    odd = tape.apply(np.multiply, odd, tape.apply(np.equal, values.steps[at], ONE))
-    share = _itemsize(access.buffer) / target.cache_line
+    odd = tape.apply(np.multiply, odd, tape.apply(np.equal, steps[at], ONE))
+    share = itemsize(access.buffer) / target.cache_line
     most = tape.apply(np.minimum, ONE, tape.apply(np.multiply, lanes, tape.const(share)))
     return tape.apply(np.multiply, odd, most)
 

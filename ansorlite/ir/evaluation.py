@@ -11,7 +11,6 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from ansorlite.errors import AnsorliteError
 from ansorlite.ir.tape import COLUMN, CONSTANT, Function, Numbers, Tape, Values
@@ -123,8 +122,7 @@ class _Merged:
         place: dict[tuple[Function, int], int] = {}
         kinds = []
         for p in parts:
-            calls = zip(p.functions, p.arity, strict=True)
-            own = [place.setdefault(call, len(place)) for call in calls]
+            own = [place.setdefault(call, len(place)) for call in p.functions]
             kinds.append(np.array([*own, CONSTANT, COLUMN], np.intp)[p.kind])  # -2 and -1: last
         kind = np.concatenate(kinds)
         self.order = np.lexsort((kind, depth))
@@ -135,12 +133,9 @@ class _Merged:
         self.bounds = np.array([*known, len(kind)], np.intp)
         functions = list(place)
         self.calls = [functions[of_kind[k]] for k in known]
-        most = max((p.operands.shape[0] for p in parts), default=0)
-        operands = np.zeros((most, len(kind)), np.intp)
-        for offset, p in zip(self.offsets, parts, strict=True):
-            own_operands = operands[: len(p.operands), offset : offset + len(p.depth)]
-            np.add(p.operands, offset, out=own_operands)
-        self.operands: npt.NDArray[np.intp] = operands[:, self.order]
+        offsets = zip(self.offsets, parts, strict=True)
+        operands = np.concatenate([p.operands + offset for offset, p in offsets], axis=1)
+        self.operands: Numbers = operands[:, self.order]
         self.constants = np.concatenate([np.empty(0), *(p.constants for p in parts)])
         self.columns = [
             (t, self.offsets[t] + int(number), name)

@@ -6,6 +6,7 @@ populations. Values are float64: integers are exact up to 2**53.
 """
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -53,7 +54,7 @@ _FUNCTIONS: dict[str, Function] = {
     "eq": np.equal,
     "ne": np.not_equal,
 }
-_COMMUTATIVE = (np.multiply, np.add, np.minimum, np.maximum)
+_COMMUTATIVE = frozenset((np.multiply, np.add, np.minimum, np.maximum))
 ZERO, ONE = 0, 1  # numbers of the values 0 and 1
 COLUMN, CONSTANT = -1, -2
 
@@ -68,66 +69,77 @@ class Tape:
     def __init__(self) -> None:
         self._known: dict[Any, int] = {}  # by expression, or function and operands
         self._value: list[float | None] = []  # of constants
-        self._made: list[tuple[Function | None, tuple[int, ...]]] = []
+        self._kind: list[int] = []
+        self._operands: list[tuple[int, int, int]] = []
         self._depth: list[int] = []
-        self._names: dict[str, int] = {}  # of columns
+        self._functions: dict[Function, tuple[int, int]] = {}  # place and number of operands
+        self._names: list[str] = []  # of columns
         self._arrays: Arrays | None = None
         self.const(0.0)
         self.const(1.0)
 
     def const(self, value: float) -> int:
         """A constant."""
-        found = self._known.get(("const", value))
-        return self._new(("const", value), None, (), value) if found is None else found
-
-    def value(self, k: int) -> float | None:
-        """The value of a constant; None for other values."""
-        return self._value[k]
+        found = self._known.get(value)
+        return self._new(value, CONSTANT, (), value) if found is None else found
 
     def apply(self, fn: Function, *args: int) -> int:
         """`fn` of other values. Equal functions of equal values are computed once."""
-        if fn in _COMMUTATIVE:
-            a, b = args
-            args = (a, b) if a <= b else (b, a)
         key = (fn, *args)
         found = self._known.get(key)
         if found is None:
             found = self._simple(fn, args)
             if found is None:
-                return self._new(key, fn, args, None)
+                place, _ = self._functions.setdefault(fn, (len(self._functions), len(args)))
+                return self._new(key, place, args, None)
             self._known[key] = found
         return found
 
     def _simple(self, fn: Function, args: tuple[int, ...]) -> int | None:
         """The number of an equal value without this operation, if there is one."""
-        known = [self._value[k] for k in args]
-        if None not in known:
-            with np.errstate(all="ignore"):
-                return self.const(float(fn(*(np.float64(v) for v in known))))
-        if fn is np.multiply and ONE in args:
-            return args[0] if args[1] == ONE else args[1]
-        if fn is np.multiply and ZERO in args:
-            return ZERO
+        value = self._value
+        if all(value[k] is not None for k in args):
+            return self.const(_value_of(fn, *(value[k] for k in args)))
+        if fn is where:
+            chosen, a, b = args
+            if a == b or value[chosen] is not None:
+                return a if value[chosen] else b
+            return None
+        a, b = args[0], args[-1]
+        if fn is np.multiply and (a < 2 or b < 2):
+            return (b if a == ONE else ZERO) if a < 2 else (a if b == ONE else ZERO)
         if fn is np.add and ZERO in args:
-            return args[0] if args[1] == ZERO else args[1]
-        if fn is np.true_divide and args[1] == ONE:
-            return args[0]
-        if fn in (np.minimum, np.maximum) and args[0] == args[1]:
-            return args[0]
-        if fn is where and known[0] is not None:
-            return args[1] if known[0] else args[2]
-        if fn is where and args[1] == args[2]:
-            return args[1]
+            return b if a == ZERO else a
+        if (fn is np.true_divide and b == ONE) or (a == b and fn in (np.minimum, np.maximum)):
+            return a
+        if fn in _COMMUTATIVE and a > b:
+            return self.apply(fn, b, a)
         return None
 
-    def _new(
-        self, key: Any, fn: Function | None, args: tuple[int, ...], value: float | None
-    ) -> int:
-        number = self._known[key] = len(self._made)
+    def _new(self, key: Any, kind: int, args: tuple[int, ...], value: float | None) -> int:
+        number = self._known[key] = len(self._kind)
         self._value.append(value)
-        self._made.append((fn, args))
-        self._depth.append(1 + max((self._depth[a] for a in args), default=-1))
+        self._kind.append(kind)
+        self._operands.append((*args, 0, 0, 0)[:3])  # type: ignore[arg-type]
+        self._depth.append(1 + max([self._depth[a] for a in args]) if args else 0)
         return number
+
+    def apply_each(self, fn: Function, *args: Sequence[int] | Numbers) -> Numbers:
+        """`fn` of many values at once; equal ones are not found.
+
+        An operand after the first may be one value for all.
+        """
+        count = len(args[0])
+        places = [np.asarray(a).tolist() * (count if len(a) != count else 1) for a in args]
+        place, _ = self._functions.setdefault(fn, (len(self._functions), len(args)))
+        begin, depth = len(self._kind), self._depth
+        rest = [[0] * count] * (3 - len(args))
+        self._operands.extend(zip(*places, *rest, strict=True))
+        deepest = (map(depth.__getitem__, own) for own in places)
+        depth.extend([1 + max(ds) for ds in zip(*deepest, strict=True)])
+        self._kind.extend([place] * count)
+        self._value.extend([None] * count)
+        return np.arange(begin, begin + count)
 
     def fold(self, fn: Function, args: Sequence[int], empty: int) -> int:
         """`fn` of all `args` in pairs, as a balanced tree; `empty` for none of them."""
@@ -164,9 +176,11 @@ class Tape:
             case Const():
                 return self.const(float(e.value))
             case Var():
-                if e.name not in self._names:
-                    self._names[e.name] = self._new(("var", e.name), None, (), None)
-                return self._names[e.name]
+                found = self._known.get(e.name)
+                if found is None:
+                    found = self._new(e.name, COLUMN, (), None)
+                    self._names.append(e.name)
+                return found
             case Poly():
                 terms = [
                     self.apply(
@@ -184,47 +198,36 @@ class Tape:
     def arrays(self) -> "Arrays":
         """The values as arrays; none may be added afterwards."""
         if self._arrays is None:
-            self._arrays = Arrays.of(self._made, self._value, self._depth, tuple(self._names))
+            constants = [v for v in self._value if v is not None]
+            self._arrays = Arrays(
+                np.array(self._depth, np.intp),
+                np.array(self._kind, np.intp),
+                np.array(self._operands, np.intp).T,
+                tuple((fn, arity) for fn, (_, arity) in self._functions.items()),
+                np.array(constants, np.float64),
+                tuple(self._names),
+            )
         return self._arrays
 
 
 class Arrays(NamedTuple):
     """The values of a tape by number.
 
-    `kind` is the place in `functions` (with `arity`, the numbers of operands), or CONSTANT or
-    COLUMN. `operands`, intp[most operands, values], is 0 where there is none. `constants` and
-    `names` (of columns) are in the order of their values.
+    `kind` is the place in `functions` (with their numbers of operands), or CONSTANT or COLUMN.
+    `operands`, intp[3, values], is 0 where there is none. `constants` and `names` (of columns) are
+    in the order of their values.
     """
 
     depth: Numbers
     kind: Numbers
     operands: Numbers
-    functions: tuple[Function, ...]
-    arity: tuple[int, ...]
+    functions: tuple[tuple[Function, int], ...]
     constants: Values
     names: tuple[str, ...]
 
-    @staticmethod
-    def of(
-        made: Sequence[tuple[Function | None, tuple[int, ...]]],
-        value: Sequence[float | None],
-        depth: Sequence[int],
-        names: tuple[str, ...],
-    ) -> "Arrays":
-        """From each value's function and operands, or constant, and its depth."""
-        place: dict[Function, int] = {}
-        arity: list[int] = []
-        kind = np.empty(len(made), np.intp)
-        operands = np.zeros((max(len(args) for _, args in made), len(made)), np.intp)
-        for k, (fn, args) in enumerate(made):
-            if fn is None:
-                kind[k] = COLUMN if value[k] is None else CONSTANT
-                continue
-            if fn not in place:
-                place[fn] = len(place)
-                arity.append(len(args))
-            kind[k] = place[fn]
-            operands[: len(args), k] = args
-        constants = np.array([v for v in value if v is not None], np.float64)
-        depths = np.array(depth, np.intp)
-        return Arrays(depths, kind, operands, tuple(place), tuple(arity), constants, names)
+
+@lru_cache(maxsize=1 << 14)
+def _value_of(fn: Function, *args: float) -> float:
+    """A function of constants."""
+    with np.errstate(all="ignore"):
+        return float(fn(*(np.float64(v) for v in args)))
