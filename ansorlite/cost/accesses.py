@@ -79,5 +79,6 @@ def coefficients_of(e: Expr) -> dict[str, Expr | None]:
             own = parts.setdefault(atom.name, {})
             own[rest] = own.get(rest, 0) + c
     return {
-        var: None if var in other else poly(parts[var], e.dtype) for var in dict.fromkeys([*parts, *other])
+        var: None if var in other else poly(parts[var], e.dtype)
+        for var in dict.fromkeys([*parts, *other])
     }

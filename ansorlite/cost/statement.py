@@ -215,9 +215,7 @@ def _unless_moved(tape: Tape, steps: Sequence[int], level: int, times: int) -> i
     return tape.apply(where, tape.apply(np.greater, steps[level], ZERO), ONE, times)
 
 
-def _gathered(
-    tape: Tape, st: Statement, extents: Sequence[int], spread: Spreads
-) -> int:
+def _gathered(tape: Tape, st: Statement, extents: Sequence[int], spread: Spreads) -> int:
     """Vector elements that are loaded one by one because they are not contiguous in memory.
 
     For one execution.

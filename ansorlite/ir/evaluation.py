@@ -30,7 +30,9 @@ class Candidates(NamedTuple):
     begin: int = 0
 
 
-def blocks(populations: Sequence[tuple[Mapping[str, Any], int]], rows: int) -> list[list[Candidates]]:
+def blocks(
+    populations: Sequence[tuple[Mapping[str, Any], int]], rows: int
+) -> list[list[Candidates]]:
     """All candidates of populations (columns and n), at most so many rows in each block."""
     out: list[list[Candidates]] = []
     left = 0
