@@ -108,7 +108,7 @@ def traffic(sheet: Sheet, levels: Levels, target: Target) -> Traffic:
         np.minimum(cover, ways, out=cover)
         np.multiply(cover, deepest, out=cover)
         np.less_equal(lines, cover, out=held)
-        held &= lines_at <= private
+        np.logical_and(held, lines_at <= private, out=held)
         np.copyto(into[:2], moved, where=held)
         np.copyto(into[2], moved, where=lines_at <= caches[2])
     return Traffic(inner, bytes_at, into.sum(axis=1))

@@ -182,14 +182,14 @@ def _fill(tape: Tape, moves: Sequence[_Move], out: Sequence[Spreads]) -> None:
     steps = each(np.multiply, [m.size if m.affine else ONE for m in moves], strides)
     running = each(np.greater, extents, [ONE])
     steps = each(np.multiply, steps, running)
-    lasts = np.flatnonzero([m.is_last for m in moves])
-    rest = np.flatnonzero([not m.is_last for m in moves])
+    lasts = [k for k, m in enumerate(moves) if m.is_last]
+    rest = [k for k, m in enumerate(moves) if not m.is_last]
     first = np.empty(len(moves), np.intp)
-    if len(lasts):
+    if lasts:
         bytes_ = each(np.multiply, elements[lasts], [moves[k].buffer.item for k in lasts])
         first[lasts] = each(np.maximum, bytes_, [moves[k].buffer.row for k in lasts])
     ratios = np.empty((3, len(moves)), np.intp)
-    for c in range(3) if len(rest) else ():
+    for c in range(3) if rest else ():
         now = elements.copy()
         if c:
             offsets = [moves[k].buffer.offsets[c - 1][moves[k].dimension] for k in rest]

@@ -130,7 +130,7 @@ class _Merged:
         self.order = np.lexsort((kind, depth))
         of_depth, of_kind = depth[self.order], kind[self.order]
         changes = (np.diff(of_depth) != 0) | (np.diff(of_kind) != 0)
-        starts = np.flatnonzero(np.concatenate([[True], changes])) if len(kind) else []
+        starts = np.flatnonzero(np.concatenate([[True], changes]))
         known = [int(k) for k in starts if of_kind[k] >= 0]
         self.bounds = np.array([*known, len(kind)], np.intp)
         functions = list(place)

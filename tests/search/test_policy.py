@@ -265,7 +265,7 @@ def test_hinted_sketches_are_looked_at_and_few_others(monkeypatch: pytest.Monkey
             _to.add(name)
             return _by(name, *args)
 
-        monkeypatch.setattr(policy.history, "sample", seen)
+        monkeypatch.setattr(policy.history, "draw", seen)
         check_legal(policy.ask(8, 1))
         counts.append(looked_at)
     assert SPACE[-1].name in counts[1] and len(counts[1]) < len(counts[0])
