@@ -15,12 +15,12 @@ import numpy.typing as npt
 
 from ansorlite.cost.accesses import accesses
 from ansorlite.cost.footprint import Levels, elements_inside
-from ansorlite.cost.planned import PlannedStatements
+from ansorlite.cost.planned import planned
 from ansorlite.cost.sheet import PlannedStatement, Sheet
 from ansorlite.cost.statement import Statement
 from ansorlite.ir.evaluation import Candidates, Evaluation
 from ansorlite.ir.program import For, Program, Store, all_buffers, stores_under
-from ansorlite.ir.tape import Tape, Values
+from ansorlite.ir.tape import Values
 from ansorlite.schedule.holes import population_columns
 from ansorlite.space.sketch import Sketch
 from ansorlite.target import Target
@@ -35,12 +35,11 @@ THRESHOLDS = tuple(range(0, 25, 2))  # log2 of elements
 
 
 class _Main(NamedTuple):
-    """The statement that does most of the work, its loops, and the tape of its values.
+    """The statement that does most of the work, and its loops.
 
     `notes`: numbers of the values of `NOTES` by loop, 0 where there is none.
     """
 
-    tape: Tape
     statement: PlannedStatement
     loops: tuple[For, ...]
     notes: tuple[tuple[int, ...], ...]
@@ -57,9 +56,9 @@ def _main(program: Program) -> _Main:
     store, loops = max(combining or list(stores_under(program.body)), key=depth)
     buffers = {b.name: b for b in all_buffers(program)}
     main = Statement(store, loops, accesses(store, loops, buffers), (), False, None)
-    planned = PlannedStatements([main], Target.detect())
-    notes = tuple(tuple(planned.tape.of(lp.note(note)) for note in NOTES) for lp in loops)
-    return _Main(planned.tape, planned.statements[0], loops, notes)
+    statement = planned(main, [1] * len(main.accesses), Target.detect())
+    notes = tuple(tuple(statement.tape.of(lp.note(note)) for note in NOTES) for lp in loops)
+    return _Main(statement, loops, notes)
 
 
 def _loops(sketch: Sketch, rows: npt.NDArray[np.int32]) -> Values:
@@ -69,7 +68,7 @@ def _loops(sketch: Sketch, rows: npt.NDArray[np.int32]) -> Values:
     if not n:
         return out
     candidates = Candidates(population_columns(sketch.holes, rows), n)
-    values = Evaluation([main.tape], [candidates])
+    values = Evaluation([main.statement.tape], [candidates])
     sheet = Sheet(main.statement.shape, [(0, main.statement)], values)
     levels, touched = Levels(sheet), elements_inside(sheet)[..., :n]
     inside, outside = levels.inside[:, :n], levels.outside[:, :n]

@@ -5,7 +5,9 @@ function computes from sheets of statements, by statement and candidate. Stateme
 many accesses share a sheet.
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,14 +22,13 @@ BLOCK_ROWS = 2048  # candidates evaluated together, so that arrays take some 30 
 
 
 class PlannedStatements:
-    """The statements of a program as values of a tape, for one target."""
+    """The statements of a program as values of tapes, for one target."""
 
     def __init__(self, statements: Sequence[Statement], target: Target) -> None:
-        self.tape = Tape()
-        found = described(self.tape, statements, target)
-        shapes = [Shape(len(st.loops), len(st.accesses)) for st in statements]
+        uses = Counter(a.buffer.name for st in statements for a in st.accesses)
         self.statements = [
-            PlannedStatement(shape, numbers) for shape, numbers in zip(shapes, found, strict=True)
+            _planned(st, tuple(uses[a.buffer.name] for a in st.accesses), target)
+            for st in statements
         ]
 
     def effort(self, columns: Mapping[str, Any], n: int) -> Values | None:
@@ -35,8 +36,22 @@ class PlannedStatements:
         numbers = [int(st.numbers["effort"]) for st in self.statements]
         if all(number == ONE for number in numbers):
             return None
-        values = Evaluation([self.tape], [Candidates(columns, n)])
-        return np.stack([values.of(0, number) for number in numbers])
+        candidates = [Candidates(columns, n)] * len(numbers)
+        values = Evaluation([st.tape for st in self.statements], candidates)
+        return np.stack([values.of(t, number) for t, number in enumerate(numbers)])
+
+
+def planned(statement: Statement, uses: Sequence[int], target: Target) -> PlannedStatement:
+    """The values of a statement; `uses` as in `statement.described`."""
+    tape = Tape()
+    numbers = described(tape, statement, target, uses)
+    return PlannedStatement(Shape(len(statement.loops), len(statement.accesses)), tape, numbers)
+
+
+@lru_cache(maxsize=1 << 10)
+def _planned(statement: Statement, uses: tuple[int, ...], target: Target) -> PlannedStatement:
+    """Sketches of a task have many statements in common."""
+    return planned(statement, uses, target)
 
 
 class Population(NamedTuple):
@@ -54,33 +69,29 @@ def evaluated(
     out = [np.empty((len(p.plan.statements), width, p.n)) for p in populations]
     for block in blocks([(p.columns, p.n) for p in populations], BLOCK_ROWS):
         plans = [populations[c.owner].plan for c in block]
-        values = Evaluation([plan.tape for plan in plans], block)
-        for shape, chosen in _alike(plans):
-            statements = [(t, plans[t].statements[s]) for t, s in chosen]
-            found, at = compute(Sheet(shape, statements, values)), 0
-            for t, s in chosen:
-                candidates = block[t]
-                begin, end = candidates.begin, candidates.begin + candidates.n
-                out[candidates.owner][s, :, begin:end] = found[:, at : at + candidates.n]
+        places = [(k, s) for k, plan in enumerate(plans) for s in range(len(plan.statements))]
+        statements = [plans[k].statements[s] for k, s in places]
+        values = Evaluation([st.tape for st in statements], [block[k] for k, _ in places])
+        for shape, chosen in _alike(statements):
+            found = compute(Sheet(shape, [(t, statements[t]) for t in chosen], values))
+            at = 0
+            for t in chosen:
+                k, s = places[t]
+                begin, end = block[k].begin, block[k].begin + block[k].n
+                out[block[k].owner][s, :, begin:end] = found[:, at : at + block[k].n]
                 at += values.parts[t] * PART
     return out
 
 
-def _alike(
-    plans: Sequence[PlannedStatements],
-) -> list[tuple[Shape, list[tuple[int, int]]]]:
-    """Statements that share a sheet, of whose accesses at most half are added.
-
-    The shape of the sheet, and (number of the plan, number of the statement) of each.
-    """
-    groups: dict[int, list[tuple[int, int]]] = {}
-    for t, plan in enumerate(plans):
-        for s, st in enumerate(plan.statements):
-            size = max(1, st.shape.accesses - 1).bit_length()
-            groups.setdefault(size, []).append((t, s))
+def _alike(statements: Sequence[PlannedStatement]) -> list[tuple[Shape, list[int]]]:
+    """Statements that share a sheet, of whose accesses at most half are added: the shape of the
+    sheet, and the numbers of the statements."""
+    groups: dict[int, list[int]] = {}
+    for t, st in enumerate(statements):
+        groups.setdefault(max(1, st.shape.accesses - 1).bit_length(), []).append(t)
     out = []
     for group in groups.values():
-        shapes = [plans[t].statements[s].shape for t, s in group]
+        shapes = [statements[t].shape for t in group]
         shape = Shape(max(s.loops for s in shapes), max(s.accesses for s in shapes))
         out.append((shape, group))
     return out

@@ -1,7 +1,7 @@
 """Values of many statements and candidates side by side.
 
-In: statements of plans (`PlannedStatement`, numbers of values of the plan's tape by name) and the
-`Evaluation` of these tapes. Out: a `Sheet`, arrays by name whose last axis runs over all statements
+In: statements (`PlannedStatement`, a tape and numbers of its values by name) and the `Evaluation` of
+their tapes. Out: a `Sheet`, arrays by name whose last axis runs over all statements
 and all their candidates. Statements have different numbers of loops and accesses; loops of one
 iteration (outermost) and accesses without effect (last) make them alike, so that numpy is called
 once for all of them. A loop of one iteration does not change any feature.
@@ -14,7 +14,7 @@ import numpy as np
 
 from ansorlite.cost.names import COMPUTE
 from ansorlite.ir.evaluation import Evaluation
-from ansorlite.ir.tape import ONE, ZERO, Numbers, Values
+from ansorlite.ir.tape import ONE, ZERO, Numbers, Tape, Values
 
 LOOP_VALUES = 9  # see `statement.described`
 LEVELS, BODIES, ACCESSES, CACHES = "loops", "loops + 1", "accesses", "caches"
@@ -68,6 +68,7 @@ class PlannedStatement:
     """The numbers of a statement's values by name, and the same for larger shapes."""
 
     shape: Shape
+    tape: Tape
     numbers: dict[str, Numbers]
     _laid_out: dict[Shape, Numbers] = field(default_factory=dict)
 

@@ -1,7 +1,7 @@
 """How the accesses of a statement spread over memory, as values of a tape.
 
-In: statements' accesses with the extents of their loops. Out: `Spreads`, numbers of values by loop
-level. Made for all accesses of a program at once, operation by operation.
+In: a statement's accesses with the extents of its loops. Out: `Spreads`, numbers of values by loop
+level. Values are made for all accesses at once, operation by operation.
 """
 
 from collections.abc import Sequence
@@ -100,8 +100,7 @@ def _stored(tape: Tape, buffer: Buffer, target: Target) -> _Stored:
 class _Move(NamedTuple):
     """A dimension of an access that a loop moves."""
 
-    statement: int  # number
-    access: int
+    access: int  # number
     level: int
     dimension: int
     buffer: _Stored
@@ -118,29 +117,21 @@ class _Move(NamedTuple):
 
 
 def spreads(
-    tape: Tape, statements: Sequence[tuple[Sequence[Access], Sequence[int]]], target: Target
-) -> list[Spreads]:
-    """The spreads of statements, each of accesses and the extents of its loops."""
-    stored: dict[str, _Stored] = {}
+    tape: Tape, accesses: Sequence[Access], extents: Sequence[int], target: Target
+) -> Spreads:
+    """The spreads of accesses under loops with these extents."""
+    stored = [_stored(tape, access.buffer, target) for access in accesses]
+    first = np.array([tape.apply(np.maximum, s.item, s.row) for s in stored], np.intp)
+    levels, count = len(extents), len(accesses)
+    out = Spreads(
+        np.full((levels, count), ZERO),
+        np.full((levels, 3, count), ONE),
+        np.full((levels + 1, count), ONE),
+        np.tile(first, (levels + 1, 1)),
+    )
     moves: list[_Move] = []
-    out = []
-    for number, (found, extents) in enumerate(statements):
-        for a, access in enumerate(found):
-            name = access.buffer.name
-            if name not in stored:
-                stored[name] = _stored(tape, access.buffer, target)
-            _add_moves(tape, moves, (number, a), access, extents, stored[name])
-        own = [stored[access.buffer.name] for access in found]
-        first = np.array([tape.apply(np.maximum, s.item, s.row) for s in own], np.intp)
-        levels, count = len(extents), len(found)
-        out.append(
-            Spreads(
-                np.full((levels, count), ZERO),
-                np.full((levels, 3, count), ONE),
-                np.full((levels + 1, count), ONE),
-                np.tile(first, (levels + 1, 1)),
-            )
-        )
+    for a, (access, buffer) in enumerate(zip(accesses, stored, strict=True)):
+        _add_moves(tape, moves, a, access, extents, buffer)
     if moves:
         _fill(tape, moves, out)
     return out
@@ -149,12 +140,12 @@ def spreads(
 def _add_moves(
     tape: Tape,
     moves: list[_Move],
-    place: tuple[int, int],
+    number: int,
     access: Access,
     extents: Sequence[int],
     buffer: _Stored,
 ) -> None:
-    """The moves of an access (number of the statement, of the access), innermost first."""
+    """The moves of an access, innermost first."""
     before: dict[int, tuple[int, int]] = {}
     for level in reversed(range(len(extents))):
         for d, coefs in access.moves[level]:
@@ -164,12 +155,12 @@ def _add_moves(
             known, rank = before.get(d, (-1, 0))
             before[d] = len(moves), rank + 1
             moves.append(
-                _Move(*place, level, d, buffer, bool(coefs), size, extents[level], known, rank)
+                _Move(number, level, d, buffer, bool(coefs), size, extents[level], known, rank)
             )
 
 
-def _fill(tape: Tape, moves: Sequence[_Move], out: Sequence[Spreads]) -> None:
-    """Enter what the moves change into the spreads of their statements."""
+def _fill(tape: Tape, moves: Sequence[_Move], spread: Spreads) -> None:
+    """Enter what the moves change."""
     each = tape.apply_each
     extents, before = [m.extent for m in moves], np.array([m.before for m in moves])
     added = each(np.multiply, [m.size for m in moves], each(np.subtract, extents, [ONE]))
@@ -198,7 +189,7 @@ def _fill(tape: Tape, moves: Sequence[_Move], out: Sequence[Spreads]) -> None:
             np.true_divide, now[rest], np.where(before >= 0, now[before], ONE)[rest]
         )
     for k, m in enumerate(moves):
-        spread, a, level = out[m.statement], m.access, m.level
+        a, level = m.access, m.level
         other = int(spread.steps[level, a]) if m.affine else ZERO
         spread.steps[level, a] = tape.apply(np.add, int(steps[k]), other)
         if m.is_last:

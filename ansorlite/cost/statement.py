@@ -8,7 +8,7 @@ without regard to their order. `cost.sheet` collects the values of many statemen
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -23,7 +23,7 @@ from ansorlite.cost.spread import Spreads, itemsize, spreads
 from ansorlite.ir.expr import Const, Expr, Load, Op
 from ansorlite.ir.packed import DOTS
 from ansorlite.ir.prefetch import fetchable
-from ansorlite.ir.program import NO_NOTE, Buffer, For, Store
+from ansorlite.ir.program import NO_NOTE, Block, Buffer, For, Store
 from ansorlite.ir.tape import ONE, ZERO, Numbers, Tape, Values, ceildiv, where
 from ansorlite.ir.traverse import loads
 from ansorlite.ir.traverse import walk as exprs
@@ -53,7 +53,9 @@ class Statement:
         store: Store, loops: Sequence[For], buffers: Mapping[str, Buffer], memory: Collection[str]
     ) -> "Statement":
         """`memory`: names of the buffers that are parameters of the program."""
-        loops = tuple(lp for lp in loops if lp.reduce or lp.notes or lp.nominal != Const(1))
+        kept = [lp for lp in loops if lp.reduce or lp.notes or lp.nominal != Const(1)]
+        # Equal statements of different programs are to be equal.
+        loops = tuple(replace(lp, extent=lp.nominal, body=Block(())) for lp in kept)
         written = buffers.get(store.buffer)
         return Statement(
             store,
@@ -85,31 +87,14 @@ def _flops(store: Store) -> float:
     return 2.0 * c["mad"] + sum(c[k] for k in ("addsub", "mul", "div", "minmax", "math")) + 0.5
 
 
-def described(
-    tape: Tape, statements: Sequence[Statement], target: Target
-) -> list[dict[str, Numbers]]:
-    """Numbers of the values of a program's statements, by the names of `cost.sheet`."""
-    uses: dict[str, int] = {}
-    for st in statements:
-        for a in st.accesses:
-            uses[a.buffer.name] = uses.get(a.buffer.name, 0) + 1
-    extents = [[tape.of(lp.nominal) for lp in st.loops] for st in statements]
-    accessed = [st.accesses for st in statements]
-    found = spreads(tape, list(zip(accessed, extents, strict=True)), target)
-    every = zip(statements, extents, found, strict=True)
-    return [_described(tape, st, own, spread, target, uses) for st, own, spread in every]
+def described(tape: Tape, st: Statement, target: Target, uses: Sequence[int]) -> dict[str, Numbers]:
+    """Numbers of the values of a statement, by the names of `cost.sheet`.
 
-
-def _described(
-    tape: Tape,
-    st: Statement,
-    extents: Sequence[int],
-    spread: Spreads,
-    target: Target,
-    uses: Mapping[str, int],
-) -> dict[str, Numbers]:
-    """`uses`: in how many statements of the program each buffer is accessed."""
+    `uses`: in how many statements of the program the buffer of each access is accessed.
+    """
     store, loops = st.store, st.loops
+    extents = [tape.of(lp.nominal) for lp in loops]
+    spread = spreads(tape, st.accesses, extents, target)
     count = tape.product([tape.of(c) for c in store.count])
     executions = tape.apply(np.multiply, count, guard_share(tape, st.guards, extents))
     own = [e for lp, e in zip(loops, extents, strict=True) if lp.axis[0] == store.stage]
@@ -140,7 +125,7 @@ def _described(
         "real": flags([1.0 for _ in st.accesses]),
         "reads": flags([a.reads for a in st.accesses]),
         "writes": flags([a.writes for a in st.accesses]),
-        "other_uses": flags([uses[a.buffer.name] - 1 for a in st.accesses]),
+        "other_uses": flags([n - 1 for n in uses]),
         "steps": spread.steps,
         "last": spread.last,
         "first": spread.first,

@@ -10,8 +10,8 @@ from ansorlite.baselines.templates import template_sketches
 from ansorlite.cost.analytic import analytic_score
 from ansorlite.cost.fast_analytic import fast_analytic_score
 from ansorlite.cost.features import FeaturePlan, features
-from ansorlite.cost.planned import BLOCK_ROWS
 from ansorlite.cost.losses import TrainingGroup
+from ansorlite.cost.planned import BLOCK_ROWS
 from ansorlite.schedule.holes import population_columns
 from ansorlite.space.sketch import Sketch, sketches
 from ansorlite.target import Target
