@@ -1,10 +1,10 @@
 """Values of many statements and candidates side by side.
 
-In: statements (`PlannedStatement`, a tape and numbers of its values by name) and the `Evaluation` of
-their tapes. Out: a `Sheet`, arrays by name whose last axis runs over all statements
-and all their candidates. Statements have different numbers of loops and accesses; loops of one
-iteration (outermost) and accesses without effect (last) make them alike, so that numpy is called
-once for all of them. A loop of one iteration does not change any feature.
+In: statements (`PlannedStatement`, a tape and numbers of its values by name) and the `Evaluation`
+of their tapes. Out: a `Sheet`, arrays by name whose last axis runs over all statements and all
+their candidates. Statements have different numbers of loops and accesses; loops of one iteration
+(outermost) and accesses without effect (last) make them alike, so that numpy is called once for all
+of them. A loop of one iteration does not change any feature.
 """
 
 from collections.abc import Sequence

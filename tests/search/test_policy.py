@@ -259,9 +259,9 @@ def test_hinted_sketches_are_looked_at_and_few_others(monkeypatch: pytest.Monkey
         )
         policy.hint(hints)
         looked_at: set[str] = set()
-        sample = policy.history.sample
+        draw = policy.history.draw
 
-        def seen(name: str, *args: Any, _to: set[str] = looked_at, _by: Any = sample) -> Any:
+        def seen(name: str, *args: Any, _to: set[str] = looked_at, _by: Any = draw) -> Any:
             _to.add(name)
             return _by(name, *args)
 
