@@ -126,5 +126,5 @@ def test_a_tape_computes_equal_values_once() -> None:
 def test_a_variable_without_a_column_is_named() -> None:
     tape = Tape()
     tape.of(Var("C.i:1", "hole") * 2)
-    with pytest.raises(AnsorliteError, match="no value is given for C.i:1"):
+    with pytest.raises(AnsorliteError, match=r"no value is given for C\.i:1"):
         Evaluation([tape], [Candidates({}, 1)])
