@@ -18,7 +18,7 @@ from ansorlite.ir.evaluation import PART, Candidates, Evaluation, blocks
 from ansorlite.ir.tape import ONE, Tape, Values
 from ansorlite.target import Target
 
-BLOCK_ROWS = 2048  # candidates evaluated together, so that arrays take some 30 MB at most
+BLOCK_ROWS = 4096  # candidates evaluated together, so that arrays take some 60 MB at most
 
 
 class PlannedStatements:

@@ -52,11 +52,9 @@ def guesses(
     params: GuessParams,
 ) -> list[Guess]:
     """The best rows found, one a sketch, best first; `first` are rows that are looked at, too."""
-    drawn = {n: history.draw(n, params.looked_at, params.draws, rng) for n in history.sketches}
-    legal = history.legal_of(drawn)
+    drawn = history.samples(history.sketches, params.looked_at, params.draws, lambda _: rng)
     looked_at: dict[str, Rows] = {}
-    for name, own in drawn.items():
-        rows = own[legal[name]][: params.looked_at]
+    for name, rows in drawn.items():
         rows = np.concatenate([first[name], rows]) if name in first else rows
         if len(rows):
             looked_at[name] = rows

@@ -6,7 +6,7 @@ program as one that is (a hole may change nothing: the depth of parallel loops o
 prefetch of a loop that is not there). Such rows would be built, and measured, for nothing.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -226,7 +226,9 @@ class History:
         """In order those that are new and no copy of one before, which `taken` then holds."""
         for start in range(0, len(ranked), block):
             part = ranked[start : start + block]
-            at = {n: [k for k, e in enumerate(part) if e[0] == n] for n, *_ in part}
+            at: dict[str, list[int]] = {}
+            for k, (name, *_) in enumerate(part):
+                at.setdefault(name, []).append(k)
             found = self._recalled({n: np.stack([part[k][1] for k in ks]) for n, ks in at.items()})
             own: dict[int, bytes] = {}
             for name, places in at.items():
@@ -238,8 +240,19 @@ class History:
 
     def sample(self, name: str, n: int, draws: int, rng: np.random.Generator) -> Rows:
         """Up to n legal rows, none twice, of a bounded number of draws (there may be none)."""
-        rows = self.draw(name, n, draws, rng)
-        return rows[self.legal(name, rows)][:n]
+        return self.samples([name], n, draws, lambda _: rng)[name]
+
+    def samples(
+        self,
+        names: Iterable[str],
+        n: int,
+        draws: int,
+        rng_of: Callable[[str], np.random.Generator],
+    ) -> dict[str, Rows]:
+        """`sample` of several sketches, each drawn by the generator that `rng_of` its name is."""
+        drawn = {name: self.draw(name, n, draws, rng_of(name)) for name in names}
+        legal = self.legal_of(drawn)
+        return {name: rows[legal[name]][:n] for name, rows in drawn.items()}
 
     def draw(self, name: str, n: int, draws: int, rng: np.random.Generator) -> Rows:
         """So many draws for each of n rows, none twice, legal or not."""

@@ -252,9 +252,10 @@ class EvolutionaryPolicy(SearchPolicy):
         p = self.params
         names = self._alive(rng, alive)
         share = max(32, population // max(1, len(names)))
+        drawn = self.history.samples(names, share * p.draws, 1, lambda _: rng)
         pool: dict[str, Rows] = {}
         for name in names:
-            rows = self.history.sample(name, share * p.draws, 1, rng)[:share]
+            rows = drawn[name][:share]
             measured = self.history.measured_rows(name)
             if len(measured):
                 order = np.argsort(self.history.told[name].latency_s, kind="stable")
@@ -305,12 +306,12 @@ class EvolutionaryPolicy(SearchPolicy):
         """A few rows of each sketch, always the same: drawn and looked at once."""
         place = {name: k for k, name in enumerate(self.history.sketches)}
         key = zlib.crc32(self._key.encode())
-        drawn = {}
-        for name in (n for n in names if n not in self._looks):
-            rng = np.random.default_rng([self._seed, key, 0, place[name]])
-            drawn[name] = self.history.draw(name, PROBED_ROWS, self.params.draws, rng)
-        legal = self.history.legal_of(drawn)
-        rows = {name: own[legal[name]][:PROBED_ROWS] for name, own in drawn.items()}
+        rows = self.history.samples(
+            [name for name in names if name not in self._looks],
+            PROBED_ROWS,
+            self.params.draws,
+            lambda name: np.random.default_rng([self._seed, key, 0, place[name]]),
+        )
         self._looks |= self.history.features_of(rows)
         return {name: self._looks[name] for name in names}
 
