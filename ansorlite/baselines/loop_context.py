@@ -15,12 +15,11 @@ import numpy.typing as npt
 
 from ansorlite.cost.accesses import accesses
 from ansorlite.cost.footprint import Levels, elements_inside
-from ansorlite.cost.planned import planned
-from ansorlite.cost.sheet import PlannedStatement, Sheet
-from ansorlite.cost.statement import Statement
+from ansorlite.cost.sheet import PlannedStatement, Shape, Sheet
+from ansorlite.cost.statement import Statement, described
 from ansorlite.ir.evaluation import Candidates, Evaluation
 from ansorlite.ir.program import For, Program, Store, all_buffers, stores_under
-from ansorlite.ir.tape import Values
+from ansorlite.ir.tape import Tape, Values
 from ansorlite.schedule.holes import population_columns
 from ansorlite.space.sketch import Sketch
 from ansorlite.target import Target
@@ -56,9 +55,11 @@ def _main(program: Program) -> _Main:
     store, loops = max(combining or list(stores_under(program.body)), key=depth)
     buffers = {b.name: b for b in all_buffers(program)}
     main = Statement(store, loops, accesses(store, loops, buffers), (), False, None)
-    statement = planned(main, [1] * len(main.accesses), Target.detect())
-    notes = tuple(tuple(statement.tape.of(lp.note(note)) for note in NOTES) for lp in loops)
-    return _Main(statement, loops, notes)
+    tape = Tape()
+    numbers = described(tape, main, Target.detect(), [1] * len(main.accesses))
+    notes = tuple(tuple(tape.of(lp.note(note)) for note in NOTES) for lp in loops)
+    shape = Shape(len(loops), len(main.accesses))
+    return _Main(PlannedStatement(shape, tape.arrays(), numbers), loops, notes)
 
 
 def _loops(sketch: Sketch, rows: npt.NDArray[np.int32]) -> Values:

@@ -41,17 +41,16 @@ class PlannedStatements:
         return np.stack([values.of(t, number) for t, number in enumerate(numbers)])
 
 
-def planned(statement: Statement, uses: Sequence[int], target: Target) -> PlannedStatement:
-    """The values of a statement; `uses` as in `statement.described`."""
+@lru_cache(maxsize=512)
+def _planned(statement: Statement, uses: tuple[int, ...], target: Target) -> PlannedStatement:
+    """The values of a statement, of which sketches of a task have many in common.
+
+    `uses` as in `statement.described`.
+    """
     tape = Tape()
     numbers = described(tape, statement, target, uses)
-    return PlannedStatement(Shape(len(statement.loops), len(statement.accesses)), tape, numbers)
-
-
-@lru_cache(maxsize=1 << 10)
-def _planned(statement: Statement, uses: tuple[int, ...], target: Target) -> PlannedStatement:
-    """Sketches of a task have many statements in common."""
-    return planned(statement, uses, target)
+    shape = Shape(len(statement.loops), len(statement.accesses))
+    return PlannedStatement(shape, tape.arrays(), numbers)
 
 
 class Population(NamedTuple):

@@ -14,7 +14,7 @@ import numpy as np
 
 from ansorlite.cost.names import COMPUTE
 from ansorlite.ir.evaluation import Evaluation
-from ansorlite.ir.tape import ONE, ZERO, Numbers, Tape, Values
+from ansorlite.ir.tape import ONE, ZERO, Arrays, Numbers, Values
 
 LOOP_VALUES = 9  # see `statement.described`
 LEVELS, BODIES, ACCESSES, CACHES = "loops", "loops + 1", "accesses", "caches"
@@ -68,7 +68,7 @@ class PlannedStatement:
     """The numbers of a statement's values by name, and the same for larger shapes."""
 
     shape: Shape
-    tape: Tape
+    tape: Arrays
     numbers: dict[str, Numbers]
     _laid_out: dict[Shape, Numbers] = field(default_factory=dict)
 

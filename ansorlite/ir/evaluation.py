@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ansorlite.errors import AnsorliteError
-from ansorlite.ir.tape import COLUMN, CONSTANT, Function, Numbers, Tape, Values
+from ansorlite.ir.tape import COLUMN, CONSTANT, Arrays, Function, Numbers, Values
 
 PART = 32  # candidates that are kept together
 
@@ -58,7 +58,7 @@ class Evaluation:
     each part of each value. What is beyond the last candidate is arbitrary.
     """
 
-    def __init__(self, tapes: Sequence[Tape], candidates: Sequence[Candidates]) -> None:
+    def __init__(self, tapes: Sequence[Arrays], candidates: Sequence[Candidates]) -> None:
         """`candidates` of each tape. Raises AnsorliteError for a variable without a column."""
         merged = self._merged = _merged(tuple(tapes))
         self.sizes = tuple(c.n for c in candidates)
@@ -115,8 +115,7 @@ class _Merged:
     value, name).
     """
 
-    def __init__(self, tapes: tuple[Tape, ...]) -> None:
-        parts = [t.arrays() for t in tapes]
+    def __init__(self, parts: tuple[Arrays, ...]) -> None:
         lengths = [len(p.depth) for p in parts]
         self.offsets = np.cumsum([0, *lengths])[:-1].tolist()
         self.tape = np.repeat(np.arange(len(parts)), lengths)
@@ -146,6 +145,6 @@ class _Merged:
         ]
 
 
-@lru_cache(maxsize=32)
-def _merged(tapes: tuple[Tape, ...]) -> _Merged:
+@lru_cache(maxsize=16)
+def _merged(tapes: tuple[Arrays, ...]) -> _Merged:
     return _Merged(tapes)

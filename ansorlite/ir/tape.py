@@ -6,8 +6,9 @@ populations. Values are float64: integers are exact up to 2**53.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -62,8 +63,9 @@ COLUMN, CONSTANT = -1, -2
 class Tape:
     """Values by number.
 
-    `of`, `const` and `apply` return the number of a value. Example: `t = Tape(); k =
-    t.apply(np.multiply, t.of(extent), t.const(4.0)); Evaluation([t], [columns], [n]).of(0, k)`.
+    `of`, `const` and `apply` return the number of a value. Example: with `t = Tape()` and
+    `k = t.apply(np.multiply, t.of(extent), t.const(4.0))`,
+    `Evaluation([t.arrays()], [Candidates(columns, n)]).of(0, k)` is float64[n].
     """
 
     def __init__(self) -> None:
@@ -74,7 +76,6 @@ class Tape:
         self._depth: list[int] = []
         self._functions: dict[Function, tuple[int, int]] = {}  # place and number of operands
         self._names: list[str] = []  # of columns
-        self._arrays: Arrays | None = None
         self.const(0.0)
         self.const(1.0)
 
@@ -196,21 +197,20 @@ class Tape:
         raise AnsorliteError(f"{e} is no integer expression over variables")
 
     def arrays(self) -> "Arrays":
-        """The values as arrays; none may be added afterwards."""
-        if self._arrays is None:
-            constants = [v for v in self._value if v is not None]
-            self._arrays = Arrays(
-                np.array(self._depth, np.intp),
-                np.array(self._kind, np.intp),
-                np.array(self._operands, np.intp).T,
-                tuple((fn, arity) for fn, (_, arity) in self._functions.items()),
-                np.array(constants, np.float64),
-                tuple(self._names),
-            )
-        return self._arrays
+        """The values so far, as what is evaluated."""
+        constants = [v for v in self._value if v is not None]
+        return Arrays(
+            np.array(self._depth, np.intp),
+            np.array(self._kind, np.intp),
+            np.array(self._operands, np.intp).T,
+            tuple((fn, arity) for fn, (_, arity) in self._functions.items()),
+            np.array(constants, np.float64),
+            tuple(self._names),
+        )
 
 
-class Arrays(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Arrays:
     """The values of a tape by number.
 
     `kind` is the place in `functions` (with their numbers of operands), or CONSTANT or COLUMN.

@@ -39,7 +39,7 @@ class Legality:
     """
 
     def __init__(self, program: Program, target: Target) -> None:
-        tape = self.tape = Tape()
+        tape = Tape()
         conditions = [
             _tile_fits(tape, store, loops, target)
             for store, loops in stores_under(program.body)
@@ -50,6 +50,7 @@ class Legality:
         conditions.append(tape.apply(np.less_equal, size, tape.const(float(target.l2_bytes))))
         conditions += _enough_grains(tape, program, target)
         self.ok = tape.fold(np.minimum, conditions, ONE)
+        self.tape = tape.arrays()
 
 
 def legal_of(asked: Sequence[tuple[Legality, Mapping[str, Any], int]]) -> list[Mask]:

@@ -106,7 +106,9 @@ def test_a_tape_has_the_values_of_its_expressions() -> None:
     tape, other = Tape(), Tape()
     numbers = [tape.of(e) for e in cases]
     wanted = Evaluator(columns)
-    found = Evaluation([other, tape], [Candidates({}, 0), Candidates(columns, 70)])
+    found = Evaluation(
+        [other.arrays(), tape.arrays()], [Candidates({}, 0), Candidates(columns, 70)]
+    )
     for e, number in zip(cases, numbers, strict=True):
         np.testing.assert_array_equal(
             found.of(1, number), np.broadcast_to(wanted(e), (70,)), err_msg=str(e)
@@ -127,4 +129,4 @@ def test_a_variable_without_a_column_is_named() -> None:
     tape = Tape()
     tape.of(Var("C.i:1", "hole") * 2)
     with pytest.raises(AnsorliteError, match=r"no value is given for C\.i:1"):
-        Evaluation([tape], [Candidates({}, 1)])
+        Evaluation([tape.arrays()], [Candidates({}, 1)])
