@@ -11,6 +11,7 @@ bytes, elements or executions.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ import numpy.typing as npt
 
 from ansorlite.cost.analytic import cycles, rates_of
 from ansorlite.cost.footprint import Levels, Traffic, traffic
-from ansorlite.cost.names import AT, COMPUTE, CURVE, LOGGED, MAX_BUFFERS, N_FEATURES
+from ansorlite.cost.names import AT, COMPUTE, CURVE, FEATURE_NAMES, LOGGED, MAX_BUFFERS, N_FEATURES
 from ansorlite.cost.planned import PlannedStatements, Population, evaluated
 from ansorlite.cost.sheet import Sheet
 from ansorlite.cost.statement import Statement
@@ -116,10 +117,19 @@ def _features(sheet: Sheet, target: Target) -> Values:
     _put(out, "intensity_0", _intensity(sheet, levels, moved))
     _put(out, "alloc_bytes", _allocation(sheet))
     _put(out, "cycles_compute", _cycles(out, sheet, target))
-    logged = np.maximum(out[LOGGED], 0.0)
+    rows = _logged(sheet.accesses)
+    logged = out[rows]
+    np.maximum(logged, 0.0, out=logged)
     logged += 1.0
-    out[LOGGED] = np.log2(logged, out=logged)
+    out[rows] = np.log2(logged, out=logged)
     return out
+
+
+@lru_cache(maxsize=64)
+def _logged(accesses: int) -> npt.NDArray[np.intp]:
+    """The magnitudes that are not 0 for want of accesses."""
+    absent = tuple(f"buffer{b}_" for b in range(accesses, MAX_BUFFERS))
+    return np.array([k for k in LOGGED if not FEATURE_NAMES[k].startswith(absent)], np.intp)
 
 
 def _cycles(magnitudes: Values, sheet: Sheet, target: Target) -> Values:
