@@ -125,12 +125,8 @@ class History:
             m.place.extend(before + k for k in at)
         self._looked_at.clear()
 
-    def look(self, name: str, rows: Rows) -> Features:
-        """`features` of rows, some of which will be asked for again before results are told."""
-        return self.looks({name: rows})[name]
-
     def looks(self, rows: Mapping[str, Rows]) -> dict[str, Features]:
-        """`features_of` rows, as `look`."""
+        """`features_of` rows, some of which will be asked for again before results are told."""
         found = self.features_of(rows)
         for name, own in rows.items():
             self._looked_at.setdefault(name, _LookedAt()).add(own, found[name])
