@@ -13,10 +13,16 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ansorlite.cost.footprint import Access, Batch, Levels, Values, accesses, footprint
-from ansorlite.ir.program import NO_NOTE, For, Program, Store, all_buffers, stores_under
+from ansorlite.cost.accesses import accesses
+from ansorlite.cost.footprint import Levels, elements_inside
+from ansorlite.cost.sheet import PlannedStatement, Shape, Sheet
+from ansorlite.cost.statement import Statement, described
+from ansorlite.ir.evaluation import Candidates, Evaluation
+from ansorlite.ir.program import For, Program, Store, all_buffers, stores_under
+from ansorlite.ir.tape import Tape, Values
 from ansorlite.schedule.holes import population_columns
 from ansorlite.space.sketch import Sketch
+from ansorlite.target import Target
 
 MAX_LOOPS = 14  # the innermost ones; deeper nests lose their outermost loops
 MAX_BUFFERS = 4
@@ -28,17 +34,18 @@ THRESHOLDS = tuple(range(0, 25, 2))  # log2 of elements
 
 
 class _Main(NamedTuple):
-    """The statement that does most of the work, its loops and accesses."""
+    """The statement that does most of the work, and its loops.
 
-    store: Store
+    `notes`: numbers of the values of `NOTES` by loop, 0 where there is none.
+    """
+
+    statement: PlannedStatement
     loops: tuple[For, ...]
-    accesses: tuple[Access, ...]
+    notes: tuple[tuple[int, ...], ...]
 
 
 @lru_cache(maxsize=256)
 def _main(program: Program) -> _Main:
-    buffers = {b.name: b for b in all_buffers(program)}
-
     def depth(found: tuple[Store, tuple[For, ...]]) -> tuple[int, int, int]:
         store, loops = found
         reduces = sum(lp.reduce for lp in loops)
@@ -46,29 +53,38 @@ def _main(program: Program) -> _Main:
 
     combining = [f for f in stores_under(program.body) if f[0].combiner]
     store, loops = max(combining or list(stores_under(program.body)), key=depth)
-    return _Main(store, loops, accesses(store, loops, buffers))
+    buffers = {b.name: b for b in all_buffers(program)}
+    main = Statement(store, loops, accesses(store, loops, buffers), (), False, None)
+    tape = Tape()
+    numbers = described(tape, main, Target.detect(), [1] * len(main.accesses))
+    notes = tuple(tuple(tape.of(lp.note(note)) for note in NOTES) for lp in loops)
+    shape = Shape(len(loops), len(main.accesses))
+    return _Main(PlannedStatement(shape, tape.arrays(), numbers), loops, notes)
 
 
 def _loops(sketch: Sketch, rows: npt.NDArray[np.int32]) -> Values:
     """float64[MAX_LOOPS, WIDTH, P], the innermost loop first, zeros where there is none."""
     main, n = _main(sketch.program), len(rows)
-    ev = Batch(population_columns(sketch.holes, rows), n)
-    levels = Levels([ev(lp.nominal) for lp in main.loops], n)
-    touched = [footprint(a, ev, levels) for a in main.accesses[:MAX_BUFFERS]]
     out = np.zeros((MAX_LOOPS, WIDTH, n))
+    if not n:
+        return out
+    candidates = Candidates(population_columns(sketch.holes, rows), n)
+    values = Evaluation([main.statement.tape], [candidates])
+    sheet = Sheet(main.statement.shape, [(0, main.statement)], values)
+    levels, touched = Levels(sheet), elements_inside(sheet)[..., :n]
+    inside, outside = levels.inside[:, :n], levels.outside[:, :n]
     for slot in range(min(MAX_LOOPS, levels.depth)):
         k = levels.depth - 1 - slot
-        lp, f = main.loops[k], out[slot]
-        f[0], f[1] = levels.extents[k], float(lp.reduce)
-        f[2], f[3] = levels.outside[k], levels.inside[k]
-        for d, note in enumerate(NOTES):
-            if lp.note(note) is not NO_NOTE:
-                f[4 + d] = np.maximum(ev(lp.note(note)), 0.0)
-        for b, t in enumerate(touched):
+        f = out[slot]
+        f[0], f[1] = levels.extents[k, :n], float(main.loops[k].reduce)
+        f[2], f[3] = outside[k], inside[k]
+        for d, number in enumerate(main.notes[k]):
+            f[4 + d] = np.maximum(values.of(0, number), 0.0)
+        for b in range(min(MAX_BUFFERS, sheet.accesses)):
             at = OF_LOOP + OF_BUFFER * b
-            f[at] = t.inner[k]
-            f[at + 1] = levels.inside[k] / np.maximum(t.inner[k], 1.0)
-            f[at + 2] = t.steps[k]
+            f[at] = touched[k, b]
+            f[at + 1] = inside[k] / np.maximum(touched[k, b], 1.0)
+            f[at + 2] = sheet["steps"][k, b, :n]
     return np.log2(1.0 + out)
 
 

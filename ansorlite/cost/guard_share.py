@@ -8,13 +8,15 @@ execution.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
-from ansorlite.cost.footprint import Batch, Levels, Values
 from ansorlite.ir.expr import Expr
 from ansorlite.ir.guards import identity_conditions
 from ansorlite.ir.program import NO_NOTE, For, Store
+from ansorlite.ir.ranges import Evaluator
+from ansorlite.ir.tape import ONE, Tape, where
 
 SAMPLES = 2048  # sampled iterations
 
@@ -41,32 +43,31 @@ def guards_of(store: Store, loops: Sequence[For]) -> tuple[Guard, ...]:
     for test in dict.fromkeys(identity_conditions(store.value, store.combiner)):
         inside = [k for k, lp in enumerate(loops) if lp.note("register") is not NO_NOTE]
         moving = (k for k in [*inside, *reduces[-1:]] if loops[k].var in test.free)
-        share = _share(test, loops)
+        share = _share(test, tuple((lp.var, lp.nominal) for lp in loops))
         if share < 1.0:
             out.append(Guard(test, share, tuple(moving)))
     return tuple(out)
 
 
-def _share(test: Expr, loops: Sequence[For]) -> float:
+@lru_cache(maxsize=1 << 12)
+def _share(test: Expr, loops: tuple[tuple[str, Expr], ...]) -> float:
     """Share of the iterations where the condition holds, sampled with all tile factors 1.
 
-    With factors 1 only the outermost loop of each axis has more than one iteration.
+    With factors 1 only the outermost loop of each axis has more than one iteration. `loops`:
+    variables and extents.
     """
-    holes = {name for lp in loops for name in lp.nominal.free | test.free}
-    rng = np.random.default_rng(0)
-    ones = Batch(dict.fromkeys(holes, np.ones(1, dtype=np.int64)), 1)
-    places = dict.fromkeys(holes, np.ones(SAMPLES, dtype=np.int64))
-    for lp in loops:
-        places[lp.var] = rng.integers(0, max(1, int(ones(lp.nominal)[0])), SAMPLES)
-    return float(Batch(places, SAMPLES)(test).mean())
+    ones = dict.fromkeys({v for _, extent in loops for v in extent.free | test.free}, 1)
+    value, rng = Evaluator(ones), np.random.default_rng(0)
+    trips = tuple((var, max(1, int(value(extent)))) for var, extent in loops)
+    places = {**ones, **{var: rng.integers(0, n, SAMPLES) for var, n in trips}}
+    return float(np.mean(Evaluator(places)(test)))
 
 
-def guard_share(tests: Sequence[Guard], levels: Levels) -> Values:
-    """float64[n]: share of the executions that remain, for each program of a population."""
-    out = np.ones(levels.n)
-    for t in tests:
-        stays = np.zeros(levels.n, dtype=bool)
-        for k in t.inside:
-            stays = stays | levels.runs[k]
-        out = out * np.where(stays, 1.0, t.share)
-    return out
+def guard_share(tape: Tape, guards: Sequence[Guard], extents: Sequence[int]) -> int:
+    """The share of the executions that remain; `extents` are values of all loops."""
+    out = []
+    for g in guards:
+        longest = tape.fold(np.maximum, [extents[k] for k in g.inside], ONE)
+        stays = tape.apply(np.greater, longest, ONE)
+        out.append(tape.apply(where, stays, ONE, tape.const(g.share)))
+    return tape.product(out)

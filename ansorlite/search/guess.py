@@ -16,7 +16,7 @@ from ansorlite.search.history import History, Scores
 from ansorlite.search.select import roulette, unique_rows
 
 ALL_OPTIONS = 40  # of a hole with more, only the neighbours are tried
-Score = Callable[[str, Rows], Scores]
+Score = Callable[[Mapping[str, Rows]], Mapping[str, Scores]]  # of rows of sketches by name
 
 
 @dataclass(frozen=True)
@@ -52,13 +52,13 @@ def guesses(
     params: GuessParams,
 ) -> list[Guess]:
     """The best rows found, one a sketch, best first; `first` are rows that are looked at, too."""
-    pool: dict[str, tuple[Rows, Scores]] = {}
-    for name in history.sketches:
-        rows = history.sample(name, params.looked_at, params.draws, rng)
-        if name in first:
-            rows = np.concatenate([first[name], rows])
+    drawn = history.samples(history.sketches, params.looked_at, params.draws, lambda _: rng)
+    looked_at: dict[str, Rows] = {}
+    for name, rows in drawn.items():
+        rows = np.concatenate([first[name], rows]) if name in first else rows
         if len(rows):
-            pool[name] = rows, score(name, rows)
+            looked_at[name] = rows
+    pool = {name: (looked_at[name], scores) for name, scores in score(looked_at).items()}
     best: dict[str, tuple[Rows, float]] = {}
     alive = min(params.alive, len(pool))
     for stage in range(params.stages + 1):
@@ -101,7 +101,7 @@ def _climbed(
         rows = rows[history.legal(name, rows)]
         if not len(rows):
             break
-        found, value = _best(rows, score(name, rows))
+        found, value = _best(rows, score({name: rows})[name])
         if value <= best:
             break
         row, best = found, value
@@ -125,20 +125,20 @@ def _next(
         np.exp(-4.0 * rank / len(flat)), max(params.population, params.each * len(names)), rng
     )
     offset = np.cumsum([0, *(len(pool[s][0]) for s in names)])
+    children = {}
+    for k, name in enumerate(names):
+        mothers = pool[name][0][parents[owner[parents] == k] - offset[k]]
+        mutants = mutate(mothers, history.sketches[name].holes, rng)
+        children[name] = mutants[unique_rows(mutants)]
+    legal = history.legal_of(children)
+    children = {name: rows[legal[name]] for name, rows in children.items()}
+    scored = score(children)
     out = {}
     for k, name in enumerate(names):
-        rows, scores = pool[name]
         own = rank[owner == k]
         stay = (own < params.survivors) | (own == own.min())
-        mothers = rows[parents[owner[parents] == k] - offset[k]]
-        children = mutate(mothers, history.sketches[name].holes, rng)
-        children = children[unique_rows(children)]
-        children = children[history.legal(name, children)] if len(children) else children
-        rows, scores = rows[stay], scores[stay]
-        if len(children):
-            rows = np.concatenate([rows, children])
-            scores = np.concatenate([scores, score(name, children)])
-            once = unique_rows(rows)
-            rows, scores = rows[once], scores[once]
-        out[name] = rows, scores
+        rows = np.concatenate([pool[name][0][stay], children[name]])
+        scores = np.concatenate([pool[name][1][stay], scored[name]])
+        once = unique_rows(rows)
+        out[name] = rows[once], scores[once]
     return out

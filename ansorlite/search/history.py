@@ -6,21 +6,22 @@ program as one that is (a hole may change nothing: the depth of parallel loops o
 prefetch of a loop that is not there). Such rows would be built, and measured, for nothing.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from ansorlite.cost.fast_analytic import fast_analytic_score
-from ansorlite.cost.features import FeaturePlan
+from ansorlite.cost.fast_analytic import fast_analytic_scores
+from ansorlite.cost.features import FeaturePlan, features_of
 from ansorlite.cost.losses import Features, TrainingGroup
+from ansorlite.cost.planned import Population
 from ansorlite.cost.signatures import signatures
 from ansorlite.schedule.holes import population_columns
 from ansorlite.search.evolve import Rows
 from ansorlite.search.select import unique_rows
-from ansorlite.space.legality import legal
+from ansorlite.space.legality import Legality, legal_of
 from ansorlite.space.sketch import Sketch
 from ansorlite.target import Target
 
@@ -95,6 +96,9 @@ class _LookedAt:
         return out
 
 
+_NOTHING = _LookedAt()
+
+
 class History:
     """Results by sketch, shared by the policies."""
 
@@ -103,6 +107,7 @@ class History:
         self.target = target
         self.told: dict[str, _Measured] = {s.name: _Measured() for s in sketches}
         self._plans: dict[str, FeaturePlan] = {}
+        self._legality: dict[str, Legality] = {}
         self._alike: set[bytes] = set()  # signatures of what was told
         self._looked_at: dict[str, _LookedAt] = {}  # since something was told
 
@@ -112,7 +117,7 @@ class History:
             at = [k for k, c in enumerate(candidates) if c.sketch.name == name]
             m = self.told[name]
             rows = np.asarray([candidates[k].row for k in at], dtype=np.int32)
-            found = self._recalled(name, rows)
+            found = self._recalled({name: rows})[name]
             m.features.extend(found)
             self._alike.update(signatures(found))
             m.rows.extend(candidates[k].row for k in at)
@@ -120,10 +125,11 @@ class History:
             m.place.extend(before + k for k in at)
         self._looked_at.clear()
 
-    def look(self, name: str, rows: Rows) -> Features:
-        """`features` of rows, some of which will be asked for again before results are told."""
-        found = self.features(name, rows)
-        self._looked_at.setdefault(name, _LookedAt()).add(rows, found)
+    def looks(self, rows: Mapping[str, Rows]) -> dict[str, Features]:
+        """`features_of` rows, some of which will be asked for again before results are told."""
+        found = self.features_of(rows)
+        for name, own in rows.items():
+            self._looked_at.setdefault(name, _LookedAt()).add(own, found[name])
         return found
 
     def keep(self, candidates: Sequence[Candidate]) -> None:
@@ -132,35 +138,62 @@ class History:
             rows = [c.row for c in candidates if c.sketch.name == name]
             self._looked_at[name] = looked_at.of(rows)
 
-    def _recalled(self, name: str, rows: Rows) -> Features:
-        """`features` of rows; those that were looked at are not made again."""
-        looked_at = self._looked_at.get(name, _LookedAt())
-        known = [looked_at[row] for row in rows]
-        missing = [k for k, f in enumerate(known) if f is None]
-        if missing:
-            for k, f in zip(missing, self.look(name, rows[missing]), strict=True):
-                known[k] = f
-        return np.stack([f for f in known if f is not None])
+    def _recalled(self, rows: Mapping[str, Rows]) -> dict[str, Features]:
+        """`features_of` rows; those that were looked at are not made again."""
+        known = {
+            name: [self._looked_at.get(name, _NOTHING)[row] for row in own]
+            for name, own in rows.items()
+        }
+        missing = {n: [k for k, f in enumerate(found) if f is None] for n, found in known.items()}
+        made = self.looks({name: rows[name][at] for name, at in missing.items() if at})
+        for name, found in made.items():
+            for k, f in zip(missing[name], found, strict=True):
+                known[name][k] = f
+        return {name: np.stack([f for f in own if f is not None]) for name, own in known.items()}
 
     def features(self, name: str, rows: Rows) -> Features:
         """float32[P, S, F] of rows."""
-        columns = population_columns(self.sketches[name].holes, rows)
-        return self._plan(name)(columns, len(rows), self.target)
+        return self.features_of({name: rows})[name]
+
+    def features_of(self, rows: Mapping[str, Rows]) -> dict[str, Features]:
+        """float32[P, S, F] of rows of sketches by name."""
+        found = features_of(self._populations(rows), self.target)
+        return dict(zip(rows, found, strict=True))
 
     def draft(self, name: str, rows: Rows) -> Scores:
         """The analytic score of rows."""
-        columns = population_columns(self.sketches[name].holes, rows)
-        return fast_analytic_score(self._plan(name), columns, len(rows), self.target)
+        return self.drafts({name: rows})[name]
+
+    def drafts(self, rows: Mapping[str, Rows]) -> dict[str, Scores]:
+        """The analytic score of rows of sketches by name."""
+        found = fast_analytic_scores(self._populations(rows), self.target)
+        return dict(zip(rows, found, strict=True))
+
+    def _populations(self, rows: Mapping[str, Rows]) -> list[Population]:
+        return [
+            self._plan(name).population(self._columns(name, own), len(own), self.target)
+            for name, own in rows.items()
+        ]
+
+    def _columns(self, name: str, rows: Rows) -> dict[str, npt.NDArray[np.int64]]:
+        return population_columns(self.sketches[name].holes, rows)
 
     def _plan(self, name: str) -> FeaturePlan:
         if name not in self._plans:
             self._plans[name] = FeaturePlan(self.sketches[name].program)
         return self._plans[name]
 
-    def legal(self, name: str, rows: Rows) -> npt.NDArray[np.bool_]:
-        s = self.sketches[name]
-        columns = population_columns(s.holes, rows)
-        return legal(s.program, columns, len(rows), self.target)
+    def legal(self, name: str, rows: Rows) -> Mask:
+        """bool[P], see `space.legality`."""
+        return self.legal_of({name: rows})[name]
+
+    def legal_of(self, rows: Mapping[str, Rows]) -> dict[str, Mask]:
+        """bool[P] of rows of sketches by name."""
+        for name in rows:
+            if name not in self._legality:
+                self._legality[name] = Legality(self.sketches[name].program, self.target)
+        asked = [(self._legality[n], self._columns(n, own), len(own)) for n, own in rows.items()]
+        return dict(zip(rows, legal_of(asked), strict=True))
 
     def measured_rows(self, name: str) -> Rows:
         rows = self.told[name].rows
@@ -170,7 +203,7 @@ class History:
     def signatures(self, name: str, rows: npt.ArrayLike) -> list[bytes]:
         """Of rows, see `cost.signatures`."""
         rows = np.asarray(rows, np.int32)
-        return signatures(self._recalled(name, rows)) if len(rows) else []
+        return signatures(self._recalled({name: rows})[name]) if len(rows) else []
 
     def holds(self, signature: bytes) -> bool:
         """Was a program like this told?"""
@@ -189,11 +222,13 @@ class History:
         """In order those that are new and no copy of one before, which `taken` then holds."""
         for start in range(0, len(ranked), block):
             part = ranked[start : start + block]
+            at: dict[str, list[int]] = {}
+            for k, (name, *_) in enumerate(part):
+                at.setdefault(name, []).append(k)
+            found = self._recalled({n: np.stack([part[k][1] for k in ks]) for n, ks in at.items()})
             own: dict[int, bytes] = {}
-            for name in dict.fromkeys(e[0] for e in part):
-                at = [k for k, e in enumerate(part) if e[0] == name]
-                rows = np.stack([part[k][1] for k in at])
-                own |= zip(at, self.signatures(name, rows), strict=True)
+            for name, places in at.items():
+                own |= zip(places, signatures(found[name]), strict=True)
             for k, entry in enumerate(part):
                 if own[k] not in taken and not self.holds(own[k]):
                     taken.add(own[k])
@@ -201,10 +236,24 @@ class History:
 
     def sample(self, name: str, n: int, draws: int, rng: np.random.Generator) -> Rows:
         """Up to n legal rows, none twice, of a bounded number of draws (there may be none)."""
-        s = self.sketches[name]
-        rows = s.sample(max(64, n * draws), rng)
-        rows = rows[unique_rows(rows)]
-        return rows[self.legal(name, rows)][:n]
+        return self.samples([name], n, draws, lambda _: rng)[name]
+
+    def samples(
+        self,
+        names: Iterable[str],
+        n: int,
+        draws: int,
+        rng_of: Callable[[str], np.random.Generator],
+    ) -> dict[str, Rows]:
+        """`sample` of several sketches, each drawn by the generator that `rng_of` its name is."""
+        drawn = {name: self.draw(name, n, draws, rng_of(name)) for name in names}
+        legal = self.legal_of(drawn)
+        return {name: rows[legal[name]][:n] for name, rows in drawn.items()}
+
+    def draw(self, name: str, n: int, draws: int, rng: np.random.Generator) -> Rows:
+        """So many draws for each of n rows, none twice, legal or not."""
+        rows = self.sketches[name].sample(max(64, n * draws), rng)
+        return rows[unique_rows(rows)]
 
     def strangers(
         self, n: int, rng: np.random.Generator, taken: Collection[Key] = ()

@@ -33,6 +33,7 @@ Body = tuple[tuple[str, ...], bytes]
 CHOSEN_FROM = 4  # times as many candidates, of which a prior chooses
 SMALL_ROUND = 8  # candidates of a round, for which half the effort is made
 POOL_ROWS = 16  # rows of a sketch kept in a round, for each candidate asked for
+SIGNED_ROWS = 4  # times as many rows as are asked for are compared with others at once
 THOROUGH_TIMES = 4  # times the population, where no measurement will correct the answer
 LEAST_SCORE = 2.0**-8  # share of the best speed, and chance to run; below it predictions are noise
 
@@ -176,8 +177,7 @@ class EvolutionaryPolicy(SearchPolicy):
             found = self._asked(n, round_, thorough, CHOSEN_FROM * n)
         finally:
             self._by_estimate = False
-        rows = [np.asarray([c.row], np.int32) for c in found]
-        scores = [self.score(c.sketch.name, r)[0] for c, r in zip(found, rows, strict=True)]
+        scores = self.scores_of(found)
         order = [0, *(int(k) for k in np.argsort(np.negative(scores), kind="stable") if k)]
         return [found[k] for k in order[: min(n, len(found))]]
 
@@ -194,7 +194,8 @@ class EvolutionaryPolicy(SearchPolicy):
         best, visited = _Pool(POOL_ROWS * n), _Pool(None)
         pools = (best, visited) if self.params.visited else (best,)
         for generation in range(generations + 1):
-            scored = {k: (rows, self.score(k, rows)) for k, rows in pool.items() if len(rows)}
+            pool = {name: rows for name, rows in pool.items() if len(rows)}
+            scored = {name: (pool[name], own) for name, own in self.scores(pool).items()}
             for name, (rows, scores) in scored.items():
                 new = ~rows_in(rows, self.history.measured_rows(name))
                 for p in pools:
@@ -207,9 +208,34 @@ class EvolutionaryPolicy(SearchPolicy):
 
     def score(self, name: str, rows: Rows) -> Scores:
         """Log2 of the speed, up to a constant: the analytic score until the model has learned."""
+        return self.scores({name: rows})[name]
+
+    def scores(self, rows: Mapping[str, Rows]) -> dict[str, Scores]:
+        """`score` of rows of several sketches."""
         if not self._model.is_trained or self._by_estimate:
-            return self.history.draft(name, rows)
-        return self._score(self.history.look(name, rows))
+            return self.history.drafts(rows)
+        return self._scores(self.history.looks(rows))
+
+    def scores_of(self, candidates: Sequence[Candidate]) -> list[float]:
+        """`score` of candidates."""
+        names = dict.fromkeys(c.sketch.name for c in candidates)
+        at = {n: [k for k, c in enumerate(candidates) if c.sketch.name == n] for n in names}
+        rows = {n: np.asarray([candidates[k].row for k in ks], np.int32) for n, ks in at.items()}
+        out = [0.0] * len(candidates)
+        for name, own in self.scores(rows).items():
+            for k, score in zip(at[name], own, strict=True):
+                out[k] = float(score)
+        return out
+
+    def _scores(self, looks: Mapping[str, Features]) -> dict[str, Scores]:
+        """Scores from features; those with as many statements are predicted at once."""
+        out = {name: np.empty(0) for name in looks}
+        for statements in sorted({f.shape[1] for f in looks.values() if len(f)}):
+            alike = [n for n, f in looks.items() if len(f) and f.shape[1] == statements]
+            scores = self._score(np.concatenate([looks[n] for n in alike]))
+            ends = np.cumsum([len(looks[n]) for n in alike])
+            out |= zip(alike, np.split(scores, ends[:-1]), strict=True)
+        return out
 
     def _score(self, features: Features) -> Scores:
         if not self._model.is_trained or self._by_estimate:
@@ -226,9 +252,10 @@ class EvolutionaryPolicy(SearchPolicy):
         p = self.params
         names = self._alive(rng, alive)
         share = max(32, population // max(1, len(names)))
+        drawn = self.history.samples(names, share * p.draws, 1, lambda _: rng)
         pool: dict[str, Rows] = {}
         for name in names:
-            rows = self.history.sample(name, share * p.draws, 1, rng)[:share]
+            rows = drawn[name][:share]
             measured = self.history.measured_rows(name)
             if len(measured):
                 order = np.argsort(self.history.told[name].latency_s, kind="stable")
@@ -261,35 +288,32 @@ class EvolutionaryPolicy(SearchPolicy):
         return [*keep, rest[int(rng.integers(len(rest)))]] if rest else keep
 
     def _promises(self, names: Sequence[str]) -> dict[str, float]:
-        """The best score of a few rows of each sketch, those with as many statements at once."""
-        looks = {name: self._look(name) for name in names}
-        out = {name: -np.inf for name in names}
-        for statements in sorted({f.shape[1] for f in looks.values() if len(f)}):
-            alike = [n for n, f in looks.items() if len(f) and f.shape[1] == statements]
-            scores = self._score(np.concatenate([looks[n] for n in alike]))
-            ends = np.cumsum([len(looks[n]) for n in alike])
-            for name, own in zip(alike, np.split(scores, ends[:-1]), strict=True):
-                out[name] = float(own.max())
-        return out
+        """The best score of a few rows of each sketch."""
+        found = self._scores(self._look_at(names))
+        return {name: float(own.max(initial=-np.inf)) for name, own in found.items()}
 
     def first_looks(self, n: int) -> dict[str, Features]:
         """What the first round will have looked at, of the n sketches that it looks at first."""
         names = list(self.history.sketches)
         drawn = round_rng(self._seed, self._key, 1).permutation(len(names))[:n]
-        return {names[int(k)]: self._look(names[int(k)]) for k in drawn}
+        return self._look_at([names[int(k)] for k in drawn])
 
     def know_looks(self, looks: Mapping[str, Features]) -> None:
         """The `first_looks` of an equal policy need not be made again."""
         self._looks |= looks
 
-    def _look(self, name: str) -> Features:
-        """A few of a sketch's rows, always the same: drawn and looked at once."""
-        if name not in self._looks:
-            place = list(self.history.sketches).index(name)  # names may hold those of tensors
-            rng = np.random.default_rng([self._seed, zlib.crc32(self._key.encode()), 0, place])
-            rows = self.history.sample(name, PROBED_ROWS, self.params.draws, rng)
-            self._looks[name] = self.history.features(name, rows)
-        return self._looks[name]
+    def _look_at(self, names: Sequence[str]) -> dict[str, Features]:
+        """A few rows of each sketch, always the same: drawn and looked at once."""
+        place = {name: k for k, name in enumerate(self.history.sketches)}
+        key = zlib.crc32(self._key.encode())
+        rows = self.history.samples(
+            [name for name in names if name not in self._looks],
+            PROBED_ROWS,
+            self.params.draws,
+            lambda name: np.random.default_rng([self._seed, key, 0, place[name]]),
+        )
+        self._looks |= self.history.features_of(rows)
+        return {name: self._looks[name] for name in names}
 
     def _breed(
         self, scored: dict[str, tuple[Rows, Scores]], rng: np.random.Generator, population: int
@@ -318,12 +342,10 @@ class EvolutionaryPolicy(SearchPolicy):
                 rng.random(len(mutants))
                 rng.integers(len(names))
             out[name] += [mutants, crossed]
-        return {s: self._clean(s, parts) for s, parts in out.items() if parts}
-
-    def _clean(self, name: str, parts: list[Rows]) -> Rows:
-        rows = np.concatenate(parts)
-        rows = rows[unique_rows(rows)]
-        return rows[self.history.legal(name, rows)] if len(rows) else rows
+        children = {s: np.concatenate(parts) for s, parts in out.items() if parts}
+        children = {s: rows[unique_rows(rows)] for s, rows in children.items()}
+        legal = self.history.legal_of(children)
+        return {s: rows[legal[s]] for s, rows in children.items()}
 
     def _bodies(self, name: str, rows: Rows) -> list[Body]:
         """The innermost factors of the spatial tiles, by axis; without one, all of a row."""
@@ -366,7 +388,7 @@ class EvolutionaryPolicy(SearchPolicy):
         """
         p = self.params
         picked: Counter[tuple[object, ...]] = Counter()
-        ranked = self.history.distinct(best.ranked(), POOL_ROWS * n + 1, taken)
+        ranked = self.history.distinct(best.ranked(), SIGNED_ROWS * n + 1, taken)
         left: list[Ranked] = []
         for share, entries in ((p.same_sketch, ranked), (1.0, iter(left))):
             for name, row, score in entries:

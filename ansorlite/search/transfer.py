@@ -109,8 +109,7 @@ def _best_first(tuner: TaskTuner, found: Sequence[Candidate]) -> list[Candidate]
     """Candidates in the order of what the task's policy expects of them, if it has scores."""
     if not isinstance(tuner.policy, EvolutionaryPolicy):
         return list(found)
-    rows = [np.asarray([c.row], np.int32) for c in found]
-    scores = [tuner.policy.score(c.sketch.name, r)[0] for c, r in zip(found, rows, strict=True)]
+    scores = tuner.policy.scores_of(found)
     return [found[k] for k in np.argsort(np.negative(scores), kind="stable")]
 
 

@@ -139,7 +139,7 @@ class Untuned:
         first = {} if whole else _adapted(alike, hints, target, names.hole)
         history = History(space, target)
         rng = round_rng(self._seed, task.workload_key, 1)
-        found = guesses(history, history.draft, rng, first, self._params)
+        found = guesses(history, history.drafts, rng, first, self._params)
         if not found:
             return Answer(lower(plain_state(dag, target)))
         program = history.sketches[found[0].name].fill(np.asarray(found[0].row, np.int32))

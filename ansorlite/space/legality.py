@@ -5,13 +5,13 @@ closed forms over the program: register tiles fit the register file, local buffe
 code size is bounded, and large nests have work for every core.
 """
 
-import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from ansorlite.ir.evaluation import Evaluation, blocks
 from ansorlite.ir.expr import Op
 from ansorlite.ir.program import (
     NO_NOTE,
@@ -23,123 +23,176 @@ from ansorlite.ir.program import (
     stores_under,
     walk,
 )
-from ansorlite.ir.ranges import Evaluator
+from ansorlite.ir.tape import ONE, ZERO, Tape, ceildiv, where
 from ansorlite.matrix_units import MatrixUnit, unit_of
 from ansorlite.target import Target
 
+BLOCK_ROWS = 8192  # candidates that are looked at together, so that arrays take some 10 MB
 SMALL_WORK = 200_000  # store executions up to which one core suffices
 Mask = npt.NDArray[np.bool_]
 
 
+class Legality:
+    """The conditions on candidates of one program for one target.
+
+    `ok` is the number of a value of the tape: 1 for a legal candidate, otherwise 0.
+    """
+
+    def __init__(self, program: Program, target: Target) -> None:
+        tape = Tape()
+        conditions = [
+            _tile_fits(tape, store, loops, target)
+            for store, loops in stores_under(program.body)
+            if store.combiner
+        ]
+        conditions += _two_bodies(tape, program)
+        size = _local_bytes(tape, program)
+        conditions.append(tape.apply(np.less_equal, size, tape.const(float(target.l2_bytes))))
+        conditions += _enough_grains(tape, program, target)
+        self.ok = tape.fold(np.minimum, conditions, ONE)
+        self.tape = tape.arrays()
+
+
+def legal_of(asked: Sequence[tuple[Legality, Mapping[str, Any], int]]) -> list[Mask]:
+    """bool[n] of several programs, each with int64[n] per hole column."""
+    out = [np.empty(n, np.bool_) for *_, n in asked]
+    for block in blocks([(columns, n) for _, columns, n in asked], BLOCK_ROWS):
+        conditions = [asked[p.owner][0] for p in block]
+        found = Evaluation([c.tape for c in conditions], block)
+        for t, (part, own) in enumerate(zip(block, conditions, strict=True)):
+            out[part.owner][part.begin : part.begin + part.n] = found.of(t, own.ok) > 0
+    return out
+
+
 def legal(program: Program, columns: Mapping[str, Any], n: int, target: Target) -> Mask:
     """bool[n]: the candidates worth scoring; `columns` gives int64[n] per hole column."""
-    value = Evaluator(columns)
-    ok = np.ones(n, dtype=bool)
-    for store, loops in stores_under(program.body):
-        if store.combiner:
-            fits = _registers(loops, value, target)
-            matrix = matrix_tile(store, loops, value, target)
-            ok &= fits if matrix is None else fits | matrix.fits
-    ok &= _two_bodies(program, value)
-    ok &= _local_bytes(program, value) <= target.l2_bytes
-    ok &= _enough_grains(program, value, target)
-    return ok
+    return legal_of([(Legality(program, target), columns, n)])[0]
 
 
-def tile_shape(loops: tuple[For, ...], value: Evaluator) -> tuple[Any, Any, Any]:
-    """(rows, vectors per row, lanes) of the register tile around a store; 1s without a tile."""
-    rows: Any = 1
-    vectors: Any = 1
-    lanes: Any = 1
+class TileShape(NamedTuple):
+    """Rows, vectors per row and lanes of a register tile, as values of a tape; 1 without a tile."""
+
+    rows: int
+    vectors: int
+    lanes: int
+
+
+def tile_shape(tape: Tape, loops: tuple[For, ...]) -> TileShape:
+    """The register tile around a store."""
+    rows, vectors, lanes = [], ONE, ONE
     for lp in loops:
         tagged = lp.note("register") is not NO_NOTE
         width = lp.note("lanes")
         if width is not NO_NOTE and not lp.reduce:
-            n = value(lp.nominal)
-            lanes = np.where(n > 1, np.maximum(1, value(width)), 1)
-            vectors = -(-n // lanes) if tagged else 1
+            n = tape.of(lp.nominal)
+            wide = tape.apply(np.maximum, ONE, tape.of(width))
+            lanes = tape.apply(where, tape.apply(np.greater, n, ONE), wide, ONE)
+            vectors = tape.apply(ceildiv, n, lanes) if tagged else ONE
         elif tagged:
-            rows = rows * value(lp.nominal)
-    return rows, vectors, lanes
+            rows.append(tape.of(lp.nominal))
+    return TileShape(tape.product(rows), vectors, lanes)
+
+
+def live_registers(tape: Tape, shape: TileShape) -> int:
+    """MR*NV + min(MR, NV) + 1, for an outer product of MR rows and NV vectors."""
+    sums = tape.apply(np.multiply, shape.rows, shape.vectors)
+    operands = tape.apply(np.minimum, shape.rows, shape.vectors)
+    return tape.apply(np.add, tape.apply(np.add, sums, operands), ONE)
 
 
 class MatrixTile(NamedTuple):
     """A register tile on the target's matrix unit: does it fit, shares of the registers and of an
-    instruction's products that are used. Numbers or arrays.
+    instruction's products that are used. Values of a tape.
     """
 
     unit: MatrixUnit
-    fits: Any
-    registers: Any
-    used: Any
+    fits: int
+    registers: int
+    used: int
 
 
 def matrix_tile(
-    store: Store, loops: tuple[For, ...], value: Evaluator, target: Target
+    tape: Tape, store: Store, loops: tuple[For, ...], target: Target
 ) -> MatrixTile | None:
     """How a sum of packed products uses the matrix unit; None where the target has none for it."""
     unit = unit_of(target, store.value.name) if isinstance(store.value, Op) else None
     sums = [lp for lp in loops if lp.reduce]
     if unit is None or not sums:
         return None
-    rows, vectors, lanes = tile_shape(loops, value)
-    chunk = unit.chunk(value(sums[-1].nominal))
-    width = math.prod(value(lp.nominal) for lp in loops if lp.note("lanes") is not NO_NOTE)
-    tiles = unit.tiles(rows, vectors * unit.columns)
-    whole = (lanes == unit.columns) & (width % unit.columns == 0)
-    fits = whole & (chunk > 0) & (tiles <= unit.registers)
-    used = chunk / unit.words * rows / (unit.rows * -(-rows // unit.rows))
-    return MatrixTile(unit, fits, tiles / unit.registers, used)
+    rows, vectors, lanes = tile_shape(tape, loops)
+    chunk = tape.apply(unit.chunk, tape.of(sums[-1].nominal))
+    wide = [tape.of(lp.nominal) for lp in loops if lp.note("lanes") is not NO_NOTE]
+    columns, high = tape.const(float(unit.columns)), tape.const(float(unit.rows))
+    tiles = tape.apply(unit.tiles, rows, tape.apply(np.multiply, vectors, columns))
+    rest = tape.apply(np.remainder, tape.product(wide), columns)
+    registers = tape.const(float(unit.registers))
+    fits = [
+        tape.apply(np.equal, lanes, columns),
+        tape.apply(np.equal, rest, ZERO),
+        tape.apply(np.greater, chunk, ZERO),
+        tape.apply(np.less_equal, tiles, registers),
+    ]
+    depth = tape.apply(np.true_divide, chunk, tape.const(float(unit.words)))
+    filled = tape.apply(np.multiply, high, tape.apply(ceildiv, rows, high))
+    used = tape.apply(np.true_divide, tape.apply(np.multiply, depth, rows), filled)
+    return MatrixTile(
+        unit,
+        tape.fold(np.minimum, fits, ONE),
+        tape.apply(np.true_divide, tiles, registers),
+        used,
+    )
 
 
-def _registers(loops: tuple[For, ...], value: Evaluator, target: Target) -> Any:
-    """MR*NV + min(MR, NV) + 1 <= registers, for an outer product of MR rows and NV vectors."""
-    rows, vectors, _ = tile_shape(loops, value)
-    live = rows * vectors + np.minimum(rows, vectors) + 1
-    return live <= target.vector_registers
+def _tile_fits(tape: Tape, store: Store, loops: tuple[For, ...], target: Target) -> int:
+    """The register tile of a reduction fits the vector registers or the matrix unit."""
+    live = live_registers(tape, tile_shape(tape, loops))
+    fits = tape.apply(np.less_equal, live, tape.const(float(target.vector_registers)))
+    matrix = matrix_tile(tape, store, loops, target)
+    return fits if matrix is None else tape.apply(np.maximum, fits, matrix.fits)
 
 
-def _two_bodies(program: Program, value: Evaluator) -> Any:
+def _two_bodies(tape: Tape, program: Program) -> list[int]:
     """A register loop has at most two bodies: at most one clamp is not a multiple of the loop."""
-    ok: Any = True
+    out = []
     for nominal, rests in program.register_clamps:
-        t = value(nominal)
-        cut: Any = 0
+        t, cuts = tape.of(nominal), []
         for coefficients in rests:
-            odd: Any = False
-            for c in coefficients:
-                odd = odd | (value(c) % t != 0)
-            cut = cut + odd
-        ok = ok & (cut <= 1)
-    return ok
+            left = [tape.apply(np.remainder, tape.of(c), t) for c in coefficients]
+            odd = [tape.apply(np.not_equal, x, ZERO) for x in left]
+            cuts.append(tape.fold(np.maximum, odd, ZERO))
+        out.append(tape.apply(np.less_equal, tape.fold(np.add, cuts, ZERO), ONE))
+    return out
 
 
-def _local_bytes(program: Program, value: Evaluator) -> Any:
+def _local_bytes(tape: Tape, program: Program) -> int:
     """Bytes of all local buffers."""
-    total: Any = 0
-    for b in all_buffers(program):
-        if b.scope == "local":
-            total = total + math.prod(value(e) for e in b.shape) * _itemsize(b.dtype)
-    return total
+    sizes = [
+        tape.product([*map(tape.of, b.shape), tape.const(float(np.dtype(b.dtype).itemsize))])
+        for b in all_buffers(program)
+        if b.scope == "local"
+    ]
+    return tape.fold(np.add, sizes, ZERO)
 
 
-def _itemsize(dtype: str) -> int:
-    return np.dtype(dtype).itemsize
-
-
-def _enough_grains(program: Program, value: Evaluator, target: Target) -> Any:
+def _enough_grains(tape: Tape, program: Program, target: Target) -> list[int]:
     """Every nest with much work has at least one grain per core."""
-    ok: Any = True
+    out = []
+    cores, little = tape.const(float(target.cores)), tape.const(float(SMALL_WORK))
     for nest in _roots(program):
-        work: Any = 0
-        for store, _ in stores_under(nest):
-            work = work + math.prod(value(c) for c in store.count)
-        grains: Any = 1
-        for s in walk(nest):
-            if isinstance(s, For) and s.note("parallel") is not NO_NOTE:
-                grains = grains * np.where(value(s.note("parallel")) > 0, value(s.nominal), 1)
-        ok = ok & ((grains >= target.cores) | (work <= SMALL_WORK))
-    return ok
+        counts = [tape.product([tape.of(c) for c in s.count]) for s, _ in stores_under(nest)]
+        small = tape.apply(np.less_equal, tape.fold(np.add, counts, ZERO), little)
+        grains = tape.product([grains_of(tape, s) for s in walk(nest) if isinstance(s, For)])
+        out.append(tape.apply(np.maximum, tape.apply(np.less_equal, cores, grains), small))
+    return out
+
+
+def grains_of(tape: Tape, loop: For) -> int:
+    """Iterations of a parallel loop, 1 for another loop."""
+    note = loop.note("parallel")
+    if note is NO_NOTE:
+        return ONE
+    shared = tape.apply(np.greater, tape.of(note), ZERO)
+    return tape.apply(where, shared, tape.of(loop.nominal), ONE)
 
 
 def _roots(program: Program) -> tuple[Any, ...]:

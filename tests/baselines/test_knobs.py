@@ -8,9 +8,10 @@ from ansorlite.baselines.ensemble import BootstrapEnsemble, SingleModel
 from ansorlite.baselines.knobs import FEATURE_SETS
 from ansorlite.baselines.templates import template_sketches
 from ansorlite.cost.analytic import analytic_score
-from ansorlite.cost.fast_analytic import CHUNK, fast_analytic_score
+from ansorlite.cost.fast_analytic import fast_analytic_score
 from ansorlite.cost.features import FeaturePlan, features
 from ansorlite.cost.losses import TrainingGroup
+from ansorlite.cost.planned import BLOCK_ROWS
 from ansorlite.schedule.holes import population_columns
 from ansorlite.space.sketch import Sketch, sketches
 from ansorlite.target import Target
@@ -22,8 +23,8 @@ TEMPLATE = template_sketches(TASK.dag, TASK.target)[0]
 
 @pytest.mark.parametrize("sketch", sketches(TASK.dag, TASK.target)[:3], ids=lambda s: s.name)
 def test_the_draft_is_the_analytic_score(sketch: Sketch) -> None:
-    """By chunks, and without the features that it does not need."""
-    rows = sketch.sample(CHUNK + 33, np.random.default_rng(0))
+    """By blocks, and without the features that it does not need."""
+    rows = sketch.sample(BLOCK_ROWS + 33, np.random.default_rng(0))
     columns, target = population_columns(sketch.holes, rows), Target.detect()
     got = fast_analytic_score(FeaturePlan(sketch.program), columns, len(rows), target)
     want = analytic_score(features(sketch.program, columns, len(rows), target))

@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -259,13 +259,13 @@ def test_hinted_sketches_are_looked_at_and_few_others(monkeypatch: pytest.Monkey
         )
         policy.hint(hints)
         looked_at: set[str] = set()
-        sample = policy.history.sample
+        draw = policy.history.draw
 
-        def seen(name: str, *args: Any, _to: set[str] = looked_at, _by: Any = sample) -> Any:
+        def seen(name: str, *args: Any, _to: set[str] = looked_at, _by: Any = draw) -> Any:
             _to.add(name)
             return _by(name, *args)
 
-        monkeypatch.setattr(policy.history, "sample", seen)
+        monkeypatch.setattr(policy.history, "draw", seen)
         check_legal(policy.ask(8, 1))
         counts.append(looked_at)
     assert SPACE[-1].name in counts[1] and len(counts[1]) < len(counts[0])
@@ -275,15 +275,16 @@ def test_features_of_what_was_asked_are_not_made_again(monkeypatch: pytest.Monke
     made: list[np.ndarray] = []
 
     class Counted(History):
-        def features(self, name: str, rows: Rows) -> Features:
-            made.extend(rows)
-            return super().features(name, rows)
+        def features_of(self, rows: Mapping[str, Rows]) -> dict[str, Features]:
+            made.extend(row for own in rows.values() for row in own)
+            return super().features_of(rows)
 
     monkeypatch.setattr("ansorlite.search.policy.History", Counted)
     model = CorrectionModel(seed=1)
     policy = EvolutionaryPolicy(SPACE, TASK.target, 1, TASK.workload_key, model)
     for round_ in range(1, 4):  # the first is scored by the estimate alone
         asked = policy.ask(48, round_)
+        assert made
         made.clear()
         policy.tell(asked, [1e-3 + k * 1e-5 for k in range(len(asked))])
         assert not made
