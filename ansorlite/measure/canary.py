@@ -64,7 +64,7 @@ class Canary:
         """Seconds of a run on an undisturbed machine, from the last runs."""
         place = USUAL * (len(self._ordered) - 1)
         low = int(place)
-        first, second = self._ordered[low : low + 2]
+        first, second = self._ordered[low], self._ordered[min(low + 1, len(self._ordered) - 1)]
         return first + (place - low) * (second - first)
 
     def rate(self) -> float:

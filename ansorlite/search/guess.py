@@ -28,10 +28,10 @@ class GuessParams:
     alive: int = 16  # sketches that breed, at first; half of them are left after each stage
     stages: int = 3
     generations: int = 2  # of each stage
-    population: int = 256  # at least
+    population: int = 384  # at least
     each: int = 32  # rows of the population for each sketch
     survivors: int = 64  # rows of all sketches that stay as they are
-    climbs: int = 1  # sketches whose best rows climb on
+    climbs: int = 2  # sketches whose best rows climb on
     steps: int = 8  # of each climb, at most
 
 

@@ -3,6 +3,7 @@
 Levels: the imported graph, the passes, the partition and native code of each kernel.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,6 +25,14 @@ F, U8, I8, U16, I16, I32 = (TensorProto.DataType.Value(k) for k in (
 ))  # fmt: skip
 F16, BF16 = TensorProto.FLOAT16, TensorProto.BFLOAT16
 Arrays = Mapping[str, Any]
+# Does onnxruntime add pairs of products of bytes in 16 bits, where large ones saturate? It does so
+# on x86 without an instruction for sums of four.
+SATURATES = HOST.arch == "x86_64" and not re.search(r"\+avx(512)?vnni", HOST.features)
+
+
+def weights(bytes_: Any) -> Any:
+    """Signed bytes; of seven bits where onnxruntime would else be wrong."""
+    return bytes_ // 2 if SATURATES else bytes_
 
 
 def type_of(array: Any) -> int:

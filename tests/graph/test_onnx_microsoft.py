@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 from onnx import helper
-from onnx_runtime_cases import I32, U8, U16, F, check, expected, model_of
+from onnx_runtime_cases import I32, U8, U16, F, check, expected, model_of, weights
 
 from ansorlite.errors import ModelError
 from ansorlite.graph.onnx.load import load_onnx
@@ -27,12 +27,6 @@ def bytes_of(*shape: int) -> Any:
 
 def signed(*shape: int) -> Any:
     return RNG.integers(-128, 128, shape).astype(np.int8)
-
-
-def half(*shape: int) -> Any:
-    """Weights of seven bits: onnxruntime adds pairs of products in 16 bits where a CPU has no
-    instruction for sums of four."""
-    return signed(*shape) // 2
 
 
 class Row(NamedTuple):
@@ -124,14 +118,14 @@ ROWS: dict[str, Row] = {
     ),
     "DynamicQuantizeLSTM": Row(
         [
-            floats(5, 1, 6), (half(1, 6, 12),), (half(1, 3, 12),), (floats(1, 24),),
-            *[None] * 4, (F32([0.01]),), (S([0]),), (F32([0.02]),), (S([3]),),
+            floats(5, 1, 6), (weights(signed(1, 6, 12)),), (weights(signed(1, 3, 12)),),
+            (floats(1, 24),), *[None] * 4, (F32([0.01]),), (S([0]),), (F32([0.02]),), (S([3]),),
         ],
         {"hidden_size": 3}, [F, F, F], rtol=1e-4,
     ),
     "DynamicQuantizeLSTM both ways": Row(
         [
-            floats(4, 2, 6), (half(2, 6, 12),), (half(2, 3, 12),), None, None,
+            floats(4, 2, 6), (weights(signed(2, 6, 12)),), (weights(signed(2, 3, 12)),), None, None,
             floats(2, 2, 3), floats(2, 2, 3), None, (np.abs(floats(2, 12)) / 50,),
             (S([[0] * 12] * 2),), (np.abs(floats(2, 12)) / 50,), (S([[0] * 12] * 2),),
         ],
@@ -139,8 +133,8 @@ ROWS: dict[str, Row] = {
     ),
     "DynamicQuantizeLSTM of lengths": Row(
         [
-            floats(4, 2, 6), (half(1, 6, 12),), (half(1, 3, 12),), None, INTS([4, 2]),
-            *[None] * 3, (F32([0.01]),), (S([0]),), (F32([0.02]),), (S([3]),),
+            floats(4, 2, 6), (weights(signed(1, 6, 12)),), (weights(signed(1, 3, 12)),),
+            None, INTS([4, 2]), *[None] * 3, (F32([0.01]),), (S([0]),), (F32([0.02]),), (S([3]),),
         ],
         {"hidden_size": 3}, [F, F, F], rtol=1e-4,
     ),

@@ -5,7 +5,20 @@ from typing import Any
 import numpy as np
 import pytest
 from onnx import helper
-from onnx_runtime_cases import BF16, F16, I8, I16, I32, U8, U16, F, check, expected, model_of
+from onnx_runtime_cases import (
+    BF16,
+    F16,
+    I8,
+    I16,
+    I32,
+    U8,
+    U16,
+    F,
+    check,
+    expected,
+    model_of,
+    weights,
+)
 
 from ansorlite.errors import ModelError
 from ansorlite.graph.ir import evaluate
@@ -22,7 +35,7 @@ BLOCKS = (RNG.random((4, 3)) + 0.1).astype(np.float32)
 POINTS = RNG.integers(0, 9, (4, 3)).astype(np.uint8)
 IMAGE, KERNEL = RNG.integers(0, 256, (1, 3, 8, 9)), RNG.integers(-127, 128, (4, 3, 3, 3))
 IMAGE, KERNEL = IMAGE.astype(np.uint8), KERNEL.astype(np.int8)
-A, B = BYTES[:3, :7], SIGNED.ravel()[:35].reshape(7, 5)
+A, B = BYTES[:3, :7], weights(SIGNED.ravel()[:35].reshape(7, 5))
 # operator -> (data, constants, attributes, dtypes of the outputs)
 Row = tuple[str, Any, list[Any], dict[str, Any], list[int]]
 F32, U, S = np.float32, np.uint8, np.int8
@@ -51,7 +64,10 @@ ROWS: dict[str, Row] = {
     "scaled convolution": (
         "QLinearConv",
         IMAGE,
-        [F32(0.02), U(5), KERNEL, SCALES, S([0] * 4), F32(9), U(99), np.int32([7, -99, 0, 5000])],
+        [
+            F32(0.02), U(5), weights(KERNEL), SCALES, S([0] * 4), F32(9), U(99),
+            np.int32([7, -99, 0, 5000]),
+        ],
         {"pads": [1] * 4, "strides": [2, 2]},
         [U8],
     ),

@@ -8,6 +8,7 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 from onnx_backend import compiled
+from onnx_runtime_cases import SATURATES
 from sampled import some_or_all
 
 from ansorlite.graph.ir import Graph, evaluate
@@ -105,6 +106,7 @@ def quantised(model: Any, folder: Path, form: str, per_channel: bool, activation
         per_channel=per_channel,
         activation_type=getattr(tool.QuantType, activation),
         weight_type=tool.QuantType.QInt8,
+        reduce_range=SATURATES,
     )
     return onnx.load(folder / "bytes.onnx")
 

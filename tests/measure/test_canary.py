@@ -138,3 +138,8 @@ def test_the_usual_time_is_a_quantile_of_the_last_runs() -> None:
     last = list(canary._times)
     assert len(last) == MEMORY and canary._ordered == sorted(last)
     assert canary.usual_s == pytest.approx(float(np.quantile(last, USUAL)))
+
+
+def test_one_run_tells_what_is_usual(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ansorlite.measure.canary.FIRST", 1)
+    assert Machine().canary().usual_s == pytest.approx(USUAL_S)

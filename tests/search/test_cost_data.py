@@ -1,5 +1,6 @@
 """Accuracy of cost models on programs outside their training data."""
 
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -140,10 +141,10 @@ def test_what_is_near_the_fastest_is_measured_again_and_the_lowest_counts(
         assert (np.minimum(first_s, later_s) == group.latency_s).all()
         assert (first_s != later_s).any()
         own = [r for r in again if r.task == group.task_key]
-        near = sorted(group.latency_s)[: len({str(r.holes) + r.sketch for r in own})]
-        assert len(own) >= (MOST - 2) * len(near) > 0
+        times = Counter(str(r.holes) + r.sketch for r in own)
+        near = sorted(group.latency_s)[: len(times)]
+        assert sum(n >= MOST - 2 for n in times.values()) >= 2  # of the two fastest
         assert max(near) <= NEAR * SLOWEST * near[:2][-1]  # it looked slower at first
-        assert len(near) <= 2
         assert all(len(r.times_s) == PASSES for r in own)
         assert min(r.latency_s or 1.0 for r in own) >= min(near)
     resumed = collect(tmp_path, tasks, 0.0, slow, slow)
