@@ -246,9 +246,21 @@ class History:
         rng_of: Callable[[str], np.random.Generator],
     ) -> dict[str, Rows]:
         """`sample` of several sketches, each drawn by the generator that `rng_of` its name is."""
-        drawn = {name: self.draw(name, n, draws, rng_of(name)) for name in names}
-        legal = self.legal_of(drawn)
-        return {name: rows[legal[name]][:n] for name, rows in drawn.items()}
+        left = {name: self.draw(name, n, draws, rng_of(name)) for name in names}
+        out = {name: rows[:0] for name, rows in left.items()}
+        start, size = 0, 2 * n  # most draws are legal in most sketches: no more are looked at
+        while left:
+            part = {name: rows[start : start + size] for name, rows in left.items()}
+            legal = self.legal_of(part)
+            for name, rows in part.items():
+                out[name] = np.concatenate([out[name], rows[legal[name]]])[:n]
+            start, size = start + size, 2 * size
+            left = {
+                name: rows
+                for name, rows in left.items()
+                if len(out[name]) < n and start < len(rows)
+            }
+        return out
 
     def draw(self, name: str, n: int, draws: int, rng: np.random.Generator) -> Rows:
         """So many draws for each of n rows, none twice, legal or not."""

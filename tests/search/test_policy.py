@@ -316,3 +316,13 @@ def test_a_thorough_search_predicts_faster_programs() -> None:
         assert len(short) == len(thorough) == 1
         gained.append(thorough[0].score - short[0].score)
     assert sum(gained) > 0
+
+
+@pytest.mark.parametrize(("n", "draws"), [(0, 8), (1, 1), (7, 3), (40, 16), (4000, 2)])
+def test_samples_are_the_first_legal_draws(n: int, draws: int) -> None:
+    history = History(SPACE, TASK.target)
+    names = list(history.sketches)
+    found = history.samples(names, n, draws, lambda name: np.random.default_rng(len(name)))
+    for name in names:
+        rows = history.draw(name, n, draws, np.random.default_rng(len(name)))
+        np.testing.assert_array_equal(found[name], rows[history.legal(name, rows)][:n])
