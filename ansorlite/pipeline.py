@@ -4,6 +4,7 @@ Each line of `auto_schedule` is a stage of the flow table in the README; the nam
 debug output, timings and `ansorlite show --stage` use. Open the folder of a stage next.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields, replace
@@ -263,7 +264,7 @@ def auto_schedule(
         run = stack.enter_context(_session(n_trials, timeout, machine, **options))
         for line in notes:
             run.store.note(line)
-        run.placed = sum(k.is_placed(p) for p in parts for k in kernels(p))
+        run.placed = _placed(parts, shared)
         budget, cuts = run.budget, list[Sequence[Merge]]([()] * len(parts))
         if not together and _merging(run, len(shared.tasks), machine):
             cuts = [_merges(p, w) for p, w in zip(parts, ways, strict=True)]
@@ -453,6 +454,13 @@ class SharedTasks(NamedTuple):
     tasks: list[WeightedTask]
     places: list[list[int]]
     weights: list[list[float]]
+
+
+def _placed(parts: Sequence[Partition], shared: SharedTasks) -> Counter[str]:
+    """By workload key of the task: kernels that are built for where operands lie."""
+    rows = zip(parts, shared.places, strict=True)
+    found = (shared.tasks[own[k.task]] for p, own in rows for k in kernels(p) if k.is_placed(p))
+    return Counter(w.task.workload_key for w in found)
 
 
 def shared_tasks(networks: Sequence[Sequence[WeightedTask]]) -> SharedTasks:

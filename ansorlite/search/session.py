@@ -6,6 +6,7 @@ one cost model, which are opened and closed together.
 
 import gc
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -130,7 +131,7 @@ class Session:
         self._known: dict[str, KnownPrograms] = {}
         self.merged: set[str] = set()  # workload keys of kernels in place of several tasks
         self.builders = 1  # processes that build side by side
-        self.placed = 0  # kernels of networks that are built for where operands lie
+        self.placed = Counter[str]()  # kernels built for where operands lie, by workload key
 
     def __enter__(self) -> Self:
         """Open log and processes; UsageError, LogError or MachineError where that fails."""

@@ -4,10 +4,10 @@ In: the `TaskTuner`s of a run. Out: a winner a task, noted in the log; rivals, f
 inside the network; `TuneResult`s. A run that was cut off before the race has it when it goes on.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from statistics import median
+from statistics import fmean
 from typing import NamedTuple
 
 import numpy as np
@@ -85,21 +85,27 @@ def settle_all(
 
 
 def closing_s(
-    found: Sequence[Forms], race_follows: bool, placed: int = 0, builders: int = 1
+    found: Sequence[Forms],
+    race_follows: bool,
+    placed: Mapping[str, int] | None = None,
+    builders: int = 1,
 ) -> float:
     """Seconds that the end of a run takes: kernels that are still to be built, and linking.
 
-    Builds take as long as those that the records tell of. Where `race_follows`, the network is
-    linked for the race of the rivals that there are by now, too, with `placed` kernels built for
-    where operands lie: of those that win there is object code then. So many `builders` work side by
-    side.
+    Builds take as long as those that the records tell of, on average. Where `race_follows`, the
+    network is linked for the race of the rivals that there are by now, too, with kernels built for
+    where operands lie, so many of each task as `placed` says by workload key: of those that win
+    there is object code then. So many `builders` work side by side.
     """
     known = [r.build_s for f in found for t in f.tuners for r in t.records if r.build_s > 0]
-    each_s = median(known[-BUILDS_TOLD:]) if known else BUILD_S
+    each_s = fmean(known[-BUILDS_TOLD:]) if known else BUILD_S
     missing = sum(not f.fastest.has_image for f in found)
     racing = _racing(found) if race_follows else []
     rivals = _most_rivals(racing)
-    builds = missing + placed * (1.0 + rivals * len(racing) / max(1, len(found)))
+    builds = missing + sum(
+        (placed or {}).get(f.task.workload_key, 0) * (1 + (rivals if f in racing else 0))
+        for f in found
+    )
     networks = 2 + rivals if rivals else 1
     return builds * each_s / builders + networks * link_s(len(found))
 

@@ -1,6 +1,7 @@
 """Budgets of time: rounds end while there is time for all that follows them."""
 
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -115,6 +116,7 @@ def test_the_end_takes_longer_with_kernels_that_are_not_built_and_with_rivals() 
             self.tuners = (self.fastest,)
             self.best_latency_s = min(times, default=None)
             self.stake_s = self.best_latency_s or 0.0
+            self.task = SimpleNamespace(workload_key=str(times))
 
     found: Any = [Form(True, 1.0, 5.0), Form(False, 2.0), Form(False)]
     builds_s = 2 * BUILD_S
@@ -124,8 +126,14 @@ def test_the_end_takes_longer_with_kernels_that_are_not_built_and_with_rivals() 
     assert closing_s(found, True) == pytest.approx(builds_s + 3 * 3 * LINK_S)
     found[1] = Form(False, *[1.0] * 9)
     assert closing_s(found, True) == pytest.approx(builds_s + 3 * (2 + RIVALS) * LINK_S)
+    placed = {found[0].task.workload_key: 5, "another": 7}
+    builds_s += 5 * (1 + RIVALS) * BUILD_S / 2 + (2 / 2 - 2) * BUILD_S
+    wanted = pytest.approx(builds_s + 3 * (2 + RIVALS) * LINK_S)
+    assert closing_s(found, True, placed, builders=2) == wanted
     found[:2] = Form(True, 1000.0), Form(False, *[1.0] * 9)  # too small for a race
-    assert closing_s(found, True) == pytest.approx(builds_s + 3 * LINK_S)
+    placed = {found[1].task.workload_key: 5}
+    builds_s = (2 + 5) * BUILD_S
+    assert closing_s(found, True, placed) == pytest.approx(builds_s + 3 * LINK_S)
 
 
 @pytest.mark.parametrize(("left_s", "linked"), [(0.0, 0), (4.5, 1), (6.5, 3)])
