@@ -50,6 +50,10 @@ def obey() -> Callable[[tuple[str, Any]], Any]:
             case "sleep":
                 time.sleep(argument)
                 return argument
+            case "wait for":
+                while not os.path.exists(argument):
+                    time.sleep(0.01)
+                return argument
             case "pid after":
                 time.sleep(argument)
                 return os.getpid()

@@ -47,23 +47,26 @@ def test_requests_are_built_beside_the_caller(pool: PoolBuilder) -> None:
     assert values(pool.build([("sleep", 0.0)])) == [0.0]
 
 
-def test_requests_are_served_by_all_workers_as_they_come(pool: PoolBuilder) -> None:
+def test_requests_are_served_by_all_workers_as_they_come(pool: PoolBuilder, tmp_path: Path) -> None:
     woken, wake = os.pipe()
     wanted, told = deque[Wanted](), list[object]()
+    last = tmp_path / "last"
 
-    def want(seconds: float, more: tuple[float, ...] = ()) -> None:
+    def want(request: tuple[str, object], more: tuple[str, ...] = ()) -> None:
         def done(outcome: BuildOutcome) -> None:
             told.append(outcome.image)
-            for s in more:
-                want(s)
+            for name in more:
+                want(("echo", name))
+            if outcome.image == last.name:
+                last.touch()
 
-        wanted.append(Wanted(("sleep", seconds), done))
+        wanted.append(Wanted(request, done))
         os.write(wake, b"!")
 
-    want(0.5)
-    want(0.0, (0.1, 0.2))  # the first request is still being built
+    want(("wait for", str(last)))
+    want(("echo", "first"), ("second", last.name))  # the other request is still being built
     pool.serve(wanted, woken)
-    assert told == [0.0, 0.1, 0.2, 0.5]
+    assert told == ["first", "second", last.name, str(last)]
     assert not wanted
     os.close(woken)
     os.close(wake)

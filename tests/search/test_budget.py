@@ -1,6 +1,6 @@
 """Budgets of time: rounds end while there is time for all that follows them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +11,7 @@ from ansorlite.graph import contest
 from ansorlite.measure.builder import BuildOutcome
 from ansorlite.measure.result import MeasureResult
 from ansorlite.measure.runner import PrepareResult
+from ansorlite.search.ahead import Batch, BuildsAhead
 from ansorlite.search.budget import Budget
 from ansorlite.search.clock import PhaseClock
 from ansorlite.search.policy import EvolutionParams
@@ -55,6 +56,15 @@ class Slow(Pretender):
         return [super(Slow, self).run(task_key, image) for image in images]
 
 
+class AtOnce(BuildsAhead):
+    """Builds while the caller waits: a thread would move the pretended clock at any moment."""
+
+    def begin(self, programs: Mapping[str, Any], requests: Sequence[Any]) -> Batch:
+        batch = Batch(len(requests))
+        self._built(batch, programs, requests)
+        return batch
+
+
 def clocked(timeout: float) -> tuple[Time, Budget]:
     time = Time()
     return time, Budget(None, timeout, PhaseClock(time))
@@ -90,6 +100,7 @@ def test_many_tasks_end_in_time(
     time = Time()
     both = Slow(time, build_s, run_s, prepare_s)
     monkeypatch.setattr("ansorlite.search.session.measure_peak", lambda target: None)
+    monkeypatch.setattr("ansorlite.search.measuring.BuildsAhead", AtOnce)
     tasks = [WeightedTask(matmul(8 + k), 1.0) for k in range(10)]
     options = {"clock": PhaseClock(time), "params": FEW, "progress": False}
     with Session(None, 8.0, builder=both, runner=both, **options) as session:
