@@ -19,9 +19,14 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def module_text(
-    name: str, scalar: ir.Type, lanes: int, n: int, target: Target | None = None
+    name: str,
+    scalar: ir.Type,
+    lanes: int,
+    n: int,
+    target: Target | None = None,
+    most: float = math.inf,
 ) -> str:
-    """IR of `out[i] = name(in[i], ...)`, i from 0 to n in steps of `lanes`."""
+    """IR of `out[i] = name(in[i], ...)`, i from 0 to n in steps of `lanes`; no in[i] > `most`."""
     module = ir.Module(name="vector_math")
     pointer, i64 = ir.PTR, ir.I64
     function = ir.Function(module, ir.FunctionType(ir.VOID, [pointer]), name="kernel")
@@ -37,7 +42,7 @@ def module_text(
     i = b.phi(i64)
     at = [b.gep(p, i, scalar) for p in pointers]
     args = [b.load(p, kind, align=4) for p in at[:arity]]
-    b.store(emit_math(b, name, args, target), at[arity], align=4)
+    b.store(emit_math(b, name, args, target, most), at[arity], align=4)
     step = b.add(i, i64(lanes))
     i.add_incoming(i64(0), entry)
     i.add_incoming(step, b.block)

@@ -226,6 +226,8 @@ class ExprEmitter(IndexEmitter):
                 return out
             case "not":
                 return b.not_(args[0])
+            case "exp" if isinstance(most := e.args[-1], Const):
+                return emit_math(b, "exp", args[:1], self.target, float(most.value))
             case name if name in PACKED:
                 return emit_packed(b, self.target, name, args)
             case name if name in _ORDERED:

@@ -5,7 +5,9 @@ the value of the function. The functions are in `codegen.vector_math` and `codeg
 those of double call libm, one element at a time.
 """
 
+import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from ansorlite.codegen import ir_text as ir
 from ansorlite.codegen import trigonometry as t
@@ -49,12 +51,19 @@ LIBM = (
 SCALED = ("exp", "sigmoid")  # that multiply by powers of two
 
 
-def emit_math(builder: B, name: str, args: Sequence[V], target: Target | None = None) -> V:
+def emit_math(
+    builder: B,
+    name: str,
+    args: Sequence[V],
+    target: Target | None = None,
+    most: float = math.inf,
+) -> V:
     """The value of the function `name` (a key of `FUNCTIONS`) on `args`, all of one type.
 
     The type is float, double or a vector of these. Instructions that only some CPUs have are used
-    where the `target` is named. Raises BuildError for another name, a wrong
-    number of arguments or another type. Example: `emit_math(builder, "tanh", [x])`.
+    where the `target` is named; the argument of "exp" is at most `most`. Raises BuildError for
+    another name, a wrong number of arguments or another type.
+    Example: `emit_math(builder, "tanh", [x])`.
     """
     function, arity = FUNCTIONS.get(name, (None, 0))
     types = ", ".join(str(a.type) for a in args)
@@ -67,9 +76,10 @@ def emit_math(builder: B, name: str, args: Sequence[V], target: Target | None = 
         raise BuildError(f"{name}({types}): only float and double, cast first")
     if scalar is ir.DOUBLE and name in LIBM:
         return v.libm(builder, name, args)
+    options: dict[str, Any] = {"most": most} if name == "exp" else {}
     if name in SCALED and target is not None and _scales(target):
-        return function(builder, *args, scales=True)
-    return function(builder, *args)
+        options["scales"] = True
+    return function(builder, *args, **options)
 
 
 def _scales(target: Target) -> bool:

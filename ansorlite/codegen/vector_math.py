@@ -23,6 +23,8 @@ from ansorlite.errors import BuildError
 LN2_HIGH, LN2_LOW = 0.693359375, -2.1219444005469057e-4
 LOG2_E = 1.4426950408889634
 
+FAR_FROM_INF = 40.0
+
 # exp(r) = 1 + r + r^2 q(r) on |r| <= ln(2)/2; relative error 2^-28 of exp, 2^-26 of expm1.
 EXP_Q = (
     0.49999993373064405,
@@ -97,19 +99,27 @@ B: TypeAlias = ir.IRBuilder
 V: TypeAlias = ir.Value
 
 
-def exp(b: B, x: V, scales: bool = False, most: float = 89.0) -> V:
+def exp(b: B, x: V, scales: bool = False, most: float = math.inf) -> V:
     """e^x; float: error below 1 ulp. Underflows gradually; 0 below -103.98, inf above 88.72.
 
-    With `scales` the target multiplies a vector by powers of two (`SCALES`). `most` is inf where
-    x is known to be at most 0.
+    With `scales` the target multiplies a vector by powers of two (`SCALES`). An x that is known to
+    be at most `FAR_FROM_INF`, as `most` says, needs fewer instructions.
     """
+    far = most <= FAR_FROM_INF
     # The results at the bounds are 0 and inf; a NaN fails both comparisons and stays NaN.
-    x = _clamp(b, x, -104.0, most)
+    x = _clamp(b, x, -104.0, math.inf if far else 89.0)
     n, r, whole = _reduce_exp(b, x)
-    y = b.fadd(fma(b, b.fmul(r, r), polynomial(b, r, EXP_Q), r), splat(x, 1.0))
+    square = b.fmul(r, r)
+    c0, c1, c2, c3, c4 = (splat(x, c) for c in EXP_Q)
+    # Pairs of terms: Horner's scheme takes as many operations, one after the other.
+    high = fma(b, square, c4, fma(b, r, c3, c2))
+    q = fma(b, square, high, fma(b, r, c1, c0))
+    y = b.fadd(fma(b, square, q, r), splat(x, 1.0))
     if scales and isinstance(x.type, ir.VectorType) and x.type.count in SCALES:
         return _scaled(b, y, whole)
-    # Where the result is subnormal or infinite, float cannot hold 2^n: multiply by 2^(n/2) twice.
+    # Where the result is subnormal or infinite, float cannot hold 2^n: multiply twice.
+    if far:
+        return b.fmul(b.fmul(y, _power_of_two(b, x, b.add(n, splat(n, 64)))), splat(x, 2.0**-64))
     half = b.ashr(n, splat(n, 1))
     return b.fmul(b.fmul(y, _power_of_two(b, x, half)), _power_of_two(b, x, b.sub(n, half)))
 
@@ -168,7 +178,7 @@ def sigmoid(b: B, x: V, scales: bool = False) -> V:
     """1 / (1 + exp(-x)) without overflow; float: error below 2.5 ulp, underflows gradually."""
     one = splat(x, 1.0)
     a = b.fneg(call_math(b, "llvm.fabs", x))
-    e = libm(b, "exp", [a]) if is_double(x) else exp(b, a, scales, math.inf)
+    e = libm(b, "exp", [a]) if is_double(x) else exp(b, a, scales, most=0.0)
     top = b.select(b.fcmp_ordered("<", x, splat(x, 0.0)), e, one)
     return b.fdiv(top, b.fadd(one, e))
 

@@ -265,7 +265,7 @@ _RUNTIME: dict[str, Any] = {
     "min_": _extremum(np.minimum),
     "max_": _extremum(np.maximum),
     "div_": _ieee(np.divide),
-    "exp_": _ieee(np.exp),
+    "exp_": _ieee(lambda x, most=None: np.exp(x)),
     "log_": _ieee(np.log),
     "sqrt_": _ieee(np.sqrt),
     "tanh_": _ieee(np.tanh),

@@ -171,9 +171,13 @@ def logical_not(a: Any) -> Expr:
     return negate(wrap(a))
 
 
-def exp(x: Any) -> Expr:
-    """e to the power x, for float32 and float64."""
-    return call("exp", x)
+def exp(x: Any, most: float | None = None) -> Expr:
+    """e to the power x, for float32 and float64.
+
+    With `most` the caller promises that x is at most so much, or NaN: kernels then need fewer
+    instructions for a `most` of 40 or less, and may return anything for a larger x.
+    """
+    return call("exp", x) if most is None else call("exp", x, float(most))
 
 
 def log(x: Any) -> Expr:

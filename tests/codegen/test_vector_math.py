@@ -11,7 +11,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from function_cases import UNARY, Array, N, module_text, sample, ulps
+from native import run_native
 
+from ansorlite import te
 from ansorlite.calls import aligned_copy, aligned_empty
 from ansorlite.codegen import ir_text as ir
 from ansorlite.codegen.compile import assembly, compile_module
@@ -19,19 +21,29 @@ from ansorlite.codegen.functions import FUNCTIONS, emit_math
 from ansorlite.codegen.image import KernelImage, Param
 from ansorlite.codegen.loader import load_image
 from ansorlite.errors import BuildError
+from ansorlite.ir.interpret import interpret
 from ansorlite.presets import PRESETS
+from ansorlite.schedule.lower import lower
+from ansorlite.schedule.state import State
 from ansorlite.target import Target
+from ansorlite.te.evaluate import evaluate_op
 
 HOST = Target.detect()
 VECTOR = 16  # wider than a register on most targets: LLVM splits it
 
 
-def evaluate(name: str, inputs: list[Array], lanes: int = VECTOR, target: Target = HOST) -> Array:
+def evaluate(
+    name: str,
+    inputs: list[Array],
+    lanes: int = VECTOR,
+    target: Target = HOST,
+    most: float = math.inf,
+) -> Array:
     """The emitted function on arrays of one length, a multiple of `lanes`."""
     n, dtype = inputs[0].size, str(inputs[0].dtype)
     scalar = ir.FLOAT if dtype == "float32" else ir.DOUBLE
     params = tuple(Param(f"p{i}", (n,), dtype, "input") for i in range(len(inputs) + 1))
-    code = compile_module(module_text(name, scalar, lanes, n, target), target)
+    code = compile_module(module_text(name, scalar, lanes, n, target, most), target)
     kernel = load_image(KernelImage(code, "kernel", params, target.triple, target.cpu))
     out = aligned_empty((n,), dtype)
     out[:] = 12345.0
@@ -88,6 +100,33 @@ def test_exp_and_sigmoid_underflow_gradually() -> None:
         assert ulps(got, np.exp(x.astype(np.float64))) <= 1.0
         for lanes in (4, 8):
             np.testing.assert_array_equal(evaluate(name, [x], lanes), got)
+
+
+@pytest.mark.parametrize("lanes", [1, 4, 8, VECTOR])
+def test_exp_of_what_is_known_to_be_small_is_as_accurate(lanes: int) -> None:
+    special = np.resize(np.array([-np.inf, np.nan, 0.0, -0.0, -3e38, 40.0], np.float32), VECTOR)
+    x = np.minimum(np.concatenate([sample(-104.5, 40.0), sample(-1.0, 0.0, 1), special]), 40.0)
+    with np.errstate(all="ignore"):
+        expected = np.exp(x.astype(np.float64))
+    for target in [HOST] if HOST.arch != "x86_64" else [HOST, without_fma()]:
+        assert ulps(evaluate("exp", [x], lanes, target, most=40.0), expected) <= 1.0
+    anything = evaluate("exp", [x], lanes)
+    np.testing.assert_array_equal(evaluate("exp", [x], lanes, most=40.0), anything)
+
+
+def test_a_promise_about_exp_means_the_same_everywhere() -> None:
+    x = te.placeholder((19,), name="X")
+    low = te.compute((19,), lambda i: te.exp(te.minimum(x[i], 0.5), most=0.5), name="Y")
+    program = lower(State(te.ComputeDAG([low])))
+    values = np.linspace(-110.0, 3.0, 19, dtype=np.float32)
+    expected = np.exp(np.minimum(values, 0.5).astype(np.float64)).astype(np.float32)
+    assert isinstance(low.op, te.ComputeOp)
+    for got in (
+        evaluate_op(low.op, {"#0": values}),
+        interpret(program, {"X": values})["Y"],
+        run_native(program, {"X": values}, HOST)["Y"],
+    ):
+        np.testing.assert_allclose(got, expected, rtol=2e-7, atol=1e-45)
 
 
 def test_pow_error_is_below_the_stated_bound() -> None:

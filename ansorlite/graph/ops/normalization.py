@@ -54,7 +54,10 @@ def softmax(x: Tensor, axes: Sequence[int], name: str = "softmax") -> Tensor:
     def rows(i: Sequence[Any]) -> Index:
         return tuple(i[d] for d in kept) or (0,)
 
-    e = te.compute(x.shape, lambda *i: te.exp(x[i] - high[rows(i)]), name=f"{name}_exp")
+    def power(*i: Any) -> Expr:
+        return te.exp(x[i] - high[rows(i)], most=0.0)
+
+    e = te.compute(x.shape, power, name=f"{name}_exp")
     _, _, js = reduced(x.shape, axes)
     total = te.compute(
         shape, lambda *i: te.sum(e[merged(rank, kept, i, axes, js)], axis=js), name=f"{name}_sum"
