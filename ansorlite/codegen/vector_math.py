@@ -21,9 +21,9 @@ from ansorlite.errors import BuildError
 
 # ln 2 in two parts: the first has 10 significant bits, so its product with an exponent is exact.
 LN2_HIGH, LN2_LOW = 0.693359375, -2.1219444005469057e-4
-LOG2_E = 1.4426950408889634
+LN2, LOG2_E = 0.6931471805599453, 1.4426950408889634
 
-FAR_FROM_INF = 40.0
+FAR_FROM_INF = 40.0  # exp of such a number and 2^64 times as much are finite floats
 
 # exp(r) = 1 + r + r^2 q(r) on |r| <= ln(2)/2; relative error 2^-28 of exp, 2^-26 of expm1.
 EXP_Q = (
@@ -32,6 +32,13 @@ EXP_Q = (
     0.041668401088150335,
     0.008368851085355988,
     0.0013814320359382976,
+)
+# The same for exp with relative error 2^-23.
+SHORT_EXP_Q = (
+    0.4999923030855245,
+    0.1666711538865029,
+    0.04189033162883805,
+    0.0083125013247044,
 )
 EXPM1_Q = (
     0.4999999813292359,
@@ -166,10 +173,15 @@ def erf(b: B, x: V) -> V:
     """Error function; float: error below 1.5 ulp, exact sign and subnormals."""
     a = _clamp(b, call_math(b, "llvm.fabs", x), -math.inf, 4.0)
     small = fma(b, x, polynomial(b, b.fmul(a, a), ERF_SMALL), x)
-    n, r, _ = _reduce_exp(b, b.fneg(polynomial(b, a, ERF_TAIL)))
-    expm1 = fma(b, b.fmul(r, r), polynomial(b, r, EXP_Q), r)
-    scale = _power_of_two(b, x, n)
-    tail = b.fsub(b.fsub(splat(x, 1.0), scale), b.fmul(expm1, scale))
+    # exp(z) is at most 0.185, so that its own error counts for a fifth: fewer terms will do.
+    z = polynomial(b, a, [-c for c in ERF_TAIL])
+    n, whole = _binary_exponent(b, z)
+    r = fma(b, whole, splat(x, -LN2), z)
+    square = b.fmul(r, r)
+    c0, c1, c2, c3 = (splat(x, c) for c in SHORT_EXP_Q)
+    q = fma(b, square, fma(b, r, c3, c2), fma(b, r, c1, c0))
+    y = b.fadd(fma(b, square, q, r), splat(x, 1.0))
+    tail = fma(b, b.fneg(y), _power_of_two(b, x, n), splat(x, 1.0))
     tail = call_math(b, "llvm.copysign", tail, x)
     return b.select(b.fcmp_ordered("<", a, splat(x, ERF_CUT)), small, tail)
 
@@ -275,13 +287,17 @@ def libm(b: B, name: str, args: Sequence[V]) -> V:
 
 def _reduce_exp(b: B, x: V) -> tuple[V, V, V]:
     """n (integer) and r with x = n ln 2 + r, |r| <= ln(2)/2, and n as float; for |x| < 2^13."""
+    n, whole = _binary_exponent(b, x)
+    r = fma(b, whole, splat(x, -LN2_HIGH), x)
+    return n, fma(b, whole, splat(x, -LN2_LOW), r), whole
+
+
+def _binary_exponent(b: B, x: V) -> tuple[V, V]:
+    """n, the nearest integer to x / ln 2, as an integer and as a float; for |x| < 2^13."""
     # Adding 1.5 * 2^23 leaves the rounded integer in the low bits of the sum.
     magic = splat(x, 1.5 * 2.0**23)
     shifted = fma(b, x, splat(x, LOG2_E), magic)
-    n = b.sub(bits_of(b, shifted), bits_of(b, magic))
-    whole = b.fsub(shifted, magic)
-    r = fma(b, whole, splat(x, -LN2_HIGH), x)
-    return n, fma(b, whole, splat(x, -LN2_LOW), r), whole
+    return b.sub(bits_of(b, shifted), bits_of(b, magic)), b.fsub(shifted, magic)
 
 
 def _scaled(b: B, x: V, n: V) -> V:
