@@ -16,6 +16,7 @@ from ansorlite.graph.layout import channels_last
 from ansorlite.graph.precision import lowered
 from ansorlite.graph.quantized import fold_steps, integer_products, unsigned
 from ansorlite.graph.rounding import Rounding
+from ansorlite.graph.upsampling import fold_upsampling, sink_upsampling
 
 Pass = Callable[[Graph], Graph]
 
@@ -31,6 +32,8 @@ PASSES: tuple[Pass, ...] = (
     rw.split_bias,
     rw.remove_empty,
     rw.fold_pad,
+    sink_upsampling,
+    fold_upsampling,
     rw.drop_expands,
     split_groups,
     rw.lower_means,
@@ -57,6 +60,7 @@ EXACTLY: dict[Pass, tuple[Pass, ...]] = {
     rw.lower_batch_norm: (rw.batch_norm_as_written,),
     rw.simplify_arithmetic: (rw.simplify_exactly,),
     rw.fold_scales: (),
+    fold_upsampling: (),
     integer_products: (),
     fold_steps: (),
 }
