@@ -37,6 +37,7 @@ _BITS = {
     "shift_right": ir.IRBuilder.ashr,
 }
 _Term = tuple[int, tuple[int, ...]]  # factor, places of its variables
+_Parts = tuple[int, tuple[ir.Value, ...]]
 _Plan = tuple[tuple[str, ...], list[_Term] | None]
 
 
@@ -48,30 +49,32 @@ class IndexEmitter(Scoped, ABC):
         self._flat: dict[tuple[str, tuple[Expr, ...]], Expr] = {}
         self._along: dict[tuple[Expr, str], tuple[Expr | None, Expr]] = {}
         self._plans: dict[Expr, _Plan] = {}
-        self._totals: dict[Hashable, tuple[ir.Value | None, list[_Term]]] = {}
+        self._totals: dict[Hashable, tuple[tuple[ir.Value, ...], list[_Term]]] = {}
 
     def index(self, e: Expr, env: Env) -> Any:
         """An integer expression without the vector variable, as a Python int or an i64."""
-        offset, rest = self._parts(e, env)
-        if rest is None:
+        offset, values = self._parts(e, env)
+        if not values:
             return offset
+        (rest,) = values
         if not offset:
             return rest
         return self.once("add", (rest, offset), env, lambda: self.b.add(rest, _i64(offset)))
 
-    def _parts(self, e: Expr, env: Env) -> tuple[int, ir.Value | None]:
-        """(constant, run-time value or None); the value of `e` is their sum.
+    def _parts(self, e: Expr, env: Env, split: bool = False) -> _Parts:
+        """(constant, run-time values: at most one); the value of `e` is their sum.
 
-        Copies of an unrolled body differ in constants only: their run-time part is looked up.
+        With `split` what the innermost loop changes is a value of its own, the last of two. Copies
+        of an unrolled body differ in constants only: their run-time part is looked up.
         """
         names, plan = self._plan(e)
         if plan is None:
-            return self._sum(e, env)
+            return self._sum(e, env, split)
         values = [env.vars[n] for n in names]
-        key = (e, env.scope, *[0 if type(v) is int else v for v in values])
+        key = (e, split, env.scope, *[0 if type(v) is int else v for v in values])
         known = self._totals.get(key)
         if known is None:
-            offset, total = self._sum(e, env)
+            offset, total = self._sum(e, env, split)
             runtime = {k for k, v in enumerate(values) if type(v) is not int}
             if not any(0 < sum(k in runtime for k in at) < len(at) for _, at in plan):
                 numbers = [(c, at) for c, at in plan if not runtime.intersection(at)]
@@ -102,7 +105,7 @@ class IndexEmitter(Scoped, ABC):
             known = self._plans[e] = names, plan if plain else None
         return known
 
-    def _sum(self, e: Expr, env: Env) -> tuple[int, ir.Value | None]:
+    def _sum(self, e: Expr, env: Env, split: bool) -> _Parts:
         """The computation behind `_parts`: terms are added from the outermost loop inwards, each
         in the block of its innermost variable."""
         offset = 0
@@ -123,12 +126,16 @@ class IndexEmitter(Scoped, ABC):
                 runtime[key] = runtime.get(key, 0) + c
             else:
                 offset += c
-        wanted = [(self._depth(factors[k], env), k, c) for k, c in runtime.items() if c]
-        total: ir.Value | None = None
+        wanted = sorted((self._depth(factors[k], env), k, c) for k, c in runtime.items() if c)
         flags = () if e.reads else ("nsw",)  # loaded integers may overflow, and wrap
-        for _, k, c in sorted(wanted):
-            total = self._add_term(total, factors[k], c, env, flags)
-        return offset, total
+        totals: list[ir.Value] = []
+        reached = -1
+        for depth, k, c in wanted:
+            apart = split and depth > reached and depth == wanted[-1][0]
+            before = None if apart or not totals else totals.pop()
+            totals.append(self._add_term(before, factors[k], c, env, flags))
+            reached = depth
+        return offset, tuple(totals)
 
     def _depth(self, values: list[ir.Value], env: Env) -> int:
         """Depth of the innermost loop that one of the values depends on."""
@@ -248,9 +255,13 @@ class IndexEmitter(Scoped, ABC):
         """Pointer to the element at offset `flat`; `here` leaves the constant part of the offset
         at the place of use, where the machine's addressing mode includes it."""
         m = env.memory[tensor]
-        offset, rest = self._parts(flat, env)
-        pointer = m.pointer if rest is None else self.moved(m.pointer, rest, m.dtype, env)
-        return self.moved(pointer, offset, m.dtype, env, here=here and rest is not None)
+        # A pointer for each part: LLVM's strength reduction takes the longer, the more it finds to
+        # take apart in one index.
+        offset, values = self._parts(flat, env, split=True)
+        pointer = m.pointer
+        for by in values:
+            pointer = self.moved(pointer, by, m.dtype, env)
+        return self.moved(pointer, offset, m.dtype, env, here=here and bool(values))
 
     def moved(
         self, pointer: ir.Value, by: Any, dtype: str, env: Env, *, here: bool = False
