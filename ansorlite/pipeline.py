@@ -32,6 +32,7 @@ from ansorlite.ir.expr import Op
 from ansorlite.ir.traverse import walk
 from ansorlite.measure.limits import least_seconds, task_peak
 from ansorlite.measure.peak import Peak
+from ansorlite.measure.processes import started
 from ansorlite.measure.runner import LocalRunner, SideBySide
 from ansorlite.measure.timing import in_network
 from ansorlite.records import Record
@@ -50,7 +51,7 @@ from ansorlite.search.forms import Forms
 from ansorlite.search.objectives import Objective, OverNetworks
 from ansorlite.search.result import ESTIMATE, TuneResult, why_above_limit
 from ansorlite.search.retarget import Retargeted, counts, retargeted
-from ansorlite.search.session import Session, TuneOptions, started
+from ansorlite.search.session import Session, TuneOptions, few_collections
 from ansorlite.search.settle import link_s
 from ansorlite.search.task_scheduler import SCHEDULERS
 from ansorlite.search.tune_tasks import WeightedTask, tune_tasks
@@ -256,6 +257,7 @@ def auto_schedule(
         TuneOptions(n_trials=n_trials, timeout=timeout, **options).check()
     with ExitStack() as stack:
         options |= started(stack, n_trials, machine, in_network(timeout), session)
+        stack.enter_context(few_collections())
         ways, notes = lowerings(graphs, *wanted, log, machine.fingerprint, together)
         parts = [way.partition(g, bound) for way, g in zip(ways, graphs, strict=True)]
         shared = shared_tasks([network_tasks(p, machine, bound) for p in parts])

@@ -101,10 +101,33 @@ def tune_op_options(p: argparse.ArgumentParser) -> None:
 
 def tune(args: argparse.Namespace) -> int:
     """Tune all subgraphs of a network, or one; print the tables and what the network gained."""
+    with ExitStack() as stack:
+        return _tuned(args, _processes(args, stack), stack)
+
+
+def _processes(args: argparse.Namespace, stack: ExitStack) -> dict[str, Any]:
+    """Options of `auto_schedule`: processes that start while all else is imported and loaded.
+
+    This process is to have a core of its own, so the last builders start later.
+    """
+    from ansorlite.measure.processes import started
+    from ansorlite.measure.timing import in_network
+
+    if args.on is not None or args.task is not None:
+        return {}
+    target = _target(args)
+    policy, free = in_network(args.timeout), max(0, target.cores - 2)
+    return started(stack, args.trials, target, policy, {}, at_once=free)
+
+
+def _tuned(args: argparse.Namespace, processes: dict[str, Any], running: ExitStack) -> int:
     from ansorlite.pipeline import auto_schedule
     from ansorlite.search.clock import PhaseClock
 
     clock = PhaseClock()  # the time of a command begins with it
+    builder = processes.get("builder")
+    if builder is not None:
+        builder.warm_up(builder.n_workers - 1)
     output = writable(args.output, args.log, args.network) if args.output else None
     _check_save(args)
     if args.task is not None:
@@ -116,6 +139,8 @@ def tune(args: argparse.Namespace) -> int:
         put(text, end="")
         return 0
     graph = calibrated(args, sized_network(args, args.network))
+    if builder is not None:
+        builder.warm_up()
     with runner_of(args, fresh_constants=True) as runner:
         target = _target(args, runner)
         module = auto_schedule(
@@ -132,8 +157,9 @@ def tune(args: argparse.Namespace) -> int:
             known=not args.no_knowledge,
             progress=not args.quiet,
             clock=clock,
-            runner=runner,
+            **(processes or {"runner": runner}),
         )
+    running.close()  # networks are compared with the machine to themselves
     report = module.report
     if report.interrupted and all(r.best is None for r in report.results):
         raise KeyboardInterrupt

@@ -133,9 +133,9 @@ class PoolBuilder:
         """Processes that build side by side."""
         return len(self._workers)
 
-    def warm_up(self) -> None:
-        """Start the workers that are not running; returns without waiting for them."""
-        for worker in self._workers:
+    def warm_up(self, most: int | None = None) -> None:
+        """Start the workers, or the first `most`, that do not run; returns without waiting."""
+        for worker in self._workers[:most]:
             worker.start()
 
     def share(self, key: str, value: object) -> None:

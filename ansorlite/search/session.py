@@ -127,6 +127,7 @@ class Session:
         self._trained_on = -1
         self._spaces: SpacesAhead | None = None
         self._wants_prior = False
+        self._peak: Peak | None = None  # of a short run
         self.keeps_lessons = learns(os.environ)
         self._known: dict[str, KnownPrograms] = {}
         self.merged: set[str] = set()  # workload keys of kernels in place of several tasks
@@ -254,15 +255,22 @@ class Session:
             model.load(o.pretrained)
         return model
 
-    def peak(self, target: Target) -> Peak | None:
-        """The machine's limits, for reports; None where nothing is to be measured."""
+    def peak(self, target: Target, tasks: Sequence[SearchTask] = ()) -> Peak | None:
+        """The machine's limits, for reports; None where nothing is to be measured.
+
+        A short run measures those of packed products only that the `tasks` have.
+        """
         if not self.searches or self.estimated:
             return None
         runner = self.options.runner
         if isinstance(runner, SideBySide):
             return runner.peak()
         short = (self.options.timeout or SHORT_RUN_S) < SHORT_RUN_S
-        return peak_soon(target) if short else measure_peak(target)
+        if not short:
+            return measure_peak(target)
+        if self._peak is None:
+            self._peak = peak_soon(target, {op for t in tasks for op in t.dag.run_flop_by_dot})
+        return self._peak
 
     @contextmanager
     def show(self, peak_flop_per_s: float | None) -> Iterator[Progress]:
@@ -383,25 +391,6 @@ class Session:
                     self.cost_model.update(groups)
                 self.validity.update(groups)
         self._trained_on = known
-
-
-def started(
-    stack: ExitStack,
-    n_trials: int | None,
-    target: Target,
-    policy: TimingPolicy,
-    given: Mapping[str, Any],
-) -> dict[str, Any]:
-    """Options of a session with processes that start now, a second's work, and end with `stack`.
-
-    No options where nothing is measured here, or where those that are `given` have processes.
-    """
-    if n_trials == 0 or target.is_foreign or given.get("builder") or given.get("runner"):
-        return {}
-    builder, runner = PoolBuilder(), LocalRunner(policy=policy)
-    for process in (builder, runner):
-        stack.callback(process.close)
-    return {"builder": builder, "runner": runner}
 
 
 @contextmanager
