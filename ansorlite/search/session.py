@@ -155,7 +155,7 @@ class Session:
             self._stack = stack.pop_all()
         self.validity = ValidityModel(seed=o.seed)
         measuring = Measuring(builder, runner, self.budget.clock)
-        self._stack.callback(measuring.builds.close)
+        self._stack.callback(measuring.close)
         self.run = Run(self.budget, self.store, measuring, o.seed, trace_of(settings()))
         if self._is_plain_guess():
             self.untuned = _closed_by(self._stack, Untuned(o.seed, self.run.trace))
