@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from ansorlite.target import Target
 
 TIMED_RUNS, TIMED_S = 20, 2.0  # at most so many runs of a network, and about so long
+SPLIT_S = 0.03  # seconds a kernel to split a network once more
 APART = 0.2  # a difference between tasks and network that is explained
 
 
@@ -355,7 +356,8 @@ def _compare_with_plain(graph: "Graph", module: Any, left_s: Callable[[], float]
     from ansorlite.pipeline import compile_plain
     from ansorlite.units import format_latency
 
-    plain = compile_plain(graph, left_s=left_s) if left_s() > 0 else None
+    least_s = SPLIT_S * len(module.partition.subgraphs)
+    plain = compile_plain(graph, left_s=left_s) if left_s() > least_s else None
     if plain is None or left_s() <= 0:
         return _by_tasks(module.report)
     inputs = random_inputs(graph)

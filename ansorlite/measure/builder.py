@@ -138,6 +138,16 @@ class PoolBuilder:
         for worker in self._workers[:most]:
             worker.start()
 
+    def pause(self) -> None:
+        """Stop the workers where they are, also from another thread; `resume` lets them go on."""
+        for worker in self._workers:
+            worker.pause()
+
+    def resume(self) -> None:
+        """Let paused workers go on."""
+        for worker in self._workers:
+            worker.resume()
+
     def share(self, key: str, value: object) -> None:
         """Give the entry function `value` as `shared[key]`, from the next build on.
 

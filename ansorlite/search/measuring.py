@@ -6,8 +6,8 @@ every other output is compared with. Equal object code runs once.
 """
 
 import time
-from collections.abc import Callable, Generator, Hashable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import sha256
@@ -20,10 +20,10 @@ from ansorlite.codegen.image import KernelImage
 from ansorlite.codegen.object_cache import compiled
 from ansorlite.errors import BuildError, MeasureError
 from ansorlite.ir.program import Program
-from ansorlite.measure.builder import Builder, BuildOutcome
+from ansorlite.measure.builder import Builder, BuildOutcome, PoolBuilder
 from ansorlite.measure.race import LONE_TURNS, MIN_TURNS, race
 from ansorlite.measure.result import MeasureResult, Status
-from ansorlite.measure.runner import CheckSpec, Runner, SideBySide
+from ansorlite.measure.runner import CheckSpec, LocalRunner, Runner, SideBySide
 from ansorlite.records import Record
 from ansorlite.schedule.lower import lower
 from ansorlite.search.ahead import Batch, BuildsAhead
@@ -39,6 +39,7 @@ RACE_S = 5.0  # the longest race; slower contenders are told apart well enough b
 RUN_S = 0.03  # time of measuring a short kernel
 SLOW_PLAIN_S = 1.0  # a plain schedule that takes longer is not run again to be timed
 KEPT_IMAGES = 8  # of the fastest programs of a task
+PAUSING = (PoolBuilder, LocalRunner)  # whose processes can stand still
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,18 @@ class Measuring:
     def prepares(self) -> PreparesAhead:
         """The runner, which may prepare tasks in the background."""
         return PreparesAhead(self.runner)
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """The machine for the body alone: processes of this package stand still."""
+        running = [x for x in (self.builder, self.runner) if isinstance(x, PAUSING)]
+        for process in running:
+            process.pause()
+        try:
+            yield
+        finally:
+            for process in running:
+                process.resume()
 
     def close(self) -> None:
         """Give up what goes on in the background."""

@@ -7,7 +7,7 @@ one cost model, which are opened and closed together.
 import gc
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,7 +28,6 @@ from ansorlite.ir.program import Program
 from ansorlite.measure.builder import Builder, PoolBuilder
 from ansorlite.measure.peak import Peak, measure_peak, peak_soon
 from ansorlite.measure.runner import LocalRunner, Runner, SideBySide
-from ansorlite.measure.timing import TimingPolicy
 from ansorlite.search import knowledge, lessons
 from ansorlite.search.arguments import check_able, check_budget, check_path
 from ansorlite.search.budget import Budget
@@ -77,8 +76,8 @@ class TuneOptions:
     `round_size` fixes the candidates of a round; `space` and `params` replace the searcher's.
     With `known`, the search begins with what earlier runs on this machine found, and what this run
     finds is kept (`search.knowledge`, `search.lessons`).
-    `clock` is that of the run, where the run began before its session did. With a runner of
-    `search.estimate` nothing is measured: latencies are estimates of what is built.
+    `clock` and `measuring` are those of the run, where the run began before its session did. With a
+    runner of `search.estimate` nothing is measured: latencies are estimates of what is built.
     """
 
     n_trials: int | None = None
@@ -96,6 +95,7 @@ class TuneOptions:
     pretrained: str | Path | None = None
     known: bool = True
     clock: PhaseClock | None = None
+    measuring: Measuring | None = None
 
     def check(self) -> None:
         """UsageError that names the first option without a meaning."""
@@ -154,7 +154,7 @@ class Session:
             stack.enter_context(few_collections())
             self._stack = stack.pop_all()
         self.validity = ValidityModel(seed=o.seed)
-        measuring = Measuring(builder, runner, self.budget.clock)
+        measuring = o.measuring or Measuring(builder, runner, self.budget.clock)
         self._stack.callback(measuring.close)
         self.run = Run(self.budget, self.store, measuring, o.seed, trace_of(settings()))
         if self._is_plain_guess():
@@ -269,7 +269,9 @@ class Session:
         if not short:
             return measure_peak(target)
         if self._peak is None:
-            self._peak = peak_soon(target, {op for t in tasks for op in t.dag.run_flop_by_dot})
+            ops = {op for t in tasks for op in t.dag.run_flop_by_dot}
+            with self.run.measuring.paused():
+                self._peak = peak_soon(target, ops)
         return self._peak
 
     @contextmanager
