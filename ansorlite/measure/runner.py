@@ -265,14 +265,6 @@ class LocalRunner:
             raise MeasureError(f"cannot measure the machine: {reply.error}")
         return reply.value
 
-    def pause(self) -> None:
-        """Stop the process where it is, also from another thread; `resume` lets it go on."""
-        self._worker.pause()
-
-    def resume(self) -> None:
-        """Let a paused process go on."""
-        self._worker.resume()
-
     def abort(self) -> None:
         """Kill the process, from another thread: what it does fails. `close` is to follow."""
         self._aborted = True

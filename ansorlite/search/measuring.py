@@ -23,7 +23,7 @@ from ansorlite.ir.program import Program
 from ansorlite.measure.builder import Builder, BuildOutcome, PoolBuilder
 from ansorlite.measure.race import LONE_TURNS, MIN_TURNS, race
 from ansorlite.measure.result import MeasureResult, Status
-from ansorlite.measure.runner import CheckSpec, LocalRunner, Runner, SideBySide
+from ansorlite.measure.runner import CheckSpec, Runner, SideBySide
 from ansorlite.records import Record
 from ansorlite.schedule.lower import lower
 from ansorlite.search.ahead import Batch, BuildsAhead
@@ -39,7 +39,6 @@ RACE_S = 5.0  # the longest race; slower contenders are told apart well enough b
 RUN_S = 0.03  # time of measuring a short kernel
 SLOW_PLAIN_S = 1.0  # a plain schedule that takes longer is not run again to be timed
 KEPT_IMAGES = 8  # of the fastest programs of a task
-PAUSING = (PoolBuilder, LocalRunner)  # whose processes can stand still
 
 
 @dataclass(frozen=True)
@@ -64,15 +63,19 @@ class Measuring:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """The machine for the body alone: processes of this package stand still."""
-        running = [x for x in (self.builder, self.runner) if isinstance(x, PAUSING)]
-        for process in running:
-            process.pause()
-        try:
-            yield
-        finally:
-            for process in running:
-                process.resume()
+        """The machine for the body alone: builders stand still, the runner prepares nothing.
+
+        The runner is not stopped amid a task: the reference that it runs is timed.
+        """
+        with self.prepares.held():
+            if not isinstance(self.builder, PoolBuilder):
+                yield
+                return
+            self.builder.pause()
+            try:
+                yield
+            finally:
+                self.builder.resume()
 
     def close(self) -> None:
         """Give up what goes on in the background."""

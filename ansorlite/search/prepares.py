@@ -7,8 +7,9 @@ kernel calls `settle` first. Other runners than `LocalRunner` prepare when they 
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 
 from ansorlite.measure.runner import CheckSpec, LocalRunner, PrepareResult, Runner
 
@@ -20,7 +21,7 @@ class PreparesAhead:
         self._runner = runner
         self._thread: ThreadPoolExecutor | None = None
         self._begun: dict[str, Future[PrepareResult | None]] = {}
-        self._busy = threading.Event()  # is the runner preparing a task?
+        self._turn = threading.Lock()  # held while the runner prepares a task
 
     def begin(self, key: str, spec: Callable[[], CheckSpec | None]) -> None:
         """Prepare a task after those begun before; `spec` may wait, None leaves the task out."""
@@ -46,13 +47,19 @@ class PreparesAhead:
             begun.exception()  # waits
         return self._runner
 
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """No task is being prepared during the body; they go on afterwards."""
+        with self._turn:
+            yield
+
     def close(self) -> None:
         """Give up what was begun; a task that is being prepared fails."""
         if self._thread is None:
             return
         for begun in self._begun.values():
             begun.cancel()
-        if self._busy.is_set() and isinstance(self._runner, LocalRunner):
+        if self._turn.locked() and isinstance(self._runner, LocalRunner):
             self._runner.abort()
         self._thread.shutdown(wait=True, cancel_futures=True)
         self._thread = None
@@ -62,8 +69,5 @@ class PreparesAhead:
         known = spec()
         if known is None:
             return None
-        self._busy.set()
-        try:
+        with self._turn:
             return self._runner.prepare(key, known)
-        finally:
-            self._busy.clear()
