@@ -253,6 +253,8 @@ class PoolBuilder:
     def close(self) -> None:
         """Kill the workers; a later build starts new ones."""
         self._stopped = False
+        for worker in self._workers:  # all of them end at the same time
+            worker.interrupt()
         for worker in self._workers:
             worker.close()
 
