@@ -32,6 +32,7 @@ from ansorlite.ir.expr import Op
 from ansorlite.ir.traverse import walk
 from ansorlite.measure.limits import least_seconds, task_peak
 from ansorlite.measure.peak import Peak
+from ansorlite.measure.processes import started
 from ansorlite.measure.runner import LocalRunner, SideBySide
 from ansorlite.measure.timing import in_network
 from ansorlite.records import Record
@@ -45,12 +46,13 @@ from ansorlite.search.arguments import (
 )
 from ansorlite.search.budget import Budget
 from ansorlite.search.clock import PhaseClock
+from ansorlite.search.early import plain_ahead
 from ansorlite.search.estimate import TRIALS, estimating
 from ansorlite.search.forms import Forms
 from ansorlite.search.objectives import Objective, OverNetworks
 from ansorlite.search.result import ESTIMATE, TuneResult, why_above_limit
 from ansorlite.search.retarget import Retargeted, counts, retargeted
-from ansorlite.search.session import Session, TuneOptions, started
+from ansorlite.search.session import Session, TuneOptions, few_collections
 from ansorlite.search.settle import link_s
 from ansorlite.search.task_scheduler import SCHEDULERS
 from ansorlite.search.tune_tasks import WeightedTask, tune_tasks
@@ -256,8 +258,10 @@ def auto_schedule(
         TuneOptions(n_trials=n_trials, timeout=timeout, **options).check()
     with ExitStack() as stack:
         options |= started(stack, n_trials, machine, in_network(timeout), session)
+        stack.enter_context(few_collections())
         ways, notes = lowerings(graphs, *wanted, log, machine.fingerprint, together)
-        parts = [way.partition(g, bound) for way, g in zip(ways, graphs, strict=True)]
+        begin = plain_ahead(stack, timeout, machine, options)
+        parts = [way.partition(g, bound, begin) for way, g in zip(ways, graphs, strict=True)]
         shared = shared_tasks([network_tasks(p, machine, bound) for p in parts])
         if n_trials is None and timeout is None:
             n_trials = (TRIALS if machine.is_foreign else 64) * len(shared.tasks)
@@ -398,8 +402,7 @@ def _session(
     For a foreign target it estimates.
     """
     with ExitStack() as stack:
-        if options.get("runner") is None:
-            options["runner"] = estimating(target)
+        options["runner"] = options.get("runner") or estimating(target)
         if options.get("runner") is None:
             options["runner"] = LocalRunner(policy=in_network(timeout), at_once=n_trials != 0)
             stack.callback(options["runner"].close)

@@ -33,4 +33,4 @@ def test_a_saved_network_needs_numpy_alone() -> None:
 def test_public_names_load_neither_lightgbm_nor_onnx(name: str) -> None:
     loaded = loaded_by(f"import ansorlite; ansorlite.{name}")
     assert "numpy" in loaded
-    assert not loaded & {"lightgbm", "scipy", "onnx", "pandas", "sklearn", "tqdm"}
+    assert not loaded & {"lightgbm", "scipy", "networkx", "onnx", "pandas", "sklearn", "tqdm"}

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from ansorlite.target import Target
 
 TIMED_RUNS, TIMED_S = 20, 2.0  # at most so many runs of a network, and about so long
+SPLIT_S = 0.03  # seconds a kernel to split a network once more
 APART = 0.2  # a difference between tasks and network that is explained
 
 
@@ -101,10 +102,33 @@ def tune_op_options(p: argparse.ArgumentParser) -> None:
 
 def tune(args: argparse.Namespace) -> int:
     """Tune all subgraphs of a network, or one; print the tables and what the network gained."""
+    with ExitStack() as stack:
+        return _tuned(args, _processes(args, stack), stack)
+
+
+def _processes(args: argparse.Namespace, stack: ExitStack) -> dict[str, Any]:
+    """Options of `auto_schedule`: processes that start while all else is imported and loaded.
+
+    This process is to have a core of its own, so the last builders start later.
+    """
+    from ansorlite.measure.processes import started
+    from ansorlite.measure.timing import in_network
+
+    if args.on is not None or args.task is not None:
+        return {}
+    target = _target(args)
+    policy, free = in_network(args.timeout), max(0, target.cores - 2)
+    return started(stack, args.trials, target, policy, {}, at_once=free)
+
+
+def _tuned(args: argparse.Namespace, processes: dict[str, Any], running: ExitStack) -> int:
     from ansorlite.pipeline import auto_schedule
     from ansorlite.search.clock import PhaseClock
 
     clock = PhaseClock()  # the time of a command begins with it
+    builder = processes.get("builder")
+    if builder is not None:
+        builder.warm_up(builder.n_workers - 1)
     output = writable(args.output, args.log, args.network) if args.output else None
     _check_save(args)
     if args.task is not None:
@@ -116,6 +140,8 @@ def tune(args: argparse.Namespace) -> int:
         put(text, end="")
         return 0
     graph = calibrated(args, sized_network(args, args.network))
+    if builder is not None:
+        builder.warm_up()
     with runner_of(args, fresh_constants=True) as runner:
         target = _target(args, runner)
         module = auto_schedule(
@@ -132,8 +158,9 @@ def tune(args: argparse.Namespace) -> int:
             known=not args.no_knowledge,
             progress=not args.quiet,
             clock=clock,
-            runner=runner,
+            **(processes or {"runner": runner}),
         )
+    running.close()  # networks are compared with the machine to themselves
     report = module.report
     if report.interrupted and all(r.best is None for r in report.results):
         raise KeyboardInterrupt
@@ -329,7 +356,8 @@ def _compare_with_plain(graph: "Graph", module: Any, left_s: Callable[[], float]
     from ansorlite.pipeline import compile_plain
     from ansorlite.units import format_latency
 
-    plain = compile_plain(graph, left_s=left_s) if left_s() > 0 else None
+    least_s = SPLIT_S * len(module.partition.subgraphs)
+    plain = compile_plain(graph, left_s=left_s) if left_s() > least_s else None
     if plain is None or left_s() <= 0:
         return _by_tasks(module.report)
     inputs = random_inputs(graph)

@@ -18,6 +18,7 @@ from typing import Any
 
 import llvmlite.binding as llvm
 
+from ansorlite.codegen import object_cache
 from ansorlite.codegen.compile import compile_module, new_jit
 from ansorlite.codegen.threads import MAX_THREADS, SPIN_NS, SYMBOLS, serial_ir, threads_ir
 from ansorlite.settings import settings
@@ -63,8 +64,19 @@ def runtime() -> Runtime:
 
 @cache
 def pool_object(target: Target) -> bytes:
-    """Relocatable object of the pool; raises ValueError for a system without thread support."""
-    return compile_module(threads_ir(target), target)
+    """Relocatable object of the pool; raises ValueError for a system without thread support.
+
+    It takes a quarter of a second, so that one process of a machine compiles it.
+    """
+    text = threads_ir(target)
+    if not object_cache.is_on():
+        return compile_module(text, target)
+    key = object_cache.key_of("threads", text, target)
+    known = object_cache.load(key)
+    if known is None:
+        known = compile_module(text, target)
+        object_cache.save(key, known)
+    return known
 
 
 def serial_runtime() -> Runtime:

@@ -23,7 +23,7 @@ from ansorlite.graph.inputs import random_inputs
 from ansorlite.graph.ir import Graph, Node, check_inputs
 from ansorlite.graph.lower import FORM_RTOL
 from ansorlite.graph.ops.low_precision import BF16
-from ansorlite.graph.partition import Partition, partition
+from ansorlite.graph.partition import Begin, Partition, partition
 from ansorlite.graph.passes import optimize
 from ansorlite.graph.precision import lowered, products
 from ansorlite.graph.rounding import Rounding
@@ -45,10 +45,17 @@ class Lowering:
     max_error: float | None = None
     rounding: Rounding = field(default_factory=Rounding, compare=False)
 
-    def partition(self, graph: Graph, form_rtol: float = FORM_RTOL) -> Partition:
-        """The kernels of an imported graph, in forms that err `form_rtol` at most."""
+    def partition(
+        self, graph: Graph, form_rtol: float = FORM_RTOL, begin: Begin | None = None
+    ) -> Partition:
+        """The kernels of an imported graph, in forms that err `form_rtol` at most.
+
+        `begin` as in `graph.partition.partition`.
+        """
         low = optimize(graph, self.exact, self.precision, self.kept, self.rounding)
-        return without_copies(partition(low, self.precision == "auto", form_rtol))
+        wide = self.precision == "auto"
+        begun = {} if begin is None else {"begin": begin}
+        return without_copies(partition(low, wide, form_rtol, **begun))
 
 
 @dataclass(frozen=True)

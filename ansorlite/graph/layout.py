@@ -11,8 +11,6 @@ can take is the rule `layout` of its entry in `graph.ops`.
 
 from collections.abc import Sequence
 
-import networkx as nx
-
 from ansorlite.graph.build import GraphBuilder, start
 from ansorlite.graph.ir import Graph, Node
 from ansorlite.graph.ops.op import Orders, Perm, Placed, in_graph_order
@@ -113,16 +111,22 @@ def beside_convolutions(graph: Graph) -> set[str]:
 
     Operators between that run in any order of axes keep it, from operands to results and back.
     """
-    classes = nx.utils.UnionFind(graph.types)
+    alike: dict[str, list[str]] = {}
     marked = set[str]()
     for node in graph.nodes:
         if node.attrs.get("layout") == "channels_first":
             marked |= {node.inputs[0], node.output}
         elif node.operator.kind == "elementwise" or node.operator.layout is not in_graph_order:
             rank = graph.types[node.output].rank
-            classes.union(node.output, *(v for v in node.inputs if graph.types[v].rank == rank))
-    roots = {classes[v] for v in marked}
-    return {v for v in graph.types if classes[v] in roots}
+            for v in (v for v in node.inputs if graph.types[v].rank == rank):
+                alike.setdefault(v, []).append(node.output)
+                alike.setdefault(node.output, []).append(v)
+    found, open_ = {*marked}, [*marked]
+    while open_:
+        new = {*alike.get(open_.pop(), ())} - found
+        found |= new
+        open_ += new
+    return found
 
 
 def before_outputs(graph: Graph) -> set[str]:

@@ -183,11 +183,20 @@ class Partition:
             raise ModelError(f"output {missing[0]} is computed by no step")
 
 
-def partition(graph: Graph, in_float32: bool = False, form_rtol: float = FORM_RTOL) -> Partition:
+Begin = Callable[[str, ComputeDAG], None]  # (name of a subgraph, its plain form)
+
+
+def partition(
+    graph: Graph,
+    in_float32: bool = False,
+    form_rtol: float = FORM_RTOL,
+    begin: Begin = lambda name, dag: None,
+) -> Partition:
     """Cut an optimised graph into kernels; a ModelError tells if the passes are still to be run.
 
     With `in_float32` products in bfloat16 have a form in float32 beside their own. Forms that are
-    expected to err more than `form_rtol` are left out.
+    expected to err more than `form_rtol` are left out. `begin` is called with each plain form
+    before other forms are made, which takes longer.
     """
     order = {n.output: k for k, n in enumerate(graph.nodes)}
     steps: list[tuple[int, Step]] = []
@@ -196,9 +205,13 @@ def partition(graph: Graph, in_float32: bool = False, form_rtol: float = FORM_RT
             start = integer(n.attrs, "start") if "start" in n.attrs else 0
             steps.append((order[n.output], View(n.inputs[0], n.output, start)))
     forms: dict[FormKey, ComputeDAG] = {}
+    found = []
     for k, group in enumerate(fuse(graph)):
         plain = lower(graph, group)
         name = "_".join([*(n.op for n in group.nodes), str(k)])
+        begin(name, plain.dag)
+        found.append((group, plain, name))
+    for group, plain, name in found:
         nodes = tuple(n.name for n in group.nodes)
         others = other_forms(graph, group, plain, forms, in_float32, form_rtol)
         made = Subgraph(name, *plain, (group.output,), nodes, others)

@@ -12,7 +12,7 @@ import os
 import pickle
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import wait
 from types import TracebackType
@@ -28,6 +28,7 @@ from ansorlite.target import Target
 
 BUILD_ENTRY = "ansorlite.codegen.build:build_request"
 YOUNG_OBJECTS = 20_000  # made since the last garbage collection of a worker
+NICER = 5  # than the process that searches: what it asks for next is the longer way
 LOOK_S = 0.2  # a build that goes on in a thread looks so often whether it is to stop
 
 
@@ -133,10 +134,20 @@ class PoolBuilder:
         """Processes that build side by side."""
         return len(self._workers)
 
-    def warm_up(self) -> None:
-        """Start the workers that are not running; returns without waiting for them."""
-        for worker in self._workers:
+    def warm_up(self, most: int | None = None) -> None:
+        """Start the workers, or the first `most`, that do not run; returns without waiting."""
+        for worker in self._workers[:most]:
             worker.start()
+
+    def pause(self) -> None:
+        """Stop the workers where they are, also from another thread; `resume` lets them go on."""
+        for worker in self._workers:
+            worker.pause()
+
+    def resume(self) -> None:
+        """Let paused workers go on."""
+        for worker in self._workers:
+            worker.resume()
 
     def share(self, key: str, value: object) -> None:
         """Give the entry function `value` as `shared[key]`, from the next build on.
@@ -243,6 +254,8 @@ class PoolBuilder:
     def close(self) -> None:
         """Kill the workers; a later build starts new ones."""
         self._stopped = False
+        for worker in self._workers:  # all of them end at the same time
+            worker.interrupt()
         for worker in self._workers:
             worker.close()
 
@@ -317,6 +330,8 @@ class SharedObjects(Mapping[str, Any]):
 
 def serve(entry: str) -> Callable[[tuple[bytes, Mapping[str, bytes], Sequence[str]]], Any]:
     """Inside a worker: the handler of build requests."""
+    with suppress(OSError):
+        os.nice(NICER)
     build = load_entry(entry)
     shared = SharedObjects()
     # What was imported stays, and a build needs most of its objects until its end.

@@ -115,9 +115,7 @@ def _extents(op: ComputeOp) -> tuple[int, ...]:
 
 def _origins(dag: ComputeDAG, name: str) -> set[str]:
     """The integer placeholders that the tensor `name` is computed from."""
-    import networkx as nx
-
-    above = {name} | nx.ancestors(dag.graph, name)
+    above = dag.above(name)
     return {p.name for p in dag.inputs if p.name in above and "int" in p.dtype}
 
 

@@ -9,7 +9,7 @@ the next process measures again.
 import math
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -37,6 +37,7 @@ from ansorlite.target import Target
 from ansorlite.units import format_gflops
 
 RUN_S = 0.012  # length of one timed run, about 10,000 times the start of a parallel region
+SOON_S = 0.004  # the same for runs of a few seconds
 REPEATS = 9
 ATTEMPTS = 3
 BUSY = "peak_of_busy_machine"  # the file with figures that were not steady
@@ -152,41 +153,52 @@ def _check_runs(target: Target) -> None:
         )
 
 
-def peak_soon(target: Target) -> Peak:
+def peak_soon(target: Target, ops: Collection[str] = ()) -> Peak:
     """`measure_peak`, or what a busy machine showed before, or what a first attempt shows.
 
-    For runs of a few seconds, to which the limits are a guide: on a busy machine, `measure_peak`
-    takes several seconds each time.
+    For runs of a few seconds, to which the limits are a guide: runs are shorter, and of packed
+    products only `ops` are measured. On a busy machine, `measure_peak` takes several seconds each
+    time.
     """
     _check_runs(target)
+    wanted = [op for op in vector_dots(target) if op in ops]
     known = cached_peak(target) or _read(cache_file(BUSY)).get(target.fingerprint)
-    if known is not None and all(op in known.dots_all for op in vector_dots(target)):
+    if known is not None and all(op in known.dots_all for op in wanted):
         return known
-    path, entries = _kept(target, *run_benchmarks(target, attempts=1))
+    path, entries = _kept(target, *run_benchmarks(target, 1, wanted, SOON_S))
     write_cache(path, {key: asdict(p) for key, p in entries.items()})
     return entries[target.fingerprint]
 
 
-def run_benchmarks(target: Target, attempts: int = ATTEMPTS) -> tuple[Peak, bool]:
+def run_benchmarks(
+    target: Target,
+    attempts: int = ATTEMPTS,
+    ops: Sequence[str] | None = None,
+    run_s: float | None = None,
+) -> tuple[Peak, bool]:
     """Measure without any cache: (limits, whether the runs were steady).
 
-    On a busy machine the limits are the best of so many attempts and not steady.
+    On a busy machine the limits are the best of so many attempts and not steady. Packed products
+    are `ops`, by default all that the target has an instruction for; runs in registers take
+    `run_s`, by default `RUN_S`.
     """
+    length_s = run_s or RUN_S
     best, steady = Peak(0.0, 0.0, 0.0), False
     for _ in range(attempts):
-        one_core, one_steady = _flops(target, 1)
-        all_cores, all_steady = _flops(target, target.cores)
+        one_core, one_steady = _flops(target, 1, length_s)
+        all_cores, all_steady = _flops(target, target.cores, length_s)
         copied = _copy_bytes_per_s(target)
         best = best_of(best, Peak(all_cores, one_core, copied))
         steady = one_steady and all_steady
         if steady:
             break
-    dots_all, dots_one, steady_dots = run_dots(target, vector_dots(target), attempts)
+    dots = vector_dots(target) if ops is None else ops
+    dots_all, dots_one, steady_dots = run_dots(target, dots, attempts, length_s)
     return replace(best, dots_all=dots_all, dots_one=dots_one), steady and steady_dots
 
 
 def run_dots(
-    target: Target, ops: Sequence[str], attempts: int = ATTEMPTS
+    target: Target, ops: Sequence[str], attempts: int = ATTEMPTS, run_s: float = RUN_S
 ) -> tuple[dict[str, float], dict[str, float], bool]:
     """Operations per second of packed products on all cores and on one; whether it was steady."""
     dots_all: dict[str, float] = {}
@@ -194,8 +206,9 @@ def run_dots(
     steady = True
     for op in ops:
         for _ in range(attempts):
-            one_core, one_steady = _speed(dot_run(target, op, 1), 1)
-            all_cores, all_steady = _speed(dot_run(target, op, target.cores), target.cores)
+            one_core, one_steady = _speed(dot_run(target, op, 1, run_s), 1)
+            made = dot_run(target, op, target.cores, run_s)
+            all_cores, all_steady = _speed(made, target.cores)
             dots_one[op] = max(dots_one.get(op, 0.0), one_core)
             dots_all[op] = max(dots_all.get(op, 0.0), all_cores)
             if one_steady and all_steady:
@@ -255,9 +268,9 @@ def _sums_run(
     return run, flop * lanes * fma_accumulators(target) * ran * int(work[0])
 
 
-def _flops(target: Target, threads: int) -> tuple[float, bool]:
+def _flops(target: Target, threads: int, run_s: float) -> tuple[float, bool]:
     """(operations per second of multiply-adds in registers, whether the runs were steady)."""
-    return _speed(fma_run(target, threads), threads)
+    return _speed(fma_run(target, threads, run_s), threads)
 
 
 def _speed(made: tuple[Callable[[], None], float], threads: int) -> tuple[float, bool]:

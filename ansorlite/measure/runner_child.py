@@ -412,9 +412,7 @@ def _value(task: TaskData, param: Param, image: KernelImage) -> Array:
         # Natively: numpy takes tenths of a second for the weights of a large layer.
         task.derived |= derive(image.bound, Target.detect(), values)
     if name not in task.derived:
-        import networkx as nx
-
-        needed = {name} | nx.ancestors(task.dag.graph, name)
+        needed = task.dag.above(name)
         part = ComputeDAG.from_ops([op for op in task.dag.ops if op.name in needed], (name,))
         task.derived[name] = part.evaluate(values)[name]
     return task.derived[name]

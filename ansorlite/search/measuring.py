@@ -6,8 +6,8 @@ every other output is compared with. Equal object code runs once.
 """
 
 import time
-from collections.abc import Callable, Generator, Hashable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import sha256
@@ -20,7 +20,7 @@ from ansorlite.codegen.image import KernelImage
 from ansorlite.codegen.object_cache import compiled
 from ansorlite.errors import BuildError, MeasureError
 from ansorlite.ir.program import Program
-from ansorlite.measure.builder import Builder, BuildOutcome
+from ansorlite.measure.builder import Builder, BuildOutcome, PoolBuilder
 from ansorlite.measure.race import LONE_TURNS, MIN_TURNS, race
 from ansorlite.measure.result import MeasureResult, Status
 from ansorlite.measure.runner import CheckSpec, Runner, SideBySide
@@ -29,6 +29,7 @@ from ansorlite.schedule.lower import lower
 from ansorlite.search.ahead import Batch, BuildsAhead
 from ansorlite.search.clock import PhaseClock
 from ansorlite.search.history import Candidate
+from ansorlite.search.prepares import PreparesAhead
 from ansorlite.search.reference import reduction_length, reference_state
 from ansorlite.space.plain import PLAIN
 from ansorlite.task import SearchTask
@@ -55,6 +56,32 @@ class Measuring:
         """The builder, which may go on in the background."""
         return BuildsAhead(self.builder)
 
+    @cached_property
+    def prepares(self) -> PreparesAhead:
+        """The runner, which may prepare tasks in the background."""
+        return PreparesAhead(self.runner)
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """The machine for the body alone: builders stand still, the runner prepares nothing.
+
+        The runner is not stopped amid a task: the reference that it runs is timed.
+        """
+        with self.prepares.held():
+            if not isinstance(self.builder, PoolBuilder):
+                yield
+                return
+            self.builder.pause()
+            try:
+                yield
+            finally:
+                self.builder.resume()
+
+    def close(self) -> None:
+        """Give up what goes on in the background."""
+        self.builds.close()
+        self.prepares.close()
+
 
 def _code(built: BuildOutcome) -> Hashable:
     """Equal for equal code. Hashes: kernels of thousands of trials would take much memory."""
@@ -74,7 +101,7 @@ class TaskMeasuring:
 
     def __init__(self, task: SearchTask, measuring: Measuring) -> None:
         self.task = task
-        self._builds, self._runner = measuring.builds, measuring.runner
+        self._builds, self._prepares = measuring.builds, measuring.prepares
         self._clock, self._references = measuring.clock, measuring.references
         self._reference: KernelImage | None = None
         self._reference_s: float | None = None
@@ -92,15 +119,34 @@ class TaskMeasuring:
             return self._reference
         with self._clock.phase("building"):
             image = self._build_reference()
-        task = self.task
-        length = reduction_length(task.plain.dag)
-        spec = CheckSpec(task.dag, CHECK_SEED, image, length, task.rtol, task.meaning)
         with self._clock.phase("checking"):
-            ready = self._runner.prepare(task.workload_key, spec)
+            ready = self._prepares.ready(self.task.workload_key, self._spec(image))
         if not ready.ok:
-            raise MeasureError(f"the reference of task {task.name} cannot serve: {ready.error}")
+            name = self.task.name
+            raise MeasureError(f"the reference of task {name} cannot serve: {ready.error}")
         self._reference, self._reference_s = image, ready.latency_s
         return image
+
+    def _spec(self, image: KernelImage) -> CheckSpec:
+        task = self.task
+        length = reduction_length(task.plain.dag)
+        return CheckSpec(task.dag, CHECK_SEED, image, length, task.rtol, task.meaning)
+
+    @property
+    def _runner(self) -> Runner:
+        """The runner, which prepares nothing in the background any more."""
+        return self._prepares.settled
+
+    def begin_prepare(self) -> None:
+        """Make the task ready in the background, once its reference is built."""
+        self.begin_reference()
+        begun = self._references[self.task.plain.workload_key]
+
+        def spec() -> CheckSpec | None:
+            image = begun.outcomes()[0].image
+            return None if image is None else self._spec(image)
+
+        self._prepares.begin(self.task.workload_key, spec)
 
     def begin_reference(self) -> None:
         """Have the reference built in the background, if that was not begun before."""

@@ -56,6 +56,6 @@ def reduction_length(dag: ComputeDAG) -> int:
         own = 1
         for a in op.reduce_axes:
             own *= int(a.extent.value) if isinstance(a.extent, Const) else 1
-        before = [length.get(n, 1) for n in dag.graph.predecessors(op.name)]
+        before = [length.get(n, 1) for n in dag.reads[op.name]]
         length[op.name] = max([own, *before])
     return max(length.values(), default=1)

@@ -7,8 +7,6 @@ In: a DAG. Out: stages named by their role: A0, A1, ... up to the last sum, E0, 
 import re
 from functools import lru_cache
 
-import networkx as nx
-
 from ansorlite.schedule.naming import Renaming, canonical_names
 from ansorlite.search.untuned import family_of
 from ansorlite.task import SearchTask
@@ -25,7 +23,7 @@ def _roles(dag: ComputeDAG) -> tuple[str, ...]:
     sums = [op.name for op in dag.computes if op.reduce_axes]
     if not sums or len(dag.output_names) != 1 or dag.output_names[0] == sums[-1]:
         return ()
-    core = {sums[-1], *nx.ancestors(dag.graph, sums[-1])}
+    core = dag.above(sums[-1])
     out, counts = [], {"A": 0, "E": 0}
     for op in dag.ops:
         kind = "A" if op.name in core else "E"

@@ -7,7 +7,7 @@ one cost model, which are opened and closed together.
 import gc
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,7 +28,6 @@ from ansorlite.ir.program import Program
 from ansorlite.measure.builder import Builder, PoolBuilder
 from ansorlite.measure.peak import Peak, measure_peak, peak_soon
 from ansorlite.measure.runner import LocalRunner, Runner, SideBySide
-from ansorlite.measure.timing import TimingPolicy
 from ansorlite.search import knowledge, lessons
 from ansorlite.search.arguments import check_able, check_budget, check_path
 from ansorlite.search.budget import Budget
@@ -77,8 +76,8 @@ class TuneOptions:
     `round_size` fixes the candidates of a round; `space` and `params` replace the searcher's.
     With `known`, the search begins with what earlier runs on this machine found, and what this run
     finds is kept (`search.knowledge`, `search.lessons`).
-    `clock` is that of the run, where the run began before its session did. With a runner of
-    `search.estimate` nothing is measured: latencies are estimates of what is built.
+    `clock` and `measuring` are those of the run, where the run began before its session did. With a
+    runner of `search.estimate` nothing is measured: latencies are estimates of what is built.
     """
 
     n_trials: int | None = None
@@ -96,6 +95,7 @@ class TuneOptions:
     pretrained: str | Path | None = None
     known: bool = True
     clock: PhaseClock | None = None
+    measuring: Measuring | None = None
 
     def check(self) -> None:
         """UsageError that names the first option without a meaning."""
@@ -127,6 +127,7 @@ class Session:
         self._trained_on = -1
         self._spaces: SpacesAhead | None = None
         self._wants_prior = False
+        self._peak: Peak | None = None  # of a short run
         self.keeps_lessons = learns(os.environ)
         self._known: dict[str, KnownPrograms] = {}
         self.merged: set[str] = set()  # workload keys of kernels in place of several tasks
@@ -153,8 +154,8 @@ class Session:
             stack.enter_context(few_collections())
             self._stack = stack.pop_all()
         self.validity = ValidityModel(seed=o.seed)
-        measuring = Measuring(builder, runner, self.budget.clock)
-        self._stack.callback(measuring.builds.close)
+        measuring = o.measuring or Measuring(builder, runner, self.budget.clock)
+        self._stack.callback(measuring.close)
         self.run = Run(self.budget, self.store, measuring, o.seed, trace_of(settings()))
         if self._is_plain_guess():
             self.untuned = _closed_by(self._stack, Untuned(o.seed, self.run.trace))
@@ -254,15 +255,24 @@ class Session:
             model.load(o.pretrained)
         return model
 
-    def peak(self, target: Target) -> Peak | None:
-        """The machine's limits, for reports; None where nothing is to be measured."""
+    def peak(self, target: Target, tasks: Sequence[SearchTask] = ()) -> Peak | None:
+        """The machine's limits, for reports; None where nothing is to be measured.
+
+        A short run measures those of packed products only that the `tasks` have.
+        """
         if not self.searches or self.estimated:
             return None
         runner = self.options.runner
         if isinstance(runner, SideBySide):
             return runner.peak()
         short = (self.options.timeout or SHORT_RUN_S) < SHORT_RUN_S
-        return peak_soon(target) if short else measure_peak(target)
+        if not short:
+            return measure_peak(target)
+        if self._peak is None:
+            ops = {op for t in tasks for op in t.dag.run_flop_by_dot}
+            with self.run.measuring.paused():
+                self._peak = peak_soon(target, ops)
+        return self._peak
 
     @contextmanager
     def show(self, peak_flop_per_s: float | None) -> Iterator[Progress]:
@@ -383,25 +393,6 @@ class Session:
                     self.cost_model.update(groups)
                 self.validity.update(groups)
         self._trained_on = known
-
-
-def started(
-    stack: ExitStack,
-    n_trials: int | None,
-    target: Target,
-    policy: TimingPolicy,
-    given: Mapping[str, Any],
-) -> dict[str, Any]:
-    """Options of a session with processes that start now, a second's work, and end with `stack`.
-
-    No options where nothing is measured here, or where those that are `given` have processes.
-    """
-    if n_trials == 0 or target.is_foreign or given.get("builder") or given.get("runner"):
-        return {}
-    builder, runner = PoolBuilder(), LocalRunner(policy=policy)
-    for process in (builder, runner):
-        stack.callback(process.close)
-    return {"builder": builder, "runner": runner}
 
 
 @contextmanager

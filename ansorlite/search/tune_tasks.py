@@ -121,7 +121,8 @@ def tune_tasks(
     peak: Peak | None = None
     winners: dict[int, Winner] = {}
     try:
-        peak = session.peak(weighted[0].task.target) if weighted else None
+        every = [form for w in weighted for form in w.forms]
+        peak = session.peak(every[0].target, every) if every else None
         known = _known(session, weighted, other_tasks)
         rounds = Rounds(
             session, session.budget, manner, counted, known, on_round, race_follows=race_follows

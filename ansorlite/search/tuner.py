@@ -355,9 +355,9 @@ class TaskTuner:
             self._plain_round(0.0)
 
     def begin_plain_round(self) -> None:
-        """Have the plain schedule built in the background, if the first round needs it."""
+        """Build and check the plain schedule in the background, if the first round needs it."""
         if self._lacks_plain:
-            self.measuring.begin_reference()
+            self.measuring.begin_prepare()
 
     @property
     def _lacks_plain(self) -> bool:

@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy.typing as npt
 
@@ -19,9 +19,6 @@ from ansorlite.ir.traverse import loads, rename_loads, substitute
 from ansorlite.te.evaluate import check_inputs, evaluate_op
 from ansorlite.te.tensor import Axis, ComputeOp, Operation, Placeholder, Tensor
 from ansorlite.te.work import dot_of, least_flop, op_flop
-
-if TYPE_CHECKING:
-    import networkx as nx
 
 
 class ComputeDAG:
@@ -74,19 +71,19 @@ class ComputeDAG:
         return tuple(op for op in self.ops if isinstance(op, ComputeOp))
 
     @cached_property
-    def graph(self) -> "nx.DiGraph":
-        """Directed graph of operation names, with edges from producers to readers.
+    def reads(self) -> dict[str, frozenset[str]]:
+        """By name of an operation: the operations whose results it loads."""
+        own = {op.name: frozenset(load.tensor for load in loads(op.body)) for op in self.computes}
+        return {op.name: own.get(op.name, frozenset()) for op in self.ops}
 
-        Each node has the operation as its attribute `op`.
-        """
-        import networkx as nx  # which processes that only build kernels do without
-
-        g = nx.DiGraph()
-        for op in self.ops:
-            g.add_node(op.name, op=op)
-        for op in self.computes:
-            g.add_edges_from((load.tensor, op.name) for load in loads(op.body))
-        return g
+    def above(self, name: str) -> set[str]:
+        """The operation and all that it depends on, by name."""
+        found, open_ = {name}, [name]
+        while open_:
+            new = self.reads[open_.pop()] - found
+            found |= new
+            open_ += new
+        return found
 
     @cached_property
     def flop(self) -> float:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from ansorlite import te
-from ansorlite.codegen import object_cache
+from ansorlite.codegen import object_cache, openmp
 from ansorlite.codegen.build import build_program
 from ansorlite.codegen.image import KernelImage
 from ansorlite.codegen.kernel import Kernel
@@ -142,7 +142,7 @@ def test_no_folder_is_no_error(
 
 SHARED = """
 import sys
-from ansorlite.codegen import object_cache
+from ansorlite.codegen import object_cache, openmp
 for k in range(60):
     key = str(k % 7)
     data = object_cache.load(key)
@@ -167,3 +167,15 @@ def test_a_kernel_from_the_cache_computes_the_same(folder: Path, built: list[Pro
     for _ in range(2):
         np.testing.assert_array_equal(Kernel(scaled(), TARGET)(x), 2 * x)
     assert len(built) == 1
+
+
+def test_the_thread_pool_is_compiled_once_on_a_machine(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    openmp.pool_object.cache_clear()
+    first = openmp.pool_object(TARGET)
+    openmp.pool_object.cache_clear()
+    monkeypatch.setattr(openmp, "compile_module", None)
+    assert openmp.pool_object(TARGET) == first
+    openmp.pool_object.cache_clear()
+    assert len(files(folder)) == 1

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -197,14 +197,34 @@ def test_a_short_run_takes_what_a_busy_machine_showed_before(
 ) -> None:
     attempts: list[int] = []
 
-    def busy(target: Target, attempts_: int = 3, **given: int) -> tuple[Peak, bool]:
-        attempts.append(given.get("attempts", attempts_))
+    def busy(target: Target, attempts_: int, *_: object) -> tuple[Peak, bool]:
+        attempts.append(attempts_)
         return SOME, False
 
     monkeypatch.setattr(peak, "run_benchmarks", busy)
     target = Target.detect()
-    monkeypatch.setattr(peak, "vector_dots", lambda target: tuple(SOME.dots_all))
     assert peak.peak_soon(target) == SOME
     assert peak.peak_soon(target) == SOME
     assert attempts == [1]
     assert peak.cached_peak(target) is None  # other runs measure again
+
+
+def test_a_short_run_measures_the_packed_products_that_it_needs(
+    cache_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[list[str]] = []
+
+    def benchmarks(
+        target: Target, attempts: int, ops: Sequence[str], run_s: float
+    ) -> tuple[Peak, bool]:
+        asked.append(list(ops))
+        dots = dict.fromkeys(ops, 4e11)
+        return replace(SOME, dots_all=dots, dots_one=dots), True
+
+    monkeypatch.setattr(peak, "run_benchmarks", benchmarks)
+    monkeypatch.setattr(peak, "vector_dots", lambda target: ("dot_bf16", "dot_u8s8"))
+    target = Target.detect()
+    assert not peak.peak_soon(target, ("",)).dots_all
+    assert not peak.peak_soon(target).dots_all  # what the file has is enough
+    assert set(peak.peak_soon(target, ("", "dot_u8s8")).dots_all) == {"dot_u8s8"}
+    assert asked == [[], ["dot_u8s8"]]

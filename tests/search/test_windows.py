@@ -63,8 +63,8 @@ class Watched(Pretender):
 
 @pytest.fixture(autouse=True)
 def known_peak(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session_module, "measure_peak", lambda target: PEAK)
-    monkeypatch.setattr(session_module, "peak_soon", lambda target: PEAK)
+    monkeypatch.setattr(session_module, "measure_peak", lambda *_: PEAK)
+    monkeypatch.setattr(session_module, "peak_soon", lambda *_: PEAK)
 
 
 def tuned(weighted: Sequence[WeightedTask], timeout: float, log: Path) -> list[tuple[str, int]]:

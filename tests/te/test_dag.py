@@ -62,10 +62,10 @@ def test_producers_come_first() -> None:
     assert [op.name for op in dag.outputs] == ["high", "C"]
     assert [op.name for op in dag.inputs] == ["A", "B"]
     assert [op.name for op in dag.computes] == ["C", "low", "high"]
-    assert sorted(dag.graph.edges) == [
-        ("A", "C"), ("B", "C"), ("C", "high"), ("C", "low"), ("low", "high")
-    ]  # fmt: skip
-    assert dag.graph.nodes["C"]["op"] is dag.by_name["C"]
+    assert {name: sorted(own) for name, own in dag.reads.items()} == {
+        "A": [], "B": [], "C": ["A", "B"], "low": ["C"], "high": ["C", "low"]
+    }  # fmt: skip
+    assert dag.above("low") == {"A", "B", "C", "low"} and dag.above("A") == {"A"}
 
 
 def test_equal_names_get_numbers() -> None:

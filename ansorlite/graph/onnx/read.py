@@ -8,6 +8,7 @@ Raises ModelError, one line that names the tensor, the numbers and what to do.
 import math
 import os
 import stat
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from ansorlite.names import brief, first_line
 MOST_NODES = 100_000  # of a network, its functions written out
 MOST_OPERANDS = 1 << 16  # of one node
 MOST_NESTED = 20  # graphs within nodes within graphs
+LITTLE = sys.byteorder == "little"  # as files are
 PACKED_BITS = {"INT4": 4, "UINT4": 4, "FLOAT4E2M1": 4, "INT2": 2, "UINT2": 2}
 
 
@@ -223,9 +225,12 @@ def _number(text: str, key: str, what: str) -> int:
 
 def array_of(onnx: Any, tensor: Any, what: str) -> Array:
     """The array of a TensorProto; conditions are 0 or 1 whatever the bytes are."""
-    _check_data(onnx, tensor, what)
+    raw = _checked_data(onnx, tensor, what)
     try:
-        array = np.asarray(onnx.numpy_helper.to_array(tensor))
+        if raw is not None and (dtype := _plain_dtype(onnx, tensor)) is not None:
+            array = np.frombuffer(raw, dtype).reshape(tuple(tensor.dims))
+        else:
+            array = np.asarray(onnx.numpy_helper.to_array(tensor))
     except Exception as error:  # onnx's and numpy's own kinds
         raise ModelError(f"{what} is damaged: {first_line(error)}") from error
     if array.shape != tuple(tensor.dims):
@@ -269,20 +274,31 @@ def dense_of(onnx: Any, sparse: Any, what: str) -> Array:
     return dense.reshape(dims)
 
 
-def _check_data(onnx: Any, tensor: Any, what: str) -> None:
-    """Raise a ModelError unless the data is here and as long as the dimensions say."""
+def _plain_dtype(onnx: Any, tensor: Any) -> np.dtype[Any] | None:
+    """The dtype of elements that numpy reads as a file holds them; None for all others."""
+    found = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type))
+    return found if found.isbuiltin == 1 and found.kind in "fiub" and LITTLE else None
+
+
+def _checked_data(onnx: Any, tensor: Any, what: str) -> bytes | None:
+    """The bytes of the data, a copy that is made once; None where fields hold numbers.
+
+    Raises a ModelError unless the data is here and as long as the dimensions say.
+    """
     if tensor.data_location == onnx.TensorProto.EXTERNAL:
         raise ModelError(f"{what} keeps its data in another file")
     if tensor.HasField("segment"):
         raise ModelError(f"{what} is a segment of a tensor: join its parts")
     size = _stored_bytes(onnx, tensor, what)
     if tensor.HasField("raw_data"):
-        if len(tensor.raw_data) != size:
+        raw: bytes = tensor.raw_data
+        if len(raw) != size:
             raise ModelError(
                 f"{what} with dimensions {_listed(tensor.dims)} needs {size} bytes, the file has "
-                f"{len(tensor.raw_data)}"
+                f"{len(raw)}"
             )
-        return
+        kind = onnx.TensorProto.DataType.Name(tensor.data_type)
+        return None if kind in PACKED_BITS else raw
     kind = onnx.TensorProto.DataType.Name(tensor.data_type)
     held = len(getattr(tensor, onnx.helper.tensor_dtype_to_field(tensor.data_type)))
     count = math.prod(tensor.dims)
@@ -292,6 +308,7 @@ def _check_data(onnx: Any, tensor: Any, what: str) -> None:
             f"{what} with dimensions {_listed(tensor.dims)} needs {count} numbers, the file has "
             f"{held}"
         )
+    return None
 
 
 def _stored_bytes(onnx: Any, tensor: Any, what: str) -> int:
