@@ -12,7 +12,7 @@ import os
 import pickle
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import wait
 from types import TracebackType
@@ -28,6 +28,7 @@ from ansorlite.target import Target
 
 BUILD_ENTRY = "ansorlite.codegen.build:build_request"
 YOUNG_OBJECTS = 20_000  # made since the last garbage collection of a worker
+NICER = 5  # than the process that searches: what it asks for next is the longer way
 LOOK_S = 0.2  # a build that goes on in a thread looks so often whether it is to stop
 
 
@@ -317,6 +318,8 @@ class SharedObjects(Mapping[str, Any]):
 
 def serve(entry: str) -> Callable[[tuple[bytes, Mapping[str, bytes], Sequence[str]]], Any]:
     """Inside a worker: the handler of build requests."""
+    with suppress(OSError):
+        os.nice(NICER)
     build = load_entry(entry)
     shared = SharedObjects()
     # What was imported stays, and a build needs most of its objects until its end.
