@@ -7,6 +7,7 @@ values)` prints the same program as `lower(sketch.fill(values))`.
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 from ansorlite.errors import ScheduleError
 from ansorlite.ir.expr import Const, Expr, Load, Var, ceildiv, integer, sub
@@ -33,7 +34,7 @@ from ansorlite.schedule.stage import Iterator, Schedule, Stage, initial_stage
 from ansorlite.schedule.state import State
 from ansorlite.schedule.steps import packed_axes
 from ansorlite.te.access import operation_counts
-from ansorlite.te.tensor import Placeholder
+from ansorlite.te.tensor import Operation, Placeholder
 
 
 def lower(state: State, name: str = "kernel") -> Program:
@@ -388,7 +389,13 @@ def _bound_program(schedule: Schedule) -> Program:
     for s in reversed(schedule.stages):
         if s.name in needed and not s.is_placeholder:
             needed |= tensors_read(s.compute.body)
-    stages = tuple(initial_stage(s.op) for s in schedule.stages if s.name in needed)
+    return _unscheduled(tuple(s.op for s in schedule.stages if s.name in needed), outputs)
+
+
+@lru_cache(maxsize=64)
+def _unscheduled(ops: tuple[Operation, ...], outputs: tuple[str, ...]) -> Program:
+    """The sketches of a task have this in common."""
+    stages = tuple(map(initial_stage, ops))
     return tidy(_Lowering(Schedule(stages, outputs)).program("bind"))
 
 
@@ -397,6 +404,7 @@ def _trips(r: AxisRange) -> Expr:
     return r.limit if r.whole else minimum(r.ext, r.limit)
 
 
+@lru_cache(maxsize=1 << 12)
 def _token(token: str) -> Expr:
     """An annotation value: an int, a knob, or `knob>n`, which is 1 if the knob exceeds n."""
     name, _, depth = token.partition(">")
