@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
-from ansorlite.ir.expr import Const, Expr, Load, Op, Var, is_float, terms_of
+from ansorlite.ir.expr import Const, Expr, Load, Op, Var, integer, is_float, terms_of
 from ansorlite.ir.packed import DOTS
 from ansorlite.ir.ranges import coefficient
 from ansorlite.ir.traverse import loads, walk
 from ansorlite.te.tensor import Axis, ComputeOp
 
 SHORT_REDUCTION = 8  # elements: one vector of floats
+ONE = integer(1)
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ def has_data_reuse(op: ComputeOp) -> bool:
     """
     if op.attr("simplify_const_indices"):
         return False
-    wide = {a.name for a in op.axes if a.extent != Const(1)}
+    wide = {a.name for a in op.axes if a.extent != ONE}
     moving: dict[str, set[str]] = {}
     for x in loads(op.body):
         moving.setdefault(x.tensor, set()).update(*(i.free for i in x.indices), set())
@@ -162,7 +163,7 @@ def _contiguous_place(op: ComputeOp) -> int | None:
     long: list[tuple[tuple[int, int, bool, bool], int]] = []
     for k, a in enumerate(op.axes + op.reduce_axes):
         kinds = [_along(i, a.name) for i in indices]
-        if a.extent != Const(1) and "contiguous" in kinds:
+        if a.extent != ONE and "contiguous" in kinds:
             spatial = k < len(op.axes)
             stored = kinds[-1] == "contiguous"
             rank = -kinds.count("scattered"), kinds.count("contiguous"), spatial, stored
@@ -190,7 +191,7 @@ def _along(indices: tuple[Expr, ...], axis: str) -> Literal["invariant", "contig
     if all(axis not in i.free for i in indices):
         return "invariant"
     step = coefficient(indices[-1], axis)
-    last = step == Const(1) and all(axis not in i.free for i in indices[:-1])
+    last = step == ONE and all(axis not in i.free for i in indices[:-1])
     return "contiguous" if last else "scattered"
 
 
