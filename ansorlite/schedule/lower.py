@@ -243,7 +243,7 @@ class _Lowering:
         """Initialisation of a reduction, over the spatial loops inside its outermost reduction."""
         op = s.compute
         assert op.combiner is not None
-        rename = {}
+        rename, memo = dict[str, Expr](), dict[Expr, Expr]()
         for it in rest:
             var = self.ranges[s.name][it.axis].vars[it.level]
             rename[str(var)] = Var(f"{var}.init")
@@ -252,14 +252,19 @@ class _Lowering:
         identity = combiner_identity(op.combiner, op.dtype)
         indices = self._place(s, [values[a.name] for a in op.axes])
         stmt: Stmt = Store(
-            s.name, tuple(substitute(i, rename) for i in indices), identity, None, s.name, count
+            s.name,
+            tuple(substitute(i, rename, memo) for i in indices),
+            identity,
+            None,
+            s.name,
+            count,
         )
         for it in reversed(rest):
             r = self.ranges[s.name][it.axis]
             notes = tuple(n for n in self._notes(s, it.name) if n[0] != "parallel")
             stmt = For(
                 f"{r.vars[it.level]}.init",
-                substitute(r.clamped(it.level), rename),
+                substitute(r.clamped(it.level), rename, memo),
                 r.nominal[it.level],
                 False,
                 stmt,
