@@ -6,6 +6,7 @@ coefficients as expressions over holes. `cost.statement` turns them into values 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from ansorlite.ir.expr import Expr, Monomial, Var, poly, terms_of
 from ansorlite.ir.program import Buffer, For, Store
@@ -61,7 +62,8 @@ def _moves(indices: list[tuple[Expr, ...]], names: list[str]) -> tuple[tuple[Mov
     return tuple(tuple(out[name]) for name in names)
 
 
-def coefficients_of(e: Expr) -> dict[str, Expr | None]:
+@lru_cache(maxsize=1 << 13)
+def coefficients_of(e: Expr) -> Mapping[str, Expr | None]:
     """The coefficient of each variable of an expression, as `ir.ranges.coefficient` for one.
 
     None for a variable in which the expression is not affine.

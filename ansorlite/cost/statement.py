@@ -20,7 +20,7 @@ from ansorlite.cost.analytic import rates_of
 from ansorlite.cost.guard_share import Guard, guard_share, guards_of
 from ansorlite.cost.names import COMPUTE
 from ansorlite.cost.spread import Spreads, itemsize, spreads
-from ansorlite.ir.expr import Const, Expr, Load, Op
+from ansorlite.ir.expr import Expr, Load, Op, integer
 from ansorlite.ir.packed import DOTS
 from ansorlite.ir.prefetch import fetchable
 from ansorlite.ir.program import NO_NOTE, Block, Buffer, For, Store
@@ -32,6 +32,7 @@ from ansorlite.target import Target
 
 # Cost relative to a gathered element, where squares are transposed in registers.
 TRANSPOSED_COST = 0.25
+ONCE = integer(1)  # iterations
 # Cost of a partial last vector by its number of elements: the vector is split into powers of two,
 # whose costs partly overlap (fitted exponent).
 _PARTIAL_VECTOR_COST = np.array([k.bit_count() ** 0.6 for k in range(128)], dtype=np.float64)
@@ -53,7 +54,7 @@ class Statement:
         store: Store, loops: Sequence[For], buffers: Mapping[str, Buffer], memory: Collection[str]
     ) -> "Statement":
         """`memory`: names of the buffers that are parameters of the program."""
-        kept = [lp for lp in loops if lp.reduce or lp.notes or lp.nominal != Const(1)]
+        kept = [lp for lp in loops if lp.reduce or lp.notes or lp.nominal != ONCE]
         # Equal statements of different programs are to be equal.
         loops = tuple(replace(lp, extent=lp.nominal, body=Block(())) for lp in kept)
         written = buffers.get(store.buffer)

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from ansorlite.ir.expr import (
-    Const,
     Expr,
     Op,
     Var,
     add,
     cast,
+    integer,
     is_int,
     mul,
     promote,
@@ -45,9 +45,9 @@ def provably_nonneg(e: Expr) -> bool:
         return False  # all variables may be 0 or large
     known = _NONNEG.get(e)
     if known is None:
-        moved: Expr = Const(0, e.dtype)
+        moved: Expr = integer(0, e.dtype)
         for mono, c in terms.items():
-            prod: Expr = Const(c, e.dtype)
+            prod: Expr = integer(c, e.dtype)
             for atom in mono:
                 prod = mul(prod, add(atom, 1) if atom.key in holes else atom)
             moved = add(moved, prod)

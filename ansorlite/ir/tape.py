@@ -8,6 +8,7 @@ populations. Values are float64: integers are exact up to 2**53.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -72,7 +73,7 @@ class Tape:
         self._known: dict[Any, int] = {}  # by expression, or function and operands
         self._value: list[float | None] = []  # of constants
         self._kind: list[int] = []
-        self._operands: list[tuple[int, int, int]] = []
+        self._operands: list[int] = []  # three of each value
         self._depth: list[int] = []
         self._functions: dict[Function, tuple[int, int]] = {}  # place and number of operands
         self._names: list[str] = []  # of columns
@@ -99,8 +100,9 @@ class Tape:
     def _simple(self, fn: Function, args: tuple[int, ...]) -> int | None:
         """The number of an equal value without this operation, if there is one."""
         value = self._value
-        if all(value[k] is not None for k in args):
-            return self.const(_value_of(fn, *(value[k] for k in args)))
+        known = [value[k] for k in args]
+        if None not in known:
+            return self.const(_value_of(fn, *known))
         if fn is where:
             chosen, a, b = args
             if a == b or value[chosen] is not None:
@@ -121,7 +123,7 @@ class Tape:
         number = self._known[key] = len(self._kind)
         self._value.append(value)
         self._kind.append(kind)
-        self._operands.append((*args, 0, 0, 0)[:3])  # type: ignore[arg-type]
+        self._operands.extend((*args, 0, 0, 0)[:3])
         self._depth.append(1 + max([self._depth[a] for a in args]) if args else 0)
         return number
 
@@ -135,7 +137,7 @@ class Tape:
         place, _ = self._functions.setdefault(fn, (len(self._functions), len(args)))
         begin, depth = len(self._kind), self._depth
         rest = [[0] * count] * (3 - len(args))
-        self._operands.extend(zip(*places, *rest, strict=True))
+        self._operands.extend(chain.from_iterable(zip(*places, *rest, strict=True)))
         deepest = (map(depth.__getitem__, own) for own in places)
         depth.extend([1 + max(ds) for ds in zip(*deepest, strict=True)])
         self._kind.extend([place] * count)
@@ -202,7 +204,7 @@ class Tape:
         return Arrays(
             np.array(self._depth, np.intp),
             np.array(self._kind, np.intp),
-            np.array(self._operands, np.intp).T,
+            np.array(self._operands, np.intp).reshape(-1, 3).T,
             tuple((fn, arity) for fn, (_, arity) in self._functions.items()),
             np.array(constants, np.float64),
             tuple(self._names),

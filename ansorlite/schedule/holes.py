@@ -46,8 +46,9 @@ class Hole:
 
     @cached_property
     def table(self) -> npt.NDArray[np.int64]:
-        """The options as int64[options, width]."""
-        return np.asarray(self.options, dtype=np.int64).reshape(len(self.options), -1)
+        """The options as int64[options, width], each column contiguous."""
+        values = np.asarray(self.options, dtype=np.int64).reshape(len(self.options), -1)
+        return np.asfortranarray(values)
 
     @cached_property
     def _positions(self) -> dict[tuple[int, ...], int]:
@@ -162,8 +163,8 @@ def population_columns(
 ) -> dict[str, npt.NDArray[np.int64]]:
     """int64[P] by column variable for a population of option indices, int32[P, holes]."""
     out: dict[str, npt.NDArray[np.int64]] = {}
-    for k, h in enumerate(holes):
-        chosen = h.table[population[:, k]]
-        for c, name in enumerate(h.columns):
-            out[name] = np.ascontiguousarray(chosen[:, c])
+    places = np.ascontiguousarray(population.T, dtype=np.intp)
+    for h, own in zip(holes, places, strict=True):
+        for name, values in zip(h.columns, h.table.T, strict=True):
+            out[name] = values.take(own)
     return out

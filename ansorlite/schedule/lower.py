@@ -7,6 +7,7 @@ values)` prints the same program as `lower(sketch.fill(values))`.
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 from ansorlite.errors import ScheduleError
 from ansorlite.ir.expr import Const, Expr, Load, Var, ceildiv, integer, sub
@@ -33,7 +34,7 @@ from ansorlite.schedule.stage import Iterator, Schedule, Stage, initial_stage
 from ansorlite.schedule.state import State
 from ansorlite.schedule.steps import packed_axes
 from ansorlite.te.access import operation_counts
-from ansorlite.te.tensor import Placeholder
+from ansorlite.te.tensor import Operation, Placeholder
 
 
 def lower(state: State, name: str = "kernel") -> Program:
@@ -242,7 +243,7 @@ class _Lowering:
         """Initialisation of a reduction, over the spatial loops inside its outermost reduction."""
         op = s.compute
         assert op.combiner is not None
-        rename = {}
+        rename, memo = dict[str, Expr](), dict[Expr, Expr]()
         for it in rest:
             var = self.ranges[s.name][it.axis].vars[it.level]
             rename[str(var)] = Var(f"{var}.init")
@@ -251,14 +252,19 @@ class _Lowering:
         identity = combiner_identity(op.combiner, op.dtype)
         indices = self._place(s, [values[a.name] for a in op.axes])
         stmt: Stmt = Store(
-            s.name, tuple(substitute(i, rename) for i in indices), identity, None, s.name, count
+            s.name,
+            tuple(substitute(i, rename, memo) for i in indices),
+            identity,
+            None,
+            s.name,
+            count,
         )
         for it in reversed(rest):
             r = self.ranges[s.name][it.axis]
             notes = tuple(n for n in self._notes(s, it.name) if n[0] != "parallel")
             stmt = For(
                 f"{r.vars[it.level]}.init",
-                substitute(r.clamped(it.level), rename),
+                substitute(r.clamped(it.level), rename, memo),
                 r.nominal[it.level],
                 False,
                 stmt,
@@ -388,7 +394,13 @@ def _bound_program(schedule: Schedule) -> Program:
     for s in reversed(schedule.stages):
         if s.name in needed and not s.is_placeholder:
             needed |= tensors_read(s.compute.body)
-    stages = tuple(initial_stage(s.op) for s in schedule.stages if s.name in needed)
+    return _unscheduled(tuple(s.op for s in schedule.stages if s.name in needed), outputs)
+
+
+@lru_cache(maxsize=64)
+def _unscheduled(ops: tuple[Operation, ...], outputs: tuple[str, ...]) -> Program:
+    """The sketches of a task have this in common."""
+    stages = tuple(map(initial_stage, ops))
     return tidy(_Lowering(Schedule(stages, outputs)).program("bind"))
 
 
@@ -397,6 +409,7 @@ def _trips(r: AxisRange) -> Expr:
     return r.limit if r.whole else minimum(r.ext, r.limit)
 
 
+@lru_cache(maxsize=1 << 12)
 def _token(token: str) -> Expr:
     """An annotation value: an int, a knob, or `knob>n`, which is 1 if the knob exceeds n."""
     name, _, depth = token.partition(">")

@@ -12,7 +12,7 @@ for an unknown name.
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 from ansorlite.errors import ScheduleError
@@ -135,10 +135,11 @@ class Renaming:
 
     def _owner(self, name: str) -> str | None:
         """The operation with the longest name that equals `name` or is its dotted prefix."""
-        if name in self.tensors:
-            return name
-        heads = [t for t in self.tensors if name.startswith(f"{t}.")]
-        return max(heads, key=len, default=None)
+        while name not in self.tensors:
+            name, dot, _ = name.rpartition(".")
+            if not dot:
+                return None
+        return name
 
     def _endings(self, owner: str, hole: str) -> tuple[str, str]:
         """(suffixes of derived stages, last part) of a hole name after the operation name."""
@@ -184,6 +185,7 @@ class Renaming:
         return value
 
 
+@lru_cache(maxsize=512)
 def canonical_names(dag: ComputeDAG) -> Renaming:
     """The map from a DAG's own names to canonical names; `.inverse` maps back."""
     computes = [op for op in dag.ops if isinstance(op, ComputeOp)]

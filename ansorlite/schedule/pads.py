@@ -6,6 +6,7 @@ tests one axis.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import ClassVar
 
 from ansorlite.errors import ScheduleError
@@ -17,6 +18,7 @@ from ansorlite.te.tensor import Axis, ComputeOp
 from ansorlite.te.work import pad_of, pad_tests
 
 
+@lru_cache(maxsize=1 << 10)
 def inner_part(op: ComputeOp, axis: str) -> tuple[int, int] | None:
     """The interval [lo, hi) of an axis where a pad reads its source; None if no such pad."""
     tests = pad_tests(op)

@@ -6,13 +6,15 @@ structure of the schedule and of the expressions, never from values of holes.
 """
 
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import NamedTuple
 
 from ansorlite.errors import ScheduleError
 from ansorlite.ir.expr import Const, Expr, Var, add, ceildiv, mul, sub, terms_of
 from ansorlite.ir.extremum import maximum, minimum
 from ansorlite.ir.ranges import coefficient
 from ansorlite.ir.traverse import loads, substitute
-from ansorlite.schedule.stage import Schedule, Stage, factor_expr
+from ansorlite.schedule.stage import Factor, Schedule, Stage, factor_expr
 from ansorlite.schedule.steps import packed_axes
 from ansorlite.te.tensor import Axis
 
@@ -74,36 +76,53 @@ class AxisRange:
         return minimum(*bounds)
 
 
-def loop_name(stage: Stage, axis: str, level: int) -> str:
-    """Name of the loop variable of one level of an axis."""
-    return f"{stage.name}.{axis}.{level}" if stage.factors(axis) else f"{stage.name}.{axis}"
+class _Levels(NamedTuple):
+    """Loop variables of the levels of an axis, outermost first, their strides, inner factors."""
+
+    vars: tuple[Expr, ...]
+    steps: tuple[Expr, ...]
+    factors: tuple[Expr, ...]
 
 
-def _steps(stage: Stage, axis: str) -> list[Expr]:
-    """Stride of each level of an axis, outermost first."""
+def _levels(stage: Stage, axis: str) -> _Levels:
+    return _levels_of(stage.name, axis, stage.factors(axis))
+
+
+@lru_cache(maxsize=1 << 12)
+def _levels_of(stage: str, axis: str, factors: tuple[Factor, ...]) -> _Levels:
+    own = tuple(map(factor_expr, factors))
     steps: list[Expr] = [ONE]
-    for f in reversed(stage.factors(axis)):
-        steps.insert(0, mul(steps[0], factor_expr(f)))
-    return steps
+    for f in reversed(own):
+        steps.insert(0, mul(steps[0], f))
+    name = f"{stage}.{axis}"
+    names = [f"{name}.{lv}" for lv in range(len(steps))] if factors else [name]
+    return _Levels(tuple(map(Var, names)), tuple(steps), own)
 
 
 def make_range(
     stage: Stage, axis: Axis, lo: Expr, origin: Expr, ext: Expr, whole: bool
 ) -> AxisRange:
     """Loops over [lo, lo + ext) of an axis, with a loop for every level."""
-    steps = _steps(stage, axis.name)
-    factors = [factor_expr(f) for f in stage.factors(axis.name)]
+    return _made_range(_levels(stage, axis.name), axis.extent, lo, origin, ext, whole)
+
+
+@lru_cache(maxsize=1 << 12)
+def _made_range(
+    levels: _Levels, limit: Expr, lo: Expr, origin: Expr, ext: Expr, whole: bool
+) -> AxisRange:
+    """`make_range`; sketches of a task have many ranges in common."""
+    step = levels.steps[0]
     return AxisRange(
         lo,
         origin,
         ext,
-        axis.extent,
+        limit,
         whole,
         False,
         0,
-        tuple(Var(loop_name(stage, axis.name, lv)) for lv in range(len(steps))),
-        tuple(steps),
-        (minimum(ceildiv(ext, steps[0]), ceildiv(axis.extent, steps[0])), *factors),
+        levels.vars,
+        levels.steps,
+        (minimum(ceildiv(ext, step), ceildiv(limit, step)), *levels.factors),
         None if whole else add(origin, ext),
         lo == ZERO,
     )
@@ -116,9 +135,7 @@ def whole_range(stage: Stage, axis: Axis) -> AxisRange:
 
 def aligned_range(stage: Stage, axis: Axis, follower: AxisRange, fixed: int) -> AxisRange:
     """Loops that continue the follower's loops over the same axis from level `fixed` on."""
-    steps = _steps(stage, axis.name)
-    own = tuple(Var(loop_name(stage, axis.name, lv)) for lv in range(len(steps)))
-    factors = tuple(factor_expr(f) for f in stage.factors(axis.name))
+    own, steps, factors = _levels(stage, axis.name)
     nominal = (follower.nominal[0], *factors)
     lo = follower.partial(fixed)
     if fixed == 0:
@@ -129,7 +146,7 @@ def aligned_range(stage: Stage, axis: Axis, follower: AxisRange, fixed: int) -> 
     # The tile has the size of the follower's tile and ends early where the follower needs less.
     stop, digits = follower.stop, follower.digits
     return AxisRange(
-        lo, lo, ext, limit, False, True, fixed, variables, tuple(steps), nominal, stop, digits
+        lo, lo, ext, limit, False, True, fixed, variables, steps, nominal, stop, digits
     )
 
 
@@ -256,6 +273,21 @@ def _sign(c: Expr) -> int:
     return signs.pop() if len(signs) == 1 else 0
 
 
+@lru_cache(maxsize=1 << 12)
+def _affine(
+    index: Expr, names: tuple[str, ...]
+) -> tuple[tuple[tuple[str, Expr, int], ...] | None, Expr]:
+    """((name, coefficient, its sign) of each variable, the rest); None where not affine in one."""
+    moves: list[tuple[str, Expr, int]] = []
+    for name in names:
+        c = coefficient(index, name)
+        sign = 0 if c is None else _sign(c)
+        if c is None or sign == 0:
+            return None, index
+        moves.append((name, c, sign))
+    return tuple(moves), substitute(index, dict.fromkeys(names, ZERO))
+
+
 def _one_read(
     scope: Scope, reader: Stage, index: Expr
 ) -> tuple[Expr, Expr, bool, dict[str, Expr]] | None:
@@ -269,13 +301,12 @@ def _one_read(
     moving: dict[str, Expr] = {}
     values: dict[str, Expr] = {}
     op = reader.compute
-    names = [a.name for a in op.axes + op.reduce_axes if a.name in index.free]
-    constant = substitute(index, {n: ZERO for n in names})
-    for name in names:
-        c = coefficient(index, name)
-        sign = 0 if c is None else _sign(c)
-        if c is None or sign == 0:
-            return None
+    free = index.free
+    names = tuple([a.name for a in op.axes + op.reduce_axes if a.name in free])
+    moves, constant = _affine(index, names)
+    if moves is None:
+        return None
+    for name, c, sign in moves:
         base, span, whole = scope.span(reader, name)
         grow = mul(sub(span, ONE), mul(c, sign))
         width = add(width, grow)

@@ -5,12 +5,12 @@ A step maps one `Schedule` to the next. An iterator is named `i` (whole axis) or
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
 from typing import Literal
 
 from ansorlite.errors import ScheduleError
-from ansorlite.ir.expr import Const, Expr, Var
+from ansorlite.ir.expr import Expr, Var, integer
 from ansorlite.ir.traverse import tensors_read
 from ansorlite.te.dag import ComputeDAG
 from ansorlite.te.tensor import Axis, ComputeOp, Operation, Placeholder
@@ -23,22 +23,28 @@ Location = Literal["root", "inlined", "bound"] | tuple[str, str]
 
 @dataclass(frozen=True)
 class Iterator:
-    """One loop of a stage: level `level` of axis `axis` (an unsplit axis has only level 0)."""
+    """One loop of a stage: level `level` of axis `axis` (an unsplit axis has only level 0).
+
+    Its `name` is `i` for a whole axis, `i.1` for level 1 of a split axis.
+    """
 
     axis: str
     level: int
     split: bool
     reduce: bool
+    name: str = field(init=False, repr=False, compare=False)
 
-    @property
-    def name(self) -> str:
-        """`i` for a whole axis, `i.1` for level 1 of a split axis."""
-        return f"{self.axis}.{self.level}" if self.split else self.axis
+    def __post_init__(self) -> None:
+        name = f"{self.axis}.{self.level}" if self.split else self.axis
+        object.__setattr__(self, "name", name)
 
 
 @dataclass(frozen=True)
 class Stage:
-    """One operation under a schedule; `tiling` holds the inner factors of each split axis."""
+    """One operation under a schedule; `tiling` holds the inner factors of each split axis.
+
+    Its `name` is that of the operation.
+    """
 
     op: Operation
     iters: tuple[Iterator, ...] = ()
@@ -47,11 +53,10 @@ class Stage:
     notes: tuple[tuple[str, str, str], ...] = ()  # annotations: (iterator, key, value token)
     leader: str | None = None  # stage whose tile factors this stage shares
     packed_for: str | None = None  # reader whose loop order is the storage order of this tensor
+    name: str = field(init=False, repr=False, compare=False)
 
-    @property
-    def name(self) -> str:
-        """Name of the operation."""
-        return self.op.name
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", self.op.name)
 
     @property
     def compute(self) -> ComputeOp:
@@ -72,7 +77,10 @@ class Stage:
 
     def factors(self, axis: str) -> tuple[Factor, ...]:
         """Factors of the inner levels of an axis; () if the axis is not split."""
-        return next((factors for name, factors in self.tiling if name == axis), ())
+        for name, factors in self.tiling:
+            if name == axis:
+                return factors
+        return ()
 
     def position(self, iterator: str) -> int:
         """Position of an iterator in the nest; ScheduleError if the stage has no such iterator."""
@@ -85,8 +93,7 @@ class Stage:
     @property
     def first_reduce(self) -> int:
         """Position of the outermost reduction iterator; the number of iterators without one."""
-        found = [p for p, it in enumerate(self.iters) if it.reduce]
-        return found[0] if found else len(self.iters)
+        return next((p for p, it in enumerate(self.iters) if it.reduce), len(self.iters))
 
     def __str__(self) -> str:
         if self.is_placeholder:
@@ -131,7 +138,10 @@ class Schedule:
         """The schedule with stage `name` replaced by `fn(stage)`."""
         old = self[name]
         new = fn(old)
-        return replace(self, stages=tuple(new if s is old else s for s in self.stages))
+        made = Schedule(tuple([new if s is old else s for s in self.stages]), self.outputs)
+        if new.name == name:
+            made.__dict__["_by_name"] = {**self._by_name, name: new}
+        return made
 
     def insert_before(self, name: str, stage: Stage) -> "Schedule":
         """The schedule with a new stage before stage `name`; ScheduleError if its name is taken."""
@@ -142,13 +152,16 @@ class Schedule:
 
     def readers(self, name: str) -> list[Stage]:
         """Stages that read the tensor, without inlined stages."""
-        return [
-            s
-            for s in self.stages
-            if not s.is_placeholder
-            and s.location != "inlined"
-            and name in tensors_read(s.compute.body)
-        ]
+        return self._readers.get(name, [])
+
+    @cached_property
+    def _readers(self) -> dict[str, list[Stage]]:
+        found: dict[str, list[Stage]] = {}
+        for s in self.stages:
+            if not s.is_placeholder and s.location != "inlined":
+                for name in tensors_read(s.compute.body):
+                    found.setdefault(name, []).append(s)
+        return found
 
     def is_constant(self, name: str) -> bool:
         """True if the tensor depends only on constants."""
@@ -166,13 +179,16 @@ class Schedule:
 
     def attached(self, name: str, iterator: str | None = None) -> list[Stage]:
         """Stages attached to a stage (or only to one of its iterators), in order of computation."""
-        return [
-            s
-            for s in self.stages
-            if isinstance(s.location, tuple)
-            and s.location[0] == name
-            and iterator in (None, s.location[1])
-        ]
+        found = self._attached.get(name, [])
+        return [s for s in found if iterator is None or s.location[1] == iterator]
+
+    @cached_property
+    def _attached(self) -> dict[str, list[Stage]]:
+        found: dict[str, list[Stage]] = {}
+        for s in self.stages:
+            if isinstance(s.location, tuple):
+                found.setdefault(s.location[0], []).append(s)
+        return found
 
     def __str__(self) -> str:
         return "\n".join(map(str, self.stages)) + "\n"
@@ -183,9 +199,10 @@ def initial_schedule(dag: ComputeDAG) -> Schedule:
     return Schedule(tuple(initial_stage(op) for op in dag.ops), dag.output_names)
 
 
+@lru_cache(maxsize=1 << 13)
 def factor_expr(f: Factor) -> Expr:
     """The expression of a factor: a constant or a hole variable."""
-    return Const(f) if isinstance(f, int) else Var(f, "hole")
+    return integer(f) if isinstance(f, int) else Var(f, "hole")
 
 
 def axis_of(op: ComputeOp, name: str) -> Axis:

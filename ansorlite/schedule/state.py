@@ -32,7 +32,7 @@ class State:
         schedule = self.schedule
         for step in steps:
             schedule = step.apply(schedule)
-        new = replace(self, steps=(*self.steps, *steps))
+        new = State(self.dag, (*self.steps, *steps), self.holes)
         new.__dict__["schedule"] = schedule
         return new
 
@@ -45,7 +45,7 @@ class State:
                 raise ScheduleError(f"hole {h.name} is opened twice with different options")
             if h.name not in known:
                 fresh.append(h)
-        new = replace(self, holes=(*self.holes, *fresh))
+        new = State(self.dag, self.steps, (*self.holes, *fresh))
         if "schedule" in self.__dict__:
             new.__dict__["schedule"] = self.__dict__["schedule"]
         return new

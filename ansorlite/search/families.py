@@ -13,7 +13,7 @@ import numpy as np
 from ansorlite.errors import ScheduleError
 from ansorlite.records import Record, distill
 from ansorlite.schedule.naming import Renaming
-from ansorlite.schedule.steps import Step, step_to_json
+from ansorlite.schedule.steps import Annotate, Step, step_to_json
 from ansorlite.search.history import Candidate
 from ansorlite.search.roles import kin_of, recorded_roles, role_names
 from ansorlite.search.shrink_task import adapted, is_legal
@@ -161,10 +161,15 @@ def _fastest(tuners: Sequence[TaskTuner]) -> list[Named]:
     return [(own, rs[k]) for k in range(FAMILY_ROUND) for own, rs in ranked if k < len(rs)]
 
 
-@lru_cache(maxsize=1 << 12)
 def _bare_pattern(dag: ComputeDAG, steps: tuple[Step, ...]) -> Pattern:
     """That of a sketch."""
-    return _bare(role_names(dag), [step_to_json(s) for s in steps])
+    return tuple([text for step in steps for text in _bare_step(dag, step)])
+
+
+@lru_cache(maxsize=1 << 14)
+def _bare_step(dag: ComputeDAG, step: Step) -> Pattern:
+    """Of one step, which sketches have in common: one text or none."""
+    return () if isinstance(step, Annotate) else _bare(role_names(dag), [step_to_json(step)])
 
 
 def _bare(names: Renaming, steps: Sequence[dict[str, object]]) -> Pattern:

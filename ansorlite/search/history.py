@@ -25,6 +25,7 @@ from ansorlite.space.legality import Legality, legal_of
 from ansorlite.space.sketch import Sketch
 from ansorlite.target import Target
 
+GROWN = 4  # times as many rows are looked at next, where those before were not enough
 Scores = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 Row = npt.NDArray[np.int32]
@@ -219,9 +220,14 @@ class History:
         return (row for _, row, _ in self.distinct(ranked, max(1, len(rows)), taken))
 
     def distinct(self, ranked: Sequence[Ranked], block: int, taken: set[bytes]) -> Iterator[Ranked]:
-        """In order those that are new and no copy of one before, which `taken` then holds."""
-        for start in range(0, len(ranked), block):
-            part = ranked[start : start + block]
+        """In order those that are new and no copy of one before, which `taken` then holds.
+
+        The first `block` of them are looked at together, then more at a time.
+        """
+        end = 0
+        while end < len(ranked):
+            begin, end, block = end, end + block, GROWN * block
+            part = ranked[begin:end]
             at: dict[str, list[int]] = {}
             for k, (name, *_) in enumerate(part):
                 at.setdefault(name, []).append(k)

@@ -32,6 +32,7 @@ def _roles(dag: ComputeDAG) -> tuple[str, ...]:
     return tuple(out)
 
 
+@lru_cache(maxsize=512)
 def role_names(dag: ComputeDAG) -> Renaming:
     """The map from a DAG's names to roles; to canonical names where there is no epilogue."""
     canonical, roles = canonical_names(dag), _roles(dag)
@@ -53,14 +54,20 @@ def recorded_roles(dag: ComputeDAG) -> Renaming:
 
 def kin_of(task: SearchTask) -> str:
     """Equal for tasks that differ by extents or epilogue."""
-    core, rank = _core(task.dag)
-    return f"{_NUMBER.sub('#', core)}\nrank {rank}" if core else family_of(task)
+    return _kin(task.dag) or family_of(task)
 
 
 def core_of(task: SearchTask) -> str:
     """Equal for tasks that differ by their epilogue alone."""
     core, rank = _core(task.dag)
     return f"{core}\nrank {rank}" if core else task.dag.canonical_text
+
+
+@lru_cache(maxsize=512)
+def _kin(dag: ComputeDAG) -> str:
+    """`kin_of` a task; empty where nothing follows its last sum."""
+    core, rank = _core(dag)
+    return f"{_NUMBER.sub('#', core)}\nrank {rank}" if core else ""
 
 
 @lru_cache(maxsize=512)

@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from hashlib import sha256
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -66,14 +67,17 @@ def patterns_of(task: SearchTask, skeleton: Skeleton) -> list[Pattern]:
     places: Iterable[int] = (skeleton.inlined or 0,)
     if skeleton.inlined is None and inlined:
         places = range(len(kept) + 1)
-    found: list[Pattern] = []
-    for at in places:
-        try:
-            steps = mine.inverse.steps([*kept[:at], *inlined, *kept[at:]])
-            found.append(pattern(canonical_names(dag).steps(steps)))
-        except ScheduleError:  # names that the task has not
-            return []
-    return found
+    try:
+        texts, added = _canonical(dag, kept), _canonical(dag, inlined)
+    except ScheduleError:  # names that the task has not
+        return []
+    return [tuple(chain(*texts[:at], *added, *texts[at:])) for at in places]
+
+
+def _canonical(dag: ComputeDAG, steps: Sequence[Mapping[str, Any]]) -> list[Pattern]:
+    """The pattern of each step by roles."""
+    own = canonical_names(dag).steps(role_names(dag).inverse.steps(steps))
+    return [pattern([s]) for s in own]
 
 
 def inlines_epilogue(step: Mapping[str, Any]) -> bool:

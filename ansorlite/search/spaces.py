@@ -26,7 +26,7 @@ from ansorlite.space.sketch import Sketch, SpaceOptions, sketches
 from ansorlite.task import SearchTask
 
 MAKE_S = 120.0  # the longest that making a space may take
-NICE = 10  # builds go first
+NICE = 15  # builds go first (`measure.builder.NICER`)
 
 
 @dataclass(frozen=True)

@@ -187,12 +187,19 @@ def constants_evaluated(state: State) -> State:
     return state
 
 
-def _starts(dag: ComputeDAG, target: Target, opts: SpaceOptions) -> Iterator[tuple[State, bool]]:
+def _starts(dag: ComputeDAG, target: Target, opts: SpaceOptions) -> Sequence[tuple[State, bool]]:
     """(initial state for the rules, goes beyond the paper), in order."""
+    return _folded(dag, target) if opts.folding else [(State(dag), False)]
+
+
+@lru_cache(maxsize=16)
+def _folded(dag: ComputeDAG, target: Target) -> Sequence[tuple[State, bool]]:
+    """`_starts` with folding, which sketches of a task and of patterns begin with."""
+    return tuple(_foldings(dag, target))
+
+
+def _foldings(dag: ComputeDAG, target: Target) -> Iterator[tuple[State, bool]]:
     state = State(dag)
-    if not opts.folding:
-        yield state, False
-        return
     state = constants_evaluated(state)
     yield state, False
     transposed = transpose_narrow(state, target)

@@ -7,15 +7,17 @@ the exact conditions of Ansor's implementation, and the axes suited to vectors.
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
-from ansorlite.ir.expr import Const, Expr, Load, Op, Var, is_float, terms_of
+from ansorlite.ir.expr import Const, Expr, Load, Op, Var, integer, is_float, terms_of
 from ansorlite.ir.packed import DOTS
 from ansorlite.ir.ranges import coefficient
 from ansorlite.ir.traverse import loads, walk
 from ansorlite.te.tensor import Axis, ComputeOp
 
 SHORT_REDUCTION = 8  # elements: one vector of floats
+ONE = integer(1)
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,7 @@ def has_data_reuse(op: ComputeOp) -> bool:
     """
     if op.attr("simplify_const_indices"):
         return False
-    wide = {a.name for a in op.axes if a.extent != Const(1)}
+    wide = {a.name for a in op.axes if a.extent != ONE}
     moving: dict[str, set[str]] = {}
     for x in loads(op.body):
         moving.setdefault(x.tensor, set()).update(*(i.free for i in x.indices), set())
@@ -149,16 +151,25 @@ def contiguous_axis(op: ComputeOp) -> Axis | None:
     accesses; spatial before reduction (a spatial axis needs no horizontal reduction); contiguous
     store. Reductions shorter than `SHORT_REDUCTION` are used only if no other axis qualifies.
     """
+    place = _contiguous_place(op)
+    return None if place is None else (*op.axes, *op.reduce_axes)[place]
+
+
+@lru_cache(maxsize=1 << 12)
+def _contiguous_place(op: ComputeOp) -> int | None:
+    """The number of the axis, spatial ones first."""
     indices = [x.indices for x in distinct_loads(op)] + [tuple(a.var for a in op.axes)]
-    ranked: list[tuple[tuple[int, int, bool, bool], Axis]] = []
-    for a in op.axes + op.reduce_axes:
+    ranked: list[tuple[tuple[int, int, bool, bool], int]] = []
+    long: list[tuple[tuple[int, int, bool, bool], int]] = []
+    for k, a in enumerate(op.axes + op.reduce_axes):
         kinds = [_along(i, a.name) for i in indices]
-        if a.extent != Const(1) and "contiguous" in kinds:
-            spatial = a in op.axes
+        if a.extent != ONE and "contiguous" in kinds:
+            spatial = k < len(op.axes)
             stored = kinds[-1] == "contiguous"
             rank = -kinds.count("scattered"), kinds.count("contiguous"), spatial, stored
-            ranked.append((rank, a))
-    long = [(r, a) for r, a in ranked if a in op.axes or extent(a) >= SHORT_REDUCTION]
+            ranked.append((rank, k))
+            if spatial or extent(a) >= SHORT_REDUCTION:
+                long.append((rank, k))
     return max(long or ranked, key=lambda x: x[0], default=(None, None))[1]
 
 
@@ -180,7 +191,7 @@ def _along(indices: tuple[Expr, ...], axis: str) -> Literal["invariant", "contig
     if all(axis not in i.free for i in indices):
         return "invariant"
     step = coefficient(indices[-1], axis)
-    last = step == Const(1) and all(axis not in i.free for i in indices[:-1])
+    last = step == ONE and all(axis not in i.free for i in indices[:-1])
     return "contiguous" if last else "scattered"
 
 
@@ -190,12 +201,17 @@ def operation_counts(op: ComputeOp) -> tuple[tuple[str, int], ...]:
     Classes: mad, addsub, mul, div, minmax, math, compare, select. A product that is summed counts
     as one mad. Index arithmetic is not counted.
     """
+    return _operation_counts(op.body, op.combiner)
+
+
+@lru_cache(maxsize=1 << 12)
+def _operation_counts(body: Expr, combiner: str | None) -> tuple[tuple[str, int], ...]:
     counts: dict[str, int] = {}
 
     def add(name: str, n: int = 1) -> None:
         counts[name] = counts.get(name, 0) + n
 
-    for e in walk(op.body):
+    for e in walk(body):
         if not isinstance(e, Op):
             continue
         if e.name in ("lt", "le", "eq", "ne", "and", "or", "not"):
@@ -206,12 +222,12 @@ def operation_counts(op: ComputeOp) -> tuple[tuple[str, int], ...]:
             classes = {"add": "addsub", "sub": "addsub", "mul": "mul", "div": "div"}
             classes |= {"min": "minmax", "max": "minmax"}
             add(classes.get(e.name, "math"))
-    if op.combiner == "sum":
-        if isinstance(op.body, Op) and op.body.name in ("mul", *DOTS):
-            add("math" if op.body.name in DOTS and is_float(op.body) else "mul", -1)
+    if combiner == "sum":
+        if isinstance(body, Op) and body.name in ("mul", *DOTS):
+            add("math" if body.name in DOTS and is_float(body) else "mul", -1)
             add("mad")
         else:
             add("addsub")
-    elif op.combiner:
+    elif combiner:
         add("minmax")
     return tuple(sorted((k, n) for k, n in counts.items() if n))

@@ -24,6 +24,8 @@ def obey() -> Callable[[tuple[str, Any]], Any]:
                 return served[0]
             case "pid":
                 return os.getpid()
+            case "nice":
+                return os.nice(0)
             case "modules":
                 return sorted(sys.modules)
             case "raise":

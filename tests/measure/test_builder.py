@@ -11,7 +11,7 @@ import pytest
 from measure_entries import Counted, Unpackable
 
 from ansorlite.errors import AnsorliteError, UsageError
-from ansorlite.measure.builder import BuildOutcome, PoolBuilder, Wanted
+from ansorlite.measure.builder import NICER, BuildOutcome, PoolBuilder, Wanted
 from ansorlite.measure.result import Status
 from ansorlite.measure.worker import Worker
 
@@ -35,6 +35,11 @@ def test_outcomes_come_in_request_order(pool: PoolBuilder) -> None:
     assert values(outcomes) == naps
     assert outcomes[0].build_s >= 0.2
     assert pool.build([]) == []
+
+
+def test_builds_leave_the_core_to_the_process_that_asks_for_them(pool: PoolBuilder) -> None:
+    own = os.nice(0)
+    assert values(pool.build([("nice", None)])) == [min(own + NICER, 19)]
 
 
 def test_requests_are_built_beside_the_caller(pool: PoolBuilder) -> None:

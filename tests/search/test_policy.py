@@ -326,3 +326,19 @@ def test_samples_are_the_first_legal_draws(n: int, draws: int) -> None:
     for name in names:
         rows = history.draw(name, n, draws, np.random.default_rng(len(name)))
         np.testing.assert_array_equal(found[name], rows[history.legal(name, rows)][:n])
+
+
+def test_distinct_rows_do_not_depend_on_how_many_are_looked_at_together() -> None:
+    history = History(SPACE, TASK.target)
+    rng = np.random.default_rng(0)
+    ranked = [
+        (name, row, 0.0)
+        for name, rows in history.samples(history.sketches, 12, 4, lambda _: rng).items()
+        for row in (*rows, *rows[:3])  # copies, too
+    ]
+
+    def found(block: int) -> list[tuple[str, bytes]]:
+        return [(name, row.tobytes()) for name, row, _ in history.distinct(ranked, block, set())]
+
+    assert 0 < len(found(1)) < len(ranked)
+    assert found(1) == found(5) == found(len(ranked))
