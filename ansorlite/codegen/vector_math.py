@@ -117,11 +117,7 @@ def exp(b: B, x: V, scales: bool = False, most: float = math.inf) -> V:
     x = _clamp(b, x, -104.0, math.inf if far else 89.0)
     n, r, whole = _reduce_exp(b, x)
     square = b.fmul(r, r)
-    c0, c1, c2, c3, c4 = (splat(x, c) for c in EXP_Q)
-    # Pairs of terms: Horner's scheme takes as many operations, one after the other.
-    high = fma(b, square, c4, fma(b, r, c3, c2))
-    q = fma(b, square, high, fma(b, r, c1, c0))
-    y = b.fadd(fma(b, square, q, r), splat(x, 1.0))
+    y = b.fadd(fma(b, square, by_pairs(b, r, square, EXP_Q), r), splat(x, 1.0))
     if scales and isinstance(x.type, ir.VectorType) and x.type.count in SCALES:
         return _scaled(b, y, whole)
     # Where the result is subnormal or infinite, float cannot hold 2^n: multiply twice.
@@ -178,9 +174,7 @@ def erf(b: B, x: V) -> V:
     n, whole = _binary_exponent(b, z)
     r = fma(b, whole, splat(x, -LN2), z)
     square = b.fmul(r, r)
-    c0, c1, c2, c3 = (splat(x, c) for c in SHORT_EXP_Q)
-    q = fma(b, square, fma(b, r, c3, c2), fma(b, r, c1, c0))
-    y = b.fadd(fma(b, square, q, r), splat(x, 1.0))
+    y = b.fadd(fma(b, square, by_pairs(b, r, square, SHORT_EXP_Q), r), splat(x, 1.0))
     tail = fma(b, b.fneg(y), _power_of_two(b, x, n), splat(x, 1.0))
     tail = call_math(b, "llvm.copysign", tail, x)
     return b.select(b.fcmp_ordered("<", a, splat(x, ERF_CUT)), small, tail)
@@ -362,6 +356,18 @@ def polynomial(b: B, x: V, coefficients: Sequence[float]) -> V:
     for c in reversed(rest):
         y = fma(b, y, x, c)
     return y
+
+
+def by_pairs(b: B, x: V, square: V, coefficients: Sequence[float]) -> V:
+    """A polynomial in x, whose `square` is at hand; coefficients start with the constant term.
+
+    Pairs of terms: as many operations as Horner's scheme has, in a chain half as long.
+    """
+    first, *rest = (splat(x, c) for c in coefficients)
+    if not rest:
+        return first
+    low = fma(b, x, rest[0], first)
+    return fma(b, square, by_pairs(b, x, square, coefficients[2:]), low) if rest[1:] else low
 
 
 def _clamp(b: B, x: V, low: float, high: float) -> V:

@@ -51,6 +51,15 @@ def runner() -> Iterator[Waiting]:
     made.go_on.set()
 
 
+def begun(runner: Waiting) -> PreparesAhead:
+    """The first of two tasks is being prepared."""
+    ahead = PreparesAhead(runner)
+    for key in ("a", "b"):
+        ahead.begin(key, lambda: SPEC)
+    assert runner.began.wait(20)
+    return ahead
+
+
 def test_tasks_are_prepared_in_order_and_once(runner: Waiting) -> None:
     ahead = PreparesAhead(runner)
     for key in ("a", "b", "a"):
@@ -62,10 +71,7 @@ def test_tasks_are_prepared_in_order_and_once(runner: Waiting) -> None:
 
 
 def test_a_runner_that_is_asked_for_prepares_nothing_any_more(runner: Waiting) -> None:
-    ahead = PreparesAhead(runner)
-    for key in ("a", "b"):
-        ahead.begin(key, lambda: SPEC)
-    assert runner.began.wait(20)
+    ahead = begun(runner)
     threading.Timer(0.01, runner.go_on.set).start()
     assert ahead.settled is runner and runner.prepared == ["a"]
     assert ahead.ready("b", SPEC).ok and runner.prepared == ["a", "b"]
@@ -87,10 +93,7 @@ def test_what_has_no_reference_is_left_out_and_errors_are_told(runner: Waiting) 
 
 
 def test_close_waits_for_no_task(runner: Waiting) -> None:
-    ahead = PreparesAhead(runner)
-    for key in ("a", "b"):
-        ahead.begin(key, lambda: SPEC)
-    assert runner.began.wait(20)
+    ahead = begun(runner)
     ahead.close()
     assert runner.aborted and not runner.prepared
 
