@@ -7,6 +7,7 @@ epilogue, is inlined into the last stage.
 
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import islice
 
 import numpy as np
 
@@ -15,27 +16,22 @@ from ansorlite.records import Record, distill
 from ansorlite.schedule.naming import Renaming
 from ansorlite.schedule.steps import Annotate, Step, step_to_json
 from ansorlite.search.history import Candidate
+from ansorlite.search.kinship import Named, Near, kinship
 from ansorlite.search.roles import kin_of, recorded_roles, role_names
+from ansorlite.search.shipped import ShippedPrograms
 from ansorlite.search.shrink_task import adapted, is_legal
-from ansorlite.search.skeletons import inlines_epilogue, known_patterns, patterns_of, skeleton_by
-from ansorlite.search.transfer import (
-    LATER,
-    KnownPrograms,
-    Named,
-    distance,
-    pattern,
-    transferred,
-)
+from ansorlite.search.skeletons import Skeleton, inlines_epilogue, patterns_of, skeleton_by
+from ansorlite.search.transfer import LATER, KnownPrograms, distance, pattern, transferred
 from ansorlite.search.tuner import TaskTuner
-from ansorlite.search.untuned import family_of
 from ansorlite.space.sketch import Pattern, Sketch
 from ansorlite.task import SearchTask
 from ansorlite.te.dag import ComputeDAG
 
-PATTERNS = 4  # sketches of the family that are made for a task
+PATTERNS = 3  # sketches that are made for a task, at most, for what others found
 MOST_PATTERNS = 200  # that sketches of kin may have
 NEAREST_KIN = 6  # tasks whose best programs a later round may try
 FAMILY_ROUND = 3  # candidates of the first round of a task whose family was searched
+NEXT_BEST = 1.0  # octaves that each further program of a task counts as farther
 
 
 def of_kin(
@@ -84,52 +80,73 @@ def kin_patterns(task: SearchTask, programs: Sequence[Named]) -> list[Pattern]:
 
 
 def start_from_family(
-    tuner: TaskTuner, everyone: Sequence[TaskTuner], known: KnownPrograms, n: int
+    tuner: TaskTuner,
+    everyone: Sequence[TaskTuner],
+    known: KnownPrograms,
+    shipped: ShippedPrograms,
+    n: int,
 ) -> int:
-    """Suggest what was found for the task before, then programs of its family; how many, at most n.
+    """Suggest what was found for the task before, then programs of its kin; how many, at most n.
 
     What is `known` of a task of the same extents that differs by its epilogue counts as found for
-    the task. Of those of `everyone` that were searched, tasks that differ by extents alone come
-    first. Where there are none, tasks that differ by their epilogue follow, then what is known of
-    kin. Of each, tasks with nearly as many FLOP come first; the fastest program of each, then the
-    second fastest. Their sketches are made without the rest of the space, as far as possible.
+    the task. Of the others those of the nearest tasks are adapted, tasks of `everyone` that were
+    searched, known and `shipped` ones alike; the policy chooses among them. Their sketches are made
+    without the rest of the space, as far as possible.
     """
     task, most = tuner.task, min(n, FAMILY_ROUND)
-    searched = sorted(
-        (t for t in everyone if t is not tuner and t.rounds > 1), key=lambda t: distance(t, tuner)
-    )
-    own = family_of(task)
-    alike = [r for _, r in _fastest([t for t in searched if family_of(t.task) == own])]
     same, others = known.of_kin(task, NEAREST_KIN)
-    _suggest_of_family(tuner, known.of(task), most, is_own=True)
+    _suggest_of_family(tuner, known.of(task), most)
     if tuner.n_suggested < most:
         _suggest_of_kin(tuner, same, most)
     if tuner.n_suggested < most:
-        _suggest_of_family(tuner, alike, most, is_own=False)
-    if not tuner.n_suggested:
-        kin = _fastest([t for t in searched if kin_of(t.task) == kin_of(task)])
-        if kin and not _suggest_of_kin(tuner, kin, most):
-            tuner.suggest(of_kin(task, tuner.sketches, kin, most), most)
-    if not tuner.n_suggested:
-        _suggest_of_kin(tuner, others, most)
+        here = _of_this_run(tuner, everyone)
+        near = [*here, *others, *shipped.of_kin(task, NEAREST_KIN)]
+        nearest = [found.named for found in sorted(near, key=lambda found: found.distance)]
+        if not _suggest_of_kin(tuner, nearest, most, min(most, PATTERNS)) and here:
+            programs = [found.named for found in here]
+            tuner.suggest(of_kin(task, tuner.sketches, programs, most), most)
     return min(most, tuner.n_suggested)
 
 
-def _suggest_of_family(
-    tuner: TaskTuner, records: Sequence[Record], most: int, is_own: bool
-) -> None:
+def _suggest_of_family(tuner: TaskTuner, records: Sequence[Record], most: int) -> None:
+    """Suggest programs of the task itself."""
     if records:
         patterns = dict.fromkeys(pattern(r.steps) for r in records)
         space = tuner.alike(list(patterns)[:PATTERNS])
-        tuner.suggest(transferred(tuner.task, space, records, most, own=is_own), most)
+        tuner.suggest(transferred(tuner.task, space, records, most, own=True), most)
 
 
-def _suggest_of_kin(tuner: TaskTuner, programs: Sequence[Named], most: int) -> bool:
-    """Suggest programs of kin by sketches made for them; whether some fit."""
-    patterns = kin_patterns(tuner.task, programs)
-    found = of_kin(tuner.task, tuner.alike(patterns), programs, most) if patterns else []
-    tuner.suggest(found, most)
+def _suggest_of_kin(
+    tuner: TaskTuner, programs: Sequence[Named], most: int, structures: int = MOST_PATTERNS
+) -> bool:
+    """Suggest those programs of kin that the task's policy expects most of; whether some fit.
+
+    Sketches are made for them, for those of the first so many structures.
+    """
+    known: dict[Skeleton, list[Named]] = {}
+    for roles, record in programs:
+        try:
+            known.setdefault(skeleton_by(roles, record), []).append((roles, record))
+        except (ScheduleError, KeyError, TypeError):  # of a file, which may hold anything
+            continue
+    found: list[Candidate] = []
+    for own in islice(known.values(), structures):
+        patterns = kin_patterns(tuner.task, own[:1])
+        found += of_kin(tuner.task, tuner.alike(patterns), own, len(own)) if patterns else []
+    tuner.suggest(tuner.best_first(found), most)
     return bool(found)
+
+
+def _of_this_run(tuner: TaskTuner, everyone: Sequence[TaskTuner]) -> list[Near]:
+    """The fastest programs of tasks of its kin that were searched in this run, a few of each."""
+    own, mine = kin_of(tuner.task), kinship(tuner.task)
+    kin = [t for t in everyone if t is not tuner and t.rounds > 1 and kin_of(t.task) == own]
+    out = []
+    for t in kin:
+        theirs = kinship(t.task)
+        for k, r in enumerate(distill([r for r in t.records if r.round], FAMILY_ROUND)):
+            out.append(Near(k * NEXT_BEST + mine.distance(theirs), (theirs.roles, r)))
+    return out
 
 
 def continue_from_kin(tuner: TaskTuner, everyone: Sequence[TaskTuner]) -> None:
@@ -146,19 +163,11 @@ def continue_from_kin(tuner: TaskTuner, everyone: Sequence[TaskTuner]) -> None:
         tuner.suggest(of_kin(tuner.task, tuner.sketches, best, len(best)), LATER)
 
 
-def start_from_skeletons(tuner: TaskTuner, n: int) -> int:
-    """Suggest n candidates of the sketches that the package knows to be good; how many."""
-    patterns = known_patterns(tuner.task)
+def start_from_structures(tuner: TaskTuner, shipped: ShippedPrograms, n: int) -> int:
+    """Suggest n candidates of the sketches that layers of the task's kin ended with; how many."""
+    programs = [found.named for found in shipped.of_kin(tuner.task, NEAREST_KIN)]
+    patterns = kin_patterns(tuner.task, programs)
     return tuner.suggest_of(patterns[:MOST_PATTERNS], n) if patterns else 0
-
-
-def _fastest(tuners: Sequence[TaskTuner]) -> list[Named]:
-    """The fastest program of each tuner that was searched for, then the second fastest, ..."""
-    ranked = [
-        (recorded_roles(t.task.dag), distill([r for r in t.records if r.round], FAMILY_ROUND))
-        for t in tuners
-    ]
-    return [(own, rs[k]) for k in range(FAMILY_ROUND) for own, rs in ranked if k < len(rs)]
 
 
 def _bare_pattern(dag: ComputeDAG, steps: tuple[Step, ...]) -> Pattern:

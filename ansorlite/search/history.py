@@ -21,7 +21,7 @@ from ansorlite.cost.signatures import signatures
 from ansorlite.schedule.holes import population_columns
 from ansorlite.search.evolve import Rows
 from ansorlite.search.select import unique_rows
-from ansorlite.space.legality import Legality, legal_of
+from ansorlite.space.legality import legal_of
 from ansorlite.space.sketch import Sketch
 from ansorlite.target import Target
 
@@ -108,7 +108,6 @@ class History:
         self.target = target
         self.told: dict[str, _Measured] = {s.name: _Measured() for s in sketches}
         self._plans: dict[str, FeaturePlan] = {}
-        self._legality: dict[str, Legality] = {}
         self._alike: set[bytes] = set()  # signatures of what was told
         self._looked_at: dict[str, _LookedAt] = {}  # since something was told
 
@@ -190,10 +189,10 @@ class History:
 
     def legal_of(self, rows: Mapping[str, Rows]) -> dict[str, Mask]:
         """bool[P] of rows of sketches by name."""
-        for name in rows:
-            if name not in self._legality:
-                self._legality[name] = Legality(self.sketches[name].program, self.target)
-        asked = [(self._legality[n], self._columns(n, own), len(own)) for n, own in rows.items()]
+        asked = [
+            (self.sketches[n].legality(self.target), self._columns(n, own), len(own))
+            for n, own in rows.items()
+        ]
         return dict(zip(rows, legal_of(asked), strict=True))
 
     def measured_rows(self, name: str) -> Rows:

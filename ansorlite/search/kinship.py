@@ -10,28 +10,35 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from hashlib import sha256
-from typing import Any
+from typing import Any, NamedTuple
 
+from ansorlite.records import Record
 from ansorlite.schedule.naming import Renaming
-from ansorlite.search.roles import core_of, kin_of, recorded_roles
+from ansorlite.search.roles import core_of, extents_of, kin_of, recorded_roles
 from ansorlite.task import SearchTask
 
 MOST_AXES = 64  # of a stage
+MOST_EXTENTS = 4096  # of a task
 MOST_FLOP = 1e300  # of a task: larger whole numbers are no floats
+
+Named = tuple[Renaming, Record]  # a program, and the roles of the names in its record
 
 
 @dataclass(frozen=True)
 class Kinship:
     """`kin` and `core` are digests of `roles.kin_of` and `roles.core_of`; `flop` of the task.
 
-    `roles` maps names of records to roles.
+    `roles` maps names of records to roles. `extents` are the numbers by which tasks of one kin
+    differ up to their last sum, in the order of the computation; empty where they are not known.
     """
 
     kin: str
     core: str
     flop: float
     roles: Renaming
+    extents: tuple[int, ...] = ()
 
     def to_json(self) -> list[Any]:
         """The fields, and a role with its number of axes for each name."""
@@ -39,20 +46,40 @@ class Kinship:
             name: [role, len(self.roles.axes.get(name, ()))]
             for name, role in self.roles.tensors.items()
         }
-        return [self.kin, self.core, self.flop, named]
+        return [self.kin, self.core, self.flop, named, list(self.extents)]
+
+    def distance(self, other: "Kinship") -> float:
+        """How far two tasks of one kin are apart: octaves by which their extents differ, summed.
+
+        Each pair of extents counts once, wherever it occurs; octaves of FLOP where either task's
+        extents are not known.
+        """
+        if self.extents and len(self.extents) == len(other.extents):
+            pairs = set(zip(self.extents, other.extents, strict=True))
+            return math.fsum(abs(math.log2(a + 1) - math.log2(b + 1)) for a, b in pairs)
+        return abs(math.log2(max(self.flop, 1.0) / max(other.flop, 1.0)))
 
 
+class Near(NamedTuple):
+    """A program of a task's kin, and how far that task is from the one at hand."""
+
+    distance: float
+    named: Named
+
+
+@lru_cache(maxsize=512)
 def kinship(task: SearchTask) -> Kinship:
     """What is kept of a task."""
-    return Kinship(
-        _digest(kin_of(task)), _digest(core_of(task)), task.flop, recorded_roles(task.dag)
-    )
+    kin, core = _digest(kin_of(task)), _digest(core_of(task))
+    return Kinship(kin, core, task.flop, recorded_roles(task.dag), extents_of(task))
 
 
 def read_kinship(data: Any) -> Kinship | None:
     """The inverse of `to_json`; None for data of another form."""
     match data:
-        case [str(kin), str(core), float() | int() as flop, dict(named)] if 0 <= flop < math.inf:
+        case [str(kin), str(core), float() | int() as flop, dict(named), *more] if (
+            0 <= flop < math.inf and (extents := _extents(more)) is not None
+        ):
             tensors, axes = dict[str, str](), dict[str, Mapping[str, str]]()
             for name, row in named.items():
                 match row:
@@ -62,7 +89,20 @@ def read_kinship(data: Any) -> Kinship | None:
                     case _:
                         return None
             if len(set(tensors.values())) == len(tensors):
-                return Kinship(kin, core, float(min(flop, MOST_FLOP)), Renaming(tensors, axes))
+                roles = Renaming(tensors, axes)
+                return Kinship(kin, core, float(min(flop, MOST_FLOP)), roles, extents)
+    return None
+
+
+def _extents(more: list[Any]) -> tuple[int, ...] | None:
+    """What follows the roles: nothing, as it was once, or the extents."""
+    match more:
+        case []:
+            return ()
+        case [list(values)] if len(values) <= MOST_EXTENTS and all(
+            type(v) is int and 0 <= v < 1 << 62 for v in values
+        ):
+            return tuple(values)
     return None
 
 

@@ -60,6 +60,10 @@ class SearchPolicy(Protocol):
         """Names of sketches that did well for similar tasks; by default of no effect."""
         return
 
+    def scores_of(self, candidates: Sequence[Candidate]) -> list[float]:
+        """What is expected of candidates, more of better ones; by default the same of all."""
+        return [0.0] * len(candidates)
+
     def guess(self, round_: int) -> list[Candidate]:
         """The candidate to take where nothing can be measured; empty without a candidate."""
         return self.ask(1, round_)

@@ -63,6 +63,12 @@ def core_of(task: SearchTask) -> str:
     return f"{core}\nrank {rank}" if core else task.dag.canonical_text
 
 
+def extents_of(task: SearchTask) -> tuple[int, ...]:
+    """The numbers that tasks of its kin have in the same places, with other values."""
+    core, _ = _core(task.dag)
+    return tuple(int(n) for n in _NUMBER.findall(core or task.dag.canonical_text))
+
+
 @lru_cache(maxsize=512)
 def _kin(dag: ComputeDAG) -> str:
     """`kin_of` a task; empty where nothing follows its last sum."""

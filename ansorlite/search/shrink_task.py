@@ -17,7 +17,7 @@ from ansorlite.ir.expr import Const, Var
 from ansorlite.ir.traverse import loads, walk
 from ansorlite.schedule.holes import Hole, population_columns
 from ansorlite.search.reference import is_heavy
-from ansorlite.space.legality import legal
+from ansorlite.space.legality import legal_of
 from ansorlite.space.sketch import Sketch
 from ansorlite.target import Target
 from ansorlite.task import SearchTask
@@ -108,7 +108,7 @@ def adapted(sketch: Sketch, values: Mapping[str, tuple[int, ...]]) -> npt.NDArra
 
 def is_legal(sketch: Sketch, row: npt.NDArray[np.int32], target: Target) -> bool:
     columns = population_columns(sketch.holes, row[None])
-    return bool(legal(sketch.program, columns, 1, target)[0])
+    return bool(legal_of([(sketch.legality(target), columns, 1)])[0][0])
 
 
 def _nearest(hole: Hole, values: tuple[int, ...] | None) -> int:

@@ -11,21 +11,17 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-import numpy as np
-
 from ansorlite.errors import ScheduleError
 from ansorlite.ir.program import Program
 from ansorlite.records import Record, distill
-from ansorlite.schedule.naming import Renaming, canonical_names
+from ansorlite.schedule.naming import canonical_names
 from ansorlite.search.history import Candidate, Guess
-from ansorlite.search.kinship import Kinship, kinship
-from ansorlite.search.policy import EvolutionaryPolicy
+from ansorlite.search.kinship import Kinship, Named, Near, kinship
 from ansorlite.search.shrink_task import adapted, is_legal
 from ansorlite.search.tuner import TaskTuner
 from ansorlite.space.sketch import Pattern, Sketch
 from ansorlite.task import SearchTask
 
-Named = tuple[Renaming, Record]  # a program, and the roles of the names in its record
 AT_FIRST = 0.5  # share of the first round
 LATER = 2  # candidates of every other round
 LOOKED_AT = 24  # programs of other tasks of earlier runs, the best of which are suggested
@@ -100,17 +96,8 @@ def start_from_others(
         tuner.suggest(transferred(tuner.task, tuner.sketches, records, most), wanted)
     if first and known and not own:
         like = known.like(tuner.sketches)
-        tuner.suggest(
-            _best_first(tuner, transferred(tuner.task, tuner.sketches, like, LOOKED_AT)), wanted
-        )
-
-
-def _best_first(tuner: TaskTuner, found: Sequence[Candidate]) -> list[Candidate]:
-    """Candidates in the order of what the task's policy expects of them, if it has scores."""
-    if not isinstance(tuner.policy, EvolutionaryPolicy):
-        return list(found)
-    scores = tuner.policy.scores_of(found)
-    return [found[k] for k in np.argsort(np.negative(scores), kind="stable")]
+        found = transferred(tuner.task, tuner.sketches, like, LOOKED_AT)
+        tuner.suggest(tuner.best_first(found), wanted)
 
 
 def distance(one: TaskTuner, other: TaskTuner) -> float:
@@ -172,21 +159,19 @@ class KnownPrograms:
             return min(r.latency_s or math.inf for r in own)
         return self._cores.get(kinship(task).core) if self._kinships else None
 
-    def of_kin(self, task: SearchTask, n: int) -> tuple[list[Named], list[Named]]:
+    def of_kin(self, task: SearchTask, n: int) -> tuple[list[Named], list[Near]]:
         """Programs of other tasks of its kin: those of the same extents, and n others.
 
-        Of either, the fastest program of each task, those with nearly as many FLOP first.
+        Of either, the fastest program of each task, those of the nearest tasks first.
         """
         if not self._kinships:
             return [], []
         mine = kinship(task)
-        rows = sorted(
-            self._by_kin.get(mine.kin, ()),
-            key=lambda row: abs(math.log(max(row[0].flop, 1.0) / max(mine.flop, 1.0))),
-        )
+        rows = sorted(self._by_kin.get(mine.kin, ()), key=lambda row: mine.distance(row[0]))
         best = [(k, min(own, key=lambda r: r.latency_s or math.inf)) for k, own in rows]
         same = [(k.roles, r) for k, r in best if k.core == mine.core]
-        return same, [(k.roles, r) for k, r in best if k.core != mine.core][:n]
+        others = [(k, r) for k, r in best if k.core != mine.core][:n]
+        return same, [Near(mine.distance(k), (k.roles, r)) for k, r in others]
 
     def like(self, space: Sequence[Sketch]) -> list[Record]:
         """The fastest program of each other task that has the steps of one of the sketches."""

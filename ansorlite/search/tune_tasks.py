@@ -20,7 +20,7 @@ from ansorlite.search.families import (
     FAMILY_ROUND,
     continue_from_kin,
     start_from_family,
-    start_from_skeletons,
+    start_from_structures,
 )
 from ansorlite.search.forms import Forms
 from ansorlite.search.objectives import Objective
@@ -36,6 +36,7 @@ from ansorlite.search.settle import (
     settle_all,
     settled_results,
 )
+from ansorlite.search.shipped import shipped
 from ansorlite.search.shrink_task import shrunk
 from ansorlite.search.task_scheduler import (
     GradientScheduler,
@@ -50,8 +51,9 @@ from ansorlite.tables import joint_peak
 from ansorlite.task import SearchTask
 
 PRACTICE = 0.5  # share of the budget of a heavy task, for a short version of it
-# Seconds a task that waits for its first round, below which one known program is enough at first.
+# Seconds a form that waits for its first round, below which known programs come before all search.
 SHORT_FIRST_S = 0.5
+FIRST_TRIAL_S = 0.12  # seconds that a program of a first round takes, about
 PROMISE_S = 0.7  # seconds a task, from which on the form with the best prediction comes first
 SAME_ERRORS = 16  # identical failures in a row that end a task with a diagnosis
 NEVER = 1 << 62  # rounds
@@ -149,7 +151,8 @@ def tune_tasks(
 def _forms(session: Session, weighted: WeightedTask, n_tasks: int = 1) -> Forms:
     """Tuners of the promising forms of a task, and of those that the log answers for.
 
-    With little time for each task the plain form is first: it takes the least time to search.
+    With little time for each task the plain form is first: it takes the least time to search. But
+    what earlier runs measured, or what layers of their kin took, tells more.
     """
     # Templates are written for the plain form.
     every = session.searches and not session.searcher.template
@@ -159,9 +162,11 @@ def _forms(session: Session, weighted: WeightedTask, n_tasks: int = 1) -> Forms:
     limit_s = session.budget.timeout
     in_time = limit_s is None or limit_s >= PROMISE_S * n_tasks
     order = by_promise(own) if every and in_time else range(len(own))
-    if every:  # what earlier runs measured tells more
-        known = session.known(weighted.task.target)
-        times = [known.latency_s(f) or float("inf") for f in own]
+    if every:
+        target = weighted.task.target
+        times = [session.known(target).latency_s(f) or float("inf") for f in own]
+        if limit_s is not None and min(times) == float("inf"):
+            times = [shipped(target).latency_s(f) for f in own]
         order = sorted(order, key=lambda k: times[k])
     return Forms([session.tuner(f) for f in own], order, weighted.weight)
 
@@ -314,19 +319,35 @@ class Rounds:
             continue_from_kin(tuner, everyone)
             return n
         if hurried and not tuner.pending:
-            if known.latency_s(tuner.task) is not None and self.is_short(found):
-                n = 1
-            if ready := start_from_family(tuner, everyone, known, n):
+            layers = shipped(tuner.task.target)
+            if self.is_known(tuner.task):
+                n = min(n, self.first_programs(found))
+            if ready := start_from_family(tuner, everyone, known, layers, n):
                 return ready
-            if ready := start_from_skeletons(tuner, n):
+            if ready := start_from_structures(tuner, layers, n):
                 return ready
             if self.budget.n_trials is None:  # others of the family begin with what is found here
                 n = max(n, FAMILY_ROUND)
         start_from_others(tuner, everyone, self.session.store.history, n, known)
         return n
 
+    def is_known(self, task: SearchTask) -> bool:
+        """Is there a program of the task, or of its kin, before anything is searched?"""
+        known = self.session.known(task.target)
+        return known.latency_s(task) is not None or shipped(task.target).has_kin(task)
+
+    def first_programs(self, found: Sequence[Forms]) -> int:
+        """How many known programs of a task are measured first: all that wait have time for them.
+
+        These are the tasks of which no form was searched, or where there are none, forms.
+        """
+        forms = [[t.rounds <= 1 for t in f.tuners] for f in found]
+        waiting = sum(map(all, forms)) or sum(map(sum, forms))
+        each = self.budget.search_left_s() / max(1, waiting) / FIRST_TRIAL_S
+        return int(min(max(each, 1), FAMILY_ROUND))
+
     def is_short(self, found: Sequence[Forms]) -> bool:
-        """Is there too little time for more than one program of each task that waits?"""
+        """Is there too little time to search all tasks that wait before anything is measured?"""
         waiting = sum(t.rounds <= 1 for t in _tuners(found))
         return self.budget.search_left_s() < SHORT_FIRST_S * waiting
 

@@ -167,6 +167,16 @@ class TaskTuner:
         self.suggest(found, n)
         return min(n, self.n_suggested)
 
+    def best_first(self, found: Sequence[Candidate]) -> list[Candidate]:
+        """Candidates in the order of what a policy for their sketches expects, if it has scores."""
+        if len(found) < 2:
+            return list(found)
+        with self.run.measuring.clock.phase("search"):
+            space = {c.sketch.name: c.sketch for c in found}
+            policy = self.policy if self.has_begun else self._make_policy(tuple(space.values()))
+            scores = policy.scores_of(found)
+        return [found[int(k)] for k in np.argsort(np.negative(scores), kind="stable")]
+
     @property
     def has_begun(self) -> bool:
         """Has the search of this task been needed yet?"""

@@ -35,7 +35,7 @@ FEWEST_LOOKS, MOST_LOOKS = 6, 48
 LOOKS_AHEAD = 16  # sketches that are looked at in the background, at most
 LOOKS_A_SECOND = 0.8  # of the time budget: as many sketches are looked at
 WINDOW_S = 0.4  # of search at a time: what was searched is measured soon
-KNOWN_S = 0.03  # more for each program that an earlier run found
+KNOWN_S = 0.03  # more for each program that is known before
 WINDOW = MIN_ROUND  # candidates of a window, at least, while there are tasks to take them of
 
 
@@ -135,11 +135,10 @@ class Windows:
             built = asked
 
     def _known_first(self) -> int:
-        """Programs of earlier runs that the first window measures, where time is short."""
+        """Programs that need no search and that the first window measures, where time is short."""
         if not self.rounds.is_short(self.found):
             return 0
-        firsts = [f.next().task for f in self.found]
-        return sum(self.rounds.session.known(t.target).latency_s(t) is not None for t in firsts)
+        return sum(self.rounds.is_known(f.next().task) for f in self.found)
 
     def _asked(self, built: Sequence[_Open], known: int = 0) -> list[_Open]:
         """The rounds of the next window, while those of the last one are being built.
@@ -236,8 +235,7 @@ class Windows:
             making = None
         for k, f in enumerate(self.found) if first or making else ():
             tuner = f.next()
-            known = self.rounds.session.known(tuner.task.target)
-            if known.latency_s(tuner.task) is not None:  # begins with what earlier runs found
+            if self.rounds.is_known(tuner.task):  # begins with what others found
                 continue
             if tuner.rounds <= 1 and (
                 kin_of(tuner.task) in first or family_of(tuner.task) == making

@@ -40,6 +40,7 @@ from ansorlite.schedule.steps import (
 )
 from ansorlite.space.anchors import fuse_anchors
 from ansorlite.space.annotate import annotate
+from ansorlite.space.legality import Legality
 from ansorlite.space.rows import fuse_rows
 from ansorlite.space.rules import SKETCH_RULES, SketchRule, derive
 from ansorlite.space.tile_blocks import fuse_tiles
@@ -108,6 +109,13 @@ class Sketch:
     def pattern(self) -> "Pattern":
         """What the sketch has in common with those of computations that differ by extents alone."""
         return _texts_of(self.state.dag).own(self.state)
+
+    def legality(self, target: Target) -> Legality:
+        """What makes its candidates legal; made once for a target."""
+        known: dict[Target, Legality] = self.__dict__.setdefault("_legality", {})
+        if target not in known:
+            known[target] = Legality(self.program, target)
+        return known[target]
 
     def fill(self, row: npt.ArrayLike) -> Program:
         """The concrete program for one row of option indices, int[holes]."""

@@ -20,6 +20,7 @@ from ansorlite.search.kinship import kinship, read_kinship
 from ansorlite.search.policy import EvolutionParams
 from ansorlite.search.roles import recorded_roles
 from ansorlite.search.session import Session
+from ansorlite.search.shipped import NONE
 from ansorlite.search.transfer import KnownPrograms
 from ansorlite.search.tune import tune
 from ansorlite.space.sketch import SpaceOptions
@@ -170,12 +171,14 @@ def test_programs_of_kin_are_kept_with_their_roles() -> None:
     assert known.latency_s(bias) == known.latency_s(same) == 1e-5
     assert known.latency_s(longer) is None and known.latency_s(product(32, 32)) is None
     (of_same, none), (none_same, others) = known.of_kin(same, 4), known.of_kin(longer, 4)
-    assert [r for _, r in of_same] == [r for _, r in others] == [kept] and not [*none, *none_same]
-    for task, (roles, _) in ((same, of_same[0]), (longer, others[0])):
+    assert [r for _, r in of_same] == [near.named[1] for near in others] == [kept]
+    assert not [*none, *none_same]
+    assert others[0].distance == kinship(bias).distance(kinship(longer)) > 0
+    for task, (roles, _) in ((same, of_same[0]), (longer, others[0].named)):
         assert roles == recorded_roles(bias.dag)
         with Session(4, progress=False, builder=Pretender(), runner=Pretender()) as session:
             tuner = session.tuner(task)
-            assert start_from_family(tuner, [tuner], known, 2) == 1
+            assert start_from_family(tuner, [tuner], known, NONE, 2) == 1
             assert tuner.suggested() is not None
     assert KnownPrograms(knowledge.programs(bias.target)).of_kin(same, 4) == ([], [])
 
@@ -193,13 +196,17 @@ def test_programs_of_kin_are_kept_with_their_roles() -> None:
     ]
     + [["k", "c", 1.0, {"T0": [n, 1]}] for n in (None, 3, ["A0"])]
     + [["k", "c", 1.0, {"T0": ["A0", n]}] for n in (-1, 1 << 40, 1.5)]
-    + [["k", "c", 1.0, {"T0": ["A0", 1], "T1": ["A0", 1]}]],
+    + [["k", "c", 1.0, {"T0": ["A0", 1], "T1": ["A0", 1]}]]
+    + [["k", "c", 1.0, {}, more] for more in (None, 3, [1.0], [-1], [True], [1 << 80], [[1]])]
+    + [["k", "c", 1.0, {}, [1], [1]], ["k", "c", 1.0, {}, [1] * 5000]],
 )
 def test_kinship_of_another_form_counts_as_nothing(data: object) -> None:
     task = product(32, 32, "bias")
     assert read_kinship(kinship(task).to_json()) == kinship(task)
     assert read_kinship(data) is None
-    assert read_kinship(["k", "c", 10**400, {}]) is not None
+    older = read_kinship(["k", "c", 10**400, {}])  # without extents
+    assert older is not None and older.extents == ()
+    assert older.distance(replace(older, extents=(1, 2))) == 0.0
     knowledge.keep([record(task, 1)], [task])
     root = knowledge.folder()
     assert root is not None
@@ -222,5 +229,5 @@ def test_where_nothing_is_known_no_space_is_made_for_it() -> None:
     with Session(4, progress=False, builder=both, runner=both) as session:
         tuner = session.tuner(product(32, 32, "bias"))
         tuner.round(1)  # the plain schedule
-        assert start_from_family(tuner, [tuner], KnownPrograms(()), 2) == 0
+        assert start_from_family(tuner, [tuner], KnownPrograms(()), NONE, 2) == 0
         assert tuner.records and "_sketches" not in vars(tuner)

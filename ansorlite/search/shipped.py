@@ -1,0 +1,166 @@
+"""Programs that come with the package: the fastest ones of generated layers, by vector length.
+
+In: a task. Out: programs of layers of its kin, those of the nearest extents first, with which its
+search begins; and how long its forms take, compared with one another. `programs.json` is made by
+`scripts/train_programs.py`; of a CPU whose vectors have another length than all that were measured,
+those of the nearest length serve. Structures and register tiles depend little on the machine.
+"""
+
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
+from ansorlite.records import Record
+from ansorlite.search.kinship import Kinship, Near, kinship, read_kinship
+from ansorlite.target import Target
+from ansorlite.task import SearchTask
+
+SHIPPED = Path(__file__).with_name("programs.json")
+KEPT = 2  # programs of a layer
+CLOSE = 1.1  # times the best latency of a layer: other programs that are kept
+OK = "OK"
+
+Programs = tuple[Kinship, Sequence[Record]]  # of a layer, the fastest first
+
+
+class ShippedPrograms:
+    """The layers that were measured with vectors of one length, found by kin."""
+
+    def __init__(
+        self, kin: Mapping[str, Sequence[int]], read: Callable[[int], Programs | None]
+    ) -> None:
+        """`kin` has the numbers of the layers of each; `read` gives a layer."""
+        self._kin, self._read = kin, cache(read)
+
+    def has_kin(self, task: SearchTask) -> bool:
+        """Is there a program of its kin?"""
+        return kinship(task).kin in self._kin
+
+    def of_kin(self, task: SearchTask, n: int) -> list[Near]:
+        """Programs of the n nearest layers of its kin: the fastest ones, then the second ones."""
+        found = self._near(task)[:n]
+        return [
+            Near(distance, (known.roles, records[k]))
+            for k in range(KEPT)
+            for distance, (known, records) in found
+            if k < len(records)
+        ]
+
+    def latency_s(self, task: SearchTask) -> float:
+        """Seconds of the nearest layer, in proportion to operations; infinite without one.
+
+        On the machine that it was measured on: to be compared with those of other forms.
+        """
+        for _, (known, records) in self._near(task)[:1]:
+            return (records[0].latency_s or math.inf) * task.flop / max(known.flop, 1.0)
+        return math.inf
+
+    def _near(self, task: SearchTask) -> list[tuple[float, Programs]]:
+        """The layers of its kin, the nearest ones first."""
+        mine = kinship(task)
+        layers = [p for k in self._kin.get(mine.kin, ()) if (p := self._read(k)) is not None]
+        return sorted(((mine.distance(p[0]), p) for p in layers), key=lambda row: row[0])
+
+
+NONE = ShippedPrograms({}, lambda k: None)
+
+
+class _File:
+    """What is in the file: tables of steps and of names of holes, and rows of layers."""
+
+    def __init__(self, told: Mapping[str, Any]) -> None:
+        self._steps: list[str] = told["steps"]
+        self._holes: list[str] = told["holes"]
+        self._sets: dict[str, list[Any]] = told["vector_bytes"]
+
+    @cached_property
+    def _parsed(self) -> list[Any]:
+        return [json.loads(s) for s in self._steps]
+
+    def layers(self) -> dict[int, list[Programs]]:
+        """All of them, by length of vectors."""
+        return {
+            int(n): [p for row in rows if (p := self._layer("", *row)) is not None]
+            for n, rows in self._sets.items()
+        }
+
+    def programs(self, vector_bytes: int) -> ShippedPrograms:
+        """Those for the nearest length of vectors."""
+        if not self._sets:
+            return NONE
+        nearest = min(self._sets, key=lambda n: abs(math.log2(int(n) / vector_bytes)))
+        rows, kin = self._sets[nearest], dict[str, list[int]]()
+        for k, (known, _) in enumerate(rows):
+            kin.setdefault(known[0], []).append(k)
+        return ShippedPrograms(kin, lambda k: self._layer(f"layer {k}", *rows[k]))
+
+    def _layer(self, name: str, told: Any, programs: Sequence[Any]) -> Programs | None:
+        known = read_kinship(told)
+        if known is None:
+            return None
+        return known, [
+            Record(
+                target="",
+                task=name,
+                task_name=name,
+                sketch="",
+                steps=tuple(self._parsed[k] for k in steps),
+                holes={self._holes[k]: values for k, *values in holes},
+                status=OK,
+                latency_s=seconds,
+            )
+            for seconds, steps, holes in programs
+        ]
+
+
+@cache
+def shipped(target: Target) -> ShippedPrograms:
+    """What comes with the package for a target; nothing where the file is missing."""
+    known = _file(SHIPPED)
+    return NONE if known is None else known.programs(target.vector_bytes)
+
+
+@cache
+def _file(path: Path) -> _File | None:
+    return _File(json.loads(path.read_text("utf-8"))) if path.is_file() else None
+
+
+def layers(path: Path) -> dict[int, list[Programs]]:
+    """The layers that a file holds, by length of vectors; none where it is missing."""
+    known = _file(path)
+    return {} if known is None else known.layers()
+
+
+def merged(*found: Mapping[int, Iterable[Programs]]) -> dict[int, list[Programs]]:
+    """Layers of several sources; of equal ones those that come last."""
+    out: dict[int, dict[tuple[Any, ...], Programs]] = {}
+    for source in found:
+        for n, rows in source.items():
+            own = {(k.kin, k.core, k.extents): (k, records) for k, records in rows}
+            out.setdefault(n, {}).update(own)
+    return {n: list(rows.values()) for n, rows in out.items()}
+
+
+def to_json(found: Mapping[int, Iterable[Programs]]) -> dict[str, Any]:
+    """What the file holds of layers by length of vectors: each distinct step and name once."""
+    steps, holes = dict[str, int](), dict[str, int]()
+
+    def number(table: dict[str, int], text: str) -> int:
+        return table.setdefault(text, len(table))
+
+    def row(r: Record) -> list[Any]:
+        plain = (s for s in r.steps if s["step"] != "annotate")
+        return [
+            float(f"{r.lowest_s:.4g}"),
+            [number(steps, json.dumps(s, sort_keys=True)) for s in plain],
+            [[number(holes, name), *values] for name, values in r.holes.items()],
+        ]
+
+    sets = {
+        str(n): [[known.to_json(), [row(r) for r in records]] for known, records in layers]
+        for n, layers in sorted(found.items())
+    }
+    return {"steps": list(steps), "holes": list(holes), "vector_bytes": sets}

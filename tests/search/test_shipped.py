@@ -1,0 +1,166 @@
+"""Programs that come with the package, and what first rounds make of them."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from search_cases import Pretender
+from test_families import product, record
+
+from ansorlite.cost.prior import SHIPPED as MODEL
+from ansorlite.cost.prior import __file__ as prior_file
+from ansorlite.graph.build import GraphBuilder
+from ansorlite.graph.choice import Lowering
+from ansorlite.pipeline import network_tasks
+from ansorlite.search import shipped
+from ansorlite.search.families import kin_patterns, start_from_family, start_from_structures
+from ansorlite.search.kinship import kinship
+from ansorlite.search.session import Session
+from ansorlite.search.shipped import ShippedPrograms, layers, merged, to_json
+from ansorlite.search.transfer import KnownPrograms
+from ansorlite.space.sketch import sketches_alike
+from ansorlite.target import Target
+from ansorlite.task import SearchTask
+
+MOST_BYTES = 2 << 20  # of all that is shipped
+
+
+def layer(task: SearchTask, *seconds: float) -> shipped.Programs:
+    own = [replace(record(task, k), times_s=[s], latency_s=s) for k, s in enumerate(seconds)]
+    return kinship(task), own
+
+
+def written(folder: Path, found: dict[int, list[shipped.Programs]]) -> Path:
+    path = folder / "programs.json"
+    path.write_text(json.dumps(to_json(found)))
+    return path
+
+
+@pytest.fixture
+def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ShippedPrograms]:
+    """Three layers of a kin and one of another."""
+    target = Target.detect()
+    found = [
+        layer(product(64, 32, "bias"), 2e-6, 3e-6),
+        layer(product(32, 32, "bias", "relu"), 1e-6),
+        layer(product(512, 512, "residual"), 8e-5, 9e-5),
+        layer(product(32, 32), 1e-6),
+    ]
+    other = [layer(product(16, 16, "bias"), 1.0)]  # of the kin that the first ones are of
+    path = written(tmp_path, {target.vector_bytes: found, 16 * target.vector_bytes: other})
+    monkeypatch.setattr(shipped, "SHIPPED", path)
+    shipped.shipped.cache_clear()
+    yield shipped.shipped(target)
+    shipped.shipped.cache_clear()
+
+
+def test_layers_are_read_as_written(tmp_path: Path) -> None:
+    found = {
+        32: [layer(product(64, 32, "bias"), 2e-6, 3e-6), layer(product(32, 32), 1e-6)],
+        64: [layer(product(48, 16, "relu"), 5e-6)],
+    }
+    read = layers(written(tmp_path, found))
+    assert to_json(read) == to_json(found) and list(read) == [32, 64]
+    for n, rows in found.items():
+        for (known, records), (theirs, own) in zip(rows, read[n], strict=True):
+            assert known == theirs and [r.latency_s for r in own] == [r.latency_s for r in records]
+            assert [r.holes for r in own] == [r.holes for r in records]
+    assert layers(tmp_path / "none.json") == {}
+
+
+def test_layers_of_several_files_are_put_together() -> None:
+    one, same, other = product(64, 32, "bias"), product(64, 32, "bias", "relu"), product(8, 8)
+    found = merged(
+        {32: [layer(one, 1.0), layer(other, 2.0)]}, {32: [layer(one, 3.0)], 64: [layer(same, 4.0)]}
+    )
+    told = {n: [r.latency_s for _, rs in rows for r in rs] for n, rows in found.items()}
+    assert told == {32: [3.0, 2.0], 64: [4.0]}
+
+
+def test_the_nearest_layers_come_first(small: ShippedPrograms) -> None:
+    task = product(48, 32, "residual")
+    found = small.of_kin(task, 2)
+    assert [near.named[1].latency_s for near in found] == [2e-6, 1e-6, 3e-6]
+    assert found[0].distance < found[1].distance
+    assert [near.named[1].latency_s for near in small.of_kin(task, 9)][2:] == [8e-5, 3e-6, 9e-5]
+    assert small.has_kin(task) and small.of_kin(product(48, 48, "bias"), 0) == []
+    assert small.latency_s(task) == pytest.approx(2e-6 * task.flop / product(64, 32, "bias").flop)
+    x = product(32, 48)
+    assert small.latency_s(x) == pytest.approx(1e-6 * x.flop / product(32, 32).flop)
+
+
+def test_other_vectors_take_the_nearest_length(small: ShippedPrograms) -> None:
+    here = Target.detect()
+    near, far = here.vector_bytes // 2, 8 * here.vector_bytes
+    assert shipped.shipped(replace(here, vector_bytes=near)).has_kin(product(8, 8))
+    assert not shipped.shipped(replace(here, vector_bytes=far)).has_kin(product(8, 8))
+
+
+def test_without_a_file_nothing_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shipped, "SHIPPED", tmp_path / "none.json")
+    shipped.shipped.cache_clear()
+    try:
+        known, task = shipped.shipped(Target.detect()), product(32, 32, "bias")
+        assert not known.has_kin(task) and known.of_kin(task, 4) == []
+        assert known.latency_s(task) == float("inf")
+    finally:
+        monkeypatch.undo()
+        shipped.shipped.cache_clear()
+
+
+def test_first_rounds_adapt_them(small: ShippedPrograms) -> None:
+    """Before what this run found of farther tasks; no space is made for it."""
+    task, both = product(48, 32, "residual"), Pretender()
+    with Session(4, progress=False, builder=both, runner=both) as session:
+        tuner = session.tuner(task)
+        for n in (1, 2):
+            assert start_from_family(tuner, [tuner], KnownPrograms(()), small, n) == n
+        assert "_sketches" not in vars(tuner) and tuner.suggested() is not None
+        other = session.tuner(product(40, 40))  # of the kin without an epilogue
+        assert start_from_structures(other, small, 2) == 2
+        assert start_from_structures(session.tuner(task), shipped.NONE, 2) == 0
+
+
+def test_programs_that_are_damaged_are_left_out(small: ShippedPrograms) -> None:
+    near = small.of_kin(product(48, 32, "bias"), 3)
+    odd = [
+        replace(near[0].named[1], steps=({"step": "no"},)),
+        replace(near[0].named[1], holes={"T9.a0": [1]}),
+    ]
+    both = Pretender()
+    with Session(4, progress=False, builder=both, runner=both) as session:
+        tuner = session.tuner(product(48, 32, "bias"))
+        bad = ShippedPrograms({kinship(tuner.task).kin: [0]}, lambda k: (kinship(tuner.task), odd))
+        assert start_from_family(tuner, [tuner], KnownPrograms(()), bad, 2) == 0
+
+
+def test_what_is_shipped_is_small_and_varied() -> None:
+    found = layers(shipped.SHIPPED)
+    assert {32, 64} <= set(found)
+    for rows in found.values():
+        assert len(rows) > 100 and len({known.kin for known, _ in rows}) > 30
+        assert all(0 < len(own) <= shipped.KEPT for _, own in rows)
+    model = Path(prior_file).with_name(MODEL)
+    assert shipped.SHIPPED.stat().st_size + model.stat().st_size < MOST_BYTES
+
+
+def test_shipped_programs_fit_common_layers() -> None:
+    """Convolutions with bias and relu, in all forms, have sketches of those that are shipped."""
+    b = GraphBuilder("layers")
+    x = b.input("x", (1, 32, 14, 14))
+    for k in (1, 3):
+        w = b.constant(np.ones((48, b.shape(x)[1], k, k), np.float32))
+        y = b.emit("conv", [x, w], groups=1, layout="channels_first", strides=(1, 1),
+                   pads=((k // 2, k // 2),) * 2, dilations=(1, 1))  # fmt: skip
+        bias = b.constant(np.arange(48, dtype=np.float32).reshape(48, 1, 1))
+        x = b.emit("relu", [b.emit("add", [y, bias])])
+    fitting, target = 0, Target.detect()
+    for weighted in network_tasks(Lowering().partition(b.finish([x])), target):
+        for form in weighted.forms:
+            near = shipped.shipped(target).of_kin(form, 6)
+            patterns = kin_patterns(form, [found.named for found in near])
+            fitting += any(sketches_alike(form.dag, form.target, patterns)) if patterns else 0
+    assert fitting >= 3
