@@ -24,3 +24,5 @@ if [ ! -f "$stamp" ] || [ pyproject.toml -nt "$stamp" ] || [ scripts/constraints
   touch "$stamp"
 fi
 PYTHON="$PWD/.venv/bin/python"
+# Every run starts processes; where Python may not write bytecode itself, each would compile anew.
+"$PYTHON" -m compileall -q ansorlite

@@ -15,7 +15,7 @@ from ansorlite.errors import ScheduleError
 from ansorlite.records import Record, distill
 from ansorlite.schedule.naming import Renaming
 from ansorlite.schedule.steps import Annotate, Step, step_to_json
-from ansorlite.search.history import Candidate
+from ansorlite.search.history import Candidate, Key
 from ansorlite.search.kinship import Named, Near, kinship
 from ansorlite.search.roles import kin_of, recorded_roles, role_names
 from ansorlite.search.shipped import ShippedPrograms
@@ -31,6 +31,7 @@ PATTERNS = 3  # sketches that are made for a task, at most, for what others foun
 MOST_PATTERNS = 200  # that sketches of kin may have
 NEAREST_KIN = 6  # tasks whose best programs a later round may try
 FAMILY_ROUND = 3  # candidates of the first round of a task whose family was searched
+FARTHER = 0.02  # octaves of speed that a program is worth less for each octave of extents
 NEXT_BEST = 1.0  # octaves that each further program of a task counts as farther
 
 
@@ -97,11 +98,11 @@ def start_from_family(
     same, others = known.of_kin(task, NEAREST_KIN)
     _suggest_of_family(tuner, known.of(task), most)
     if tuner.n_suggested < most:
-        _suggest_of_kin(tuner, same, most)
+        _suggest_of_kin(tuner, [Near(0.0, named) for named in same], most, len(same))
     if tuner.n_suggested < most:
         here = _of_this_run(tuner, everyone)
         near = [*here, *others, *shipped.of_kin(task, NEAREST_KIN)]
-        nearest = [found.named for found in sorted(near, key=lambda found: found.distance)]
+        nearest = sorted(near, key=lambda found: found.distance)
         if not _suggest_of_kin(tuner, nearest, most, min(most, PATTERNS)) and here:
             programs = [found.named for found in here]
             tuner.suggest(of_kin(task, tuner.sketches, programs, most), most)
@@ -116,24 +117,26 @@ def _suggest_of_family(tuner: TaskTuner, records: Sequence[Record], most: int) -
         tuner.suggest(transferred(tuner.task, space, records, most, own=True), most)
 
 
-def _suggest_of_kin(
-    tuner: TaskTuner, programs: Sequence[Named], most: int, structures: int = MOST_PATTERNS
-) -> bool:
+def _suggest_of_kin(tuner: TaskTuner, programs: Sequence[Near], most: int, structures: int) -> bool:
     """Suggest those programs of kin that the task's policy expects most of; whether some fit.
 
-    Sketches are made for them, for those of the first so many structures.
+    Sketches are made for them, for those of the first so many structures. What comes from farther
+    tasks fits less well than it seems.
     """
-    known: dict[Skeleton, list[Named]] = {}
-    for roles, record in programs:
+    known: dict[Skeleton, list[Near]] = {}
+    for near in programs:
         try:
-            known.setdefault(skeleton_by(roles, record), []).append((roles, record))
+            known.setdefault(skeleton_by(*near.named), []).append(near)
         except (ScheduleError, KeyError, TypeError):  # of a file, which may hold anything
             continue
-    found: list[Candidate] = []
-    for own in islice(known.values(), structures):
-        patterns = kin_patterns(tuner.task, own[:1])
-        found += of_kin(tuner.task, tuner.alike(patterns), own, len(own)) if patterns else []
-    tuner.suggest(tuner.best_first(found), most)
+    found: dict[Key, tuple[Candidate, float]] = {}
+    for alike in islice(known.values(), structures):
+        patterns = kin_patterns(tuner.task, [alike[0].named])
+        space = tuner.alike(patterns) if patterns else ()
+        for near in alike if space else ():
+            for c in of_kin(tuner.task, space, [near.named], 1):
+                found.setdefault(c.key, (c, -FARTHER * near.distance))
+    tuner.suggest(tuner.best_first(list(found.values())), most)
     return bool(found)
 
 

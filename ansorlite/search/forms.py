@@ -6,6 +6,7 @@ form soon gets none, but not by its first few candidates alone. The order follow
 latencies, so a resumed run has the same.
 """
 
+import math
 from collections.abc import Sequence
 
 from ansorlite.search.tuner import TaskTuner
@@ -16,20 +17,31 @@ FAVOUR = 6.0  # exponent of the speed, relative to the fastest form, in a form's
 # The second round of ResNet-50's convolutions in Winograd's forms gained a fifth (median), up to a
 # half.
 HOPE = 0.3
+# A form that is expected to take longer than the fastest by this factor is first measured when its
+# turn comes, not before all second rounds.
+HOPELESS = 1.2
 
 
 class Forms:
     """Tuners of one computation, the plain form first.
 
     `order` has their numbers in the order of their first rounds, by default as they come; `weight`
-    says how often the network has the computation.
+    says how often the network has the computation; `expected` has seconds of each form, to be
+    compared with one another, infinite where nothing is known.
     """
 
     def __init__(
-        self, tuners: Sequence[TaskTuner], order: Sequence[int] = (), weight: float = 1.0
+        self,
+        tuners: Sequence[TaskTuner],
+        order: Sequence[int] = (),
+        weight: float = 1.0,
+        expected: Sequence[float] = (),
     ) -> None:
         self.tuners, self.weight = tuple(tuners), weight
         self._order = [self.tuners[k] for k in order] or list(self.tuners)
+        fastest = min(expected, default=math.inf)
+        self._slower = [s / fastest if s < math.inf else 1.0 for s in expected or [math.inf]]
+        self._slower += [1.0] * (len(self.tuners) - len(self._slower))
         self._exhausted: list[TaskTuner] = []
 
     @property
@@ -62,8 +74,12 @@ class Forms:
 
     @property
     def untried(self) -> bool:
-        """Is there a form that has not had a first round yet?"""
-        return any(t.rounds <= 1 for t in self.tuners if t not in self._exhausted)
+        """Is there a form with hope that has not had a first round yet?"""
+        live = [t for t in self.tuners if t not in self._exhausted]
+        return any(t.rounds <= 1 and self._has_hope(t) for t in live)
+
+    def _has_hope(self, tuner: TaskTuner) -> bool:
+        return self._slower[self.tuners.index(tuner)] <= HOPELESS
 
     @property
     def exhausted(self) -> bool:
@@ -74,14 +90,17 @@ class Forms:
         """The tuner with the smallest used part of its share; every form gets a first round."""
         left = [t for t in self._order if t not in self._exhausted] or self._order
         for t in left:
-            if t.rounds <= 1 or t.pending:
+            if t.pending or (t.rounds <= 1 and (t is left[0] or self._has_hope(t))):
                 return t
         best = self.best_latency_s or 1.0
 
         def used(t: TaskTuner) -> float:
-            slower: float = (t.best_latency_s or float("inf")) / best
+            if t.rounds > 1:
+                slower = (t.best_latency_s or math.inf) / best
+            else:
+                slower = self._slower[self.tuners.index(t)]
             hope = 1.0 + HOPE / max(1, t.rounds - 1) ** 2
-            return float(t.rounds * max(1.0, slower / hope) ** FAVOUR)
+            return float(max(1, t.rounds) * max(1.0, slower / hope) ** FAVOUR)
 
         return min(left, key=used)
 

@@ -8,7 +8,7 @@ others: what does not have this form counts as nothing.
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import sha256
@@ -55,9 +55,14 @@ class Kinship:
         extents are not known.
         """
         if self.extents and len(self.extents) == len(other.extents):
-            pairs = set(zip(self.extents, other.extents, strict=True))
-            return math.fsum(abs(math.log2(a + 1) - math.log2(b + 1)) for a, b in pairs)
+            return octaves(self.extents, other.extents)
         return abs(math.log2(max(self.flop, 1.0) / max(other.flop, 1.0)))
+
+
+def octaves(one: Sequence[int], other: Sequence[int]) -> float:
+    """By how much as many extents differ; each pair of them counts once."""
+    pairs = set(zip(one, other, strict=True))
+    return math.fsum(abs(math.log2(a + 1) - math.log2(b + 1)) for a, b in pairs if a != b)
 
 
 class Near(NamedTuple):

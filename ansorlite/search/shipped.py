@@ -10,30 +10,42 @@ import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, cached_property
+from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from statistics import geometric_mean
+from typing import Any, NamedTuple
 
 from ansorlite.records import Record
-from ansorlite.search.kinship import Kinship, Near, kinship, read_kinship
+from ansorlite.search.kinship import Kinship, Near, kinship, octaves, read_kinship
 from ansorlite.target import Target
 from ansorlite.task import SearchTask
 
 SHIPPED = Path(__file__).with_name("programs.json")
 KEPT = 2  # programs of a layer
 CLOSE = 1.1  # times the best latency of a layer: other programs that are kept
+AVERAGED = 3  # layers that tell how long a form takes: one alone was tuned well or not
 OK = "OK"
 
 Programs = tuple[Kinship, Sequence[Record]]  # of a layer, the fastest first
+
+
+class Row(NamedTuple):
+    """A layer as the file has it: the extents of its form, its FLOP, and what is read if needed."""
+
+    extents: tuple[int, ...]
+    flop: float
+    told: Any  # its kinship
+    programs: Sequence[Any]  # seconds, steps and holes of each
 
 
 class ShippedPrograms:
     """The layers that were measured with vectors of one length, found by kin."""
 
     def __init__(
-        self, kin: Mapping[str, Sequence[int]], read: Callable[[int], Programs | None]
+        self, kin: Mapping[str, Sequence[Row]], read: Callable[[Row], Programs | None]
     ) -> None:
-        """`kin` has the numbers of the layers of each; `read` gives a layer."""
-        self._kin, self._read = kin, cache(read)
+        """`read` gives what a row stands for."""
+        self._kin, self._read = kin, read
 
     def has_kin(self, task: SearchTask) -> bool:
         """Is there a program of its kin?"""
@@ -41,31 +53,32 @@ class ShippedPrograms:
 
     def of_kin(self, task: SearchTask, n: int) -> list[Near]:
         """Programs of the n nearest layers of its kin: the fastest ones, then the second ones."""
-        found = self._near(task)[:n]
+        near = [(distance, self._read(row)) for distance, row in self._near(task)[:n]]
+        found = [(distance, *own) for distance, own in near if own is not None]
         return [
             Near(distance, (known.roles, records[k]))
             for k in range(KEPT)
-            for distance, (known, records) in found
+            for distance, known, records in found
             if k < len(records)
         ]
 
     def latency_s(self, task: SearchTask) -> float:
-        """Seconds of the nearest layer, in proportion to operations; infinite without one.
+        """Seconds of the nearest layers, in proportion to operations; infinite without one.
 
-        On the machine that it was measured on: to be compared with those of other forms.
+        On the machine that they were measured on: to be compared with those of other forms.
         """
-        for _, (known, records) in self._near(task)[:1]:
-            return (records[0].latency_s or math.inf) * task.flop / max(known.flop, 1.0)
-        return math.inf
+        rows = [row for _, row in self._near(task)[:AVERAGED]]
+        paces = [row.programs[0][0] / max(row.flop, 1.0) for row in rows]
+        return geometric_mean(paces) * max(task.flop, 1.0) if paces else math.inf
 
-    def _near(self, task: SearchTask) -> list[tuple[float, Programs]]:
+    def _near(self, task: SearchTask) -> list[tuple[float, Row]]:
         """The layers of its kin, the nearest ones first."""
         mine = kinship(task)
-        layers = [p for k in self._kin.get(mine.kin, ()) if (p := self._read(k)) is not None]
-        return sorted(((mine.distance(p[0]), p) for p in layers), key=lambda row: row[0])
+        rows = [r for r in self._kin.get(mine.kin, ()) if len(r.extents) == len(mine.extents)]
+        return sorted(((octaves(mine.extents, r.extents), r) for r in rows), key=itemgetter(0))
 
 
-NONE = ShippedPrograms({}, lambda k: None)
+NONE = ShippedPrograms({}, lambda row: None)
 
 
 class _File:
@@ -83,7 +96,7 @@ class _File:
     def layers(self) -> dict[int, list[Programs]]:
         """All of them, by length of vectors."""
         return {
-            int(n): [p for row in rows if (p := self._layer("", *row)) is not None]
+            int(n): [p for row in rows if (p := self._layer(_row(*row))) is not None]
             for n, rows in self._sets.items()
         }
 
@@ -92,15 +105,16 @@ class _File:
         if not self._sets:
             return NONE
         nearest = min(self._sets, key=lambda n: abs(math.log2(int(n) / vector_bytes)))
-        rows, kin = self._sets[nearest], dict[str, list[int]]()
-        for k, (known, _) in enumerate(rows):
-            kin.setdefault(known[0], []).append(k)
-        return ShippedPrograms(kin, lambda k: self._layer(f"layer {k}", *rows[k]))
+        kin: dict[str, list[Row]] = {}
+        for told, programs in self._sets[nearest]:
+            kin.setdefault(told[0], []).append(_row(told, programs))
+        return ShippedPrograms(kin, self._layer)
 
-    def _layer(self, name: str, told: Any, programs: Sequence[Any]) -> Programs | None:
-        known = read_kinship(told)
+    def _layer(self, row: Row) -> Programs | None:
+        known = read_kinship(row.told)
         if known is None:
             return None
+        name = f"layer {known.core}"
         return known, [
             Record(
                 target="",
@@ -112,8 +126,13 @@ class _File:
                 status=OK,
                 latency_s=seconds,
             )
-            for seconds, steps, holes in programs
+            for seconds, steps, holes in row.programs
         ]
+
+
+def _row(told: Any, programs: Sequence[Any]) -> Row:
+    _, _, flop, _, extents = told
+    return Row(tuple(extents), flop, told, programs)
 
 
 @cache

@@ -97,7 +97,7 @@ def start_from_others(
     if first and known and not own:
         like = known.like(tuner.sketches)
         found = transferred(tuner.task, tuner.sketches, like, LOOKED_AT)
-        tuner.suggest(tuner.best_first(found), wanted)
+        tuner.suggest(tuner.best_first([(c, 0.0) for c in found]), wanted)
 
 
 def distance(one: TaskTuner, other: TaskTuner) -> float:

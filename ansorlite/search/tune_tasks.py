@@ -53,7 +53,7 @@ from ansorlite.task import SearchTask
 PRACTICE = 0.5  # share of the budget of a heavy task, for a short version of it
 # Seconds a form that waits for its first round, below which known programs come before all search.
 SHORT_FIRST_S = 0.5
-FIRST_TRIAL_S = 0.12  # seconds that a program of a first round takes, about
+FIRST_TRIAL_S = 0.3  # seconds that a program of a first round takes, about
 PROMISE_S = 0.7  # seconds a task, from which on the form with the best prediction comes first
 SAME_ERRORS = 16  # identical failures in a row that end a task with a diagnosis
 NEVER = 1 << 62  # rounds
@@ -162,13 +162,15 @@ def _forms(session: Session, weighted: WeightedTask, n_tasks: int = 1) -> Forms:
     limit_s = session.budget.timeout
     in_time = limit_s is None or limit_s >= PROMISE_S * n_tasks
     order = by_promise(own) if every and in_time else range(len(own))
+    expected: Sequence[float] = ()
     if every:
         target = weighted.task.target
         times = [session.known(target).latency_s(f) or float("inf") for f in own]
         if limit_s is not None and min(times) == float("inf"):
             times = [shipped(target).latency_s(f) for f in own]
         order = sorted(order, key=lambda k: times[k])
-    return Forms([session.tuner(f) for f in own], order, weighted.weight)
+        expected = times if limit_s is not None else ()
+    return Forms([session.tuner(f) for f in own], order, weighted.weight, expected)
 
 
 def _plan(

@@ -167,15 +167,19 @@ class TaskTuner:
         self.suggest(found, n)
         return min(n, self.n_suggested)
 
-    def best_first(self, found: Sequence[Candidate]) -> list[Candidate]:
-        """Candidates in the order of what a policy for their sketches expects, if it has scores."""
+    def best_first(self, found: Sequence[tuple[Candidate, float]]) -> list[Candidate]:
+        """Candidates in the order of what a policy for their sketches expects, if it has scores.
+
+        To the score of each a number of one's own is added.
+        """
+        candidates = [c for c, _ in found]
         if len(found) < 2:
-            return list(found)
+            return candidates
         with self.run.measuring.clock.phase("search"):
-            space = {c.sketch.name: c.sketch for c in found}
+            space = {c.sketch.name: c.sketch for c in candidates}
             policy = self.policy if self.has_begun else self._make_policy(tuple(space.values()))
-            scores = policy.scores_of(found)
-        return [found[int(k)] for k in np.argsort(np.negative(scores), kind="stable")]
+            scores = np.add(policy.scores_of(candidates), [own for _, own in found])
+        return [candidates[int(k)] for k in np.argsort(-scores, kind="stable")]
 
     @property
     def has_begun(self) -> bool:

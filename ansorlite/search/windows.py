@@ -63,6 +63,7 @@ class Windows:
     plan: TaskScheduler
     show: Progress
     _spaces: SpacesAhead | None = None
+    _plain_s: float = 0.0  # that the last plain schedule took, with all that precedes it
     _over: bool = False  # is no time left, or no trial?
     _first: list[_Open] = field(default_factory=list)  # the first window
 
@@ -78,17 +79,16 @@ class Windows:
         self._first = self._asked([], self._known_first())
         for one in self._first:
             one.tuner.begin(one.round)
-        took_s = 0.0
         searched = [one.tuner for one in self._first]
         for tuner in sorted(tuners, key=lambda t: t not in searched):
             self.rounds.keep_time(self.found)
             began_s = self.rounds.budget.elapsed_s
-            if self.rounds.budget.search_left_s() <= took_s:
+            if self.rounds.budget.search_left_s() <= self._plain_s:
                 return
             tuner.plain_round()
             if self._spaces is not None:
                 self._spaces.step()
-            took_s = self.rounds.budget.elapsed_s - began_s
+            self._plain_s = self.rounds.budget.elapsed_s - began_s
 
     def run(self) -> None:
         """Windows until the budget or the plan ends."""
@@ -99,8 +99,9 @@ class Windows:
             if self._spaces is not None:
                 self._spaces.close()
 
-    def _measure(self, built: Sequence[_Open]) -> None:
-        """Measure rounds while nothing else goes on."""
+    def _measure(self, built: Sequence[_Open]) -> int:
+        """Measure rounds while nothing else goes on; their trials."""
+        trials = 0
         with self.rounds.budget.clock.phase("building"):
             for one in built:
                 one.wait()
@@ -108,11 +109,15 @@ class Windows:
         if self._spaces is not None:
             self._spaces.pause()
         for one in built:
-            if self.rounds.budget.search_left_s() <= 0:
+            left_s = self.rounds.budget.search_left_s()
+            if left_s <= 0:
                 break
-            self._end(one)
+            if one.tuner.trials or left_s > self._plain_s:  # else its first check ends too late
+                self._end(one)
+                trials += len(one.round.missing)
         if self._spaces is not None:
             self._spaces.resume()
+        return trials
 
     def _windows(self) -> None:
         session, budget = self.rounds.session, self.rounds.budget
@@ -126,10 +131,9 @@ class Windows:
                     return
                 self._spaces.wait()
                 continue
-            self._measure(built)
+            trials = self._measure(built)
             for one in asked:
                 one.tuner.begin(one.round)
-            trials = sum(len(one.round.missing) for one in built)
             if trials:
                 budget.window_took(budget.elapsed_s - began_s, trials)
             built = asked

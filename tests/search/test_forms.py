@@ -75,3 +75,17 @@ def test_a_form_without_candidates_is_left() -> None:
     assert not both.exhausted
     both.told(a, 0)
     assert both.exhausted
+
+
+def test_a_form_that_is_expected_to_be_slow_waits() -> None:
+    """The slow form is measured after two rounds of the fast one, not never."""
+    inf = float("inf")
+    plain, fast, slow, unknown = Stub(1, 9.0), Stub(0, None), Stub(0, None), Stub(0, None)
+    tuners = cast("list[TaskTuner]", [plain, fast, slow, unknown])
+    found = Forms(tuners, (1, 3, 2, 0), 1.0, (8.0, 1.0, 1.5, inf))
+    for wanted in (fast, unknown):
+        assert found.untried and found.next() is wanted
+        wanted.rounds, wanted.best_latency_s = 2, 1.0 if wanted is fast else 3.0
+    assert not found.untried
+    chosen = given(found, 4)
+    assert chosen[0] is fast and slow in chosen and plain not in chosen

@@ -72,7 +72,7 @@ def test_a_form_without_promise_counts_where_the_log_answers_for_it(
 ) -> None:
     assert correlation(4, 3).products == 6
     plain, four, two = forms_of(7, 512, (3, 3), (4, 4), (2, 2))
-    monkeypatch.setattr(tune_tasks, "Forms", lambda tuners, order, weight: list(tuners))
+    monkeypatch.setattr(tune_tasks, "Forms", lambda tuners, *more: list(tuners))
     known: set[SearchTask] = set()
     session: Any = SimpleNamespace(
         searches=True,

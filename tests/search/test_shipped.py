@@ -16,11 +16,18 @@ from ansorlite.graph.build import GraphBuilder
 from ansorlite.graph.choice import Lowering
 from ansorlite.pipeline import network_tasks
 from ansorlite.search import shipped
-from ansorlite.search.families import kin_patterns, start_from_family, start_from_structures
+from ansorlite.search.clock import PhaseClock
+from ansorlite.search.families import (
+    FAMILY_ROUND,
+    kin_patterns,
+    start_from_family,
+    start_from_structures,
+)
 from ansorlite.search.kinship import kinship
 from ansorlite.search.session import Session
-from ansorlite.search.shipped import ShippedPrograms, layers, merged, to_json
+from ansorlite.search.shipped import Row, ShippedPrograms, layers, merged, to_json
 from ansorlite.search.transfer import KnownPrograms
+from ansorlite.search.tune_tasks import TOGETHER, Rounds, WeightedTask, _forms
 from ansorlite.space.sketch import sketches_alike
 from ansorlite.target import Target
 from ansorlite.task import SearchTask
@@ -87,7 +94,10 @@ def test_the_nearest_layers_come_first(small: ShippedPrograms) -> None:
     assert found[0].distance < found[1].distance
     assert [near.named[1].latency_s for near in small.of_kin(task, 9)][2:] == [8e-5, 3e-6, 9e-5]
     assert small.has_kin(task) and small.of_kin(product(48, 48, "bias"), 0) == []
-    assert small.latency_s(task) == pytest.approx(2e-6 * task.flop / product(64, 32, "bias").flop)
+    near = [(64, 32, "bias"), (32, 32, "bias", "relu"), (512, 512, "residual")]
+    times = zip((2e-6, 1e-6, 8e-5), (product(*shape).flop for shape in near), strict=True)
+    mean = np.exp(np.mean([np.log(s / flop) for s, flop in times]))
+    assert small.latency_s(task) == pytest.approx(mean * task.flop)
     x = product(32, 48)
     assert small.latency_s(x) == pytest.approx(1e-6 * x.flop / product(32, 32).flop)
 
@@ -133,7 +143,9 @@ def test_programs_that_are_damaged_are_left_out(small: ShippedPrograms) -> None:
     both = Pretender()
     with Session(4, progress=False, builder=both, runner=both) as session:
         tuner = session.tuner(product(48, 32, "bias"))
-        bad = ShippedPrograms({kinship(tuner.task).kin: [0]}, lambda k: (kinship(tuner.task), odd))
+        known = kinship(tuner.task)
+        row = Row(known.extents, known.flop, None, ())
+        bad = ShippedPrograms({known.kin: [row]}, lambda row: (known, odd))
         assert start_from_family(tuner, [tuner], KnownPrograms(()), bad, 2) == 0
 
 
@@ -164,3 +176,34 @@ def test_shipped_programs_fit_common_layers() -> None:
             patterns = kin_patterns(form, [found.named for found in near])
             fitting += any(sketches_alike(form.dag, form.target, patterns)) if patterns else 0
     assert fitting >= 3
+
+
+def test_the_form_of_the_fastest_layer_comes_first(small: ShippedPrograms) -> None:
+    """Against the clock: a log of trials alone goes on as it was begun."""
+    plain, other = product(32, 32), product(32, 32, "residual")  # of two kin
+    times = [small.latency_s(form) for form in (plain, other)]
+    both = Pretender()
+    for first, second in ((plain, other), (other, plain)):
+        weighted = WeightedTask(first, 1.0, other_forms=(second,))
+        for timeout in (60.0, None):
+            with Session(9, timeout, progress=False, builder=both, runner=both) as session:
+                faster = min(zip(times, (plain, other), strict=True), key=lambda row: row[0])[1]
+                wanted = faster if timeout else first
+                assert _forms(session, weighted).next().task is wanted
+
+
+def test_a_short_run_measures_fewer_of_them() -> None:
+    tasks = [WeightedTask(product(8 * k, 32, "bias"), 1.0) for k in range(1, 9)]
+    both, counts = Pretender(), []
+    for timeout in (2.0, 6.0, 60.0):
+        clock = PhaseClock(lambda: 0.0)
+        with Session(
+            None, timeout, progress=False, builder=both, runner=both, clock=clock
+        ) as session:
+            found = [_forms(session, w) for w in tasks]
+            rounds = Rounds(session, session.budget, TOGETHER, [])
+            counts.append(rounds.first_programs(found))
+            found[0].tuners[0].rounds = 2
+            more = rounds.first_programs(found[:1])  # all had theirs
+            assert more == FAMILY_ROUND
+    assert counts == [1, 2, FAMILY_ROUND]
