@@ -52,13 +52,14 @@ class TimingPolicy:
 def in_network(timeout: float | None) -> TimingPolicy:
     """How the kernels of a network are timed: weights come from memory.
 
-    Against the clock a kernel is timed for half as long, and a disturbed machine is awaited for a
-    hundredth of the time at most; the race inside the network tells the last contenders apart.
+    Against the clock a kernel is timed for half as long, also where its times vary, and a disturbed
+    machine is awaited for a hundredth of the time at most; the race inside the network tells the last contenders apart.
     """
     if timeout is None:
         return TimingPolicy(fresh_constants=True)
     return TimingPolicy(
         least_s=0.008,
+        budget_s=0.05,
         losing=((1, 2.0), (2, 1.5), (4, 1.2)),
         fresh_constants=True,
         patience_s=min(PATIENCE_S, 0.01 * timeout),

@@ -15,6 +15,10 @@ from ansorlite.search.clock import PhaseClock
 
 ROUND_SIZE = 64
 MIN_ROUND = 8
+# With less than so many seconds for each form of a task, rounds are smaller: the best of the first
+# five of eight candidates reaches 98 % of the best of all (190 rounds of six networks).
+UNHURRIED_S = 4.0
+HURRIED_ROUND = 5
 # From so many tasks on, all have small rounds: in rounds of 8 ResNet-50's tasks were after 1,000
 # trials where rounds of 13 had them after 2,000, in half the time.
 SMALL_ROUND_TASKS = 8
@@ -116,7 +120,8 @@ class Budget:
         if self.round_size is not None:
             return self.round_size
         if n_tasks >= SMALL_ROUND_TASKS:
-            return MIN_ROUND
+            hurried = self.timeout is not None and self.timeout < UNHURRIED_S * n_forms
+            return HURRIED_ROUND if hurried else MIN_ROUND
         if self.n_trials is None:
             return 16
         return int(np.clip(self.n_trials // (4 * max(1, n_forms)), MIN_ROUND, ROUND_SIZE))
