@@ -4,7 +4,8 @@ Rebuilding is bottom-up through the canonical constructors of `ir.expr`; therefo
 substitute-then-build gives the same expression as building with the values in place.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 
 from ansorlite.ir.deep import recursion_starts
@@ -104,24 +105,36 @@ def _transform(
         return done
     new = leaf(e)
     if new is None:
+        # What has the operands that it had is kept: most of an expression does not change.
         if isinstance(e, Poly):
-            out: dict[Monomial, int] = {}
-            for mono, c in e.terms:
-                atoms = [_transform(atom, leaf, memo, then) for atom in mono]
-                for m, k in _product(c, atoms, e.dtype).items():
-                    out[m] = out.get(m, 0) + k
-            new = poly(out, e.dtype)
+            terms = [(c, m, [_transform(a, leaf, memo, then) for a in m]) for m, c in e.terms]
+            new = e if all(_are(atoms, m) for _, m, atoms in terms) else _sum(terms, e.dtype)
         elif isinstance(e, Op):
-            new = rebuild(e, [_transform(a, leaf, memo, then) for a in e.args])
+            args = [_transform(a, leaf, memo, then) for a in e.args]
+            new = e if _are(args, e.args) else rebuild(e, args)
             if then is not None and isinstance(new, Op):
                 new = then(new)
         elif isinstance(e, Load):
-            indices = tuple(_transform(i, leaf, memo, then) for i in e.indices)
-            new = Load(e.tensor, indices, e.dtype)
+            indices = tuple([_transform(i, leaf, memo, then) for i in e.indices])
+            new = e if _are(indices, e.indices) else Load(e.tensor, indices, e.dtype)
         else:
             new = e
     memo[e] = new
     return new
+
+
+def _are(some: Sequence[Expr], others: Sequence[Expr]) -> bool:
+    """Are as many expressions the same objects?"""
+    return all(map(operator.is_, some, others))
+
+
+def _sum(terms: Iterable[tuple[int, Monomial, list[Expr]]], dtype: str) -> Expr:
+    """The sum of numbers times factors."""
+    out: dict[Monomial, int] = {}
+    for c, _, factors in terms:
+        for m, k in _product(c, factors, dtype).items():
+            out[m] = out.get(m, 0) + k
+    return poly(out, dtype)
 
 
 def _product(c: int, factors: list[Expr], dtype: str) -> dict[Monomial, int]:

@@ -53,7 +53,8 @@ def in_network(timeout: float | None) -> TimingPolicy:
     """How the kernels of a network are timed: weights come from memory.
 
     Against the clock a kernel is timed for half as long, also where its times vary, and a disturbed
-    machine is awaited for a hundredth of the time at most; the race inside the network tells the last contenders apart.
+    machine is awaited for a hundredth of the time at most; the race inside the network tells the
+    last contenders apart.
     """
     if timeout is None:
         return TimingPolicy(fresh_constants=True)
