@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from random_nets import nets
 
 from ansorlite.graph import rewrites as rw
-from ansorlite.graph.build import GraphBuilder
+from ansorlite.graph.build import GraphBuilder, rewrite
 from ansorlite.graph.groups import split_groups
 from ansorlite.graph.ir import Graph, evaluate
 from ansorlite.graph.layout import blocks, channels_last
@@ -497,3 +497,36 @@ def test_channels_last_leaves_channels_last_alone() -> None:
 )
 def test_blocks_of_a_reshape(old: Any, new: Any, expected: Any) -> None:
     assert blocks(old, new) == expected
+
+
+def test_what_no_rule_changes_is_kept() -> None:
+    """The same graph, or the same nodes next to those that change."""
+    b = GraphBuilder("net")
+    x = b.input("x", (2, 4))
+    y = b.emit("relu", [b.emit("sigmoid", [x], "s")], "y")
+    b.emit("tanh", [x], "unused")
+    graph = b.finish([y])
+    assert rewrite(graph, lambda rw, node, operands: None) is graph
+    changed = rewrite(
+        graph,
+        lambda rw, node, operands: rw.emit("tanh", operands) if node.op == "relu" else None,
+    )
+    assert changed.nodes[0] is graph.nodes[0] and [n.op for n in changed.nodes[1:]] == ["tanh"]
+    assert_same_meaning(graph, rewrite(graph, lambda rw, node, operands: None))
+
+
+def test_names_that_a_rule_took_and_known_values_are_no_others() -> None:
+    b = GraphBuilder("net")
+    x, one = b.input("x", (2, 4)), b.constant(np.ones((4,), np.float32), "one")
+    known = b.emit("relu", [one], "known")  # computed by the first pass
+    y = b.emit("add", [b.emit("sigmoid", [x], "s"), known], "y")
+    graph = b.finish([b.emit("relu", [y], "z")])
+
+    def rule(rw: Any, node: Any, operands: list[str]) -> str | None:
+        if node.op != "sigmoid":
+            return None
+        return str(rw.emit("mul", [rw.emit("sigmoid", operands, "y"), rw.constant(np.float32(1))]))
+
+    found = rewrite(graph, rule)
+    assert "known" not in {n.output for n in found.nodes} and len(found.nodes) == 4
+    assert_same_meaning(graph, found)

@@ -27,7 +27,7 @@ from ansorlite.ir.expr import (
 )
 from ansorlite.ir.extremum import maximum, minimum, provably_nonneg
 from ansorlite.ir.logic import all_of, any_of, call, negate, select
-from ansorlite.ir.traverse import loads, substitute, walk
+from ansorlite.ir.traverse import loads, substitute, transform, walk
 
 i, j = Var("i"), Var("j")
 h, g = Var("h", "hole"), Var("g", "hole")
@@ -279,3 +279,9 @@ def test_other_processes_print_the_same() -> None:
     (text,) = said
     assert text.splitlines()[: len(EVERY_KIND)] == [str(e) for e in EVERY_KIND]
     assert len(text.splitlines()) == len(EVERY_KIND) + 40
+
+
+@pytest.mark.parametrize("e", [i * 4 + j, minimum(i, h) * x, select(compare("lt", i, j), x, y)])
+def test_what_does_not_change_is_the_same_object(e: Expr) -> None:
+    assert transform(e, lambda node: None, {}) is e
+    assert substitute(e, {"z": Const(1)}) is e
