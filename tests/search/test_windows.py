@@ -201,19 +201,20 @@ def test_builds_that_were_begun_end_before_later_ones() -> None:
 
 
 def test_batches_share_the_processes_of_a_builder() -> None:
-    with PoolBuilder(2, timeout_s=SOON_S, entry="search_cases:build") as builder:
+    quick = Sabotaged("worker raises")
+    with PoolBuilder(2, timeout_s=10 * SOON_S, entry="search_cases:build") as builder:
         ahead = BuildsAhead(builder)
+        ahead.build({}, [quick, quick])  # both processes start, which may take long
         late = ahead.begin({}, [Sabotaged("worker hangs")])
-        assert [o.status for o in ahead.begin({}, [Sabotaged("worker raises")]).outcomes()] == [
-            Status.BUILD_ERROR
-        ]
+        (soon,) = ahead.begin({}, [quick]).outcomes()
+        assert soon.status is Status.BUILD_ERROR
         assert not late.done
         assert late.outcomes()[0].status is Status.BUILD_TIMEOUT
         assert ahead.begin({}, []).outcomes() == []
-        (last,) = ahead.build({}, [Sabotaged("worker raises")], forget=True)
+        (last,) = ahead.build({}, [quick], forget=True)
         assert last.status is Status.BUILD_ERROR
         ahead.close()
-        (again,) = ahead.build({}, [Sabotaged("worker raises")])  # a closed one serves again
+        (again,) = ahead.build({}, [quick])  # a closed one serves again
         assert again.status is Status.BUILD_ERROR
 
 
