@@ -29,6 +29,7 @@ from ansorlite.te.dag import ComputeDAG
 
 PATTERNS = 3  # sketches that are made for a task, at most, for what others found
 MOST_PATTERNS = 200  # that sketches of kin may have
+MOST_NEAR = 16  # programs of kin that a first round looks at
 NEAREST_KIN = 6  # tasks whose best programs a later round may try
 FAMILY_ROUND = 3  # candidates of the first round of a task whose family was searched
 FARTHER = 0.02  # octaves of speed that a program is worth less for each octave of extents
@@ -102,7 +103,7 @@ def start_from_family(
     if tuner.n_suggested < most:
         here = _of_this_run(tuner, everyone)
         near = [*here, *others, *shipped.of_kin(task, NEAREST_KIN)]
-        nearest = sorted(near, key=lambda found: found.distance)
+        nearest = sorted(near, key=lambda found: found.distance)[:MOST_NEAR]
         if not _suggest_of_kin(tuner, nearest, most, min(most, PATTERNS)) and here:
             programs = [found.named for found in here]
             tuner.suggest(of_kin(task, tuner.sketches, programs, most), most)
