@@ -36,7 +36,6 @@ KINDS = tuple(make.__name__ for make, _ in LAYERS)
 SEED = 7
 LARGEST_FLOP = 1.3e9  # of a layer, so that a trial takes milliseconds
 GROUP = 12  # layers that are tuned together
-LEAST_GAIN = 1.0  # times as fast as the plain schedule
 
 
 def drawn(
@@ -79,7 +78,7 @@ def programs(
         # Other forms than the plain one have no plain schedule.
         plain_s = min((r.lowest_s for r in own if not r.round), default=float("inf"))
         found = distill([r for r in own if r.round], shipped.KEPT)
-        if found and found[0].lowest_s * LEAST_GAIN < plain_s:
+        if found and found[0].lowest_s < plain_s:
             most_s = shipped.CLOSE * found[0].lowest_s
             yield kinship(form), [r for r in found if r.lowest_s <= most_s]
 

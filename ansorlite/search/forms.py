@@ -39,9 +39,8 @@ class Forms:
     ) -> None:
         self.tuners, self.weight = tuple(tuners), weight
         self._order = [self.tuners[k] for k in order] or list(self.tuners)
-        fastest = min(expected, default=math.inf)
-        self._slower = [s / fastest if s < math.inf else 1.0 for s in expected or [math.inf]]
-        self._slower += [1.0] * (len(self.tuners) - len(self._slower))
+        times = expected or [math.inf] * len(self.tuners)
+        self._slower = [s / min(times) if s < math.inf else 1.0 for s in times]
         self._exhausted: list[TaskTuner] = []
 
     @property

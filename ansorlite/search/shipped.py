@@ -15,6 +15,7 @@ from pathlib import Path
 from statistics import geometric_mean
 from typing import Any, NamedTuple
 
+from ansorlite.record_fields import OK
 from ansorlite.records import Record
 from ansorlite.search.kinship import Kinship, Near, kinship, octaves, read_kinship
 from ansorlite.target import Target
@@ -24,7 +25,6 @@ SHIPPED = Path(__file__).with_name("programs.json")
 KEPT = 2  # programs of a layer
 CLOSE = 1.1  # times the best latency of a layer: other programs that are kept
 AVERAGED = 3  # layers that tell how long a form takes: one alone was tuned well or not
-OK = "OK"
 
 Programs = tuple[Kinship, Sequence[Record]]  # of a layer, the fastest first
 
@@ -144,7 +144,11 @@ def shipped(target: Target) -> ShippedPrograms:
 
 @cache
 def _file(path: Path) -> _File | None:
-    return _File(json.loads(path.read_text("utf-8"))) if path.is_file() else None
+    """None where it is missing or cut short, as by an installation that was broken off."""
+    try:
+        return _File(json.loads(path.read_text("utf-8")))
+    except (OSError, ValueError, KeyError):
+        return None
 
 
 def layers(path: Path) -> dict[int, list[Programs]]:

@@ -109,7 +109,12 @@ def test_other_vectors_take_the_nearest_length(small: ShippedPrograms) -> None:
     assert not shipped.shipped(replace(here, vector_bytes=far)).has_kin(product(8, 8))
 
 
-def test_without_a_file_nothing_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("text", [None, "", '{"steps":[', "{}", "\0"])
+def test_without_a_whole_file_nothing_is_known(
+    text: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if text is not None:
+        (tmp_path / "none.json").write_text(text)
     monkeypatch.setattr(shipped, "SHIPPED", tmp_path / "none.json")
     shipped.shipped.cache_clear()
     try:
