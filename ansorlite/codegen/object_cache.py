@@ -80,9 +80,9 @@ def key_of(kind: str, *things: object) -> str:
 
 @cache
 def _own_code() -> str:
-    """SHA-256 of this package's source files: in a checkout they change without a version."""
+    """SHA-256 of this package's source and data: in a checkout they change without a version."""
     state, root = sha256(), Path(ansorlite.__file__).parent
-    for path in sorted(root.rglob("*.py")):
+    for path in sorted((*root.rglob("*.py"), *root.rglob("*.json"))):
         state.update(str(path.relative_to(root)).encode())
         with contextlib.suppress(OSError):
             state.update(path.read_bytes())

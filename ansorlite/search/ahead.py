@@ -41,6 +41,11 @@ class Batch:
         """Raises what the builder raised."""
         return self._found.result()
 
+    def image(self, k: int) -> KernelImage | None:
+        """That of a request, if it is built by now."""
+        made = self._made[k]
+        return None if made is None else made.image
+
     def told(self, k: int, outcome: BuildOutcome) -> None:
         """The outcome of a request, from the thread that builds."""
         self._made[k] = outcome

@@ -5,7 +5,7 @@ bias and relu and one with bias, residual and clip have the same loops: what fol
 epilogue, is inlined into the last stage.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import islice
 
@@ -17,11 +17,11 @@ from ansorlite.schedule.naming import Renaming
 from ansorlite.schedule.steps import Annotate, Step, step_to_json
 from ansorlite.search.history import Candidate, Key
 from ansorlite.search.kinship import Named, Near, kinship
-from ansorlite.search.roles import kin_of, recorded_roles, role_names
+from ansorlite.search.roles import kin_of, role_names
 from ansorlite.search.shipped import ShippedPrograms
 from ansorlite.search.shrink_task import adapted, is_legal
 from ansorlite.search.skeletons import Skeleton, inlines_epilogue, patterns_of, skeleton_by
-from ansorlite.search.transfer import LATER, KnownPrograms, distance, pattern, transferred
+from ansorlite.search.transfer import LATER, KnownPrograms, pattern, transferred
 from ansorlite.search.tuner import TaskTuner
 from ansorlite.space.sketch import Pattern, Sketch
 from ansorlite.task import SearchTask
@@ -33,6 +33,7 @@ MOST_NEAR = 16  # programs of kin that a first round looks at
 NEAREST_KIN = 6  # tasks whose best programs a later round may try
 FAMILY_ROUND = 3  # candidates of the first round of a task whose family was searched
 FARTHER = 0.02  # octaves of speed that a program is worth less for each octave of extents
+Alike = Callable[[Sequence[Pattern]], Sequence[Sketch]]  # a task's sketches with these patterns
 NEXT_BEST = 1.0  # octaves that each further program of a task counts as farther
 
 
@@ -110,6 +111,30 @@ def start_from_family(
     return min(most, tuner.n_suggested)
 
 
+def adapted_programs(
+    task: SearchTask, alike: Alike, programs: Sequence[Near], structures: int
+) -> list[tuple[Candidate, float]]:
+    """Candidates made of programs of the task's kin, and what to add to the score of each.
+
+    `alike` makes sketches of the task; it is asked for those of the first so many structures. What
+    comes from farther tasks fits less well than it seems.
+    """
+    known: dict[Skeleton, list[Near]] = {}
+    for near in programs:
+        try:
+            known.setdefault(skeleton_by(*near.named), []).append(near)
+        except (ScheduleError, KeyError, TypeError):  # of a file, which may hold anything
+            continue
+    found: dict[Key, tuple[Candidate, float]] = {}
+    for same in islice(known.values(), structures):
+        patterns = kin_patterns(task, [same[0].named])
+        space = alike(patterns) if patterns else ()
+        for near in same if space else ():
+            for c in of_kin(task, space, [near.named], 1):
+                found.setdefault(c.key, (c, -FARTHER * near.distance))
+    return list(found.values())
+
+
 def _suggest_of_family(tuner: TaskTuner, records: Sequence[Record], most: int) -> None:
     """Suggest programs of the task itself."""
     if records:
@@ -119,25 +144,9 @@ def _suggest_of_family(tuner: TaskTuner, records: Sequence[Record], most: int) -
 
 
 def _suggest_of_kin(tuner: TaskTuner, programs: Sequence[Near], most: int, structures: int) -> bool:
-    """Suggest those programs of kin that the task's policy expects most of; whether some fit.
-
-    Sketches are made for them, for those of the first so many structures. What comes from farther
-    tasks fits less well than it seems.
-    """
-    known: dict[Skeleton, list[Near]] = {}
-    for near in programs:
-        try:
-            known.setdefault(skeleton_by(*near.named), []).append(near)
-        except (ScheduleError, KeyError, TypeError):  # of a file, which may hold anything
-            continue
-    found: dict[Key, tuple[Candidate, float]] = {}
-    for alike in islice(known.values(), structures):
-        patterns = kin_patterns(tuner.task, [alike[0].named])
-        space = tuner.alike(patterns) if patterns else ()
-        for near in alike if space else ():
-            for c in of_kin(tuner.task, space, [near.named], 1):
-                found.setdefault(c.key, (c, -FARTHER * near.distance))
-    tuner.suggest(tuner.best_first(list(found.values())), most)
+    """Suggest those programs of kin that the task's policy expects most of; whether some fit."""
+    found = adapted_programs(tuner.task, tuner.alike, programs, structures)
+    tuner.suggest(tuner.best_first(found), most)
     return bool(found)
 
 
@@ -154,17 +163,19 @@ def _of_this_run(tuner: TaskTuner, everyone: Sequence[TaskTuner]) -> list[Near]:
 
 
 def continue_from_kin(tuner: TaskTuner, everyone: Sequence[TaskTuner]) -> None:
-    """Suggest, before a later round, the best programs of kin that the task has not tried.
+    """Suggest, before a later round, the best programs of kin that the task has not seen yet.
 
-    Those of tasks with nearly as many FLOP come first. So there are suggestions only when one of
-    them has a new best program.
+    Those of the nearest tasks come first. So there are suggestions only when one of them has a new
+    best program; its sketch is made for the task if it has none like it.
     """
-    own = kin_of(tuner.task)
+    own, mine = kin_of(tuner.task), kinship(tuner.task)
     kin = [t for t in everyone if t is not tuner and t.rounds > 1 and kin_of(t.task) == own]
-    near = sorted(kin, key=lambda t: distance(t, tuner))[:NEAREST_KIN]
-    best = [(recorded_roles(t.task.dag), r) for t in near if (r := t.best) is not None and r.round]
-    if best and tuner.sketches:
-        tuner.suggest(of_kin(tuner.task, tuner.sketches, best, len(best)), LATER)
+    near = sorted(kin, key=lambda t: mine.distance(kinship(t.task)))[:NEAREST_KIN]
+    best = [(t, r) for t in near if (r := t.best) is not None and r.round]
+    new = [(kinship(t.task).roles, r) for t, r in best if tuner.sees(r)]
+    if new:
+        space = tuner.alike(kin_patterns(tuner.task, new)[:MOST_PATTERNS])
+        tuner.suggest(of_kin(tuner.task, space, new, len(new)), LATER)
 
 
 def start_from_structures(tuner: TaskTuner, shipped: ShippedPrograms, n: int) -> int:

@@ -9,6 +9,8 @@ latencies, so a resumed run has the same.
 import math
 from collections.abc import Sequence
 
+from ansorlite.codegen.image import KernelImage
+from ansorlite.search.history import Candidate
 from ansorlite.search.tuner import TaskTuner
 from ansorlite.task import SearchTask
 
@@ -84,6 +86,19 @@ class Forms:
     def exhausted(self) -> bool:
         """Has every form had a round without a candidate?"""
         return all(t in self._exhausted for t in self.tuners)
+
+    @property
+    def expected(self) -> TaskTuner:
+        """The form that would be measured first."""
+        return self._order[0]
+
+    @property
+    def built(self) -> tuple[TaskTuner, Candidate, KernelImage] | None:
+        """What was built and not measured, of the form that would have been measured first."""
+        for t in self._order:
+            if (found := t.built) is not None:
+                return t, *found
+        return None
 
     def next(self) -> TaskTuner:
         """The tuner with the smallest used part of its share; every form gets a first round."""

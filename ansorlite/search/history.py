@@ -50,6 +50,21 @@ class Candidate:
         return self.sketch.values(np.asarray(self.row, dtype=np.int32))
 
 
+def each(
+    candidates: Sequence[Candidate], scores: Callable[[Mapping[str, Rows]], Mapping[str, Scores]]
+) -> list[float]:
+    """The score of each candidate, where `scores` has those of rows by sketch."""
+    at: dict[str, list[int]] = {}
+    for k, c in enumerate(candidates):
+        at.setdefault(c.sketch.name, []).append(k)
+    rows = {n: np.asarray([candidates[k].row for k in ks], np.int32) for n, ks in at.items()}
+    out = [0.0] * len(candidates)
+    for name, own in scores(rows).items():
+        for k, score in zip(at[name], own, strict=True):
+            out[k] = float(score)
+    return out
+
+
 class Guess(NamedTuple):
     """A program that was chosen and not measured, in the words of a record."""
 
@@ -104,12 +119,19 @@ class History:
     """Results by sketch, shared by the policies."""
 
     def __init__(self, sketches: Sequence[Sketch], target: Target) -> None:
-        self.sketches = {s.name: s for s in sketches}
+        self.sketches: dict[str, Sketch] = {}
         self.target = target
-        self.told: dict[str, _Measured] = {s.name: _Measured() for s in sketches}
+        self.told: dict[str, _Measured] = {}
+        self.add(sketches)
         self._plans: dict[str, FeaturePlan] = {}
         self._alike: set[bytes] = set()  # signatures of what was told
         self._looked_at: dict[str, _LookedAt] = {}  # since something was told
+
+    def add(self, sketches: Sequence[Sketch]) -> None:
+        """Sketches that may be searched, beside those known."""
+        for s in sketches:
+            self.sketches.setdefault(s.name, s)
+            self.told.setdefault(s.name, _Measured())
 
     def tell(self, candidates: Sequence[Candidate], latency_s: Sequence[float]) -> None:
         before, times = self.n_told, list(latency_s)

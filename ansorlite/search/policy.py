@@ -10,7 +10,7 @@ crossover; `RandomPolicy` draws legal rows.
 import zlib
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Protocol
@@ -23,7 +23,7 @@ from ansorlite.cost.correction import is_only_prior
 from ansorlite.cost.losses import Features, TrainingGroup
 from ansorlite.cost.model import CostModel, ValidityModel
 from ansorlite.search.evolve import Rows, crossover, mutate
-from ansorlite.search.history import Candidate, History, Key, Ranked, Scores
+from ansorlite.search.history import Candidate, History, Key, Ranked, Scores, each
 from ansorlite.search.select import roulette, rows_in, unique_rows
 from ansorlite.space.sketch import Sketch
 from ansorlite.target import Target
@@ -58,6 +58,10 @@ class SearchPolicy(Protocol):
 
     def hint(self, names: Sequence[str]) -> None:
         """Names of sketches that did well for similar tasks; by default of no effect."""
+        return
+
+    def widen(self, sketches: Sequence[Sketch]) -> None:
+        """Search these, too; by default of no effect: a policy has all from the beginning."""
         return
 
     def scores_of(self, candidates: Sequence[Candidate]) -> list[float]:
@@ -128,6 +132,9 @@ class RandomPolicy(SearchPolicy):
                 break
         return out
 
+    def widen(self, sketches: Sequence[Sketch]) -> None:
+        self.history.add(sketches)
+
     def tell(self, candidates: Sequence[Candidate], latency_s: Sequence[float]) -> None:
         self.history.tell(candidates, latency_s)
 
@@ -151,10 +158,14 @@ class EvolutionaryPolicy(SearchPolicy):
         self._validity = validity or ValidityModel()
         self._hints: tuple[str, ...] = ()
         self._looks: dict[str, Features] = {}
+        self._kept_looks: Callable[[], Mapping[str, Features]] | None = None
         self._by_estimate = False  # scores are the estimate's, whatever the model knows
 
     def tell(self, candidates: Sequence[Candidate], latency_s: Sequence[float]) -> None:
         self.history.tell(candidates, latency_s)
+
+    def widen(self, sketches: Sequence[Sketch]) -> None:
+        self.history.add(sketches)
 
     def hint(self, names: Sequence[str]) -> None:
         """Sketches that did well for similar tasks: the first round looks at few others."""
@@ -222,14 +233,7 @@ class EvolutionaryPolicy(SearchPolicy):
 
     def scores_of(self, candidates: Sequence[Candidate]) -> list[float]:
         """`score` of candidates."""
-        names = dict.fromkeys(c.sketch.name for c in candidates)
-        at = {n: [k for k, c in enumerate(candidates) if c.sketch.name == n] for n in names}
-        rows = {n: np.asarray([candidates[k].row for k in ks], np.int32) for n, ks in at.items()}
-        out = [0.0] * len(candidates)
-        for name, own in self.scores(rows).items():
-            for k, score in zip(at[name], own, strict=True):
-                out[k] = float(score)
-        return out
+        return each(candidates, self.scores)
 
     def _scores(self, looks: Mapping[str, Features]) -> dict[str, Scores]:
         """Scores from features; those with as many statements are predicted at once."""
@@ -302,12 +306,15 @@ class EvolutionaryPolicy(SearchPolicy):
         drawn = round_rng(self._seed, self._key, 1).permutation(len(names))[:n]
         return self._look_at([names[int(k)] for k in drawn])
 
-    def know_looks(self, looks: Mapping[str, Features]) -> None:
-        """The `first_looks` of an equal policy need not be made again."""
-        self._looks |= looks
+    def know_looks(self, looks: Callable[[], Mapping[str, Features]]) -> None:
+        """The `first_looks` of an equal policy, which need not be made again, once they serve."""
+        self._kept_looks = looks
 
     def _look_at(self, names: Sequence[str]) -> dict[str, Features]:
         """A few rows of each sketch, always the same: drawn and looked at once."""
+        if self._kept_looks is not None:
+            self._looks |= self._kept_looks()
+            self._kept_looks = None
         place = {name: k for k, name in enumerate(self.history.sketches)}
         key = zlib.crc32(self._key.encode())
         rows = self.history.samples(

@@ -8,7 +8,6 @@ import re
 from functools import lru_cache
 
 from ansorlite.schedule.naming import Renaming, canonical_names
-from ansorlite.search.untuned import family_of
 from ansorlite.task import SearchTask
 from ansorlite.te.dag import ComputeDAG
 
@@ -50,6 +49,16 @@ def recorded_roles(dag: ComputeDAG) -> Renaming:
         for name, known in canonical.axes.items()
     }
     return Renaming({canonical.tensors[n]: role for n, role in own.tensors.items()}, axes)
+
+
+def family_of(task: SearchTask) -> str:
+    """The computation with its numbers left out: equal for tasks that differ by extents."""
+    return _family(task.dag.canonical_text)
+
+
+@lru_cache(maxsize=4096)
+def _family(text: str) -> str:
+    return _NUMBER.sub("#", text)
 
 
 def kin_of(task: SearchTask) -> str:

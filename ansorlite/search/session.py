@@ -225,7 +225,7 @@ class Session:
 
         With what it is of in a record's words, where the policy of the task has proposed it.
         """
-        if self.untuned is None or tuner.trials:
+        if self.untuned is None or any(r.round for r in tuner.records):
             return tuner.guessed()
         with self.budget.clock.phase("search"):
             known = self.known(tuner.task.target).program(tuner)
@@ -313,7 +313,7 @@ class Session:
             context = Context(task, o.seed, model, self.params, validity, other_tasks)
             made = self.searcher.make(found, context)
             if self._keeps_spaces and isinstance(made, EvolutionaryPolicy):
-                made.know_looks(kept_looks(task, self._space(task), o.seed))
+                made.know_looks(lambda: kept_looks(task, self._space(task), o.seed))
             self._policies.append(made)
             return made
 

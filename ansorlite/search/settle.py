@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ansorlite.codegen.image import KernelImage
 from ansorlite.ir.program import Program
 from ansorlite.measure.peak import Peak
 from ansorlite.records import Record
@@ -19,13 +20,16 @@ from ansorlite.search.forms import Forms
 from ansorlite.search.history import Guess
 from ansorlite.search.result import BestProgram, Rival, TuneResult
 from ansorlite.search.session import Session
+from ansorlite.search.shipped import shipped
 from ansorlite.search.tuner import TaskTuner
+from ansorlite.space.plain import PLAIN
 
 RIVALS = 2  # programs of a task that go with the best one into the race inside the network
 BUILD_S = 0.05  # seconds to build a kernel, as long as none was built
 BUILDS_TOLD = 64  # so many of the last builds tell how long one takes
 RACED_SHARE = 0.01  # of a network's time: the programs of a task that takes less do not race in it
 LINK_S = 0.005  # seconds to load a kernel into a network and to pack its constants
+FAR_BEHIND = 2.0  # times as long: the layers were measured on another machine
 CLOSE = 1.15  # another form takes part if its best is within this factor of the fastest form's
 
 
@@ -205,18 +209,16 @@ def _result(
     tuner = found.fastest if winner is None else winner.tuner
     if winner is None and (best := tuner.contenders(1)):
         winner = Winner(tuner, best[0], float(best[0].latency_s or 0.0))
+    chosen = _unmeasured(session, found, winner, n_tasks)
+    if chosen is not None:
+        tuner, winner = chosen.tuner, None
     program = None
     if winner is not None:
         session.run.trace.best(tuner.task, tuner.space.state(winner.record))
         program = BestProgram(
             tuner.task, winner.record, winner.latency_s, peak, tuner.space, session.estimated
         )
-    # Without a measured answer the model's; not that of a model that was to learn first.
-    guessed = not session.searches or (not session.searcher.plain and session.budget.left_s() > 0)
-    predicted: Program | None = None
-    guess: Guess | None = None
-    if program is None and guessed:
-        predicted, guess = session.predicted(tuner, n_tasks)
+    image = None if winner is None else tuner.measuring.kept_image(winner.record)
     return TuneResult(
         tuner.task,
         program,
@@ -224,10 +226,49 @@ def _result(
         session.budget.clock.seconds,
         session.budget.elapsed_s,
         session.interrupted,
-        predicted,
-        guess=guess,
-        image=None if winner is None else tuner.measuring.kept_image(winner.record),
+        None if chosen is None else chosen.program,
+        guess=None if chosen is None else chosen.guess,
+        image=image if chosen is None else chosen.image,
         of_all_forms=found.trials,
         problems=session.store.problems,
         estimated=session.estimated,
     )
+
+
+class _Unmeasured(NamedTuple):
+    """A program that is taken without a measurement."""
+
+    tuner: TaskTuner
+    program: Program
+    guess: Guess | None
+    image: KernelImage | None = None
+
+
+def _unmeasured(
+    session: Session, found: Forms, winner: Winner | None, n_tasks: int
+) -> _Unmeasured | None:
+    """What is taken in place of nothing, or of a plain schedule that is clearly slower.
+
+    Where nothing is measured, what is predicted; else what was built when the time was over. A
+    model that was to learn first predicts nothing.
+    """
+    if winner is not None and not _is_far_behind(winner, found):
+        return None
+    if session.searches and session.searcher.plain:
+        if (built := found.built) is None:
+            return None
+        tuner, candidate, image = built
+        return _Unmeasured(tuner, *tuner.program(candidate), image)
+    if session.searches and session.budget.left_s() <= 0:
+        return None
+    tuner = found.expected
+    return _Unmeasured(tuner, *session.predicted(tuner, n_tasks))
+
+
+def _is_far_behind(winner: Winner, found: Forms) -> bool:
+    """Is it a plain schedule that took much longer than similar layers do?"""
+    if winner.record.round or winner.record.sketch != PLAIN:
+        return False
+    layers = shipped(found.task.target)
+    least_s = min(layers.latency_s(t.task) for t in found.tuners)
+    return FAR_BEHIND * least_s < winner.latency_s

@@ -53,6 +53,7 @@ from ansorlite.task import SearchTask
 PRACTICE = 0.5  # share of the budget of a heavy task, for a short version of it
 # Seconds a form that waits for its first round, below which known programs come before all search.
 SHORT_FIRST_S = 0.5
+NARROW_ROUNDS = 3  # of a task against the clock that search among the sketches of its kin alone
 FIRST_TRIAL_S = 0.3  # seconds that a program of a first round takes, about
 PROMISE_S = 0.7  # seconds a task, from which on the form with the best prediction comes first
 SAME_ERRORS = 16  # identical failures in a row that end a task with a diagnosis
@@ -157,7 +158,7 @@ def _forms(session: Session, weighted: WeightedTask, n_tasks: int = 1) -> Forms:
     # Templates are written for the plain form.
     every = session.searches and not session.searcher.template
     forms = weighted.forms
-    hopeful = promising(forms) if every else forms[:1]
+    hopeful = promising(forms) if every else _expected_best(session, forms)
     own = [f for f in forms if f in hopeful or session.answered(f)]
     limit_s = session.budget.timeout
     in_time = limit_s is None or limit_s >= PROMISE_S * n_tasks
@@ -171,6 +172,16 @@ def _forms(session: Session, weighted: WeightedTask, n_tasks: int = 1) -> Forms:
         order = sorted(order, key=lambda k: times[k])
         expected = times if limit_s is not None else ()
     return Forms([session.tuner(f) for f in own], order, weighted.weight, expected)
+
+
+def _expected_best(session: Session, forms: Sequence[SearchTask]) -> Sequence[SearchTask]:
+    """Of forms of which nothing will be measured: the one that similar layers were fastest in."""
+    if session.untuned is None or len(forms) < 2:
+        return forms[:1]
+    layers = shipped(forms[0].target)
+    times = [layers.latency_s(f) for f in forms]
+    best = int(np.argmin(times))
+    return forms[best : best + 1]
 
 
 def _plan(
@@ -318,6 +329,8 @@ class Rounds:
         known, everyone = self.session.known(tuner.task.target), _tuners(found)
         hurried = self.budget.timeout is not None and len(found) >= SMALL_ROUND_TASKS
         if hurried and tuner.rounds > 1:  # others seldom have the same steps
+            if tuner.rounds > NARROW_ROUNDS:
+                tuner.widen()
             continue_from_kin(tuner, everyone)
             return n
         if hurried and not tuner.pending:

@@ -6,11 +6,10 @@ interrupted round is finished by asking for it again and measuring the missing c
 name tensors and axes canonically (see `schedule.naming`), so a log serves the task under any names.
 """
 
-import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from typing import TypeGuard
@@ -26,8 +25,8 @@ from ansorlite.records import Record, for_task
 from ansorlite.schedule.lower import lower
 from ansorlite.schedule.naming import canonical_names
 from ansorlite.schedule.state import State
-from ansorlite.schedule.steps import Step
 from ansorlite.search.ahead import Batch
+from ansorlite.search.alike import SketchesAlike
 from ansorlite.search.history import Candidate, Guess, Key
 from ansorlite.search.measuring import SLOW_PLAIN_S, TaskMeasuring
 from ansorlite.search.policy import SearchPolicy
@@ -36,10 +35,8 @@ from ansorlite.search.reference import is_heavy
 from ansorlite.search.run import Run
 from ansorlite.search.shrink_task import adapted, is_legal
 from ansorlite.space.plain import PLAIN, plain_state
-from ansorlite.space.sketch import Pattern, Sketch, SpaceOptions, sketches_alike
+from ansorlite.space.sketch import Pattern, Sketch, SpaceOptions
 from ansorlite.task import SearchTask
-
-NUMBER = re.compile(r"^s\d+")  # of a structure, in the name of a sketch
 
 
 @dataclass
@@ -82,14 +79,15 @@ class TaskTuner:
         self.rounds = 0
         self._names = canonical_names(task.dag)
         self._pending: dict[tuple[str, tuple[int, ...]], tuple[Candidate, Record]] = {}
-        self._options = options
-        self._alike: dict[Pattern, Sketch] = {}  # made before the space, which then holds them
-        self._untold: list[tuple[list[Candidate], list[Record], int]] = []  # before the policy
+        self._alike = SketchesAlike(task, options)  # made before the space, which then holds them
+        self._space: dict[str, Sketch] | None = None  # the whole of it, once it is needed
         self.space = RecordedSpace(task, dict if answered else lambda: self._sketches, options)
         # By identity, as trials may have a number twice: (record, what it is of, whether its
         # program is known to be sound)
         self._fitting: dict[int, tuple[Record, Found, bool]] = {}
         self._suggested: list[Candidate] = []
+        self._seen: dict[int, Record] = {}  # of other tasks, by identity
+        self._begun: Round | None = None  # the last round whose builds were begun
         self._before = len(history)
         self.told: list[tuple[int, int]] = []  # number over all tasks, candidates told
         self._next_trial = 0
@@ -102,82 +100,68 @@ class TaskTuner:
     def _plain(self) -> State:
         return plain_state(self.task.dag, self.task.target)
 
-    @cached_property
+    @property
     def _sketches(self) -> dict[str, Sketch]:
-        with self.run.measuring.clock.phase("search"):
-            made = self._make_sketches()
-        self.run.trace.task(self.task, made)
-        # Sketches that were made before the space are those of the space from now on.
-        steps = {s.state.steps for s in made} if self._alike else set()
-        more = [s for s in self._alike.values() if s.state.steps not in steps]
-        return {s.name: s for s in (*made, *more)}
+        """The whole space, which the policy searches from now on."""
+        if self._space is None:
+            with self.run.measuring.clock.phase("search"):
+                made = self._make_sketches()
+            self.run.trace.task(self.task, made)
+            steps = {s.state.steps for s in self._alike.all}
+            more = [s for s in made if s.state.steps not in steps]
+            self._space = {s.name: s for s in (*self._alike.all, *more)}
+            if self.has_begun:
+                self.policy.widen(more)
+        return self._space
+
+    def widen(self) -> None:
+        """Search the whole space from now on, not only the sketches that kin have."""
+        _ = self._sketches
 
     @property
     def _known(self) -> Mapping[str, Sketch]:
         """The space; those sketches that were made before it, as long as it is not needed."""
-        known = {s.name: s for s in self._alike.values()}
-        return self._sketches if "_sketches" in self.__dict__ or not known else known
+        if self._space is None and self._alike:
+            return {s.name: s for s in self._alike.all}
+        return self._sketches
 
     @cached_property
     def policy(self) -> SearchPolicy:
-        made = self._make_policy(self.sketches)
-        for candidates, records, n in self._untold:
-            made.tell([self._own(c) for c in candidates], [r.lowest_s for r in records])
-            self.told.append((n, len(candidates)))
-        self._untold.clear()
-        return made
-
-    @cached_property
-    def _by_steps(self) -> dict[tuple[Step, ...], Sketch]:
-        return {s.state.steps: s for s in reversed(self.sketches)}
-
-    def _own(self, c: Candidate) -> Candidate:
-        """The candidate in a sketch of the space, if the space is there by now."""
-        if not self._alike or "_sketches" not in self.__dict__:
-            return c
-        sketch = self._by_steps.get(c.sketch.state.steps)
-        return c if sketch is None or sketch is c.sketch else replace(c, sketch=sketch)
+        return self._make_policy(tuple(self._known.values()))
 
     def alike(self, patterns: Sequence[Pattern]) -> Sequence[Sketch]:
         """Sketches with these patterns, as far as the task has them, or the whole space if made.
 
         They take a fraction of the time of the space.
         """
-        if "_sketches" in self.__dict__:
+        if self._space is not None:
             return self.sketches
-        new = [p for p in patterns if p not in self._alike]
         with self.run.measuring.clock.phase("search"):
-            made = sketches_alike(self.task.dag, self.task.target, new, self._options)
-        for pattern, s in zip(new, made, strict=True):
-            if s is not None:
-                name = NUMBER.sub(f"f{len(self._alike)}", s.name, count=1)
-                self._alike[pattern] = replace(s, name=name)
-        return [s for p in patterns if (s := self._alike.get(p)) is not None]
+            found = self._alike.of(patterns)
+        if self.has_begun:
+            self.policy.widen(found)
+        return found
 
     def suggest_of(self, patterns: Sequence[Pattern], n: int) -> int:
-        """Suggest the best n candidates of the sketches with these patterns; how many there are.
-
-        A policy of their own searches them.
-        """
-        space = self.alike(patterns)
-        if not space:
+        """Suggest the best n candidates of the sketches with these patterns; how many there are."""
+        if not self.alike(patterns):
             return 0
+        policy = self.policy
         with self.run.measuring.clock.phase("search"):
-            found = self._make_policy(space).ask(n, 1)
+            found = policy.ask(n, 1)
         self.suggest(found, n)
         return min(n, self.n_suggested)
 
     def best_first(self, found: Sequence[tuple[Candidate, float]]) -> list[Candidate]:
-        """Candidates in the order of what a policy for their sketches expects, if it has scores.
+        """Candidates in the order of what the policy expects, if it has scores.
 
         To the score of each a number of one's own is added.
         """
         candidates = [c for c, _ in found]
         if len(found) < 2:
             return candidates
+        policy = self.policy
         with self.run.measuring.clock.phase("search"):
-            space = {c.sketch.name: c.sketch for c in candidates}
-            policy = self.policy if self.has_begun else self._make_policy(tuple(space.values()))
             scores = np.add(policy.scores_of(candidates), [own for _, own in found])
         return [candidates[int(k)] for k in np.argsort(-scores, kind="stable")]
 
@@ -270,8 +254,6 @@ class TaskTuner:
         known, found, _ = self._fitting.get(id(r), (None, None, False))
         if known is not r:
             (found,) = self.space.candidates([r])
-        if isinstance(found, Candidate) and not self._is_own(found):
-            found = self._own(found)
         return found if self._is_own(found) else None
 
     # ---- rounds ---------------------------------------------------------------------------------
@@ -292,16 +274,36 @@ class TaskTuner:
         with self.run.measuring.clock.phase("search"):
             first, self._suggested = self._suggested[:n], self._suggested[n:]
             asked = {c.key: c for c in first}
-            for c in self.policy.ask(n - len(asked), number) if len(asked) < n else ():
-                asked.setdefault(c.key, c)
+        if len(asked) < n:
+            self._ask(asked, n, number)
+            if len(asked) < n and self._space is None:  # nothing is left of what kin have
+                self.widen()
+                self._ask(asked, n, number)
         known, self._pending = self._pending, {}
         missing = [c for c in asked.values() if c.key not in known]
         return Round(number, asked, known, missing)
+
+    def _ask(self, asked: dict[Key, Candidate], n: int, number: int) -> None:
+        """Ask the policy for what is missing of n candidates."""
+        policy = self.policy
+        with self.run.measuring.clock.phase("search"):
+            for c in policy.ask(n - len(asked), number):
+                asked.setdefault(c.key, c)
 
     def begin(self, round_: Round) -> None:
         """Have what is missing of a round built in the background."""
         if round_.missing:
             round_.batch = self.measuring.begin(round_.missing)
+            self._begun = round_
+
+    @property
+    def built(self) -> tuple[Candidate, KernelImage] | None:
+        """The first candidate that is built by now, of a task that nothing was measured of."""
+        begun = self._begun
+        if begun is None or begun.batch is None or any(r.round for r in self.records):
+            return None
+        images = ((c, begun.batch.image(k)) for k, c in enumerate(begun.missing))
+        return next(((c, image) for c, image in images if image is not None), None)
 
     def end(self, round_: Round) -> int:
         """Measure what is missing of a round and tell all of it; returns its trials."""
@@ -341,8 +343,13 @@ class TaskTuner:
             if near.key not in known:
                 known.add(near.key)
                 self._suggested.append(near)
-        if "_sketches" in self.__dict__ or not self._alike:
-            self.policy.hint([c.sketch.name for c in self._suggested])
+        self.policy.hint([c.sketch.name for c in self._suggested])
+
+    def sees(self, record: Record) -> bool:
+        """Is that record of another task new to this one? From now on it is not."""
+        new = id(record) not in self._seen
+        self._seen[id(record)] = record  # which keeps its identity
+        return new
 
     @property
     def n_suggested(self) -> int:
@@ -356,11 +363,7 @@ class TaskTuner:
 
     def _tell(self, candidates: Sequence[Candidate], records: Sequence[Record], n: int) -> None:
         """The number of the round grows from one to the next, whatever their tasks."""
-        if self._alike and not self.has_begun:
-            self._untold.append((list(candidates), list(records), n))
-            return
-        own = [self._own(c) for c in candidates]
-        self.policy.tell(own, [r.lowest_s for r in records])
+        self.policy.tell(candidates, [r.lowest_s for r in records])
         self.told.append((n, len(candidates)))
 
     def plain_round(self) -> None:
@@ -492,7 +495,10 @@ class TaskTuner:
             candidates = policy.guess(max(1, self.rounds))
         if not candidates:
             return lower(self._plain), None
-        c = candidates[0]
+        return self.program(candidates[0])
+
+    def program(self, c: Candidate) -> tuple[Program, Guess]:
+        """The program of a candidate, and in a record's words what it is of."""
         steps = tuple(self._names.steps(c.sketch.state.to_json()))
         guess = Guess(self.task.workload_key, steps, self._names.holes(c.values))
         return c.sketch.fill(np.asarray(c.row, dtype=np.int32)), guess

@@ -1,17 +1,17 @@
 """Programs of tasks that nothing is measured of: what `n_trials=0` compiles.
 
 In: tasks, one after the other. Out: the program of each that is predicted to be the fastest, and
-its object code. The first task of a family, tasks that differ by extents alone, is searched in all
-sketches; the others in those that did best there, from rows adapted to their extents. Programs are
-built in a process of their own meanwhile. Answers are kept on disk (`codegen.object_cache`), by all
-that they depend on, hints of the family included: they are the same with and without.
+its object code. Of a task whose kin was measured before the package was made (`search.shipped`) it
+is one of those programs, adapted. Others are searched: the first task of a family, tasks that
+differ by extents alone, in all sketches; the others in those that did best there, from rows adapted
+to their extents. Programs are built in a process of their own meanwhile. Answers are kept on disk
+(`codegen.object_cache`), by all that they depend on, hints of the family included: they are the
+same with and without.
 """
 
 import pickle
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 import numpy as np
 
@@ -22,11 +22,15 @@ from ansorlite.ir.program import Program
 from ansorlite.measure.builder import PoolBuilder
 from ansorlite.schedule.lower import lower
 from ansorlite.schedule.naming import canonical_names
+from ansorlite.search.alike import SketchesAlike
 from ansorlite.search.debug import Trace
 from ansorlite.search.evolve import Rows
+from ansorlite.search.families import NEAREST_KIN, PATTERNS, adapted_programs
 from ansorlite.search.guess import Guess, GuessParams, guesses
-from ansorlite.search.history import History
+from ansorlite.search.history import History, each
 from ansorlite.search.policy import round_rng
+from ansorlite.search.roles import family_of
+from ansorlite.search.shipped import shipped
 from ansorlite.search.shrink_task import adapted, is_legal
 from ansorlite.space.plain import plain_state
 from ansorlite.space.sketch import ROWS, Pattern, Sketch, sketches, sketches_alike
@@ -36,7 +40,6 @@ from ansorlite.task import SearchTask
 HINTS = 4  # sketches of the first task of a family that the others are searched in
 AHEAD_FROM = 6  # tasks from which a process that builds pays for its start
 Renamed = Callable[[str], str]  # canonical name of a hole
-_NUMBER = re.compile(r"(?<![\w.])\d+(?![\w.])")
 
 
 @dataclass(frozen=True)
@@ -130,6 +133,9 @@ class Untuned:
 
     def _search(self, task: SearchTask, hints: Sequence[Hint]) -> Answer:
         dag, target = task.dag, task.target
+        known_best = _of_kin(task)
+        if known_best is not None:
+            return Answer(known_best)
         names = canonical_names(dag)
         alike = sketches_alike(dag, target, [h.pattern for h in hints]) if hints else []
         known = [s for s in alike if s is not None]
@@ -146,14 +152,17 @@ class Untuned:
         return Answer(program, tuple(_hint(history, g, names.hole) for g in _varied(found)))
 
 
-def family_of(task: SearchTask) -> str:
-    """The computation with its numbers left out: equal for tasks that differ by extents."""
-    return _family(task.dag.canonical_text)
-
-
-@lru_cache(maxsize=4096)
-def _family(text: str) -> str:
-    return _NUMBER.sub("#", text)
+def _of_kin(task: SearchTask) -> Program | None:
+    """The shipped program of the task's kin, adapted, with the best analytic score."""
+    alike = SketchesAlike(task)
+    near = shipped(task.target).of_kin(task, NEAREST_KIN)
+    found = adapted_programs(task, alike.of, near, PATTERNS)
+    if not found:
+        return None
+    history = History(alike.all, task.target)
+    scores = np.add(each([c for c, _ in found], history.drafts), [own for _, own in found])
+    best, _ = found[int(np.argmax(scores))]
+    return best.sketch.fill(np.asarray(best.row, np.int32))
 
 
 def _varied(found: Sequence[Guess]) -> list[Guess]:

@@ -17,11 +17,10 @@ from ansorlite.search.budget import MIN_ROUND
 from ansorlite.search.forms import Forms
 from ansorlite.search.policy import EvolutionParams
 from ansorlite.search.progress import Progress
-from ansorlite.search.roles import kin_of
+from ansorlite.search.roles import family_of, kin_of
 from ansorlite.search.spaces import SpacesAhead
 from ansorlite.search.task_scheduler import TaskScheduler
 from ansorlite.search.tuner import Round, TaskTuner
-from ansorlite.search.untuned import family_of
 
 if TYPE_CHECKING:
     from ansorlite.search.tune_tasks import Rounds, WeightedTask
@@ -76,9 +75,7 @@ class Windows:
         for tuner in tuners:
             tuner.begin_plain_round()
         self._want_spaces({})
-        self._first = self._asked([], self._known_first())
-        for one in self._first:
-            one.tuner.begin(one.round)
+        self._first = self._asked([], self._known_first(), at_once=True)
         searched = [one.tuner for one in self._first]
         for tuner in sorted(tuners, key=lambda t: t not in searched):
             self.rounds.keep_time(self.found)
@@ -132,7 +129,7 @@ class Windows:
                 self._spaces.wait()
                 continue
             trials = self._measure(built)
-            for one in asked:
+            for one in asked if budget.search_left_s() > 0 else ():
                 one.tuner.begin(one.round)
             if trials:
                 budget.window_took(budget.elapsed_s - began_s, trials)
@@ -144,10 +141,11 @@ class Windows:
             return 0
         return sum(self.rounds.is_known(f.next().task) for f in self.found)
 
-    def _asked(self, built: Sequence[_Open], known: int = 0) -> list[_Open]:
+    def _asked(self, built: Sequence[_Open], known: int = 0, at_once: bool = False) -> list[_Open]:
         """The rounds of the next window, while those of the last one are being built.
 
-        They are larger for so many programs that are `known`, which take no search.
+        They are larger for so many programs that are `known`, which take no search. Where no window
+        is measured before them, they are built `at_once`.
         """
         asked: list[_Open] = []
         budget = self.rounds.budget
@@ -174,6 +172,8 @@ class Windows:
             asked.append(_Open(k, tuner, tuner.asked(n)))
             if not asked[-1].round.asked:  # nothing is left of this form
                 self._end(asked.pop())
+            elif at_once:
+                tuner.begin(asked[-1].round)
             if asked and self.rounds.budget.elapsed_s > end_s:
                 break
         return asked

@@ -11,9 +11,8 @@ from ansorlite import te
 from ansorlite.records import Record
 from ansorlite.search.families import continue_from_kin, of_kin
 from ansorlite.search.history import Candidate
-from ansorlite.search.roles import kin_of, recorded_roles, role_names
-from ansorlite.search.untuned import family_of
-from ansorlite.space.sketch import sketches
+from ansorlite.search.roles import family_of, kin_of, recorded_roles, role_names
+from ansorlite.space.sketch import Pattern, Sketch, sketches
 from ansorlite.task import SearchTask
 
 Epilogue = Callable[[Any], Any]
@@ -84,9 +83,18 @@ class Searched:
         self.task, self.best, self.rounds = task, best, rounds
         self.sketches = sketches(task.dag, task.target)
         self.suggested: list[Candidate] = []
+        self.seen: list[Record] = []
 
     def suggest(self, found: Sequence[Candidate], most: int) -> None:
         self.suggested += found[:most]
+
+    def sees(self, record: Record) -> bool:
+        self.seen.append(record)
+        return all(r is not record for r in self.seen[:-1])
+
+    def alike(self, patterns: Sequence[Pattern]) -> Sequence[Sketch]:
+        assert patterns
+        return self.sketches
 
 
 def test_later_rounds_try_the_best_of_kin() -> None:
@@ -113,6 +121,8 @@ def test_later_rounds_try_the_best_of_kin() -> None:
     )
     assert [c.key for c in own.suggested] == [c.key for c in wanted]
     assert len(wanted) == 2
+    continue_from_kin(everyone[0], everyone)  # nothing new
+    assert len(own.suggested) == 2
     alone: Any = Searched(product(32, 32, "bias"), None)
     continue_from_kin(alone, [alone])
     assert alone.suggested == []

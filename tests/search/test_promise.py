@@ -76,6 +76,7 @@ def test_a_form_without_promise_counts_where_the_log_answers_for_it(
     known: set[SearchTask] = set()
     session: Any = SimpleNamespace(
         searches=True,
+        untuned=None,
         searcher=SimpleNamespace(template=False),
         tuner=lambda task: task,
         answered=lambda task: task in known,

@@ -1,21 +1,24 @@
 """Programs that come with the package, and what first rounds make of them."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from search_cases import Pretender
+from search_cases import PEAK, Pretender
 from test_families import product, record
 
+import ansorlite as al
+from ansorlite import te
 from ansorlite.cost.prior import SHIPPED as MODEL
 from ansorlite.cost.prior import __file__ as prior_file
 from ansorlite.graph.build import GraphBuilder
 from ansorlite.graph.choice import Lowering
 from ansorlite.pipeline import network_tasks
-from ansorlite.search import shipped
+from ansorlite.search import shipped, untuned
 from ansorlite.search.clock import PhaseClock
 from ansorlite.search.families import (
     FAMILY_ROUND,
@@ -23,11 +26,14 @@ from ansorlite.search.families import (
     start_from_family,
     start_from_structures,
 )
+from ansorlite.search.history import Candidate
 from ansorlite.search.kinship import kinship
+from ansorlite.search.policy import EvolutionaryPolicy
 from ansorlite.search.session import Session
 from ansorlite.search.shipped import Row, ShippedPrograms, layers, merged, to_json
 from ansorlite.search.transfer import KnownPrograms
-from ansorlite.search.tune_tasks import TOGETHER, Rounds, WeightedTask, _forms
+from ansorlite.search.tune_tasks import TOGETHER, Rounds, WeightedTask, _forms, tune_tasks
+from ansorlite.search.windows import Windows
 from ansorlite.space.sketch import sketches_alike
 from ansorlite.target import Target
 from ansorlite.task import SearchTask
@@ -133,10 +139,109 @@ def test_first_rounds_adapt_them(small: ShippedPrograms) -> None:
         tuner = session.tuner(task)
         for n in (1, 2):
             assert start_from_family(tuner, [tuner], KnownPrograms(()), small, n) == n
-        assert "_sketches" not in vars(tuner) and tuner.suggested() is not None
+        assert tuner._space is None and tuner.suggested() is not None
         other = session.tuner(product(40, 40))  # of the kin without an epilogue
         assert start_from_structures(other, small, 2) == 2
         assert start_from_structures(session.tuner(task), shipped.NONE, 2) == 0
+
+
+def test_the_first_rounds_search_what_kin_have_and_later_ones_all(small: ShippedPrograms) -> None:
+    task, both = product(48, 32, "residual"), Pretender()
+    with Session(100, progress=False, builder=both, runner=both) as session:
+        tuner = session.tuner(task)
+        assert start_from_family(tuner, [tuner], KnownPrograms(()), small, 2) == 2
+        assert tuner.end(tuner.asked(2)) == 2
+        assert tuner.end(tuner.asked(5)) == 5  # two rounds of the sketches that were made for it
+        few = {c.sketch.name for c in tuner.fastest(100)}
+        assert tuner._space is None and len(few) <= 2
+        group = tuner.policy.training_group()
+        assert group is not None and len(group.latency_s) == 7
+        tuner.widen()
+        assert isinstance(tuner.policy, EvolutionaryPolicy)
+        names = set(tuner.policy.history.sketches)
+        assert few < names and len(names) == len(tuner.sketches)
+        assert len({s.state.steps for s in tuner.sketches}) == len(names)  # each of them once
+        again = tuner.asked(40)
+        assert not {c.key for c in tuner.fastest(100)} & again.asked.keys()
+        assert {c.sketch.name for c in again.asked.values()} - few
+        whole = {s.state.steps for s in session.tuner(task).sketches}
+        assert {s.state.steps for s in tuner.sketches} == whole
+
+
+def test_where_no_candidate_is_left_the_whole_space_is_searched(
+    small: ShippedPrograms, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task, both = product(48, 32, "residual"), Pretender()
+    ask = EvolutionaryPolicy.ask
+
+    def asked(self: EvolutionaryPolicy, *args: Any) -> list[Candidate]:
+        return [] if len(self.history.sketches) <= 2 else ask(self, *args)
+
+    with Session(1000, progress=False, builder=both, runner=both) as session:
+        tuner = session.tuner(task)
+        start_from_family(tuner, [tuner], KnownPrograms(()), small, 1)
+        assert len(tuner.asked(1).asked) == 1  # what was suggested
+        assert tuner._space is None
+        monkeypatch.setattr(EvolutionaryPolicy, "ask", asked)
+        assert len(tuner.asked(6).asked) == 6
+        assert tuner._space is not None
+
+
+def test_what_was_built_is_taken_where_no_time_was_left_to_measure(
+    small: ShippedPrograms, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In place of a plain schedule that takes far longer than similar layers do."""
+    tasks = [WeightedTask(product(8 * k, 32, "bias"), 1.0) for k in range(1, 9)]
+    tasks.append(WeightedTask(SearchTask([te.relu(te.placeholder((8, 8), name="X"))]), 1.0))
+    now, both = [0.0], Pretender()
+    clock = PhaseClock(lambda: now[0])
+    now[0] = 0.1
+    monkeypatch.setattr(Session, "peak", lambda *_: PEAK)
+
+    def no_time(self: Windows, built: Sequence[Any]) -> int:
+        for one in built:
+            one.wait()
+        now[0] = 60.0
+        return 0
+
+    monkeypatch.setattr(Windows, "_measure", no_time)
+    options = {"clock": clock, "progress": False}
+    with Session(None, 4.0, builder=both, runner=both, **options) as session:
+        *found, alone = tune_tasks(session, tasks)
+    for r in found:
+        assert r.best is None and r.predicted is not None and r.image is not None
+        assert [x.round for x in r.records] == [0]
+    assert alone.best is not None and alone.predicted is None  # no layer tells that it is slow
+
+
+def test_untuned_kernels_begin_with_them(
+    small: ShippedPrograms, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a search; what no layer is kin of is searched."""
+    searched = list[Any]()
+    monkeypatch.setattr(untuned, "guesses", lambda *rest: searched.append(rest) or [])
+    task = product(48, 32, "residual")
+    found = al.tune(task, n_trials=0, progress=False)
+    assert not searched and found.predicted is not None
+    rng = np.random.default_rng(0)
+    inputs = [rng.standard_normal(p.shape).astype(np.float32) for p in task.dag.inputs]
+    named = {p.name: x for p, x in zip(task.dag.inputs, inputs, strict=True)}
+    (out,) = task.dag.output_names
+    np.testing.assert_allclose(
+        found.kernel(*inputs), task.dag.evaluate(named)[out], rtol=1e-4, atol=1e-4
+    )
+    x = te.placeholder((8, 8), name="X")
+    assert al.tune(SearchTask([te.relu(x)]), n_trials=0, progress=False).predicted is not None
+    assert searched
+
+
+def test_the_untuned_form_is_that_of_the_fastest_layer(small: ShippedPrograms) -> None:
+    plain, other = product(32, 32), product(32, 32, "residual")
+    for first, second in ((plain, other), (other, plain)):
+        weighted = WeightedTask(first, 1.0, other_forms=(second,))
+        with Session(0, progress=False) as session:
+            (tuner,) = _forms(session, weighted).tuners
+            assert tuner.task is min((first, second), key=small.latency_s)
 
 
 def test_programs_that_are_damaged_are_left_out(small: ShippedPrograms) -> None:

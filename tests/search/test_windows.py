@@ -22,11 +22,11 @@ from ansorlite.search.budget import Budget
 from ansorlite.search.clock import PhaseClock
 from ansorlite.search.forms import Forms
 from ansorlite.search.policy import EvolutionaryPolicy, EvolutionParams
+from ansorlite.search.roles import family_of
 from ansorlite.search.session import Session
 from ansorlite.search.spaces import SpaceRequest, SpacesAhead, kept_looks, kept_sketches
 from ansorlite.search.transfer import KnownPrograms
 from ansorlite.search.tune_tasks import WeightedTask, tune_tasks
-from ansorlite.search.untuned import family_of
 from ansorlite.settings import settings
 from ansorlite.space.sketch import SpaceOptions, sketches
 from ansorlite.target import Target
