@@ -420,8 +420,13 @@ def _closed_by(stack: ExitStack, thing: Any) -> Any:
 
 
 def _training_group(tuner: TaskTuner) -> TrainingGroup | None:
-    """What a cost model learns of a task, if its policy has such a model."""
-    group = tuner.policy.training_group() if tuner.has_begun else None
+    """What a cost model learns of a task, if its policy has such a model.
+
+    Nothing before the task is searched: programs of kin, which are good ones all, teach little, and
+    a model that knows nothing else leads a search astray.
+    """
+    searched = tuner.has_searched or tuner.resumed
+    group = tuner.policy.training_group() if tuner.has_begun and searched else None
     if group is None:
         return None
     numbers, counts = np.array(tuner.told, np.int64).reshape(-1, 2).T

@@ -87,6 +87,7 @@ class TaskTuner:
         self._fitting: dict[int, tuple[Record, Found, bool]] = {}
         self._suggested: list[Candidate] = []
         self._seen: dict[int, Record] = {}  # of other tasks, by identity
+        self.has_searched = False  # did the policy propose anything?
         self._begun: Round | None = None  # the last round whose builds were begun
         self._before = len(history)
         self.told: list[tuple[int, int]] = []  # number over all tasks, candidates told
@@ -285,7 +286,7 @@ class TaskTuner:
 
     def _ask(self, asked: dict[Key, Candidate], n: int, number: int) -> None:
         """Ask the policy for what is missing of n candidates."""
-        policy = self.policy
+        policy, self.has_searched = self.policy, True
         with self.run.measuring.clock.phase("search"):
             for c in policy.ask(n - len(asked), number):
                 asked.setdefault(c.key, c)

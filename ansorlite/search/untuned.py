@@ -4,7 +4,7 @@ In: tasks, one after the other. Out: the program of each that is predicted to be
 its object code. Of a task whose kin was measured before the package was made (`search.shipped`) it
 is one of those programs, adapted. Others are searched: the first task of a family, tasks that
 differ by extents alone, in all sketches; the others in those that did best there, from rows adapted
-to their extents. Programs are built in a process of their own meanwhile. Answers are kept on disk
+to their extents. Programs are built in processes of their own meanwhile. Answers are kept on disk
 (`codegen.object_cache`), by all that they depend on, hints of the family included: they are the
 same with and without.
 """
@@ -32,13 +32,16 @@ from ansorlite.search.policy import round_rng
 from ansorlite.search.roles import family_of
 from ansorlite.search.shipped import shipped
 from ansorlite.search.shrink_task import adapted, is_legal
+from ansorlite.settings import settings
 from ansorlite.space.plain import plain_state
 from ansorlite.space.sketch import ROWS, Pattern, Sketch, sketches, sketches_alike
 from ansorlite.target import Target
 from ansorlite.task import SearchTask
 
 HINTS = 4  # sketches of the first task of a family that the others are searched in
-AHEAD_FROM = 6  # tasks from which a process that builds pays for its start
+AHEAD_FROM = 6  # tasks from which processes that build pay for their start
+MOST_BUILDERS = 2
+FAR = 4.0  # octaves of extents: programs of farther layers are worth less than a search
 Renamed = Callable[[str], str]  # canonical name of a hole
 
 
@@ -112,7 +115,7 @@ class Untuned:
     def _begin(self, found: _Open) -> None:
         """Have the program built while the next task is searched."""
         if self._builder is None:
-            self._builder = PoolBuilder(1)
+            self._builder = PoolBuilder(_builders(found.task.target))
         self._builder.share(found.key, found.answer.program)
         self._builder.begin(BuildRequest(found.key, {}, found.task.target))
         found.building = True
@@ -155,7 +158,8 @@ class Untuned:
 def _of_kin(task: SearchTask) -> Program | None:
     """The shipped program of the task's kin, adapted, with the best analytic score."""
     alike = SketchesAlike(task)
-    near = shipped(task.target).of_kin(task, NEAREST_KIN)
+    layers = shipped(task.target).of_kin(task, NEAREST_KIN)
+    near = [found for found in layers if found.distance <= FAR]
     found = adapted_programs(task, alike.of, near, PATTERNS)
     if not found:
         return None
@@ -191,6 +195,11 @@ def _adapted(
         if is_legal(sketch, row, target):
             out[sketch.name] = row[None]
     return out
+
+
+def _builders(target: Target) -> int:
+    """How many processes build: two, where there are as many cores."""
+    return min(MOST_BUILDERS, settings().build_workers or target.cores)
 
 
 # ---- answers on disk ----------------------------------------------------------------------------

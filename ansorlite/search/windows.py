@@ -181,7 +181,8 @@ class Windows:
     def _want_spaces(self, stakes: Mapping[str, float]) -> None:
         """Have the spaces of families made in the background, those with most at stake first.
 
-        What is at stake in a family is its operations, or `stakes` where they are known.
+        What is at stake in a family is its operations, or `stakes` where they are known. Families
+        that begin with known programs need theirs last.
         """
         self._spaces = self.rounds.session.spaces_ahead()
         if self._spaces is None:
@@ -199,7 +200,12 @@ class Windows:
         kin = dict[str, str]()  # the largest family of each: others begin with its programs
         for name in sorted(families, key=lambda k: -size[k]):
             kin.setdefault(kin_of(families[name].task), name)
-        for name in sorted(families, key=lambda k: (k not in kin.values(), -size[k])):
+
+        def turn(name: str) -> tuple[bool, bool, float]:
+            known = self.rounds.is_known(families[name].task)
+            return known, name not in kin.values(), -size[name]
+
+        for name in sorted(families, key=turn):
             self._spaces.forget(name)
             if name not in (*self._known, self._spaces.in_work):
                 request = self.rounds.session.space_request(families[name].task, looks)
@@ -209,8 +215,8 @@ class Windows:
     def _hurry(self, tuner: TaskTuner) -> None:
         """Bound the effort of a task's searches; a family with much at stake is looked at more."""
         session = self.rounds.session
-        if self._spaces is not None:
-            self._spaces.forget(family_of(tuner.task))
+        if self._spaces is not None and not self.rounds.is_known(tuner.task):
+            self._spaces.forget(family_of(tuner.task))  # it is made here
         if session.options.params is not None:
             return
         stakes = self._stakes
