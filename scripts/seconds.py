@@ -4,7 +4,8 @@ Claim: after 10 seconds ResNet-18, after 30 seconds ResNet-50, MobileNetV2, nude
 detector) and EfficientNet-B0 are as fast as the faster peer; after 60 seconds all are within 5 %
 of what 300 seconds reach. Each run of `ansorlite tune` is a process of its own, with an empty cache
 (but for the machine's limits) and a log of its own; --learned gives it what was learned from the
-60 seconds of the other networks. All runs of a network and both peers (float32) then take turns.
+60 seconds of the other networks; --seconds 0 compiles what is predicted, without any measurement.
+All runs of a network and both peers (float32) then take turns.
 Writes results/seconds.jsonl, a row a network and a kind of start, and the table beside it.
 Usage: python scripts/seconds.py [--only resnet18 ...] [--seconds 10 30 60 300] [--learned]
        [--turns N] [--folder DIR] [--output FILE]
@@ -24,7 +25,7 @@ from statistics import median
 from typing import Any
 
 from ansorlite.baselines.runs import geometric_mean
-from ansorlite.cli.options import positive
+from ansorlite.cli.options import count, positive
 from ansorlite.errors import MeasureError
 from ansorlite.measure.machine_cache import cache_file
 from ansorlite.measure.peak import measure_peak
@@ -40,7 +41,7 @@ from bench.ops import peer_specs
 HERE = ("resnet18", "resnet50", "mobilenet_v2", "nudenet", "efficientnet_b0")
 PEERS = ("onnxruntime", "openvino")
 SECONDS = (10, 30, 60, 300)
-TOLD = (5, 10, 15, 30, 60, 300)  # columns of the table
+TOLD = (0, 5, 10, 15, 30, 60, 300)  # columns of the table
 LEARNED_S = 60  # runs of other networks that are known
 TURN_S = 0.4
 LIMITS = ("peak", "calibration")  # of the machine; no run measures them again
@@ -102,7 +103,7 @@ def tuned(model: Path, seconds: int, log: Path, learned: Sequence[Path]) -> floa
             own = {**environment, "ANSORLITE_KNOWLEDGE": "1"}
             subprocess.run(command, env=own, check=True, capture_output=True)
         command = [sys.executable, "-m", "ansorlite", "tune", str(model), "-q", "--log", str(log)]
-        command += ["--timeout", str(seconds)]
+        command += ["--timeout", str(seconds)] if seconds else ["--trials", "0"]
         began = time.perf_counter()
         ran = subprocess.run(
             command,
@@ -134,7 +135,7 @@ def measured(name: str, args: argparse.Namespace) -> SecondsRow:
     for seconds in args.seconds:
         log = args.folder / f"{name}{kind}.{seconds}.jsonl"
         wall[str(seconds)] = round(tuned(model, seconds, log, learned), 1)
-        trials[str(seconds)] = len(read_log(log).records)
+        trials[str(seconds)] = len(read_log(log).records) if log.exists() else 0
         options = {"model": str(model), "log": str(log), "options": {"known": False}}
         specs[str(seconds)] = Spec("ours", options)
         graph = al.load_onnx(model)
@@ -194,7 +195,7 @@ def foot(rows: Sequence[SecondsRow]) -> list[str]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--only", nargs="+", choices=NAMES, default=list(HERE), metavar="NAME")
-    parser.add_argument("--seconds", nargs="+", type=positive, default=list(SECONDS), metavar="S")
+    parser.add_argument("--seconds", nargs="+", type=count, default=list(SECONDS), metavar="S")
     parser.add_argument("--learned", action="store_true", help="from logs of the other networks")
     parser.add_argument("--turns", type=positive, metavar="N", default=9, help="of each (9)")
     parser.add_argument("--folder", type=Path, default=kept_folder("seconds"), help="models, logs")
