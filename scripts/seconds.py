@@ -135,11 +135,12 @@ def measured(name: str, args: argparse.Namespace) -> SecondsRow:
     for seconds in args.seconds:
         log = args.folder / f"{name}{kind}.{seconds}.jsonl"
         wall[str(seconds)] = round(tuned(model, seconds, log, learned), 1)
-        trials[str(seconds)] = len(read_log(log).records) if log.exists() else 0
-        options = {"model": str(model), "log": str(log), "options": {"known": False}}
+        kept = str(log) if seconds else None
+        trials[str(seconds)] = len(read_log(kept).records) if kept else 0
+        options = {"model": str(model), "log": kept, "options": {"known": False}}
         specs[str(seconds)] = Spec("ours", options)
         graph = al.load_onnx(model)
-        module = al.auto_schedule(graph, n_trials=0, log=log, progress=False, known=False)
+        module = al.auto_schedule(graph, n_trials=0, log=kept, progress=False, known=False)
         inputs = random_inputs(graph)
         error = max(error, output_error(module(*inputs), model, inputs, target.cores))
     specs |= peer_specs(PEERS, {"model": str(model), "threads": target.cores}, None)
