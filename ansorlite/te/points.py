@@ -5,7 +5,8 @@ these elements, equal to the result of `ComputeDAG.evaluate`, without evaluating
 intermediate tensors where few of their elements are needed.
 """
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -49,7 +50,7 @@ def _points(
     """Elements of one tensor at index arrays that broadcast; large results in chunks."""
     op = dag.by_name[name]
     if isinstance(op, Placeholder):
-        return arrays[name][tuple(index)]
+        return gathered(arrays[name], index)
     shape = np.broadcast_shapes(*(np.shape(i) for i in index)) if index else ()
     inner = [int(a.extent.value) for a in op.reduce_axes if isinstance(a.extent, Const)]
     wanted = int(np.prod(shape, dtype=np.int64)) * int(np.prod(inner, dtype=np.int64))
@@ -62,7 +63,7 @@ def _points(
                     every = np.indices(dag.by_name[read].shape, sparse=True)
                     memo[read] = np.asarray(_points(dag, read, list(every), arrays, memo))
             memo[name] = evaluate_op(op, {**arrays, **memo})
-        return memo[name][tuple(index)]
+        return gathered(memo[name], index)
     if wanted > CHUNK and shape:
         flat = [np.broadcast_to(i, shape).reshape(-1) for i in index]
         step: int = max(1, int(CHUNK // np.prod(inner, dtype=np.int64)))
@@ -114,3 +115,54 @@ class _Lazy:
 
     def __getitem__(self, idx: tuple[Array, ...]) -> Array:
         return np.asarray(self.read(self.name, list(idx)))
+
+
+def gathered(x: Array, index: Sequence[Array]) -> Array:
+    """`x[tuple(index)]`, in the order of memory where an index runs through a whole dimension.
+
+    The index arrays broadcast. The sum of a convolution or a matrix product runs through several
+    dimensions of its operands. The first of these dimensions, or the last, are taken as they are,
+    so that rows are read as a whole instead of elements far from each other.
+    """
+    bad = any(i.size and (i.min() < 0 or i.max() >= n) for i, n in zip(index, x.shape, strict=True))
+    if bad or not index or not x.flags.c_contiguous:
+        return np.asarray(x[tuple(index)])
+    rank = max(i.ndim for i in index)
+    at = [i.reshape((1,) * (rank - i.ndim) + i.shape) for i in index]
+    axes = [_own_axis(at, d, n) for d, n in enumerate(x.shape)]
+    first = next((d for d, a in enumerate(axes) if a is None), x.ndim)
+    last = x.ndim - next((d for d, a in enumerate(reversed(axes)) if a is None), x.ndim)
+    leads = math.prod(x.shape[:first]) > math.prod(x.shape[last:])
+    whole = range(first) if leads else range(last, x.ndim)
+    rest = [d for d in range(x.ndim) if d not in whole]
+    place = np.zeros((1,) * rank, np.int64)
+    for d in rest:
+        place = place * x.shape[d] + at[d]
+    sizes = [x.shape[d] for d in whole]
+    if leads:
+        taken = x.reshape(math.prod(sizes), -1).take(place.reshape(-1), axis=1)
+    else:
+        taken = x.reshape(-1, math.prod(sizes)).take(place.reshape(-1), axis=0)
+    taken = taken.reshape([*sizes, *place.shape] if leads else [*place.shape, *sizes])
+    # Axes of `taken`: those of `place`, and one for each whole dimension, which replaces the axis
+    # of extent 1 that its index runs along.
+    start, begin = (len(sizes), 0) if leads else (0, rank)
+    order = list(range(start, start + rank))
+    unused = [order[axes[d] or 0] for d in whole]
+    for k, d in enumerate(whole):
+        order[axes[d] or 0] = begin + k
+    extents = [taken.shape[a] for a in order]
+    return taken.transpose([*order, *unused]).reshape(extents)
+
+
+def _own_axis(index: Sequence[Array], d: int, n: int) -> int | None:
+    """The axis along which index d is 0, 1, .. n - 1 and no other index varies; None without one.
+
+    All index arrays have the same rank.
+    """
+    long = [a for a, extent in enumerate(index[d].shape) if extent != 1]
+    if len(long) != 1 or index[d].size != n:
+        return None
+    alone = all(i.shape[long[0]] == 1 for k, i in enumerate(index) if k != d)
+    runs = alone and np.array_equal(index[d].reshape(-1), np.arange(n))
+    return long[0] if runs else None
