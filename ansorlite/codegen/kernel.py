@@ -351,9 +351,18 @@ def _prologue(program: Program, target: Target) -> Kernel:
     return Kernel(program, target, compiled(program, target))
 
 
-def derive(program: Program, target: Target, constants: Mapping[str, Array]) -> dict[str, Array]:
-    """Outputs by name of a program over constants (`KernelImage.bound`), run natively."""
+def derive(
+    program: Program,
+    target: Target,
+    constants: Mapping[str, Array],
+    empty: Callable[[Param], Array] | None = None,
+) -> dict[str, Array]:
+    """Outputs by name of a program over constants (`KernelImage.bound`), run natively.
+
+    `empty` makes the arrays that the outputs are written to.
+    """
     kernel = _prologue(program, target)
-    got = kernel(*(constants[p.name] for p in kernel.inputs))
+    out = None if empty is None else tuple(empty(p) for p in kernel.outputs)
+    got = kernel(*(constants[p.name] for p in kernel.inputs), out=out)
     values = got if isinstance(got, tuple) else (got,)
     return {p.name: x for p, x in zip(kernel.outputs, values, strict=True)}

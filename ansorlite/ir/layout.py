@@ -30,15 +30,19 @@ class Layout:
         """The stored shape."""
         return tuple(self.tiles[d][level] for d, level in self.order)
 
+    @property
+    def padded(self) -> tuple[int, ...]:
+        """The shape before tiling: the array's with what is padded."""
+        return tuple(math.prod(t) for t in self.tiles)
+
     def pack(self, x: Array) -> Array:
         """`x` in this layout, C-contiguous, padded with zeros."""
         return np.ascontiguousarray(self.view(x))
 
     def view(self, x: Array) -> Array:
         """The elements of `pack` in their order, a view where nothing is padded."""
-        padded = tuple(math.prod(t) for t in self.tiles)
-        if padded != x.shape:
-            x = np.pad(x, [(0, p - n) for p, n in zip(padded, x.shape, strict=True)])
+        if self.padded != x.shape:
+            x = np.pad(x, [(0, p - n) for p, n in zip(self.padded, x.shape, strict=True)])
         levels = [(d, lv) for d, t in enumerate(self.tiles) for lv in range(len(t))]
         cut = x.reshape([e for t in self.tiles for e in t])
         return cut.transpose([levels.index(o) for o in self.order])

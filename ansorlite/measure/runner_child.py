@@ -10,10 +10,11 @@
 Times are in seconds.
 """
 
+import math
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Hashable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -24,10 +25,11 @@ from ansorlite.codegen.kernel import derive
 from ansorlite.codegen.loader import NativeFunction, load_image
 from ansorlite.codegen.openmp import max_threads
 from ansorlite.errors import MeasureError
+from ansorlite.measure.buffers import Buffers
 from ansorlite.measure.canary import local_canary
 from ansorlite.measure.compare import Expected, ExpectedBfloat16, describe
-from ansorlite.measure.inputs import bfloat16_outputs, random_inputs
-from ansorlite.measure.memory import GuardedArena, GuardedBuffer, guarded_copy, guarded_empty
+from ansorlite.measure.inputs import NormalNumbers, Source, bfloat16_outputs, draw, sources
+from ansorlite.measure.memory import GuardedBuffer, guarded_empty, guarded_hole
 from ansorlite.measure.peak import Peak, measure_peak
 from ansorlite.measure.race import ranked, run_turns
 from ansorlite.measure.result import MeasureResult, Status
@@ -39,10 +41,8 @@ from ansorlite.te.dag import ComputeDAG
 from ansorlite.te.points import evaluate_points
 
 Answer = tuple[PrepareResult, Reference] | MeasureResult | list[MeasureResult] | float | Peak | None
-Empty = Callable[[Sequence[int], str], GuardedBuffer]  # (shape, dtype) -> a buffer
 SAMPLES = 1000  # elements of each output of the reference that are compared with numpy
 FEWEST_SAMPLES, SAMPLED_TERMS = 200, 1 << 19  # of long sums
-MAX_PACKED = 8  # packed constants kept per task: most candidates of a round share a layout
 TURN_TRIES = 3  # a turn of a race is repeated up to so many times on a disturbed machine
 TURN_S = 0.005  # length of a turn; longer than a repeat of `timing`, since the median counts
 FLUSH_BYTES = 1 << 26  # least bytes of a flush, where the last-level cache is small or unknown
@@ -52,16 +52,14 @@ FLUSH_BYTES = 1 << 26  # least bytes of a flush, where the last-level cache is s
 class TaskData:
     """The data of a task that its kernels share.
 
-    `packed` holds constants by parameter, `derived` what is computed of constants, by name. Forms
-    of one computation share the memory of their inputs.
+    Tasks share the memory of inputs with equal `sources`, and of outputs of one size.
     """
 
     spec: CheckSpec
+    sources: dict[str, Source]
     inputs: dict[str, GuardedBuffer]
     outputs: dict[str, GuardedBuffer]
     expected: dict[str, Expected]
-    packed: dict[Param, GuardedBuffer] = field(default_factory=dict)
-    derived: dict[str, Array] = field(default_factory=dict)
 
     @property
     def dag(self) -> ComputeDAG:
@@ -70,9 +68,8 @@ class TaskData:
     @property
     def nbytes(self) -> int:
         """Bytes of all buffers and expected outputs."""
-        buffers = [*self.inputs.values(), *self.outputs.values(), *self.packed.values()]
+        buffers = [*self.inputs.values(), *self.outputs.values()]
         held = sum(e.nbytes for e in self.expected.values())
-        held += sum(x.nbytes for x in self.derived.values())
         return sum(b.size_bytes for b in buffers) + held
 
 
@@ -82,15 +79,23 @@ def serve(policy: TimingPolicy, memory_bytes: int) -> Callable[[Any], Any]:
     The least recently used tasks are dropped when all data exceeds `memory_bytes`.
     """
     tasks: OrderedDict[str, TaskData] = OrderedDict()
-    flush, arena = _make_flush() if policy.cold else None, GuardedArena()
+    flush = _make_flush() if policy.cold else None
+    buffers, numbers = Buffers(), NormalNumbers()
     canary = local_canary(max_threads(), policy.patience_s)
     if policy.fresh_constants:
         warm_up()
 
     def handle(request: tuple[Any, ...]) -> Answer:
+        try:
+            return answer(request)
+        finally:
+            buffers.settle()
+
+    def answer(request: tuple[Any, ...]) -> Answer:
         match request:
             case ("prepare", key, spec, known):
-                tasks[key], result, reference = _prepare(spec, known, tasks.values())
+                data = Data(buffers, numbers, tuple(tasks.values()))
+                tasks[key], result, reference = _prepare(spec, known, data)
                 while len(tasks) > 1 and sum(t.nbytes for t in tasks.values()) > memory_bytes:
                     tasks.popitem(last=False)
                 return result, reference
@@ -99,12 +104,12 @@ def serve(policy: TimingPolicy, memory_bytes: int) -> Callable[[Any], Any]:
                     return None
                 tasks.move_to_end(key)
                 return _run(
-                    tasks[key], image, arena, policy, best_latency_s, flush, canary.disturbed
+                    tasks[key], image, buffers, policy, best_latency_s, flush, canary.disturbed
                 )
             case ("race", key, images, budget_s):
                 if key not in tasks:
                     return None
-                return _race(tasks[key], images, policy, budget_s, flush, canary.disturbed)
+                return _race(tasks[key], images, buffers, policy, budget_s, flush, canary.disturbed)
             case ("reference",):
                 return canary.rate()
             case ("peak",):
@@ -114,29 +119,52 @@ def serve(policy: TimingPolicy, memory_bytes: int) -> Callable[[Any], Any]:
     return handle
 
 
+@dataclass(frozen=True)
+class Data:
+    """What the data of a new task are made of: `tasks` may have some of them already."""
+
+    buffers: Buffers
+    numbers: NormalNumbers
+    tasks: Collection[TaskData] = ()
+
+
 def _prepare(
-    spec: CheckSpec, known: Reference | None, others: Iterable[TaskData]
+    spec: CheckSpec, known: Reference | None, data: Data
 ) -> tuple[TaskData, PrepareResult, Reference]:
-    """Data of a task; `others` may be of other forms of it."""
+    """Data of a task; its reference may be known, of another form or another process."""
     start, error, latency_s = time.perf_counter(), 0.0, None
-    if known is not None:  # made and checked before: for another form, or by another process
-        alike = next((t for t in others if t.spec.means_the_same(spec)), None)
-        inputs = _inputs(spec, known.positive) if alike is None else alike.inputs
+    if known is not None:
+        inputs = _inputs(spec, data, known.positive)
         shapes = {op.name: op.shape for op in spec.dag.outputs}
         outputs = {name: x.reshape(shapes[name]) for name, x in known.outputs.items()}
         reference = Reference(outputs, known.positive)
     else:
-        inputs, reference, latency_s = make_reference(spec)
+        inputs, reference, latency_s = make_reference(spec, data)
         error = max(_check_samples(spec, inputs, n, x) for n, x in reference.outputs.items())
-    outputs = reference.outputs
     task = TaskData(
         spec,
+        sources(spec.meant, spec.seed, positive=reference.positive),
         _viewed(spec.dag, inputs),
-        {name: guarded_empty(x.shape, x.dtype) for name, x in outputs.items()},
-        {name: _expected(spec, name, x) for name, x in outputs.items()},
+        _outputs(spec.dag, data.tasks),
+        {name: _expected(spec, name, x) for name, x in reference.outputs.items()},
     )
     spent_s = time.perf_counter() - start
     return task, PrepareResult(True, "", spent_s, error, latency_s), reference
+
+
+def _outputs(dag: ComputeDAG, tasks: Collection[TaskData]) -> dict[str, GuardedBuffer]:
+    """A buffer for each output, in memory of the same output of a task, since one runs at a time.
+
+    All kernels of a task have the same memory, because its place may favour some.
+    """
+    found: dict[str, GuardedBuffer] = {}
+    for k, op in enumerate(dag.outputs):
+        others = (list(t.outputs.values())[k] for t in tasks if len(t.outputs) > k)
+        size = math.prod(op.shape)
+        alike = (b for b in others if b.array.dtype == op.dtype and b.array.size == size)
+        buffer = next(alike, None) or guarded_empty(op.shape, op.dtype)
+        found[op.name] = replace(buffer, array=buffer.array.reshape(op.shape))
+    return found
 
 
 def _expected(spec: CheckSpec, name: str, reference: Array) -> Expected:
@@ -146,31 +174,43 @@ def _expected(spec: CheckSpec, name: str, reference: Array) -> Expected:
     return Expected(reference, spec.tolerance(reference.dtype.name))
 
 
-def make_reference(spec: CheckSpec) -> tuple[dict[str, GuardedBuffer], Reference, float]:
+def make_reference(
+    spec: CheckSpec, data: Data
+) -> tuple[dict[str, GuardedBuffer], Reference, float]:
     """(inputs, outputs of the reference kernel, seconds of its single run)."""
-    inputs = _inputs(spec)
-    outputs, seconds = _run_reference(spec, inputs)
+    inputs = _inputs(spec, data)
+    outputs, seconds = _run_reference(spec, inputs, data.buffers)
     if all(np.isfinite(x).all() for x in outputs.values()):
         return inputs, Reference(outputs, False), seconds
     # NaN in the reference would hide errors. Logarithms and roots need positive inputs.
-    inputs = _inputs(spec, positive=True)
-    outputs, seconds = _run_reference(spec, inputs)
+    inputs = _inputs(spec, data, positive=True)
+    outputs, seconds = _run_reference(spec, inputs, data.buffers)
     return inputs, Reference(outputs, True), seconds
 
 
-def _inputs(spec: CheckSpec, positive: bool = False) -> dict[str, GuardedBuffer]:
+def _inputs(spec: CheckSpec, data: Data, positive: bool = False) -> dict[str, GuardedBuffer]:
     """Random inputs of the computation that is meant: the same for all of its forms."""
-    values = random_inputs(spec.meant, spec.seed, positive=positive)
-    return {name: guarded_copy(x, read_only=True) for name, x in values.items()}
+    found: dict[str, GuardedBuffer] = {}
+    wanted = sources(spec.meant, spec.seed, positive=positive)
+    for op in spec.meant.inputs:
+        source = wanted[op.name]
+        known = (t.inputs[n] for t in data.tasks for n, s in t.sources.items() if s == source)
+        buffer = next(known, None)
+        if buffer is None:
+            buffer = guarded_empty(op.shape, op.dtype)
+            draw(source, buffer.array.reshape(-1), data.numbers)
+            buffer.protect()
+        found[op.name] = replace(buffer, array=buffer.array.reshape(op.shape))
+    return found
 
 
 def _run_reference(
-    spec: CheckSpec, inputs: dict[str, GuardedBuffer]
+    spec: CheckSpec, inputs: dict[str, GuardedBuffer], buffers: Buffers
 ) -> tuple[dict[str, Array], float]:
     outputs = {op.name: guarded_empty(op.shape, op.dtype) for op in spec.meant.outputs}
     meant = replace(spec, dag=spec.meant, meaning=None)
-    buffers = _bind(TaskData(meant, inputs, outputs, {}), spec.reference)
-    _, seconds = _run_poisoned(load_image(spec.reference), buffers)
+    bound = _bind(TaskData(meant, {}, inputs, outputs, {}), spec.reference, buffers)
+    _, seconds = _run_poisoned(load_image(spec.reference), bound)
     shapes = {op.name: op.shape for op in spec.dag.outputs}
     return {name: b.array.reshape(shapes[name]) for name, b in outputs.items()}, seconds
 
@@ -208,15 +248,15 @@ def _check_samples(spec: CheckSpec, inputs: dict[str, GuardedBuffer], name: str,
 def _run(
     task: TaskData,
     image: KernelImage,
-    arena: GuardedArena,
+    buffers: Buffers,
     policy: TimingPolicy,
     best_latency_s: float | None,
     flush: Callable[[], None] | None,
     disturbed: Callable[[], bool],
 ) -> MeasureResult:
     start = time.perf_counter()
-    function, buffers = load_image(image), _bind(task, image, arena.empty)
-    args, first_s = _run_poisoned(function, buffers)
+    function, bound = load_image(image), _bind(task, image, buffers)
+    args, first_s = _run_poisoned(function, bound)
     max_error, error = _compare(task)
     check_s = time.perf_counter() - start
     if error:
@@ -243,6 +283,7 @@ def _run(
 def _race(
     task: TaskData,
     images: Sequence[KernelImage],
+    buffers: Buffers,
     policy: TimingPolicy,
     budget_s: float,
     flush: Callable[[], None] | None,
@@ -252,8 +293,8 @@ def _race(
     results, contenders, loaded = [], [], []
     for image in images:
         start = time.perf_counter()
-        function, buffers = load_image(image), _bind(task, image)
-        args, first_s = _run_poisoned(function, buffers)
+        function, bound = load_image(image), _bind(task, image, buffers)
+        args, first_s = _run_poisoned(function, bound)
         max_error, error = _compare(task)
         status = Status.WRONG_OUTPUT if error else Status.OK
         check_s = time.perf_counter() - start
@@ -265,11 +306,11 @@ def _race(
             if not error
             else _failed_turn
         )
-        loaded.append((function, buffers))
+        loaded.append((function, bound))
     standings = run_turns(contenders, budget_s)
-    for k, (function, buffers) in enumerate(loaded):
+    for k, (function, bound) in enumerate(loaded):
         if standings[k] is not None:
-            _run_poisoned(function, buffers)
+            _run_poisoned(function, bound)
             _, error = _compare(task)
             if error:
                 results[k] = MeasureResult(Status.WRONG_OUTPUT, error=error)
@@ -355,30 +396,25 @@ def _compare(task: TaskData) -> tuple[float, str]:
     return worst, text
 
 
-def _bind(
-    task: TaskData, image: KernelImage, workspace: Empty = guarded_empty
-) -> list[GuardedBuffer]:
-    """The buffers for the kernel's pointers; raises MeasureError where one does not fit.
-
-    `workspace` makes the buffer that a kernel uses while it runs.
-    """
+def _bind(task: TaskData, image: KernelImage, buffers: Buffers) -> list[GuardedBuffer]:
+    """The buffers for the kernel's pointers; raises MeasureError where one does not fit."""
     missing = set(task.outputs) - {p.name for p in image.params if p.role == "output"}
     if missing:
         raise MeasureError(f"kernel {image.symbol} does not write {', '.join(sorted(missing))}")
-    return [_buffer(task, p, image, workspace) for p in image.params]
+    return [_buffer(task, p, image, buffers) for p in image.params]
 
 
-def _buffer(task: TaskData, param: Param, image: KernelImage, workspace: Empty) -> GuardedBuffer:
+def _buffer(task: TaskData, param: Param, image: KernelImage, buffers: Buffers) -> GuardedBuffer:
     kernel = image.symbol
     match param.role:
         case "workspace":
-            return workspace(param.stored_shape, param.dtype)
+            return buffers.scratch(param.stored_shape, param.dtype)
         case "output":
             found = task.outputs.get(param.name)
         case _:
             found = task.inputs.get(param.name)
             if param.layout or found is None:
-                return _packed(task, param, image)
+                return _constant(task, param, image, buffers)
     if found is None or (found.array.shape, found.array.dtype) != (
         param.stored_shape,
         np.dtype(param.dtype),
@@ -391,31 +427,57 @@ def _buffer(task: TaskData, param: Param, image: KernelImage, workspace: Empty) 
     return found
 
 
-def _packed(task: TaskData, param: Param, image: KernelImage) -> GuardedBuffer:
+def _constant(task: TaskData, param: Param, image: KernelImage, buffers: Buffers) -> GuardedBuffer:
     """A constant in the kernel's layout, or a stage computed from constants only."""
-    if param not in task.packed:
-        if len(task.packed) >= MAX_PACKED:
-            task.packed.pop(next(iter(task.packed)))
-        x = _value(task, param, image)
-        packed = param.layout.view(x) if param.layout else x
-        task.packed[param] = guarded_copy(packed, read_only=True)
-    return task.packed[param]
+    if param.name in image.unread:
+        return guarded_hole(param.stored_shape, param.dtype)
+    if param.layout is None:
+        return _derived(task, param, image, buffers)
+    key = (_origin(task, param, image), param.shape, param.layout)
+    found = buffers.kept(key)
+    if found is None:
+        known = task.inputs.get(param.name) or _derived(task, param, image, buffers)
+        found = buffers.kept_copy(key, buffers.stored(param.layout, known.array))
+    return found
 
 
-def _value(task: TaskData, param: Param, image: KernelImage) -> Array:
+def _origin(task: TaskData, param: Param, image: KernelImage) -> Hashable:
+    """What decides about the elements of a constant, in any task."""
+    if param.name in task.sources:
+        return task.sources[param.name]
+    if param.role == "derived" and image.bound is not None:
+        read = [b.name for b in image.bound.params if b.role == "constant"]
+        return image.bound, param.name, tuple(task.sources[name] for name in read)
+    return task.dag.workload_key, param.name, tuple(task.sources.items())
+
+
+def _derived(task: TaskData, param: Param, image: KernelImage, buffers: Buffers) -> GuardedBuffer:
+    """A stage computed from constants only, in the shape of its tensor."""
     name, values = param.name, {name: buffer.array for name, buffer in task.inputs.items()}
-    if name in values:
-        return values[name]
     if name not in task.dag.by_name:
         raise MeasureError(f"kernel {image.symbol} reads {name}, which the task does not have")
-    if name not in task.derived and param.role == "derived" and image.bound is not None:
+    key = (_origin(task, param, image), param.shape, None)
+    found = buffers.kept(key)
+    if found is not None:
+        return found
+    if param.role == "derived" and image.bound is not None:
         # Natively: numpy takes tenths of a second for the weights of a large layer.
-        task.derived |= derive(image.bound, Target.detect(), values)
-    if name not in task.derived:
+        made: dict[str, GuardedBuffer] = {}
+
+        def empty(p: Param) -> Array:
+            made[p.name] = buffers.scratch(p.shape, p.dtype)
+            return made[p.name].array
+
+        derive(image.bound, Target.detect(), values, empty)
+        for p in image.params:
+            if p.role == "derived" and p.name not in image.unread:
+                buffers.keep((_origin(task, p, image), p.shape, None), made[p.name])
+        found = buffers.kept(key)
+    if found is None:
         needed = task.dag.above(name)
         part = ComputeDAG.from_ops([op for op in task.dag.ops if op.name in needed], (name,))
-        task.derived[name] = part.evaluate(values)[name]
-    return task.derived[name]
+        found = buffers.kept_copy(key, part.evaluate(values)[name])
+    return found
 
 
 def _make_flush() -> Callable[[], None]:

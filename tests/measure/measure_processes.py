@@ -1,5 +1,6 @@
-"""Helpers of the tests: run scripts in separate processes, check whether a process lives."""
+"""Helpers of the tests: scripts in separate processes, is a process alive, what kills one."""
 
+import faulthandler
 import os
 import subprocess
 import sys
@@ -58,3 +59,15 @@ def start_script(body: str) -> subprocess.Popen[str]:
 def read_pids(process: subprocess.Popen[str]) -> list[int]:
     assert process.stdout is not None
     return [int(word) for word in process.stdout.readline().split()]
+
+
+def signal_of(action: Callable[[], object]) -> int:
+    """The signal that `action` kills a fork of this process with; 0 if it survives."""
+    if (pid := os.fork()) == 0:
+        faulthandler.disable()  # pytest's would print a traceback for each death
+        try:
+            action()
+        finally:
+            os._exit(0)
+    _, status = os.waitpid(pid, 0)
+    return os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0

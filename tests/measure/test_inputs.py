@@ -9,7 +9,15 @@ import pytest
 
 from ansorlite import te
 from ansorlite.ir.expr import Expr
-from ansorlite.measure.inputs import SMALL_INT, index_limits, random_inputs
+from ansorlite.measure import inputs
+from ansorlite.measure.inputs import (
+    SMALL_INT,
+    NormalNumbers,
+    draw,
+    index_limits,
+    random_inputs,
+    sources,
+)
 
 N_TABLE, N_INDEX, WIDTH = 11, 40, 3
 
@@ -54,6 +62,39 @@ def test_the_seed_decides_and_names_do_not() -> None:
     first, renamed, other = values("a", 0), values("x", 0), values("a", 1)
     for x, y, z in zip(first, renamed, other, strict=True):
         assert np.array_equal(x, y) and not np.array_equal(x, z)
+
+
+def test_numbers_drawn_once_are_those_of_each_array(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inputs, "BLOCK", 7)
+    monkeypatch.setattr(inputs, "MOST_NUMBERS", 30)
+
+    def dag_of(n: int) -> te.ComputeDAG:
+        a, b = te.placeholder((n,), name="a"), te.placeholder((n, 2), name="b", dtype="float16")
+        return te.ComputeDAG([te.compute((n,), lambda i: a[i] + te.cast(b[i, 1], "float32"))])
+
+    numbers = NormalNumbers()
+    for n, positive in ((10, False), (25, True), (3, False), (40, False), (30, False), (1, False)):
+        dag = dag_of(n)
+        want = random_inputs(dag, 5, positive=positive)
+        for name, source in sources(dag, 5, positive=positive).items():
+            got = np.empty(want[name].size, want[name].dtype)
+            draw(source, got, numbers)
+            assert np.array_equal(got, want[name].reshape(-1))
+
+
+def test_equal_sources_give_equal_elements_in_any_shape() -> None:
+    def dag(shape: tuple[int, ...], other: str = "float32") -> te.ComputeDAG:
+        a = te.placeholder(shape, name="a")
+        b = te.placeholder((4,), name="b", dtype=other)
+        zero = (0,) * len(shape)
+        return te.ComputeDAG([te.compute((4,), lambda i: a[zero] + te.cast(b[i], "float32"))])
+
+    one, two, three = dag((6, 4)), dag((24,)), dag((24,), "int8")
+    assert sources(one, 1) == sources(two, 1) != sources(two, 2)
+    assert sources(three, 1)["a"] == sources(two, 1)["a"] != sources(two, 1, positive=True)["a"]
+    assert sources(three, 1)["b"] != sources(two, 1)["b"]
+    x, y = (random_inputs(d, 1)["a"] for d in (one, two))
+    assert np.array_equal(x.reshape(-1), y)
 
 
 def test_the_same_in_another_process_with_another_hash_seed() -> None:

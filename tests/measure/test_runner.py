@@ -16,10 +16,12 @@ from measure_processes import alive, eventually, processor_s, read_pids, start_s
 from ansorlite import te
 from ansorlite.codegen.image import Param
 from ansorlite.errors import AnsorliteError, UsageError
+from ansorlite.measure.buffers import Buffers
+from ansorlite.measure.inputs import NormalNumbers
 from ansorlite.measure.race import race
 from ansorlite.measure.result import Status
 from ansorlite.measure.runner import CheckSpec, LocalRunner, thread_variables
-from ansorlite.measure.runner_child import make_reference
+from ansorlite.measure.runner_child import Data, make_reference
 from ansorlite.measure.timing import TimingPolicy
 
 QUICK = TimingPolicy(repeat_s=1e-4, least_s=0.0, max_repeats=3)
@@ -225,10 +227,11 @@ def test_an_explicit_tolerance_counts() -> None:
 
 def test_undefined_values_are_avoided_by_positive_inputs() -> None:
     reference = mk.kernel(real="double", narrow=mk.ROOT_DOUBLE)
-    inputs, made, _ = make_reference(CheckSpec(mk.dag_with_root(), 0, reference))
+    data = Data(Buffers(), NormalNumbers())
+    inputs, made, _ = make_reference(CheckSpec(mk.dag_with_root(), 0, reference), data)
     assert made.positive and min(b.array.min() for b in inputs.values()) > 0
     assert np.isfinite(made.outputs["C"]).all()
-    _, made, _ = make_reference(mk.check_spec())
+    _, made, _ = make_reference(mk.check_spec(), data)
     assert not made.positive
 
 

@@ -1,0 +1,80 @@
+"""The guarded buffers of the runner's requests, in memory that is used again and again.
+
+Flow: `measure.runner_child` asks for scratch buffers, which serve until the end of a request, and
+for constants in the layouts of kernels, which serve later requests as well. Memory that no process
+has touched before costs more time than all else in a check: a virtual machine may have to ask its
+host for each page.
+"""
+
+from collections import OrderedDict
+from collections.abc import Hashable, Sequence
+
+import numpy.typing as npt
+
+from ansorlite.calls import Array
+from ansorlite.ir.layout import Layout
+from ansorlite.measure.memory import GuardedBuffer, GuardedPool
+
+# Of kept constants: enough for the kernels of a round, which often share a layout. More would
+# seldom be used again.
+MOST_KEPT_BYTES = 1 << 26
+
+
+class Buffers:
+    """Buffers that are valid until `settle`, which ends a request, and kept constants.
+
+    Example: `b = buffers.scratch((64,), "float32")`, then `buffers.settle()`.
+    """
+
+    def __init__(self, most_kept_bytes: int = MOST_KEPT_BYTES) -> None:
+        self._pool, self._most_kept_bytes = GuardedPool(), most_kept_bytes
+        self._scratch: list[GuardedBuffer] = []
+        self._kept: OrderedDict[Hashable, GuardedBuffer] = OrderedDict()
+
+    def scratch(self, shape: Sequence[int], dtype: npt.DTypeLike) -> GuardedBuffer:
+        """A buffer with any contents, for this request."""
+        buffer = self._pool.empty(shape, dtype)
+        self._scratch.append(buffer)
+        return buffer
+
+    def keep(self, key: Hashable, buffer: GuardedBuffer) -> GuardedBuffer:
+        """Have `kept` find a scratch buffer from now on, which becomes read-only."""
+        buffer.protect()
+        self._scratch = [b for b in self._scratch if b is not buffer]
+        self._kept[key] = buffer
+        return buffer
+
+    def kept(self, key: Hashable) -> GuardedBuffer | None:
+        """The buffer of `keep` if it is still kept; then it is valid for this request."""
+        found = self._kept.get(key)
+        if found is not None:
+            self._kept.move_to_end(key)
+        return found
+
+    def kept_copy(self, key: Hashable, x: Array) -> GuardedBuffer:
+        """Keep the elements of `x` in a new buffer."""
+        buffer = self.scratch(x.shape, x.dtype)
+        buffer.array[...] = x
+        return self.keep(key, buffer)
+
+    def stored(self, layout: Layout, x: Array) -> Array:
+        """The elements of `layout.pack(x)` in their order: a view of `x` or of a scratch buffer."""
+        shape = layout.padded
+        if shape == x.shape:
+            return layout.view(x)
+        padded = self.scratch(shape, x.dtype).array
+        for d, n in enumerate(x.shape):  # zeros beyond the end of x
+            padded[(*map(slice, x.shape[:d]), slice(n, None))] = 0
+        padded[tuple(map(slice, x.shape))] = x
+        return layout.view(padded)
+
+    def settle(self) -> None:
+        """End a request: its scratch buffers and the constants in excess must not be used more."""
+        for buffer in self._scratch:
+            self._pool.release(buffer)
+        self._scratch.clear()
+        held = sum(b.size_bytes for b in self._kept.values())
+        while held > self._most_kept_bytes:
+            _, buffer = self._kept.popitem(last=False)
+            held -= buffer.size_bytes
+            self._pool.release(buffer)
