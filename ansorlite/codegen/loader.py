@@ -2,7 +2,8 @@
 
 In: a `KernelImage` for this machine, and aligned arrays. Out: a `NativeFunction` that runs the
 kernel on pointers, once or many times without Python in between. LLVM's JIT linker links the
-object, one JIT instance per kernel, so all of its memory is freed with the function object.
+object, one JIT instance per kernel, so all of its memory is freed with the function object, or one
+for many (`SharedJit`).
 `codegen.openmp` provides threads; the process provides libc and libm (memset, memcpy, exp). A
 kernel trusts its pointers: this module checks shapes, dtypes and alignment.
 """
@@ -27,12 +28,22 @@ from ansorlite.errors import BuildError
 from ansorlite.target import Target
 
 # Whoever calls a `NativeFunction` needs arrays at multiples of 64 bytes for its packed parameters.
-__all__ = ["CallSequence", "Loop", "NativeFunction", "aligned_copy", "aligned_empty", "load_image"]
+__all__ = [
+    "CallSequence",
+    "Loop",
+    "NativeFunction",
+    "SharedJit",
+    "aligned_copy",
+    "aligned_empty",
+    "load_image",
+]
 
 _ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 _PROGRAM = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 4)
 _REPEAT = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
 ARGS = Row._fields.index("args")
+
+KERNELS_PER_JIT = 100  # of one `SharedJit`
 
 REPEAT_IR = """
 define void @repeat(ptr %kernel, ptr %args, i64 %n) {
@@ -268,12 +279,38 @@ def target_of_image(image: KernelImage) -> Target:
     return Target(triple=image.triple, cpu=image.cpu, features=image.features)
 
 
-def load_image(image: KernelImage, threads: openmp.Runtime | None = None) -> NativeFunction:
+class SharedJit:
+    """A JIT instance for many kernels that live shortly: making one takes longer than linking.
+
+    A kernel leaves some 10 KiB in its instance, so `next` makes a new one after `KERNELS_PER_JIT`
+    kernels. The old one is freed with its last kernel. Example: `load_image(image, jit=shared)`.
+    """
+
+    def __init__(self) -> None:
+        self._jit: llvm.LLJIT | None = None
+        self._count = 0
+
+    def next(self) -> tuple[llvm.LLJIT, int]:
+        """(an instance, a number that names one library of the instance)."""
+        if self._jit is None or self._count == KERNELS_PER_JIT:
+            self._jit, self._count = new_jit(), 0
+        self._count += 1
+        return self._jit, self._count
+
+    def drop(self) -> None:
+        """Have the next kernel get a new instance: the last one failed."""
+        self._jit = None
+
+
+def load_image(
+    image: KernelImage, threads: openmp.Runtime | None = None, jit: SharedJit | None = None
+) -> NativeFunction:
     """Link a kernel into this process, with its pool or with other `threads`.
 
-    Raises BuildError where the image is for another architecture, is no object file, or needs a
-    symbol that this process does not have. A kernel for a newer CPU of the same architecture loads,
-    but kills the process (illegal instruction) when it runs.
+    The kernel has a JIT instance of its own, or one of `jit`. Raises BuildError where the image is
+    for another architecture, is no object file, or needs a symbol that this process does not have.
+    A kernel for a newer CPU of the same architecture loads, but kills the process (illegal
+    instruction) when it runs.
     """
     host = Target.detect()
     made_for = Target(triple=image.triple).arch
@@ -290,10 +327,13 @@ def load_image(image: KernelImage, threads: openmp.Runtime | None = None) -> Nat
     library.export_symbol(image.symbol)
     if image.has_steps:
         library.export_symbol(f"{image.symbol}{STEPS}")
-    jit = new_jit()
+    instance, number = (new_jit(), 0) if jit is None else jit.next()
     try:
-        return NativeFunction(image, library.link(jit, image.symbol), jit, threads)
+        tracker = library.link(instance, f"{image.symbol}.{number}")
+        return NativeFunction(image, tracker, instance, threads)
     except RuntimeError as error:
+        if jit is not None:
+            jit.drop()
         raise BuildError(
             f"cannot load kernel {image.symbol} (a damaged object, or a function that it calls"
             f" is not in this process): {error}"

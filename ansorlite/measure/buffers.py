@@ -54,7 +54,7 @@ class Buffers:
     def kept_copy(self, key: Hashable, x: Array) -> GuardedBuffer:
         """Keep the elements of `x` in a new buffer."""
         buffer = self.scratch(x.shape, x.dtype)
-        buffer.array[...] = x
+        _copy(buffer.array, x)
         return self.keep(key, buffer)
 
     def stored(self, layout: Layout, x: Array) -> Array:
@@ -78,3 +78,11 @@ class Buffers:
             _, buffer = self._kept.popitem(last=False)
             held -= buffer.size_bytes
             self._pool.release(buffer)
+
+
+def _copy(out: Array, x: Array) -> None:
+    """out[...] = x; elements of the last axis that lie together are moved as one."""
+    run_bytes = x.shape[-1] * x.itemsize if x.ndim else 0
+    if run_bytes > x.itemsize == x.strides[-1]:
+        out, x = (a.view(f"V{run_bytes}") for a in (out, x))
+    out[...] = x

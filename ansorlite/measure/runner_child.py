@@ -22,7 +22,7 @@ import numpy as np
 from ansorlite.calls import Array
 from ansorlite.codegen.image import KernelImage, Param
 from ansorlite.codegen.kernel import derive
-from ansorlite.codegen.loader import NativeFunction, load_image
+from ansorlite.codegen.loader import NativeFunction, SharedJit, load_image
 from ansorlite.codegen.openmp import max_threads
 from ansorlite.errors import MeasureError
 from ansorlite.measure.buffers import Buffers
@@ -80,7 +80,7 @@ def serve(policy: TimingPolicy, memory_bytes: int) -> Callable[[Any], Any]:
     """
     tasks: OrderedDict[str, TaskData] = OrderedDict()
     flush = _make_flush() if policy.cold else None
-    buffers, numbers = Buffers(), NormalNumbers()
+    buffers, numbers, jit = Buffers(), NormalNumbers(), SharedJit()
     canary = local_canary(max_threads(), policy.patience_s)
     if policy.fresh_constants:
         warm_up()
@@ -104,7 +104,7 @@ def serve(policy: TimingPolicy, memory_bytes: int) -> Callable[[Any], Any]:
                     return None
                 tasks.move_to_end(key)
                 return _run(
-                    tasks[key], image, buffers, policy, best_latency_s, flush, canary.disturbed
+                    tasks[key], image, jit, buffers, policy, best_latency_s, flush, canary.disturbed
                 )
             case ("race", key, images, budget_s):
                 if key not in tasks:
@@ -248,6 +248,7 @@ def _check_samples(spec: CheckSpec, inputs: dict[str, GuardedBuffer], name: str,
 def _run(
     task: TaskData,
     image: KernelImage,
+    jit: SharedJit,
     buffers: Buffers,
     policy: TimingPolicy,
     best_latency_s: float | None,
@@ -255,7 +256,7 @@ def _run(
     disturbed: Callable[[], bool],
 ) -> MeasureResult:
     start = time.perf_counter()
-    function, bound = load_image(image), _bind(task, image, buffers)
+    function, bound = load_image(image, jit=jit), _bind(task, image, buffers)
     args, first_s = _run_poisoned(function, bound)
     max_error, error = _compare(task)
     check_s = time.perf_counter() - start

@@ -3,16 +3,17 @@
 import gc
 import sys
 import weakref
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from ansorlite.calls import aligned_copy, aligned_empty
-from ansorlite.codegen import openmp
+from ansorlite.codegen import loader, openmp
 from ansorlite.codegen.compile import compile_module
 from ansorlite.codegen.image import KernelImage, Param
-from ansorlite.codegen.loader import CallSequence, Loop, NativeFunction, load_image
+from ansorlite.codegen.loader import CallSequence, Loop, NativeFunction, SharedJit, load_image
 from ansorlite.errors import BuildError
 from ansorlite.ir.layout import Layout
 from ansorlite.target import Target
@@ -150,6 +151,27 @@ def test_code_is_freed_with_the_function() -> None:
     assert jit() is None
 
 
+def test_kernels_of_a_shared_jit_live_on_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loader, "KERNELS_PER_JIT", 3)
+    compiled, jit = axpy().image, SharedJit()
+    x = aligned_copy(np.ones(N, np.float32))
+    kept = load_image(compiled, jit=jit)
+    instance = weakref.ref(kept._owners[1])
+    for _ in range(5):
+        y = aligned_copy(np.zeros(N, np.float32))
+        load_image(compiled, jit=jit).run([x, y])
+        assert (y == 2).all()
+    with pytest.raises(BuildError, match="damaged object"):
+        load_image(replace(compiled, object_bytes=b"junk" * 20), jit=jit)
+    y = aligned_copy(np.zeros(N, np.float32))
+    load_image(compiled, jit=jit).run([x, y])
+    kept.run([x, y])
+    assert (y == 4).all() and instance() is not None
+    del kept
+    gc.collect()
+    assert instance() is None
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_loading_does_not_leak() -> None:
     compiled = axpy().image
@@ -157,12 +179,13 @@ def test_loading_does_not_leak() -> None:
     def resident_pages() -> int:
         return int(Path("/proc/self/statm").read_text().split()[1])
 
-    for _ in range(20):
-        load_image(compiled)
-    before = resident_pages()
-    for _ in range(100):
-        load_image(compiled)
-    assert resident_pages() - before < 100  # less than one page a kernel
+    for jit in (None, SharedJit()):
+        for _ in range(200):
+            load_image(compiled, jit=jit)
+        before = resident_pages()
+        for _ in range(200):
+            load_image(compiled, jit=jit)
+        assert resident_pages() - before < 100  # less than one page a kernel
 
 
 def test_pointers_are_checked() -> None:

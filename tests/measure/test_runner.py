@@ -21,7 +21,7 @@ from ansorlite.measure.inputs import NormalNumbers
 from ansorlite.measure.race import race
 from ansorlite.measure.result import Status
 from ansorlite.measure.runner import CheckSpec, LocalRunner, thread_variables
-from ansorlite.measure.runner_child import Data, make_reference
+from ansorlite.measure.runner_child import Data, TaskData, _prepare, make_reference
 from ansorlite.measure.timing import TimingPolicy
 
 QUICK = TimingPolicy(repeat_s=1e-4, least_s=0.0, max_repeats=3)
@@ -167,6 +167,46 @@ def test_constants_come_in_the_layout_of_the_kernel(runner: LocalRunner) -> None
     params = mk.with_constant(layout=mk.LAYOUT)
     assert runner.run("t", mk.kernel(place=mk.PACKED_PLACE, params=params)).ok
     assert runner.run("t", mk.kernel(params=params)).status is Status.WRONG_OUTPUT
+
+
+def test_a_packed_constant_cannot_be_written(runner: LocalRunner) -> None:
+    params = mk.with_constant(layout=mk.LAYOUT)
+    right = mk.kernel(place=mk.PACKED_PLACE, params=params)
+    for _ in range(2):  # the second time in the memory of the first
+        assert runner.run("t", right).ok
+        wrong = mk.kernel("store volatile float %w, ptr %pw", place=mk.PACKED_PLACE, params=params)
+        result = runner.run("t", wrong)
+        assert result.status is Status.RUN_ERROR and "SIGSEGV" in result.error
+
+
+def test_a_constant_that_an_image_does_not_read_has_no_memory(runner: LocalRunner) -> None:
+    params = mk.with_constant(layout=mk.LAYOUT)
+    reads = mk.kernel(place=mk.PACKED_PLACE, params=params)
+    result = runner.run("t", replace(reads, unread=frozenset({"W"})))
+    assert result.status is Status.RUN_ERROR and "SIGSEGV" in result.error
+    unused = Param("V", (mk.K,), "float32", "derived")
+    image = replace(mk.kernel(params=(*mk.PARAMS, unused)), unread=frozenset({"V"}))
+    assert runner.run("t", image).ok
+
+
+def test_tasks_share_inputs_and_outputs() -> None:
+    buffers, numbers = Buffers(), NormalNumbers()
+    root = CheckSpec(mk.dag_with_root(), 0, mk.kernel(real="double", narrow=mk.ROOT_DOUBLE))
+    wide = CheckSpec(mk.dag_of_a_prepared_constant(), 0, mk.kernel(params=mk.with_constant("V")))
+    tasks = list[TaskData]()
+    for spec in (mk.check_spec(), mk.check_spec(seed=1), root, wide):
+        task, prepared, reference = _prepare(spec, None, Data(buffers, numbers, tasks))
+        buffers.settle()
+        assert prepared.ok
+        known, _, _ = _prepare(spec, reference, Data(buffers, numbers))
+        for name, own in task.inputs.items():
+            assert np.array_equal(own.array, known.inputs[name].array)
+        tasks.append(task)
+    first, other, positive, alike = tasks
+    assert first.inputs["A"].start == alike.inputs["A"].start
+    assert first.inputs["W"].start == alike.inputs["W"].start
+    assert len({t.inputs["A"].start for t in (first, other, positive)}) == 3
+    assert len({t.outputs["C"].start for t in tasks}) == 1
 
 
 def test_a_stage_of_constants_is_computed_ahead(runner: LocalRunner) -> None:
