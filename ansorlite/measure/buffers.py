@@ -12,7 +12,6 @@ from collections.abc import Hashable, Sequence
 import numpy.typing as npt
 
 from ansorlite.calls import Array
-from ansorlite.ir.layout import Layout
 from ansorlite.measure.memory import GuardedBuffer, GuardedPool
 
 # Of kept constants: enough for the kernels of a round, which often share a layout. More would
@@ -54,19 +53,8 @@ class Buffers:
     def kept_copy(self, key: Hashable, x: Array) -> GuardedBuffer:
         """Keep the elements of `x` in a new buffer."""
         buffer = self.scratch(x.shape, x.dtype)
-        _copy(buffer.array, x)
+        buffer.array[...] = x
         return self.keep(key, buffer)
-
-    def stored(self, layout: Layout, x: Array) -> Array:
-        """The elements of `layout.pack(x)` in their order: a view of `x` or of a scratch buffer."""
-        shape = layout.padded
-        if shape == x.shape:
-            return layout.view(x)
-        padded = self.scratch(shape, x.dtype).array
-        for d, n in enumerate(x.shape):  # zeros beyond the end of x
-            padded[(*map(slice, x.shape[:d]), slice(n, None))] = 0
-        padded[tuple(map(slice, x.shape))] = x
-        return layout.view(padded)
 
     def settle(self) -> None:
         """End a request: its scratch buffers and the constants in excess must not be used more."""
@@ -78,11 +66,3 @@ class Buffers:
             _, buffer = self._kept.popitem(last=False)
             held -= buffer.size_bytes
             self._pool.release(buffer)
-
-
-def _copy(out: Array, x: Array) -> None:
-    """out[...] = x; elements of the last axis that lie together are moved as one."""
-    run_bytes = x.shape[-1] * x.itemsize if x.ndim else 0
-    if run_bytes > x.itemsize == x.strides[-1]:
-        out, x = (a.view(f"V{run_bytes}") for a in (out, x))
-    out[...] = x

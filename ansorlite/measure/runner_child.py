@@ -438,7 +438,9 @@ def _constant(task: TaskData, param: Param, image: KernelImage, buffers: Buffers
     found = buffers.kept(key)
     if found is None:
         known = task.inputs.get(param.name) or _derived(task, param, image, buffers)
-        found = buffers.kept_copy(key, buffers.stored(param.layout, known.array))
+        found = buffers.scratch(param.stored_shape, known.array.dtype)
+        param.layout.pack_to(found.array, known.array)
+        buffers.keep(key, found)
     return found
 
 

@@ -4,10 +4,8 @@ import ctypes
 import signal
 
 import numpy as np
-import pytest
 from measure_processes import signal_of
 
-from ansorlite.ir.layout import Layout
 from ansorlite.measure.buffers import Buffers
 
 MB = 1 << 20
@@ -53,21 +51,3 @@ def test_a_constant_larger_than_the_limit_serves_its_request() -> None:
     assert buffers.kept("x") is kept and (kept.array == 3).all()
     buffers.settle()
     assert buffers.kept("x") is None
-
-
-@pytest.mark.parametrize(
-    "layout",
-    [
-        Layout(((2, 3), (4,)), ((0, 0), (1, 0), (0, 1))),
-        Layout(((2, 4), (2, 3)), ((0, 0), (1, 0), (0, 1), (1, 1))),
-        Layout(((6,), (5,)), ((1, 0), (0, 0))),
-    ],
-)
-def test_padded_layouts_in_memory_that_was_used(layout: Layout) -> None:
-    buffers, x = Buffers(), np.arange(24, dtype=np.float32).reshape(6, 4)
-    for _ in range(2):
-        buffers.scratch(layout.padded, "float32").poison()
-        buffers.settle()
-        stored = buffers.stored(layout, x)
-        assert np.array_equal(stored, layout.pack(x))
-        buffers.settle()
