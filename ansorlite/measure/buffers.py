@@ -37,9 +37,14 @@ class Buffers:
         return buffer
 
     def keep(self, key: Hashable, buffer: GuardedBuffer) -> GuardedBuffer:
-        """Have `kept` find a scratch buffer from now on, which becomes read-only."""
+        """Have `kept` find a scratch buffer from now on, which becomes read-only.
+
+        A buffer that the key had before serves until the end of the request.
+        """
         buffer.protect()
         self._scratch = [b for b in self._scratch if b is not buffer]
+        if key in self._kept:
+            self._scratch.append(self._kept.pop(key))
         self._kept[key] = buffer
         return buffer
 

@@ -51,3 +51,12 @@ def test_a_constant_larger_than_the_limit_serves_its_request() -> None:
     assert buffers.kept("x") is kept and (kept.array == 3).all()
     buffers.settle()
     assert buffers.kept("x") is None
+
+
+def test_a_constant_that_is_kept_again_replaces_the_first_one() -> None:
+    buffers = Buffers()
+    first, second = (buffers.kept_copy("x", np.full(9, k)) for k in (1, 2))
+    assert buffers.kept("x") is second and (first.array == 1).all() and (second.array == 2).all()
+    buffers.settle()
+    assert buffers.scratch((9,), "int64").start == first.start  # its memory serves again
+    assert buffers.kept("x") is second
