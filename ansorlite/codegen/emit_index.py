@@ -7,12 +7,12 @@ emits loads, selects and casts inside indices.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable
+from collections.abc import Sequence
 from typing import Any
 
 from ansorlite.codegen import ir_text as ir
 from ansorlite.codegen.ir_text import I1, I64
-from ansorlite.codegen.scope import Env, Scoped
+from ansorlite.codegen.scope import Env, Scope, Scoped
 from ansorlite.errors import BuildError
 from ansorlite.ir.expr import Const, Expr, Op, Var, add, mul, terms_of
 from ansorlite.ir.literals import BITS, ceil_divide, floor_divide, modulo, wrapped
@@ -36,9 +36,9 @@ _BITS = {
     "shift_left": ir.IRBuilder.shl,
     "shift_right": ir.IRBuilder.ashr,
 }
-_Term = tuple[int, tuple[int, ...]]  # factor, places of its variables
+_Term = tuple[int, tuple[str, ...]]  # factor, names of its variables
 _Parts = tuple[int, tuple[ir.Value, ...]]
-_Plan = tuple[tuple[str, ...], list[_Term] | None]
+_Base = tuple[ir.Value, bool]  # pointer, does a run-time offset lead to it?
 
 
 class IndexEmitter(Scoped, ABC):
@@ -48,8 +48,9 @@ class IndexEmitter(Scoped, ABC):
         super().__init__(builder)
         self._flat: dict[tuple[str, tuple[Expr, ...]], Expr] = {}
         self._along: dict[tuple[Expr, str], tuple[Expr | None, Expr]] = {}
-        self._plans: dict[Expr, _Plan] = {}
-        self._totals: dict[Hashable, tuple[tuple[ir.Value, ...], list[_Term]]] = {}
+        self._plans: dict[Expr, tuple[_Term, ...] | None] = {}
+        self._totals: dict[tuple[Expr, Scope], tuple[tuple[ir.Value, ...], list[_Term]]] = {}
+        self._bases: dict[tuple[str, Expr, Scope], tuple[_Base, list[_Term]]] = {}
 
     def index(self, e: Expr, env: Env) -> Any:
         """An integer expression without the vector variable, as a Python int or an i64."""
@@ -61,49 +62,41 @@ class IndexEmitter(Scoped, ABC):
             return rest
         return self.once("add", (rest, offset), env, lambda: self.b.add(rest, _i64(offset)))
 
-    def _parts(self, e: Expr, env: Env, split: bool = False) -> _Parts:
+    def _parts(self, e: Expr, env: Env) -> _Parts:
         """(constant, run-time values: at most one); the value of `e` is their sum.
 
-        With `split` what the innermost loop changes is a value of its own, the last of two. Copies
-        of an unrolled body differ in constants only: their run-time part is looked up.
+        Copies of an unrolled body differ in constants only: their run-time part is looked up. A
+        variable is a number or not, and which value it is, by the scope.
         """
-        names, plan = self._plan(e)
-        if plan is None:
-            return self._sum(e, env, split)
-        values = [env.vars[n] for n in names]
-        key = (e, split, env.scope, *[0 if type(v) is int else v for v in values])
+        key = e, env.scope
         known = self._totals.get(key)
-        if known is None:
-            offset, total = self._sum(e, env, split)
-            runtime = {k for k, v in enumerate(values) if type(v) is not int}
-            if not any(0 < sum(k in runtime for k in at) < len(at) for _, at in plan):
-                numbers = [(c, at) for c, at in plan if not runtime.intersection(at)]
-                self._totals[key] = total, numbers
-            return offset, total
-        total, numbers = known
-        offset = 0
-        for c, at in numbers:
-            for k in at:
-                c *= values[k]
-            offset += c
+        if known is not None:
+            return _number(known[1], env), known[0]
+        offset, total = self._sum(e, env, split=False)
+        numbers = self._number_terms(e, env)
+        if numbers is not None:
+            self._totals[key] = total, numbers
         return offset, total
 
-    def _plan(self, e: Expr) -> _Plan:
-        """(variables of `e`, terms as (factor, indices into the variables)).
+    def _number_terms(self, e: Expr, env: Env) -> list[_Term] | None:
+        """The terms of `e` that are numbers in the scope.
 
-        The terms are None where `e` is no polynomial of variables.
+        None where `e` is no polynomial of variables, or multiplies a number with a run-time value.
         """
-        known = self._plans.get(e)
-        if known is None:
-            terms = terms_of(e)
-            names = tuple(sorted({a.name for m in terms for a in m if isinstance(a, Var)}))
-            place = {n: k for k, n in enumerate(names)}
-            plain = all(isinstance(a, Var) for m in terms for a in m)
-            plan = [
-                (c, tuple(place[a.name] for a in m if isinstance(a, Var))) for m, c in terms.items()
-            ]
-            known = self._plans[e] = names, plan if plain else None
-        return known
+        if e in self._plans:
+            plan = self._plans[e]
+        else:
+            plan = self._plans[e] = _plan(e)
+        if plan is None:
+            return None
+        numbers = []
+        for term in plan:
+            are = {type(env.vars[n]) is int for n in term[1]}
+            if len(are) > 1:
+                return None
+            if False not in are:
+                numbers.append(term)
+        return numbers
 
     def _sum(self, e: Expr, env: Env, split: bool) -> _Parts:
         """The computation behind `_parts`: terms are added from the outermost loop inwards, each
@@ -254,14 +247,24 @@ class IndexEmitter(Scoped, ABC):
     def address(self, tensor: str, flat: Expr, env: Env, *, here: bool = True) -> ir.Value:
         """Pointer to the element at offset `flat`; `here` leaves the constant part of the offset
         at the place of use, where the machine's addressing mode includes it."""
-        m = env.memory[tensor]
-        # A pointer for each part: LLVM's strength reduction takes the longer, the more it finds to
-        # take apart in one index.
-        offset, values = self._parts(flat, env, split=True)
-        pointer = m.pointer
-        for by in values:
-            pointer = self.moved(pointer, by, m.dtype, env)
-        return self.moved(pointer, offset, m.dtype, env, here=here and bool(values))
+        dtype = env.memory[tensor].dtype
+        key = tensor, flat, env.scope
+        known = self._bases.get(key)
+        if known is not None:
+            (pointer, moves), numbers = known
+            offset = _number(numbers, env)
+        else:
+            pointer = env.memory[tensor].pointer
+            # A pointer for each part: LLVM's strength reduction takes the longer, the more it finds
+            # to take apart in one index.
+            offset, values = self._sum(flat, env, split=True)
+            for by in values:
+                pointer = self.moved(pointer, by, dtype, env)
+            moves = bool(values)
+            terms = self._number_terms(flat, env)
+            if terms is not None:
+                self._bases[key] = (pointer, moves), terms
+        return self.moved(pointer, offset, dtype, env, here=here and moves) if offset else pointer
 
     def moved(
         self, pointer: ir.Value, by: Any, dtype: str, env: Env, *, here: bool = False
@@ -278,6 +281,27 @@ class IndexEmitter(Scoped, ABC):
             lambda: self.b.gep(pointer, at, kind),
             here=here,
         )
+
+
+def _plan(e: Expr) -> tuple[_Term, ...] | None:
+    """The terms of a polynomial of variables; None for other expressions."""
+    terms = []
+    for mono, c in terms_of(e).items():
+        names = tuple([a.name for a in mono if isinstance(a, Var)])
+        if len(names) < len(mono):
+            return None
+        terms.append((c, names))
+    return tuple(terms)
+
+
+def _number(terms: Sequence[_Term], env: Env) -> int:
+    """The sum of terms that are numbers."""
+    total = 0
+    for c, names in terms:
+        for n in names:
+            c *= env.vars[n]
+        total += c
+    return total
 
 
 def _i64(value: int) -> ir.Constant:
