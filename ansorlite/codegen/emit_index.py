@@ -14,11 +14,10 @@ from ansorlite.codegen import ir_text as ir
 from ansorlite.codegen.ir_text import I1, I64
 from ansorlite.codegen.scope import Env, Scope, Scoped
 from ansorlite.errors import BuildError
-from ansorlite.ir.expr import Const, Expr, Op, Var, add, mul, terms_of
+from ansorlite.ir.expr import Const, Expr, Op, Var, terms_of, weighted_sum
 from ansorlite.ir.literals import BITS, ceil_divide, floor_divide, modulo, wrapped
 from ansorlite.ir.packed import PACKED
-from ansorlite.ir.ranges import coefficient
-from ansorlite.ir.traverse import substitute
+from ansorlite.ir.ranges import linear_in
 
 TYPES: dict[str, ir.Type] = {
     "float16": ir.HALF,
@@ -107,19 +106,22 @@ class IndexEmitter(Scoped, ABC):
         for mono, c in terms_of(e).items():
             left: list[ir.Value] = []
             for atom in mono:
-                value = self._atom(atom, env)
+                value = env.vars[atom.name] if isinstance(atom, Var) else self._atom(atom, env)
                 if isinstance(value, int):
                     c *= value
                 else:
                     left.append(value)
             if left:
-                left.sort(key=self.number)
-                key = tuple(map(self.number, left))
+                if len(left) > 1:
+                    left.sort(key=self.number)
+                key = tuple([self.number(v) for v in left])
                 factors[key] = left
                 runtime[key] = runtime.get(key, 0) + c
             else:
                 offset += c
-        wanted = sorted((self._depth(factors[k], env), k, c) for k, c in runtime.items() if c)
+        if not runtime:
+            return offset, ()
+        wanted = sorted([(self._depth(factors[k], env), k, c) for k, c in runtime.items() if c])
         flags = () if e.reads else ("nsw",)  # loaded integers may overflow, and wrap
         totals: list[ir.Value] = []
         reached = -1
@@ -133,7 +135,7 @@ class IndexEmitter(Scoped, ABC):
     def _depth(self, values: list[ir.Value], env: Env) -> int:
         """Depth of the innermost loop that one of the values depends on."""
         homes = [v.home for v in values]
-        return max(env.scope.depth + 1 if h is None else h.depth for h in homes)
+        return max([env.scope.depth + 1 if h is None else h.depth for h in homes])
 
     def _add_term(
         self,
@@ -229,19 +231,14 @@ class IndexEmitter(Scoped, ABC):
         key = (tensor, indices)
         known = self._flat.get(key)
         if known is None:
-            known = Const(0)
-            strides = env.memory[tensor].strides
-            for i, s in zip(indices, strides, strict=True):
-                known = add(known, mul(i, s))
-            self._flat[key] = known
+            known = self._flat[key] = weighted_sum(indices, env.memory[tensor].strides)
         return known
 
     def along(self, e: Expr, var: str) -> tuple[Expr | None, Expr]:
         """(coefficient of `var` in `e`, None where `e` is not linear in it; `e` at var = 0)."""
         known = self._along.get((e, var))
         if known is None:
-            known = coefficient(e, var), substitute(e, {var: Const(0)})
-            self._along[e, var] = known
+            known = self._along[e, var] = linear_in(e, var)
         return known
 
     def address(self, tensor: str, flat: Expr, env: Env, *, here: bool = True) -> ir.Value:
@@ -270,16 +267,10 @@ class IndexEmitter(Scoped, ABC):
         self, pointer: ir.Value, by: Any, dtype: str, env: Env, *, here: bool = False
     ) -> ir.Value:
         """The pointer `by` elements after another."""
-        if isinstance(by, int) and by == 0:
+        if by == 0:
             return pointer
-        at = I64(by) if isinstance(by, int) else by
-        kind = TYPES[dtype]
         return self.once(
-            ("at", dtype),
-            (pointer, by),
-            env,
-            lambda: self.b.gep(pointer, at, kind),
-            here=here,
+            dtype, (pointer, by), env, lambda: self.b.gep(pointer, by, TYPES[dtype]), here=here
         )
 
 

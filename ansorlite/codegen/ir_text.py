@@ -512,9 +512,10 @@ class IRBuilder:
     def alloca(self, kind: Type, align: int) -> Value:
         return self._value(PTR, f"alloca {kind.text}, align {align}")
 
-    def gep(self, pointer: Value, index: Value, kind: Type) -> Value:
+    def gep(self, pointer: Value, index: Value | int, kind: Type) -> Value:
         """The address `index` elements of the type `kind` behind another."""
-        return self._value(PTR, f"getelementptr {kind.text}, {pointer.typed}, {index.typed}")
+        by = index.typed if isinstance(index, Value) else f"i64 {index}"
+        return self._value(PTR, f"getelementptr {kind.text}, {pointer.typed}, {by}")
 
     def load(self, pointer: Value, kind: Type, align: int = 0) -> Value:
         aligned = f", align {align}" if align else ""

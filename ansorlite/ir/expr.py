@@ -16,7 +16,7 @@ form.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -438,6 +438,20 @@ def mul(a: Any, b: Any) -> Expr:
                 mono = tuple(sorted(m1 + m2, key=lambda x: x.key)) if m1 and m2 else m1 or m2
                 out[mono] = out.get(mono, 0) + c1 * c2
     return _kept(("mul", left, right), poly(out, left.dtype))
+
+
+def weighted_sum(parts: Sequence[Expr], weights: Sequence[int]) -> Expr:
+    """The sum of integer expressions, each times the number at its place; 0 without any."""
+    if any(e.dtype != "int32" for e in parts):
+        total: Expr = integer(0)
+        for e, w in zip(parts, weights, strict=True):
+            total = add(total, mul(e, w))
+        return total
+    out: dict[Monomial, int] = {}
+    for e, w in zip(parts, weights, strict=True):
+        for mono, c in terms_of(e).items():
+            out[mono] = out.get(mono, 0) + c * w
+    return poly(out)
 
 
 _FOLD: dict[str, Callable[[Any, Any], Any]] = {

@@ -21,6 +21,7 @@ from ansorlite.ir.expr import (
     Poly,
     Var,
     add,
+    integer,
     is_int,
     mul,
     poly,
@@ -29,7 +30,7 @@ from ansorlite.ir.expr import (
 )
 from ansorlite.ir.extremum import extremum
 from ansorlite.ir.literals import BITS, range_of
-from ansorlite.ir.traverse import below, transform
+from ansorlite.ir.traverse import below, substitute, transform
 
 Interval = tuple[int, int]
 INF = 1 << 62
@@ -262,5 +263,16 @@ def coefficient(e: Expr, var: str) -> Expr | None:
             return None
         if len(rest) < len(mono):
             out[tuple(rest)] = out.get(tuple(rest), 0) + c
-
     return poly(out, e.dtype)
+
+
+def linear_in(e: Expr, var: str) -> tuple[Expr | None, Expr]:
+    """(coefficient of `var` in `e`, None where `e` is not affine in it; `e` at var = 0)."""
+    if var not in e.free:
+        return Const(0, e.dtype), e
+    if isinstance(e, Poly):
+        own = [(m, c) for m, c in e.terms if any(var in a.free for a in m)]
+        mono, c = own[0]
+        if len(own) == len(mono) == 1 and isinstance(mono[0], Var):
+            return integer(c, e.dtype), poly({m: k for m, k in e.terms if m is not mono}, e.dtype)
+    return coefficient(e, var), substitute(e, {var: Const(0)})
