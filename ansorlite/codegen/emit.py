@@ -11,6 +11,7 @@ offsets, which LLVM promotes to vector registers.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from ansorlite.calls import ALIGNMENT, aligned_bytes
@@ -310,6 +311,12 @@ def transposed(b: ir.IRBuilder, rows: list[ir.Value]) -> list[ir.Value]:
     return rows
 
 
+@lru_cache(maxsize=1 << 10)
+def _element(buffer: str, indices: tuple[Expr, ...], dtype: str) -> Load:
+    """The element that a store replaces; the copies of a store have one expression."""
+    return Load(buffer, indices, dtype)
+
+
 Trip = Callable[[ir.Value, Scope], None]
 
 
@@ -535,13 +542,10 @@ class _StmtEmitter(ExprEmitter):
 
     def _store(self, s: Store, env: Env) -> None:
         dtype = env.memory[s.buffer].dtype
-        moving = env.vector is not None and any(env.vector in i.free for i in s.indices)
-        if env.vector is not None and not moving:
-            raise BuildError(f"store to {s.buffer} does not move with vector loop {env.vector}")
         if s.combiner == "sum" and is_zero(s.value, env.ranges):
             return
         if s.combiner == "sum" and isinstance(s.value, Op) and s.value.name in DOTS:
-            old = self.wide(Load(s.buffer, s.indices, dtype), env)
+            old = self.wide(_element(s.buffer, s.indices, dtype), env)
             x, y = (self.factor(s.value, k, env) for k in range(2))
 
             def shared(what: str, v: ir.Value, make: Callable[[], ir.Value]) -> ir.Value:
@@ -552,7 +556,7 @@ class _StmtEmitter(ExprEmitter):
             return
         value = self.wide(s.value, env)
         if s.combiner:
-            old = self.wide(Load(s.buffer, s.indices, dtype), env)
+            old = self.wide(_element(s.buffer, s.indices, dtype), env)
             value = self._combine(s.combiner, old, value, s.value)
         self.store(s.buffer, s.indices, value, env)
 

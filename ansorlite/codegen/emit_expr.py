@@ -21,6 +21,7 @@ from ansorlite.codegen.ir_text import I1, I32, I64, VOID
 from ansorlite.codegen.scope import Env
 from ansorlite.codegen.vector_math import call_math, extremum
 from ansorlite.codegen.zeros import decided
+from ansorlite.errors import BuildError
 from ansorlite.ir.expr import Const, Expr, Load, Op, Poly, Var, add, is_float, is_int, mul, terms_of
 from ansorlite.ir.literals import BITS, BYTES, WIDE, least, rounded, wrapped
 from ansorlite.ir.packed import PACKED
@@ -34,6 +35,7 @@ VECTOR_BYTES = 16  # of a vector whose lanes serve as scalars
 MAX_FILL = 4096  # largest row, in elements, that a constant block may replace (see `_filled`)
 ONE = Const(1)
 _FAST = ("contract",)
+_ARITHMETIC = ("add", "sub", "mul", "div")
 _ORDERED = {"lt": "<", "le": "<=", "eq": "==", "ne": "!="}
 
 
@@ -46,6 +48,7 @@ class ExprEmitter(IndexEmitter):
         self.by_element = target.arch == "aarch64"  # multiplies vectors by one lane of a vector
         self._split_at: dict[tuple[Load, Expr], tuple[Expr, Expr, int]] = {}
         self._blocks: dict[str, ir.Value] = {}
+        self._moves: dict[tuple[Load, str], tuple[Expr | None, Expr]] = {}
 
     def opaque(self, atom: Expr, env: Env) -> ir.Value:
         if isinstance(atom, Load):
@@ -352,6 +355,8 @@ class ExprEmitter(IndexEmitter):
         assert env.vector is not None
         if isinstance(e, Load):
             return self._load_vector(e, env)
+        if isinstance(e, Op) and e.name in _ARITHMETIC and e.dtype in FLOATS:
+            return self._apply(e, [self.wide(a, env) for a in e.args])
         if isinstance(e, Op) and e.name in PACKED:
             return self._apply(e, [self.wide(a, env) for a in e.args])
         if is_int(e):
@@ -519,8 +524,12 @@ class ExprEmitter(IndexEmitter):
 
     def _load_vector(self, e: Load, env: Env) -> ir.Value:
         assert env.vector is not None
-        flat = self.flat(e.tensor, e.indices, env)
-        c, base = self.along(flat, env.vector)
+        key = e, env.vector
+        known = self._moves.get(key)
+        if known is None:
+            flat = self.flat(e.tensor, e.indices, env)
+            known = self._moves[key] = self.along(flat, env.vector)
+        c, base = known
         if not isinstance(c, Const):
             return self._per_lane(e, env)
         if c.value == 1:
@@ -653,6 +662,8 @@ class ExprEmitter(IndexEmitter):
             self.b.store(value, self.address(tensor, flat, env), align=BYTES[dtype])
             return
         value = self.splat(value, env.width)
+        if env.vector not in flat.free:
+            raise BuildError(f"store to {tensor} does not move with vector loop {env.vector}")
         c, base = self.along(flat, env.vector)
         if isinstance(c, Const) and c.value == 1:
             if env.lanes < env.width and not env.memory[tensor].padded:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import lru_cache
 from itertools import count
 from typing import Any
 
@@ -55,6 +56,9 @@ class IntType(Type):
     def __init__(self, width: int) -> None:
         super().__init__(f"i{width}", f"i{width}")
         self.width = width
+
+    def __call__(self, value: Any) -> Constant:
+        return Constant(self, self.constant_text(value), value)
 
     def constant_text(self, value: Any) -> str:
         return str(int(value or 0))
@@ -328,6 +332,12 @@ class Variable(Value):
         yield self._line
 
 
+@lru_cache(maxsize=MOST_TEXTS)
+def _mask(order: tuple[int, ...]) -> str:
+    """The order of lanes as an operand."""
+    return vector(I32, len(order))(list(order)).typed
+
+
 _SIGNS = {"<": "lt", "<=": "le", ">": "gt", ">=": "ge", "==": "eq", "!=": "ne"}
 Flags = Sequence[str]
 
@@ -502,10 +512,8 @@ class IRBuilder:
 
     def shuffle_vector(self, x: Value, y: Value, order: list[int]) -> Value:
         """Lanes of x and, behind them, of y in the order of these numbers."""
-        n = len(order)
-        mask = vector(I32, n)(order)
-        code = f"shufflevector {x.typed}, {y.typed}, {mask.typed}"
-        return self._value(vector(x.type.element, n), code)
+        code = f"shufflevector {x.typed}, {y.typed}, {_mask(tuple(order))}"
+        return self._value(vector(x.type.element, len(order)), code)
 
     # ---- memory -----------------------------------------------------------------------------
 

@@ -107,20 +107,20 @@ class Env:
     ) -> "Env":
         """The environment with further or replaced variables; the range of a number is implied."""
         known = {name: (v, v) for name, v in vars.items() if isinstance(v, int)}
-        return self._but(
-            vars={**self.vars, **vars},
-            ranges={**self.ranges, **known, **(ranges or {})},
-            **changed,
-        )
+        changed["vars"] = {**self.vars, **vars}
+        changed["ranges"] = {**self.ranges, **known, **(ranges or {})}
+        return self._but(changed)
 
     def branch(self) -> "Env":
         """The environment of conditional code: values known here stay visible there."""
-        return self._but(scope=Scope(self.scope, None))
+        return self._but({"scope": Scope(self.scope, None)})
 
-    def _but(self, **changed: Any) -> "Env":
+    def _but(self, changed: Mapping[str, Any]) -> "Env":
         """`dataclasses.replace`, which takes three times as long."""
         made = object.__new__(Env)
-        made.__dict__.update(self.__dict__, **changed)
+        fields = made.__dict__
+        fields.update(self.__dict__)
+        fields.update(changed)
         return made
 
 
@@ -164,7 +164,8 @@ class Scoped:
                 continue
             at = x.home
             if at is None:
-                self.place(x, None)
+                if x.number < 0:
+                    self.place(x, None)
                 here = True
             elif home is None or at.depth > home.depth:
                 home = at

@@ -113,13 +113,13 @@ def planned(s: For, env: Env, emitter: "IndexEmitter", target: Target) -> TilePl
     if found is None:
         return None
     loops, body = found
-    places = list(_stores(body, {}, None, 1))
-    first = places[0][0] if places else None
-    if first is None or len(places) > MAX_STORES or not isinstance(first.value, Op):
+    first = next(_stores(body, {}, None, 1), (None,))[0]
+    unit = unit_of(target, first.value.name) if first and isinstance(first.value, Op) else None
+    if first is None or unit is None:
         return None
-    unit = unit_of(target, first.value.name)
+    places = list(_stores(body, {}, None, 1))
     memory = env.memory.get(first.buffer)
-    if unit is None or memory is None or not memory.padded or len(memory.strides) < 2:
+    if len(places) > MAX_STORES or memory is None or not memory.padded or len(memory.strides) < 2:
         return None
     sums = [_sum(*place, unit, first, env, emitter) for place in places]
     known = [x for x in sums if x is not None]

@@ -25,9 +25,9 @@ def is_zero(e: Expr, ranges: Ranges) -> bool:
         return False
     match e.name:
         case "mul":
-            return any(is_zero(a, ranges) for a in e.args if not isinstance(a, Const))
+            return any([is_zero(a, ranges) for a in e.args if isinstance(a, Op)])
         case "add" | "sub":
-            return all(is_zero(a, ranges) for a in e.args)
+            return is_zero(e.args[0], ranges) and is_zero(e.args[1], ranges)
         case "select":
             flag = decided(e.args[0], ranges)
             if flag is None:
