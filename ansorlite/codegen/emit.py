@@ -47,7 +47,7 @@ from ansorlite.ir.program import (
     walk,
 )
 from ansorlite.ir.ranges import bounds
-from ansorlite.ir.traverse import branches_by_lane, loads
+from ansorlite.ir.traverse import branches_by_lane, tensors_read
 from ansorlite.target import Target
 
 ROW = ir.StructType([PTR, PTR, *[I64] * 6])
@@ -161,8 +161,8 @@ class _Nest:
         """Define the nest's functions."""
         used = self._used(nest)
         loops, body = _parallel_loops(nest)
-        fn = self._function(f"{self.name}.body", used, loops, body)
         streamed = _streamed(body)
+        fn = self._function(f"{self.name}.body", used, loops, body, past_caches=bool(streamed))
         if streamed:
             whole = [k for k, x in enumerate(used) if x.name in streamed]
             plain = self._function(f"{self.name}.plain", used, loops, body, past_caches=False)
@@ -183,9 +183,9 @@ class _Nest:
         loops: list[For],
         body: Stmt,
         *,
-        past_caches: bool = True,
+        past_caches: bool,
     ) -> ir.Function:
-        """The nest as a function; without `past_caches` it has no non-temporal stores."""
+        """The nest as a function; with `past_caches` loops marked "stream" store past caches."""
         kind = ir.FunctionType(VOID, [PTR] * len(used) + [I64, I64])
         fn = ir.Function(self.module, kind, name, internal=True, marks="noinline")
         for x, arg in zip(used, fn.args, strict=False):
@@ -216,14 +216,14 @@ class _Nest:
         return either
 
     def _used(self, nest: Stmt) -> list[Buffer]:
-        names = set()
+        names = set[str]()
         for s in walk(nest):
             if isinstance(s, Store):
                 names.add(s.buffer)
                 for e in (*s.indices, s.value):
-                    names.update(x.tensor for x in loads(e))
+                    names |= tensors_read(e)
             if isinstance(s, For):
-                names.update(x.tensor for x in loads(s.extent))
+                names |= tensors_read(s.extent)
         return [x for x in self.p.buffers if x.name in names]
 
     def _pointers(self, b: ir.IRBuilder, args: ir.Value, used: list[Buffer]) -> list[ir.Value]:
@@ -262,7 +262,7 @@ class _Nest:
             emitter.grains(loops, first, last, body, env)
         else:
             emitter.stmt(body, env)
-        if past_caches and _streamed(body):
+        if past_caches:
             emitter.b.fence("seq_cst")  # non-temporal stores are not ordered with other stores
         emitter.release()
         emitter.b.ret_void()

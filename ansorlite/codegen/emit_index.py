@@ -8,13 +8,13 @@ emits loads, selects and casts inside indices.
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from ansorlite.codegen import ir_text as ir
 from ansorlite.codegen.ir_text import I1, I64
 from ansorlite.codegen.scope import Env, Scope, Scoped
 from ansorlite.errors import BuildError
-from ansorlite.ir.expr import Const, Expr, Op, Var, terms_of, weighted_sum
+from ansorlite.ir.expr import Const, Expr, Op, Var, term_list, weighted_sum
 from ansorlite.ir.literals import BITS, ceil_divide, floor_divide, modulo, wrapped
 from ansorlite.ir.packed import PACKED
 from ansorlite.ir.ranges import linear_in
@@ -36,8 +36,18 @@ _BITS = {
     "shift_right": ir.IRBuilder.ashr,
 }
 _Term = tuple[int, tuple[str, ...]]  # factor, names of its variables
-_Parts = tuple[int, tuple[ir.Value, ...]]
-_Base = tuple[ir.Value, bool]  # pointer, does a run-time offset lead to it?
+
+
+class _Sum(NamedTuple):
+    """The value of an expression in a scope: `offset` and run-time `values`.
+
+    `numbers` are the terms that make the offset, also in other copies of an unrolled body; None
+    where copies differ in more, or where a term is not of variables alone.
+    """
+
+    offset: int
+    values: tuple[ir.Value, ...]
+    numbers: list[_Term] | None
 
 
 class IndexEmitter(Scoped, ABC):
@@ -47,9 +57,8 @@ class IndexEmitter(Scoped, ABC):
         super().__init__(builder)
         self._flat: dict[tuple[str, tuple[Expr, ...]], Expr] = {}
         self._along: dict[tuple[Expr, str], tuple[Expr | None, Expr]] = {}
-        self._plans: dict[Expr, tuple[_Term, ...] | None] = {}
-        self._totals: dict[tuple[Expr, Scope], tuple[tuple[ir.Value, ...], list[_Term]]] = {}
-        self._bases: dict[tuple[str, Expr, Scope], tuple[_Base, list[_Term]]] = {}
+        self._sums: dict[tuple[Expr, Scope], tuple[tuple[ir.Value, ...], list[_Term]]] = {}
+        self._bases: dict[tuple[str, Expr, Scope], tuple[ir.Value, bool, list[_Term]]] = {}
 
     def index(self, e: Expr, env: Env) -> Any:
         """An integer expression without the vector variable, as a Python int or an i64."""
@@ -61,66 +70,52 @@ class IndexEmitter(Scoped, ABC):
             return rest
         return self.once("add", (rest, offset), env, lambda: self.b.add(rest, _i64(offset)))
 
-    def _parts(self, e: Expr, env: Env) -> _Parts:
+    def _parts(self, e: Expr, env: Env) -> tuple[int, tuple[ir.Value, ...]]:
         """(constant, run-time values: at most one); the value of `e` is their sum.
 
         Copies of an unrolled body differ in constants only: their run-time part is looked up. A
         variable is a number or not, and which value it is, by the scope.
         """
         key = e, env.scope
-        known = self._totals.get(key)
+        known = self._sums.get(key)
         if known is not None:
             return _number(known[1], env), known[0]
-        offset, total = self._sum(e, env, split=False)
-        numbers = self._number_terms(e, env)
+        offset, values, numbers = self._sum(e, env, split=False)
         if numbers is not None:
-            self._totals[key] = total, numbers
-        return offset, total
+            self._sums[key] = values, numbers
+        return offset, values
 
-    def _number_terms(self, e: Expr, env: Env) -> list[_Term] | None:
-        """The terms of `e` that are numbers in the scope.
-
-        None where `e` is no polynomial of variables, or multiplies a number with a run-time value.
-        """
-        if e in self._plans:
-            plan = self._plans[e]
-        else:
-            plan = self._plans[e] = _plan(e)
-        if plan is None:
-            return None
-        numbers = []
-        for term in plan:
-            are = {type(env.vars[n]) is int for n in term[1]}
-            if len(are) > 1:
-                return None
-            if False not in are:
-                numbers.append(term)
-        return numbers
-
-    def _sum(self, e: Expr, env: Env, split: bool) -> _Parts:
+    def _sum(self, e: Expr, env: Env, split: bool) -> _Sum:
         """The computation behind `_parts`: terms are added from the outermost loop inwards, each
-        in the block of its innermost variable."""
+        in the block of its innermost variable.
+
+        With `split` what the innermost loop changes is a value of its own, the last of two.
+        """
         offset = 0
+        numbers: list[_Term] | None = []
         runtime: dict[tuple[int, ...], int] = {}
         factors: dict[tuple[int, ...], list[ir.Value]] = {}
-        for mono, c in terms_of(e).items():
-            left: list[ir.Value] = []
+        for mono, factor in term_list(e):
+            c, left = factor, list[ir.Value]()
             for atom in mono:
                 value = env.vars[atom.name] if isinstance(atom, Var) else self._atom(atom, env)
                 if isinstance(value, int):
                     c *= value
                 else:
                     left.append(value)
+            names = tuple([a.name for a in mono if isinstance(a, Var)])
+            if len(names) < len(mono) or 0 < len(left) < len(mono):
+                numbers = None
             if left:
                 if len(left) > 1:
                     left.sort(key=self.number)
                 key = tuple([self.number(v) for v in left])
                 factors[key] = left
                 runtime[key] = runtime.get(key, 0) + c
-            else:
-                offset += c
-        if not runtime:
-            return offset, ()
+                continue
+            offset += c
+            if numbers is not None:
+                numbers.append((factor, names))
         wanted = sorted([(self._depth(factors[k], env), k, c) for k, c in runtime.items() if c])
         flags = () if e.reads else ("nsw",)  # loaded integers may overflow, and wrap
         totals: list[ir.Value] = []
@@ -130,7 +125,7 @@ class IndexEmitter(Scoped, ABC):
             before = None if apart or not totals else totals.pop()
             totals.append(self._add_term(before, factors[k], c, env, flags))
             reached = depth
-        return offset, tuple(totals)
+        return _Sum(offset, tuple(totals), numbers)
 
     def _depth(self, values: list[ir.Value], env: Env) -> int:
         """Depth of the innermost loop that one of the values depends on."""
@@ -248,19 +243,18 @@ class IndexEmitter(Scoped, ABC):
         key = tensor, flat, env.scope
         known = self._bases.get(key)
         if known is not None:
-            (pointer, moves), numbers = known
-            offset = _number(numbers, env)
+            pointer, moves, terms = known
+            offset = _number(terms, env)
         else:
             pointer = env.memory[tensor].pointer
             # A pointer for each part: LLVM's strength reduction takes the longer, the more it finds
             # to take apart in one index.
-            offset, values = self._sum(flat, env, split=True)
+            offset, values, numbers = self._sum(flat, env, split=True)
             for by in values:
                 pointer = self.moved(pointer, by, dtype, env)
             moves = bool(values)
-            terms = self._number_terms(flat, env)
-            if terms is not None:
-                self._bases[key] = (pointer, moves), terms
+            if numbers is not None:
+                self._bases[key] = pointer, moves, numbers
         return self.moved(pointer, offset, dtype, env, here=here and moves) if offset else pointer
 
     def moved(
@@ -272,17 +266,6 @@ class IndexEmitter(Scoped, ABC):
         return self.once(
             dtype, (pointer, by), env, lambda: self.b.gep(pointer, by, TYPES[dtype]), here=here
         )
-
-
-def _plan(e: Expr) -> tuple[_Term, ...] | None:
-    """The terms of a polynomial of variables; None for other expressions."""
-    terms = []
-    for mono, c in terms_of(e).items():
-        names = tuple([a.name for a in mono if isinstance(a, Var)])
-        if len(names) < len(mono):
-            return None
-        terms.append((c, names))
-    return tuple(terms)
 
 
 def _number(terms: Sequence[_Term], env: Env) -> int:

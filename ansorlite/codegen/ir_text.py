@@ -231,13 +231,9 @@ class Block:
         self.lines: list[str] = []
         self.terminator = ""
 
-    def all_lines(self) -> Iterator[str]:
-        yield f"{self.name}:"
-        for phi in self.phis:
-            yield phi.line()
-        yield from self.head
-        yield from self.lines
-        yield self.terminator
+    def all_lines(self) -> list[str]:
+        phis = [phi.line() for phi in self.phis]
+        return [f"{self.name}:", *phis, *self.head, *self.lines, self.terminator]
 
 
 class Module:

@@ -52,7 +52,7 @@ def decided(e: Expr, ranges: Ranges) -> bool | None:
         flag = decided(e.args[0], ranges)
         return None if flag is None else not flag
     if e.name in COMPARE and is_int(e.args[0]):
-        return _compared(e, tuple((name, ranges[name]) for name in e.free if name in ranges))
+        return _compared(e, tuple([(name, ranges[name]) for name in e.free if name in ranges]))
     return None
 
 

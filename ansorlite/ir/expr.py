@@ -332,6 +332,13 @@ def terms_of(e: Expr) -> dict[Monomial, int]:
     return {(e,): 1}
 
 
+def term_list(e: Expr) -> tuple[tuple[Monomial, int], ...]:
+    """The terms of an integer expression, as `terms_of` has them."""
+    if isinstance(e, Poly):
+        return e.terms
+    return tuple(terms_of(e).items())
+
+
 def coefficients(e: Expr) -> tuple[Expr, ...]:
     """Factors over holes of an integer expression, one per monomial in the loop variables.
 
@@ -449,7 +456,7 @@ def weighted_sum(parts: Sequence[Expr], weights: Sequence[int]) -> Expr:
         return total
     out: dict[Monomial, int] = {}
     for e, w in zip(parts, weights, strict=True):
-        for mono, c in terms_of(e).items():
+        for mono, c in term_list(e):
             out[mono] = out.get(mono, 0) + c * w
     return poly(out)
 

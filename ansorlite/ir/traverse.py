@@ -189,13 +189,21 @@ def rename_loads(e: Expr, names: Mapping[str, str]) -> Expr:
 @lru_cache(maxsize=1 << 13)
 def loads(e: Expr) -> tuple[Load, ...]:
     """The loads of an expression, each before the loads in its indices; cached."""
-    return tuple(x for x in walk(e) if isinstance(x, Load))
+    found = []
+    stack = [e]
+    while stack:
+        x = stack.pop()
+        if isinstance(x, Load):
+            found.append(x)
+        if x.reads:  # what reads no tensor has no loads below
+            stack.extend(reversed(x.operands))
+    return tuple(found)
 
 
 @lru_cache(maxsize=1 << 13)
 def tensors_read(e: Expr) -> frozenset[str]:
     """The names of the tensors that an expression loads from; cached."""
-    return frozenset(x.tensor for x in loads(e))
+    return frozenset([x.tensor for x in loads(e)])
 
 
 def branches_by_lane(e: Expr, var: str = "") -> bool:
