@@ -14,7 +14,7 @@ from ansorlite.codegen import ir_text as ir
 from ansorlite.codegen.ir_text import I1, I64
 from ansorlite.codegen.scope import Env, Scope, Scoped
 from ansorlite.errors import BuildError
-from ansorlite.ir.expr import Const, Expr, Op, Var, term_list, weighted_sum
+from ansorlite.ir.expr import Const, Expr, Op, Var, apart, term_list, weighted_sum
 from ansorlite.ir.literals import BITS, ceil_divide, floor_divide, modulo, wrapped
 from ansorlite.ir.packed import PACKED
 from ansorlite.ir.ranges import linear_in
@@ -57,6 +57,7 @@ class IndexEmitter(Scoped, ABC):
         super().__init__(builder)
         self._flat: dict[tuple[str, tuple[Expr, ...]], Expr] = {}
         self._along: dict[tuple[Expr, str], tuple[Expr | None, Expr]] = {}
+        self._apart: dict[Expr, tuple[Expr, int]] = {}
         self._sums: dict[tuple[Expr, Scope], tuple[tuple[ir.Value, ...], list[_Term]]] = {}
         self._bases: dict[tuple[str, Expr, Scope], tuple[ir.Value, bool, list[_Term]]] = {}
 
@@ -76,12 +77,12 @@ class IndexEmitter(Scoped, ABC):
         Copies of an unrolled body differ in constants only: their run-time part is looked up. A
         variable is a number or not, and which value it is, by the scope.
         """
-        key = e, env.scope
+        key = e, env.scope.loop
         known = self._sums.get(key)
         if known is not None:
             return _number(known[1], env), known[0]
         offset, values, numbers = self._sum(e, env, split=False)
-        if numbers is not None:
+        if numbers is not None and all([v.home is not None for v in values]):
             self._sums[key] = values, numbers
         return offset, values
 
@@ -240,21 +241,26 @@ class IndexEmitter(Scoped, ABC):
         """Pointer to the element at offset `flat`; `here` leaves the constant part of the offset
         at the place of use, where the machine's addressing mode includes it."""
         dtype = env.memory[tensor].dtype
-        key = tensor, flat, env.scope
+        parts = self._apart.get(flat)
+        if parts is None:
+            parts = self._apart[flat] = apart(flat)
+        rest, offset = parts
+        key = tensor, rest, env.scope.loop
         known = self._bases.get(key)
         if known is not None:
             pointer, moves, terms = known
-            offset = _number(terms, env)
+            offset += _number(terms, env)
         else:
             pointer = env.memory[tensor].pointer
             # A pointer for each part: LLVM's strength reduction takes the longer, the more it finds
             # to take apart in one index.
-            offset, values, numbers = self._sum(flat, env, split=True)
+            more, values, numbers = self._sum(rest, env, split=True)
             for by in values:
                 pointer = self.moved(pointer, by, dtype, env)
             moves = bool(values)
-            if numbers is not None:
+            if numbers is not None and pointer.home is not None:
                 self._bases[key] = pointer, moves, numbers
+            offset += more
         return self.moved(pointer, offset, dtype, env, here=here and moves) if offset else pointer
 
     def moved(

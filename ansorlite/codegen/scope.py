@@ -36,6 +36,8 @@ class Scope:
         self.parent, self.home, self.certain = parent, home, certain
         self.depth: int = parent.depth + 1 if parent else 0
         self.root: Scope = parent.root if parent else self
+        # The scope that a branch is in: it has the same variables.
+        self.loop: Scope = self if home is not None or parent is None else parent.loop
         # Values of all scopes of the function by key, then by scope: most keys are in no scope.
         self._known: dict[Hashable, dict[Scope, ir.Value]] = parent._known if parent else {}
         self._recent: dict[Hashable, None] = {}  # keys given to `keep`, least recent first

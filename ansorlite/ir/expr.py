@@ -339,6 +339,15 @@ def term_list(e: Expr) -> tuple[tuple[Monomial, int], ...]:
     return tuple(terms_of(e).items())
 
 
+def apart(e: Expr) -> tuple[Expr, int]:
+    """(the rest, the constant term) of an integer expression."""
+    if isinstance(e, Const):
+        return integer(0, e.dtype), int(e.value)
+    if isinstance(e, Poly) and not e.terms[-1][0]:
+        return poly(dict(e.terms[:-1]), e.dtype), e.terms[-1][1]
+    return e, 0
+
+
 def coefficients(e: Expr) -> tuple[Expr, ...]:
     """Factors over holes of an integer expression, one per monomial in the loop variables.
 
