@@ -16,13 +16,14 @@ from ansorlite.codegen import ir_text as ir
 from ansorlite.codegen import neon
 from ansorlite.codegen.dot import emit_packed, instruction
 from ansorlite.codegen.emit_index import TYPES, IndexEmitter, declared
+from ansorlite.codegen.fills import Fill, fill_of
 from ansorlite.codegen.functions import emit_math
 from ansorlite.codegen.ir_text import I1, I32, I64, VOID
 from ansorlite.codegen.scope import Env
 from ansorlite.codegen.vector_math import call_math, extremum
 from ansorlite.codegen.zeros import decided
 from ansorlite.errors import BuildError
-from ansorlite.ir.expr import Const, Expr, Load, Op, Poly, Var, add, is_float, is_int, mul, terms_of
+from ansorlite.ir.expr import Const, Expr, Load, Op, Poly, Var, add, is_float, is_int, terms_of
 from ansorlite.ir.literals import BITS, BYTES, WIDE, least, rounded, wrapped
 from ansorlite.ir.packed import PACKED
 from ansorlite.ir.ranges import bounds
@@ -30,10 +31,7 @@ from ansorlite.ir.traverse import loads, substitute
 from ansorlite.target import Target
 
 FLOATS = ("float32", "float64")
-FILLED = (*FLOATS, "int8", "uint8", "int16", "uint16")  # dtypes that a constant block may have
 VECTOR_BYTES = 16  # of a vector whose lanes serve as scalars
-MAX_FILL = 4096  # largest row, in elements, that a constant block may replace (see `_filled`)
-ONE = Const(1)
 _FAST = ("contract",)
 _ARITHMETIC = ("add", "sub", "mul", "div")
 _ORDERED = {"lt": "<", "le": "<=", "eq": "==", "ne": "!="}
@@ -46,7 +44,7 @@ class ExprEmitter(IndexEmitter):
         super().__init__(builder)
         self.target = target
         self.by_element = target.arch == "aarch64"  # multiplies vectors by one lane of a vector
-        self._split_at: dict[tuple[Load, Expr], tuple[Expr, Expr, int]] = {}
+        self._fills: dict[tuple[Op, str | None], Fill | None] = {}
         self._blocks: dict[str, ir.Value] = {}
         self._moves: dict[tuple[Load, str], tuple[Expr | None, Expr]] = {}
 
@@ -191,20 +189,25 @@ class ExprEmitter(IndexEmitter):
             return self._select_scalar(e, env)
         if e.name == "cast":
             return self._cast_scalar(e, env)
+        if e.name in ("and", "or", "not") or (e.name in _ORDERED and is_int(e.args[0])):
+            known = decided(e, env.ranges)
+            return self._undecided(e, env) if known is None else I1(known)
+        return self._apply(e, [self._scalar(a, env) for a in e.args])
+
+    def _undecided(self, e: Op, env: Env) -> ir.Value:
+        """A condition that the ranges of variables do not decide: only its open parts count."""
         if e.name in _ORDERED and is_int(e.args[0]):
-            if (known := decided(e, env.ranges)) is not None:
-                return I1(known)
             sides = [self.index(a, env) for a in e.args]
             vals = [I64(v) if isinstance(v, int) else v for v in sides]
             sign = _ORDERED[e.name]
             return self.once(sign, sides, env, lambda: self.b.icmp_signed(sign, *vals))
-        if e.name in ("and", "or", "not"):
-            if (known := decided(e, env.ranges)) is not None:
-                return I1(known)
-            open_ = [a for a in e.args if decided(a, env.ranges) is None]
-            args = [self._scalar(a, env) for a in open_]
-            return self.once(e.name, args, env, lambda: self._apply(e, args))
-        return self._apply(e, [self._scalar(a, env) for a in e.args])
+        if e.name not in ("and", "or", "not"):
+            return self._scalar(e, env)
+        open_ = [a for a in e.args if decided(a, env.ranges) is None]
+        args = [
+            self._undecided(a, env) if isinstance(a, Op) else self._scalar(a, env) for a in open_
+        ]
+        return self.once(e.name, args, env, lambda: self._apply(e, args))
 
     def _apply(self, e: Op, args: list[ir.Value]) -> ir.Value:
         """Operations whose operands are all evaluated, on scalars or on vectors."""
@@ -583,58 +586,33 @@ class ExprEmitter(IndexEmitter):
         return total % env.width == 0
 
     def _filled(self, e: Op, env: Env) -> ir.Value | None:
-        """`select(c, x[i, j], 0)` without a branch: element j of row x[i] or of a block of zeros.
-
-        Where `c` does not depend on j, the row pointer is chosen outside the loops over j. The
-        third operand may be any constant. None where the select has another form.
-        """
-        cond, x, fill = e.args
-        if not (isinstance(x, Load) and isinstance(fill, Const) and x.dtype in FILLED):
+        """A select without a branch (`codegen.fills`); None where it has another form."""
+        if not isinstance(e.args[1], Load):
             return None
-        if loads(cond) or any(loads(i) for i in x.indices):
+        key = e, env.vector
+        if key not in self._fills:
+            strides = env.memory[e.args[1].tensor].strides
+            self._fills[key] = fill_of(e, env.vector, strides)
+        known = self._fills[key]
+        if known is None:
             return None
-        memory = env.memory[x.tensor]
-        width = env.width if env.vector in x.free else 1
-        if width > 1:
-            flat = self.flat(x.tensor, x.indices, env)
-            if self.along(flat, env.vector or "")[0] != ONE:
-                return None
-        row_at, column_at, inner = self._rows(x, cond, memory.strides)
-        if env.vector is not None:
-            row_at, column_at = (self.along(p, env.vector)[1] for p in (row_at, column_at))
-        block = self._block(x.dtype, fill, inner + width, env)
-        start = self.address(x.tensor, row_at, env, here=False)
-        flag = self._scalar(cond, env)
+        x = known.element
+        width = env.width if known.moves else 1
+        block = self._block(x.dtype, known.other, known.length + width, env)
+        start = self.address(x.tensor, known.row, env, here=False)
+        flag = self._scalar(known.cond, env)
         row = self.once(
             "select", (flag, start, block), env, lambda: self.b.select(flag, start, block)
         )
-        at = self.moved(row, self.index(column_at, env), x.dtype, env)
+        at = self.moved(row, self.index(known.column, env), x.dtype, env)
 
         def read() -> ir.Value:
             if width > 1:
                 return self._lanes_at(at, x.dtype, env)
             return self._scalar_at(at, x.dtype, env)
 
-        return self._loaded(at, env, env.lanes if width > 1 else 1, read, memory.constant)
-
-    def _rows(self, x: Load, cond: Expr, strides: tuple[int, ...]) -> tuple[Expr, Expr, int]:
-        """(offset of a row, offset inside the row, length of the row), in elements.
-
-        The condition depends on the first offset only. Length 0: it depends on all indices.
-        """
-        known = self._split_at.get((x, cond))
-        if known is None:
-            split = len(x.indices)
-            while split > 1 and not (cond.free & x.indices[split - 1].free):
-                split -= 1
-            if split == len(x.indices) or strides[split - 1] > MAX_FILL:
-                split = len(x.indices)
-            parts: list[Expr] = [Const(0), Const(0)]
-            for d, (i, stride) in enumerate(zip(x.indices, strides, strict=True)):
-                parts[d >= split] = add(parts[d >= split], mul(i, stride))
-            length = strides[split - 1] if split < len(x.indices) else 0
-            known = self._split_at[x, cond] = parts[0], parts[1], length
-        return known
+        lanes = env.lanes if width > 1 else 1
+        return self._loaded(at, env, lanes, read, env.memory[x.tensor].constant)
 
     def _block(self, dtype: str, fill: Const, size: int, env: Env) -> ir.Value:
         """The address of a constant array of `size` elements, all equal to `fill`."""

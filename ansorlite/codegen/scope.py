@@ -43,12 +43,18 @@ class Scope:
         self._recent: dict[Hashable, None] = {}  # keys given to `keep`, least recent first
         self._forgotten: set[Hashable] = set()
 
-    def find(self, key: Hashable) -> ir.Value | None:
-        """The value computed for this key, here or in a scope around; None if there is none."""
+    def values(self, key: Hashable) -> "dict[Scope, ir.Value]":
+        """The values computed for this key, by the scope of each."""
         found = self._known.get(key)
-        scope: Scope | None = self if found else None
-        while found and scope is not None:
-            if (value := found.get(scope)) is not None:
+        if found is None:
+            found = self._known[key] = {}
+        return found
+
+    def nearest(self, values: "Mapping[Scope, ir.Value]") -> ir.Value | None:
+        """The value of this scope or of the next one around that has one; None if there is none."""
+        scope: Scope | None = self
+        while scope is not None:
+            if (value := values.get(scope)) is not None:
                 return value
             scope = scope.parent
         return None
@@ -57,9 +63,6 @@ class Scope:
         """The value computed for this key in this scope."""
         found = self._known.get(key)
         return found.get(self) if found else None
-
-    def put(self, key: Hashable, value: ir.Value) -> None:
-        self._known.setdefault(key, {})[self] = value
 
     def close(self) -> None:
         """Forget the values of all scopes of the function, once its code is complete.
@@ -173,18 +176,17 @@ class Scoped:
                 home = at
         if certain and not here and home is not None and home.home is not None:
             home = _certain_scope(env.scope, home)
+        values = env.scope.values(key)
         if here or home is None or home.home is None:
-            found = env.scope.find(key)
+            found = env.scope.nearest(values) if values else None
             if found is None:
-                found = self.place(make(), None)
-                env.scope.put(key, found)
+                found = values[env.scope] = self.place(make(), None)
             return found
-        found = home.own(key)
+        found = values.get(home)
         if found is None:
             back = self.b.block
             self.b.position_at_end(home.home)
-            found = self.place(make(), home)
-            home.put(key, found)
+            found = values[home] = self.place(make(), home)
             self.b.position_at_end(back)
         return found
 

@@ -413,7 +413,8 @@ class _Specializer:
 
     def _copies(self, lp: For, body: Stmt, var: Var, index: Expr, n: int) -> Stmt:
         """The body `n` times, with the loop variable replaced by `index`, a function of `var`."""
-        body = map_exprs(body, lambda e: substitute(e, {lp.var: index}))
+        values, memo = {lp.var: index}, dict[Expr, Expr]()
+        body = map_exprs(body, lambda e: substitute(e, values, memo))
         return For(var.name, Const(n), Const(n), True, body, mark="unroll", axis=lp.axis)
 
     def _spread(self, loops: list[For], tile: list[For], store: Store, unroll: bool) -> Stmt:
@@ -515,6 +516,7 @@ def _through_caches(lp: For) -> For:
 
 def _put(store: Store, lp: For, index: Expr) -> Store:
     """The store with the variable of a loop replaced by `index`."""
-    out = map_exprs(store, lambda e: substitute(e, {lp.var: index}))
+    values, memo = {lp.var: index}, dict[Expr, Expr]()
+    out = map_exprs(store, lambda e: substitute(e, values, memo))
     assert isinstance(out, Store)
     return out
