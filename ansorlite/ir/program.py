@@ -301,19 +301,16 @@ def map_exprs(s: Stmt, fn: Callable[[Expr], Expr]) -> Stmt:
         case For():
             notes = tuple((k, fn(v)) for k, v in s.notes)
             body = map_exprs(s.body, fn)
-            return replace(s, extent=fn(s.extent), nominal=fn(s.nominal), notes=notes, body=body)
+            extent, nominal = fn(s.extent), fn(s.nominal)
+            return For(s.var, extent, nominal, s.reduce, body, notes, s.mark, s.axis)
         case Alloc():
             return Alloc(map_buffer(s.buffer, fn), map_exprs(s.body, fn))
         case If():
             orelse = None if s.orelse is None else map_exprs(s.orelse, fn)
             return If(fn(s.cond), map_exprs(s.then, fn), orelse)
         case Store():
-            return replace(
-                s,
-                indices=tuple(map(fn, s.indices)),
-                value=fn(s.value),
-                count=tuple(map(fn, s.count)),
-            )
+            indices, count = tuple(map(fn, s.indices)), tuple(map(fn, s.count))
+            return Store(s.buffer, indices, fn(s.value), s.combiner, s.stage, count, s.ops)
         case Prefetch():
             return replace(s, indices=tuple(map(fn, s.indices)))
 

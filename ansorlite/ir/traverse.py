@@ -26,6 +26,7 @@ from ansorlite.ir.expr import (
     mul,
     poly,
     sub,
+    term_list,
     terms_of,
 )
 from ansorlite.ir.extremum import extremum
@@ -168,9 +169,30 @@ def substitute(e: Expr, values: Mapping[str, Expr], memo: dict[Expr, Expr] | Non
     def leaf(x: Expr) -> Expr | None:
         if isinstance(x, Var):
             return values.get(x.name, x)
-        return x if names.isdisjoint(x.free) else None
+        if names.isdisjoint(x.free):
+            return x
+        return _in_sum(x, values) if isinstance(x, Poly) else None
 
     return transform(e, leaf, {} if memo is None else memo)
+
+
+def _in_sum(e: Poly, values: Mapping[str, Expr]) -> Expr | None:
+    """`substitute` where the variables are terms of a sum; None where they stand elsewhere."""
+    names = values.keys()
+    out: dict[Monomial, int] = {}
+    for mono, c in e.terms:
+        atom = mono[0] if len(mono) == 1 else None
+        value = values.get(atom.name) if isinstance(atom, Var) else None
+        if value is None:
+            if not all([names.isdisjoint(a.free) for a in mono]):
+                return None
+            out[mono] = out.get(mono, 0) + c
+            continue
+        if value.dtype != e.dtype:
+            return None
+        for m, k in term_list(value):
+            out[m] = out.get(m, 0) + c * k
+    return poly(out, e.dtype)
 
 
 def rename_loads(e: Expr, names: Mapping[str, str]) -> Expr:
