@@ -8,7 +8,7 @@ other value.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 
 from ansorlite.calls import ALIGNMENT
@@ -23,7 +23,7 @@ from ansorlite.codegen.scope import Env
 from ansorlite.codegen.vector_math import call_math, extremum
 from ansorlite.codegen.zeros import decided
 from ansorlite.errors import BuildError
-from ansorlite.ir.expr import Const, Expr, Load, Op, Poly, Var, add, is_float, is_int, terms_of
+from ansorlite.ir.expr import Const, Expr, Load, Op, Poly, Var, add, is_float, is_int, term_list
 from ansorlite.ir.literals import BITS, BYTES, WIDE, least, rounded, wrapped
 from ansorlite.ir.packed import PACKED
 from ansorlite.ir.ranges import bounds
@@ -46,7 +46,7 @@ class ExprEmitter(IndexEmitter):
         self.by_element = target.arch == "aarch64"  # multiplies vectors by one lane of a vector
         self._fills: dict[tuple[Op, str | None], Fill | None] = {}
         self._blocks: dict[str, ir.Value] = {}
-        self._moves: dict[tuple[Load, str], tuple[Expr | None, Expr]] = {}
+        self._rows: dict[Hashable, tuple[Expr, int] | None] = {}
 
     def opaque(self, atom: Expr, env: Env) -> ir.Value:
         if isinstance(atom, Load):
@@ -528,22 +528,26 @@ class ExprEmitter(IndexEmitter):
     def _load_vector(self, e: Load, env: Env) -> ir.Value:
         assert env.vector is not None
         key = e, env.vector
-        known = self._moves.get(key)
-        if known is None:
-            flat = self.flat(e.tensor, e.indices, env)
-            known = self._moves[key] = self.along(flat, env.vector)
-        c, base = known
+        if key not in self._rows:
+            self._rows[key] = self.consecutive(e.tensor, e.indices, env)
+        row = self._rows[key]
+        if row is None:
+            return self._load_lanes(e, env)
+        at = self.address_of(e.tensor, *row, env)
+        m = env.memory[e.tensor]
+
+        def read() -> ir.Value:
+            v = self._lanes_at(at, e.dtype, env, whole=m.padded)
+            return self._boolean(v) if e.dtype == "bool" else v
+
+        return self._loaded(at, env, env.lanes, read, m.constant)
+
+    def _load_lanes(self, e: Load, env: Env) -> ir.Value:
+        """A vector of elements that do not lie side by side."""
+        assert env.vector is not None
+        c, base = self.along(self.flat(e.tensor, e.indices, env), env.vector)
         if not isinstance(c, Const):
             return self._per_lane(e, env)
-        if c.value == 1:
-            at = self.address(e.tensor, base, env)
-            m = env.memory[e.tensor]
-
-            def read() -> ir.Value:
-                v = self._lanes_at(at, e.dtype, env, whole=m.padded)
-                return self._boolean(v) if e.dtype == "bool" else v
-
-            return self._loaded(at, env, env.lanes, read, m.constant)
         kind = TYPES[e.dtype]
         out = self._unfilled(kind, env)
         for k in range(env.lanes):
@@ -572,12 +576,12 @@ class ExprEmitter(IndexEmitter):
         used = mask([int(k < env.lanes) for k in range(env.width)])
         return self.b.call(load, [at, I32(BYTES[dtype]), used, kind(None)])
 
-    def _aligned(self, flat: Expr, env: Env) -> bool:
-        """Is the element offset a multiple of the vector width for all values of loop variables?"""
+    def _aligned(self, rest: Expr, offset: int, env: Env) -> bool:
+        """Is `rest` + `offset` a multiple of the vector width for all values of loop variables?"""
         if env.lanes < env.width or env.width & (env.width - 1):
             return False
-        total = 0
-        for mono, c in terms_of(flat).items():
+        total = offset
+        for mono, c in term_list(rest):
             known = [env.vars.get(a.name) for a in mono if isinstance(a, Var)]
             if len(known) == len(mono) and all(isinstance(v, int) for v in known):
                 total += c * math.prod(v for v in known if isinstance(v, int))
@@ -629,7 +633,6 @@ class ExprEmitter(IndexEmitter):
 
     def store(self, tensor: str, indices: tuple[Expr, ...], value: ir.Value, env: Env) -> None:
         """Store a value; inside a vector loop, a vector whose lanes move along the loop."""
-        flat = self.flat(tensor, indices, env)
         dtype = env.memory[tensor].dtype
         if dtype == "bool":
             kind = TYPES[dtype]
@@ -637,21 +640,26 @@ class ExprEmitter(IndexEmitter):
                 kind = ir.vector(kind, value.type.count)
             value = self.b.zext(value, kind)
         if env.vector is None:
-            self.b.store(value, self.address(tensor, flat, env), align=BYTES[dtype])
+            at = self.address(tensor, self.flat(tensor, indices, env), env)
+            self.b.store(value, at, align=BYTES[dtype])
             return
         value = self.splat(value, env.width)
-        if env.vector not in flat.free:
-            raise BuildError(f"store to {tensor} does not move with vector loop {env.vector}")
-        c, base = self.along(flat, env.vector)
-        if isinstance(c, Const) and c.value == 1:
+        key = tensor, indices, env.vector
+        if key not in self._rows:
+            self._rows[key] = self.consecutive(tensor, indices, env)
+        row = self._rows[key]
+        if row is not None:
             if env.lanes < env.width and not env.memory[tensor].padded:
                 value = self._used(value, env)
-            at, align = self.address(tensor, base, env), BYTES[dtype]
+            at, align = self.address_of(tensor, *row, env), BYTES[dtype]
             is_argument = isinstance(env.memory[tensor].pointer, ir.Argument)  # no local buffer
-            past_caches = env.past_caches and is_argument and self._aligned(base, env)
+            past_caches = env.past_caches and is_argument and self._aligned(*row, env)
             align *= env.width if past_caches else 1
             self.b.store(value, at, align, past_caches=past_caches)
             return
+        flat = self.flat(tensor, indices, env)
+        if env.vector not in flat.free:
+            raise BuildError(f"store to {tensor} does not move with vector loop {env.vector}")
         for k in range(env.lanes):
             lane = substitute(flat, {env.vector: Const(k)})
             v = self.b.extract_element(value, I32(k))

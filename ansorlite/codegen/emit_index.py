@@ -14,7 +14,17 @@ from ansorlite.codegen import ir_text as ir
 from ansorlite.codegen.ir_text import I1, I64
 from ansorlite.codegen.scope import Env, Scope, Scoped
 from ansorlite.errors import BuildError
-from ansorlite.ir.expr import Const, Expr, Op, Var, apart, term_list, weighted_sum
+from ansorlite.ir.expr import (
+    Const,
+    Expr,
+    Op,
+    Var,
+    apart,
+    poly,
+    term_list,
+    weighted_sum,
+    weighted_terms,
+)
 from ansorlite.ir.literals import BITS, ceil_divide, floor_divide, modulo, wrapped
 from ansorlite.ir.packed import PACKED
 from ansorlite.ir.ranges import linear_in
@@ -237,14 +247,43 @@ class IndexEmitter(Scoped, ABC):
             known = self._along[e, var] = linear_in(e, var)
         return known
 
+    def consecutive(
+        self, tensor: str, indices: tuple[Expr, ...], env: Env
+    ) -> tuple[Expr, int] | None:
+        """The offset of an access at the first lane, as (what varies, constant), in elements.
+
+        None where the elements of lanes do not follow each other in memory.
+        """
+        if env.vector is None:
+            return None
+        if any([i.dtype != "int32" for i in indices]):
+            c, base = self.along(self.flat(tensor, indices, env), env.vector)
+            return apart(base) if isinstance(c, Const) and c.value == 1 else None
+        terms = weighted_terms(indices, env.memory[tensor].strides)
+        offset, step = terms.pop((), 0), 0
+        rest = {}
+        for mono, c in terms.items():
+            if len(mono) == 1 and isinstance(mono[0], Var) and mono[0].name == env.vector:
+                step = c
+            elif c and any([env.vector in a.free for a in mono]):
+                return None
+            else:
+                rest[mono] = c
+        return (poly(rest), offset) if step == 1 else None
+
     def address(self, tensor: str, flat: Expr, env: Env, *, here: bool = True) -> ir.Value:
         """Pointer to the element at offset `flat`; `here` leaves the constant part of the offset
         at the place of use, where the machine's addressing mode includes it."""
-        dtype = env.memory[tensor].dtype
         parts = self._apart.get(flat)
         if parts is None:
             parts = self._apart[flat] = apart(flat)
-        rest, offset = parts
+        return self.address_of(tensor, *parts, env, here=here)
+
+    def address_of(
+        self, tensor: str, rest: Expr, offset: int, env: Env, *, here: bool = True
+    ) -> ir.Value:
+        """`address` for the offset `rest` + `offset`, where `rest` has no constant term."""
+        dtype = env.memory[tensor].dtype
         key = tensor, rest, env.scope.loop
         known = self._bases.get(key)
         if known is not None:

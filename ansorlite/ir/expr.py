@@ -463,11 +463,16 @@ def weighted_sum(parts: Sequence[Expr], weights: Sequence[int]) -> Expr:
         for e, w in zip(parts, weights, strict=True):
             total = add(total, mul(e, w))
         return total
+    return poly(weighted_terms(parts, weights))
+
+
+def weighted_terms(parts: Sequence[Expr], weights: Sequence[int]) -> dict[Monomial, int]:
+    """The polynomial of `weighted_sum` for int32 expressions."""
     out: dict[Monomial, int] = {}
     for e, w in zip(parts, weights, strict=True):
         for mono, c in term_list(e):
             out[mono] = out.get(mono, 0) + c * w
-    return poly(out)
+    return out
 
 
 _FOLD: dict[str, Callable[[Any, Any], Any]] = {
