@@ -328,6 +328,7 @@ class _StmtEmitter(ExprEmitter):
     ) -> None:
         super().__init__(builder, target)
         self.module, self.past_caches = module, past_caches
+        self._has_masks = target.has_masks
         self._tiles: Shapes = {}
         self._heap: list[ir.Value] = []
 
@@ -487,7 +488,7 @@ class _StmtEmitter(ExprEmitter):
         if isinstance(s.body, Store) and branches_by_lane(s.body.value, s.var):
             self._for(replace(s, mark="serial"), env)
             return
-        width = 1 << (lanes - 1).bit_length() if self.target.has_masks else lanes
+        width = 1 << (lanes - 1).bit_length() if self._has_masks else lanes
         past = s.mark == "stream" and self.past_caches
         place = {"vector": s.var, "width": width, "lanes": lanes, "past_caches": past}
         self.stmt(s.body, env.inner({s.var: 0}, {s.var: (0, lanes - 1)}, **place))
@@ -537,7 +538,7 @@ class _StmtEmitter(ExprEmitter):
     def _prefetch(self, s: Prefetch, env: Env) -> None:
         kind = [PTR, I32, I32, I32]
         fetch = declared(self.module, "llvm.prefetch.p0", VOID, kind)
-        at = self.address(s.buffer, self.flat(s.buffer, s.indices, env), env)
+        at = self.element(s.buffer, s.indices, env)
         self.b.call(fetch, [at, I32(0), I32(3), I32(1)])  # read access, all levels, data cache
 
     def _store(self, s: Store, env: Env) -> None:

@@ -459,8 +459,7 @@ class ExprEmitter(IndexEmitter):
     def load(self, e: Load, env: Env) -> ir.Value:
         if e in env.beside and (lane := self._lane(e, env)) is not None:
             return lane
-        flat = self.flat(e.tensor, e.indices, env)
-        at = self.address(e.tensor, flat, env)
+        at = self.element(e.tensor, e.indices, env)
 
         def read() -> ir.Value:
             v = self._scalar_at(at, e.dtype, env)
@@ -494,7 +493,7 @@ class ExprEmitter(IndexEmitter):
             first, width = (first, 2) if k - first < 2 else (first + 2, 1)
         if width == 1:
             return None
-        at = self.address(e.tensor, self.flat(e.tensor, e.indices, env), env.inner({var: first}))
+        at = self.element(e.tensor, e.indices, env.inner({var: first}))
         kind = ir.vector(TYPES[e.dtype], width)
 
         def read() -> ir.Value:
@@ -640,7 +639,7 @@ class ExprEmitter(IndexEmitter):
                 kind = ir.vector(kind, value.type.count)
             value = self.b.zext(value, kind)
         if env.vector is None:
-            at = self.address(tensor, self.flat(tensor, indices, env), env)
+            at = self.element(tensor, indices, env)
             self.b.store(value, at, align=BYTES[dtype])
             return
         value = self.splat(value, env.width)

@@ -67,6 +67,7 @@ class IndexEmitter(Scoped, ABC):
         super().__init__(builder)
         self._flat: dict[tuple[str, tuple[Expr, ...]], Expr] = {}
         self._along: dict[tuple[Expr, str], tuple[Expr | None, Expr]] = {}
+        self._elements: dict[tuple[str, tuple[Expr, ...]], tuple[Expr, int]] = {}
         self._apart: dict[Expr, tuple[Expr, int]] = {}
         self._sums: dict[tuple[Expr, Scope], tuple[tuple[ir.Value, ...], list[_Term]]] = {}
         self._bases: dict[tuple[str, Expr, Scope], tuple[ir.Value, bool, list[_Term]]] = {}
@@ -257,8 +258,8 @@ class IndexEmitter(Scoped, ABC):
         if env.vector is None:
             return None
         if any([i.dtype != "int32" for i in indices]):
-            c, base = self.along(self.flat(tensor, indices, env), env.vector)
-            return apart(base) if isinstance(c, Const) and c.value == 1 else None
+            slope, base = self.along(self.flat(tensor, indices, env), env.vector)
+            return apart(base) if isinstance(slope, Const) and slope.value == 1 else None
         terms = weighted_terms(indices, env.memory[tensor].strides)
         offset, step = terms.pop((), 0), 0
         rest = {}
@@ -270,6 +271,14 @@ class IndexEmitter(Scoped, ABC):
             else:
                 rest[mono] = c
         return (poly(rest), offset) if step == 1 else None
+
+    def element(self, tensor: str, indices: tuple[Expr, ...], env: Env) -> ir.Value:
+        """Pointer to an element."""
+        key = tensor, indices
+        known = self._elements.get(key)
+        if known is None:
+            known = self._elements[key] = apart(self.flat(tensor, indices, env))
+        return self.address_of(tensor, *known, env)
 
     def address(self, tensor: str, flat: Expr, env: Env, *, here: bool = True) -> ir.Value:
         """Pointer to the element at offset `flat`; `here` leaves the constant part of the offset

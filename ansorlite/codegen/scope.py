@@ -111,10 +111,13 @@ class Env:
         **changed: Any,
     ) -> "Env":
         """The environment with further or replaced variables; the range of a number is implied."""
-        known = {name: (v, v) for name, v in vars.items() if isinstance(v, int)}
-        changed["vars"] = {**self.vars, **vars}
-        changed["ranges"] = {**self.ranges, **known, **(ranges or {})}
-        return self._but(changed)
+        known = dict(self.ranges)
+        for name, v in vars.items():
+            if isinstance(v, int):
+                known[name] = v, v
+        if ranges:
+            known.update(ranges)
+        return self._but(changed | {"vars": {**self.vars, **vars}, "ranges": known})
 
     def branch(self) -> "Env":
         """The environment of conditional code: values known here stay visible there."""
