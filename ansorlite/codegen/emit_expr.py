@@ -517,8 +517,11 @@ class ExprEmitter(IndexEmitter):
         if not constant:
             return read()
         kind = "load", lanes
-        if env.room is not None and env.scope.keep((kind, at), env.room):
+        key = kind, at
+        if env.room is not None and env.scope.keep(key, env.room):
             self.b.asm("", VOID, [], effect=True)
+        if at.home is None:
+            return self.once_here(key, env, read)
         return self.once(kind, (at,), env, read, certain=True)
 
     def _boolean(self, v: ir.Value) -> ir.Value:

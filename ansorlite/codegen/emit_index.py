@@ -317,9 +317,13 @@ class IndexEmitter(Scoped, ABC):
         """The pointer `by` elements after another."""
         if by == 0:
             return pointer
-        return self.once(
-            dtype, (pointer, by), env, lambda: self.b.gep(pointer, by, TYPES[dtype]), here=here
-        )
+
+        def add() -> ir.Value:
+            return self.b.gep(pointer, by, TYPES[dtype])
+
+        if here:
+            return self.once_here((dtype, pointer, by), env, add)
+        return self.once(dtype, (pointer, by), env, add)
 
 
 def _number(terms: Sequence[_Term], env: Env) -> int:

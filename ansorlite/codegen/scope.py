@@ -179,18 +179,23 @@ class Scoped:
                 home = at
         if certain and not here and home is not None and home.home is not None:
             home = _certain_scope(env.scope, home)
-        values = env.scope.values(key)
         if here or home is None or home.home is None:
-            found = env.scope.nearest(values) if values else None
-            if found is None:
-                found = values[env.scope] = self.place(make(), None)
-            return found
+            return self.once_here(key, env, make)
+        values = env.scope.values(key)
         found = values.get(home)
         if found is None:
             back = self.b.block
             self.b.position_at_end(home.home)
             found = values[home] = self.place(make(), home)
             self.b.position_at_end(back)
+        return found
+
+    def once_here(self, key: Hashable, env: Env, make: Callable[[], ir.Value]) -> ir.Value:
+        """`make()` for the kind and operands in `key`, emitted at the current place, once."""
+        values = env.scope.values(key)
+        found = env.scope.nearest(values) if values else None
+        if found is None:
+            found = values[env.scope] = self.place(make(), None)
         return found
 
 
