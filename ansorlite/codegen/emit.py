@@ -66,7 +66,7 @@ def _module_text(p: Program, target: Target, symbol: str) -> str:
     module = ir.Module(symbol, target.triple, data_layout(target))
     slots = argument_slots(p)
     steps = [
-        _Nest(module, p, f"{symbol}.nest{k}", slots, target).emit(nest)
+        _Nest(module, p, nest, f"{symbol}.nest{k}", slots, target).emit()
         for k, nest in enumerate(_roots(p.body))
     ]
     _table(module, f"{symbol}{STEPS}", steps, target.cores)
@@ -150,18 +150,20 @@ class _Nest:
         self,
         module: ir.Module,
         p: Program,
+        nest: Stmt,
         name: str,
         slots: dict[str, tuple[int, int]],
         target: Target,
     ) -> None:
         self.module, self.p, self.name, self.slots = module, p, name, slots
         self.target, self.cores = target, target.cores
+        self.nest, self.statements = nest, list(walk(nest))
 
-    def emit(self, nest: Stmt) -> _Step:
+    def emit(self) -> _Step:
         """Define the nest's functions."""
-        used = self._used(nest)
-        loops, body = _parallel_loops(nest)
-        streamed = _streamed(body)
+        used = self._used()
+        loops, body = _parallel_loops(self.nest)
+        streamed = _streamed(self.statements)
         fn = self._function(f"{self.name}.body", used, loops, body, past_caches=bool(streamed))
         if streamed:
             whole = [k for k, x in enumerate(used) if x.name in streamed]
@@ -215,9 +217,9 @@ class _Nest:
         b.ret_void()
         return either
 
-    def _used(self, nest: Stmt) -> list[Buffer]:
+    def _used(self) -> list[Buffer]:
         names = set[str]()
-        for s in walk(nest):
+        for s in self.statements:
             if isinstance(s, Store):
                 names.add(s.buffer)
                 for e in (*s.indices, s.value):
@@ -246,12 +248,12 @@ class _Nest:
     ) -> None:
         entry = fn.append_basic_block("entry")
         emitter = _StmtEmitter(ir.IRBuilder(entry), self.module, self.target, past_caches)
-        written = {s.buffer for s in walk(body) if isinstance(s, Store)}
+        written = {s.buffer for s in self.statements if isinstance(s, Store)}
         memory = {
             x.name: Memory(a, _strides(concrete_shape(x)), x.dtype, constant=x.name not in written)
             for x, a in zip(used, fn.args, strict=False)
         }
-        memory.update(emitter.allocate([s.buffer for s in walk(body) if isinstance(s, Alloc)]))
+        memory.update(emitter.allocate([s.buffer for s in self.statements if isinstance(s, Alloc)]))
         env = Env({}, memory, Scope(None, entry), {})
         for m in memory.values():
             emitter.place(m.pointer, env.scope)
@@ -271,9 +273,9 @@ class _Nest:
         env.scope.close()
 
 
-def _streamed(body: Stmt) -> set[str]:
+def _streamed(statements: Sequence[Stmt]) -> set[str]:
     """Names of the buffers that loops marked "stream" write, with non-temporal stores."""
-    loops = [s for s in walk(body) if isinstance(s, For) and s.mark == "stream"]
+    loops = [s for s in statements if isinstance(s, For) and s.mark == "stream"]
     return {x.buffer for lp in loops for x in walk(lp) if isinstance(x, Store)}
 
 
