@@ -416,17 +416,17 @@ class _StmtEmitter(ExprEmitter):
 
     def stmt(self, s: Stmt, env: Env) -> None:
         match s:
+            case For():
+                self._for(s, env)
+            case Store():
+                self._store(s, env)
             case Block():
                 for x in s.stmts:
                     self.stmt(x, env)
             case Alloc():
                 self.stmt(s.body, replace(env, room=self._room(s.buffer)))
-            case For():
-                self._for(s, env)
             case If():
                 self._if(s, env)
-            case Store():
-                self._store(s, env)
             case Prefetch():
                 self._prefetch(s, env)
 

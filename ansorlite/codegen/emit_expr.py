@@ -530,9 +530,10 @@ class ExprEmitter(IndexEmitter):
     def _load_vector(self, e: Load, env: Env) -> ir.Value:
         assert env.vector is not None
         key = e, env.vector
-        if key not in self._rows:
-            self._rows[key] = self.consecutive(e.tensor, e.indices, env)
-        row = self._rows[key]
+        try:
+            row = self._rows[key]
+        except KeyError:
+            row = self._rows[key] = self.consecutive(e.tensor, e.indices, env)
         if row is None:
             return self._load_lanes(e, env)
         at = self.address_of(e.tensor, *row, env)
@@ -596,10 +597,11 @@ class ExprEmitter(IndexEmitter):
         if not isinstance(e.args[1], Load):
             return None
         key = e, env.vector
-        if key not in self._fills:
+        try:
+            known = self._fills[key]
+        except KeyError:
             strides = env.memory[e.args[1].tensor].strides
-            self._fills[key] = fill_of(e, env.vector, strides)
-        known = self._fills[key]
+            known = self._fills[key] = fill_of(e, env.vector, strides)
         if known is None:
             return None
         x = known.element
@@ -647,9 +649,10 @@ class ExprEmitter(IndexEmitter):
             return
         value = self.splat(value, env.width)
         key = tensor, indices, env.vector
-        if key not in self._rows:
-            self._rows[key] = self.consecutive(tensor, indices, env)
-        row = self._rows[key]
+        try:
+            row = self._rows[key]
+        except KeyError:
+            row = self._rows[key] = self.consecutive(tensor, indices, env)
         if row is not None:
             if env.lanes < env.width and not env.memory[tensor].padded:
                 value = self._used(value, env)
