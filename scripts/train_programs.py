@@ -3,9 +3,11 @@
 Draws --layers layers in the sizes of common networks, tunes them in groups of similar size for
 --seconds each, and adds the fastest programs of all their forms to ansorlite/search/programs.json,
 for vectors of this machine's length. Groups whose logs are in --folder are not tuned again; --add
-takes files that other machines made. results/README.md says which layers and machines were used.
-Usage: python scripts/train_programs.py [--layers N] [--first K] [--kinds KIND ...] [--seconds S]
-       [--folder DIR] [--output F] [--add F ...]
+takes files that other machines made, --large draws layers that the others are far from, --without
+leaves out layers that networks have (names or ONNX files), so that these can be measured.
+results/README.md says which layers and machines were used.
+Usage: python scripts/train_programs.py [--layers N] [--first K] [--kinds KIND ...] [--large]
+       [--seconds S] [--folder DIR] [--output F] [--add F ...] [--without NETWORK ...]
 """
 
 import argparse
@@ -18,6 +20,7 @@ from pathlib import Path
 import numpy as np
 
 import ansorlite as al
+from ansorlite.cli.inputs import network
 from ansorlite.cli.options import positive, seconds
 from ansorlite.errors import AnsorliteError
 from ansorlite.files import write_whole
@@ -26,28 +29,31 @@ from ansorlite.graph.ir import Graph
 from ansorlite.pipeline import network_tasks
 from ansorlite.records import Record, distill, read_log
 from ansorlite.search import shipped
-from ansorlite.search.kinship import kinship
+from ansorlite.search.kinship import Kinship, kinship, octaves
 from ansorlite.search.tune_tasks import WeightedTask
 from ansorlite.target import Target
-from bench.drawn_layers import LAYERS, drawn_layer
+from bench.drawn_layers import LARGE_LAYERS, LAYERS, drawn_layer
 from bench.experiment import exit_status, kept_folder
 
-KINDS = tuple(make.__name__ for make, _ in LAYERS)
+KINDS = tuple(make.__name__ for make, _ in (*LAYERS, *LARGE_LAYERS))
 SEED = 7
 LARGEST_FLOP = 1.3e9  # of a layer, so that a trial takes milliseconds
 GROUP = 12  # layers that are tuned together
+# So many layers tell of all that differ from them by so many octaves of extents.
+ENOUGH, CLOSE_BY = 4, 1.0
 
 
 def drawn(
-    numbers: Iterable[int], kinds: Collection[str], target: Target
+    numbers: Iterable[int], kinds: Collection[str], target: Target, large: bool = False
 ) -> dict[int, tuple[Graph, Sequence[WeightedTask]]]:
     """Layers of these kinds (of any without) that are not too large, and their tasks, by number.
 
-    The smallest ones come first.
+    The smallest ones come first. `large` layers are drawn from those that others are far from.
     """
     out: dict[int, tuple[Graph, Sequence[WeightedTask]]] = {}
     for k in numbers:
-        graph = drawn_layer(np.random.default_rng([SEED, k]))
+        rng = np.random.default_rng([SEED, k])
+        graph = drawn_layer(rng, LARGE_LAYERS if large else LAYERS)
         if kinds and graph.name not in kinds:
             continue
         try:
@@ -83,24 +89,53 @@ def programs(
             yield kinship(form), [r for r in found if r.lowest_s <= most_s]
 
 
+def thinned(rows: Iterable[shipped.Programs]) -> list[shipped.Programs]:
+    """Without those that have `ENOUGH` others of their kin within `CLOSE_BY` octaves of extents."""
+    kept: dict[str, list[Kinship]] = {}
+    out = []
+    for known, records in rows:
+        others = kept.setdefault(known.kin, [])
+        near = (
+            octaves(known.extents, k.extents)
+            for k in others
+            if len(k.extents) == len(known.extents)
+        )
+        if sum(distance <= CLOSE_BY for distance in near) < ENOUGH:
+            others.append(known)
+            out.append((known, records))
+    return out
+
+
+def cores_of(networks: Iterable[str], target: Target) -> set[tuple[str, tuple[int, ...]]]:
+    """What the layers of networks compute up to their last sums, in all their forms."""
+    known = set()
+    for name in networks:
+        for w in network_tasks(Lowering().partition(network(name)), target):
+            known |= {(k.core, k.extents) for k in map(kinship, w.forms)}
+    return known
+
+
 def main() -> int:
     p = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     p.add_argument("--layers", type=positive, default=160, metavar="N", help="160")
     p.add_argument("--first", type=int, default=0, metavar="K", help="number of the first (0)")
     p.add_argument("--kinds", nargs="+", choices=KINDS, default=(), metavar="KIND", help="all")
+    p.add_argument("--large", action="store_true", help="layers that others are far from")
     p.add_argument("--seconds", type=seconds, default=7.0, metavar="S", help="a layer (7)")
     p.add_argument("--folder", type=Path, default=kept_folder("train_programs"), help="of logs")
     p.add_argument("--output", type=Path, default=shipped.SHIPPED, metavar="F")
+    p.add_argument("--without", nargs="+", default=[], metavar="NETWORK", help="'s layers")
     p.add_argument("--add", type=Path, nargs="+", default=[], metavar="F", help="files made before")
     args = p.parse_args()
     os.environ["ANSORLITE_KNOWLEDGE"] = "0"  # what this machine learned before does not count
     args.folder.mkdir(parents=True, exist_ok=True)
     target = Target.detect()
-    layers = drawn(range(args.first, args.first + args.layers), args.kinds, target)
+    layers = drawn(range(args.first, args.first + args.layers), args.kinds, target, args.large)
     numbers = list(layers)
     for k in range(0, len(numbers), GROUP):
         own = numbers[k : k + GROUP]
-        log = args.folder / f"{target.vector_bytes}.{args.first}.{k // GROUP}.jsonl"
+        large = "large." if args.large else ""
+        log = args.folder / f"{target.vector_bytes}.{large}{args.first}.{k // GROUP}.jsonl"
         tuned([layers[n][0] for n in own], args.seconds * len(own), log)
     records: dict[str, list[Record]] = {}
     for log in sorted(args.folder.glob(f"{target.vector_bytes}.*.jsonl")):
@@ -109,6 +144,9 @@ def main() -> int:
     found = [p for _, weighted in layers.values() for p in programs(weighted, records)]
     known = [shipped.layers(f) for f in (args.output, *args.add)]
     every = shipped.merged(*known, {target.vector_bytes: found})
+    taken = cores_of(args.without, target)
+    for n, rows in every.items():
+        every[n] = thinned(p for p in rows if (p[0].core, p[0].extents) not in taken)
     told = shipped.to_json(every)
     write_whole(args.output, json.dumps(told, separators=(",", ":")) + "\n")
     sizes = ", ".join(f"{len(own)} of {8 * n} bits" for n, own in every.items())

@@ -25,7 +25,7 @@ from ansorlite.schedule.naming import canonical_names
 from ansorlite.search.alike import SketchesAlike
 from ansorlite.search.debug import Trace
 from ansorlite.search.evolve import Rows
-from ansorlite.search.families import NEAREST_KIN, PATTERNS, adapted_programs
+from ansorlite.search.families import NEAREST_KIN, PATTERNS, adapted_programs, not_far
 from ansorlite.search.guess import Guess, GuessParams, guesses
 from ansorlite.search.history import History, each
 from ansorlite.search.policy import round_rng
@@ -41,7 +41,6 @@ from ansorlite.task import SearchTask
 HINTS = 4  # sketches of the first task of a family that the others are searched in
 AHEAD_FROM = 6  # tasks from which processes that build pay for their start
 MOST_BUILDERS = 2
-FAR = 4.0  # octaves of extents: programs of farther layers are worth less than a search
 Renamed = Callable[[str], str]  # canonical name of a hole
 
 
@@ -158,8 +157,7 @@ class Untuned:
 def _of_kin(task: SearchTask) -> Program | None:
     """The shipped program of the task's kin, adapted, with the best analytic score."""
     alike = SketchesAlike(task)
-    layers = shipped(task.target).of_kin(task, NEAREST_KIN)
-    near = [found for found in layers if found.distance <= FAR]
+    near = not_far(shipped(task.target).of_kin(task, NEAREST_KIN))
     found = adapted_programs(task, alike.of, near, PATTERNS)
     if not found:
         return None

@@ -6,7 +6,7 @@ dense layers, products of batches, softmax, norms, means, pools, chains of eleme
 Weights are random; the layout is channels first, as in an imported file.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -197,6 +197,43 @@ def chain(net: Net, rng: np.random.Generator) -> Graph:
     return b.finish([b.emit("relu", [x])])
 
 
+def wide_convolution(net: Net, rng: np.random.Generator) -> Graph:
+    """3 x 3, of many channels and small images."""
+    channels = _one(rng, (128, 160, 192, 224, 256, 320, 384, 448, 512, 640))
+    size = _one(rng, tuple(n for n in (*IMAGES[:14], 56) if n * n * channels <= 1 << 18))
+    x = net.builder.input("x", (1, channels, size, size))
+    same = rng.random() < 0.7
+    others = tuple(n for n in (64, 96, 128, 192, 256, 384, 512) if n * channels <= 1 << 18)
+    return _ended(net, rng, net.conv(x, "conv", channels if same else _one(rng, others), 3))
+
+
+def downsampling(net: Net, rng: np.random.Generator) -> Graph:
+    """Of half the size and, mostly, of twice the channels."""
+    channels = _one(rng, (32, 48, 64, 96, 128, 160, 192, 256, 320, 384, 512))
+    size = 2 * _one(rng, tuple(n for n in IMAGES if 4 * n * n * channels <= 1 << 20))
+    x = net.builder.input("x", (1, channels, size, size))
+    to = channels * _one(rng, (1, 2, 2, 2)) if rng.random() < 0.85 else _one(rng, CHANNELS[6:])
+    return _ended(net, rng, net.conv(x, "conv", to, _one(rng, (3, 3, 3, 3, 1)), 2))
+
+
+def first_convolution(net: Net, rng: np.random.Generator) -> Graph:
+    """Of an image of three channels."""
+    size = _one(rng, (192, 224, 224, 256, 288, 320, 384, 416))
+    x = net.builder.input("x", (1, 3, size, size))
+    kernel = _one(rng, (3, 3, 5, 6, 7, 7))
+    return _ended(net, rng, net.conv(x, "conv", _one(rng, (16, 24, 32, 48, 64, 96)), kernel, 2))
+
+
+def wide_transposed(net: Net, rng: np.random.Generator) -> Graph:
+    channels = _one(rng, (64, 96, 128, 192, 256, 384, 512))
+    size = _one(
+        rng, tuple(n for n in (4, 5, 6, 7, 8, 12, 14, 16, 28, 32) if n * n * channels < 1 << 17)
+    )
+    x, kernel = net.builder.input("x", (1, channels, size, size)), _one(rng, (2, 3, 4, 4, 4))
+    to = _one(rng, (3, 32, 64, 96, 128, 192, 256))
+    return _ended(net, rng, net.conv_transpose(x, "up", to, kernel, 2, kernel // 2 - (kernel != 3)))
+
+
 Layer = Callable[[Net, np.random.Generator], Graph]
 # What is drawn, and how often: as networks spend their time, and a little of everything else.
 LAYERS: tuple[tuple[Layer, float], ...] = (
@@ -216,8 +253,17 @@ LAYERS: tuple[tuple[Layer, float], ...] = (
 )
 
 
-def drawn_layer(rng: np.random.Generator) -> Graph:
-    """A random layer."""
-    share = np.array([s for _, s in LAYERS])
-    make = LAYERS[int(rng.choice(len(LAYERS), p=share / share.sum()))][0]
+# Layers that these are far from, and that take much of the time of some networks.
+LARGE_LAYERS: tuple[tuple[Layer, float], ...] = (
+    (wide_convolution, 0.4),
+    (downsampling, 0.35),
+    (first_convolution, 0.12),
+    (wide_transposed, 0.13),
+)
+
+
+def drawn_layer(rng: np.random.Generator, layers: Sequence[tuple[Layer, float]] = LAYERS) -> Graph:
+    """A random layer of these kinds."""
+    share = np.array([s for _, s in layers])
+    make = layers[int(rng.choice(len(layers), p=share / share.sum()))][0]
     return make(Net(make.__name__, int(rng.integers(1 << 31))), rng)
