@@ -83,6 +83,14 @@ for model, log in zip(sys.argv[1::2], sys.argv[2::2], strict=True):
 """
 
 
+# A network without any measurement: `tune` would run its plain schedules, too.
+COMPILING = """
+import sys
+import ansorlite as al
+al.auto_schedule(al.load_onnx(sys.argv[1]), n_trials=0, progress=False)
+"""
+
+
 def model_of(log: Path) -> Path:
     """The model file beside a log that is named by network and seconds."""
     return log.with_name(f"{log.name.partition('.')[0]}.onnx")
@@ -103,7 +111,9 @@ def tuned(model: Path, seconds: int, log: Path, learned: Sequence[Path]) -> floa
             own = {**environment, "ANSORLITE_KNOWLEDGE": "1"}
             subprocess.run(command, env=own, check=True, capture_output=True)
         command = [sys.executable, "-m", "ansorlite", "tune", str(model), "-q", "--log", str(log)]
-        command += ["--timeout", str(seconds)] if seconds else ["--trials", "0"]
+        command += ["--timeout", str(seconds)]
+        if not seconds:
+            command = [sys.executable, "-c", COMPILING, str(model)]
         began = time.perf_counter()
         ran = subprocess.run(
             command,
