@@ -37,6 +37,11 @@ class Batch:
         """Do `outcomes` wait no longer?"""
         return self._found.done()
 
+    @property
+    def is_lost(self) -> bool:
+        """Will there be no outcomes?"""
+        return self._found.done() and self._found.exception() is not None
+
     def outcomes(self) -> list[BuildOutcome]:
         """Raises what the builder raised."""
         return self._found.result()
@@ -50,7 +55,7 @@ class Batch:
         """The outcome of a request, from the thread that builds."""
         self._made[k] = outcome
         self._left -= 1
-        if not self._left:
+        if not self._left and not self._found.done():
             self._found.set_result([o for o in self._made if o is not None])
 
     def failed(self, error: BaseException) -> None:
@@ -104,6 +109,12 @@ class BuildsAhead:
             for key in programs:
                 self._builder.unshare(key)
         return batch.outcomes()
+
+    def forget(self) -> None:
+        """Leave out what is not built yet; whoever waits for it gets a MachineError."""
+        if self._serve is not None and self._thread is not None:
+            self._wanted.clear()
+            self._give_up(MachineError("not built: it was not needed any more"))
 
     def settle(self) -> None:
         """Wait until all that was begun is built, and no process is building or starting."""

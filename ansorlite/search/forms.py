@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from ansorlite.codegen.image import KernelImage
 from ansorlite.search.history import Candidate
+from ansorlite.search.promise import weights_bytes
 from ansorlite.search.tuner import TaskTuner
 from ansorlite.task import SearchTask
 
@@ -72,6 +73,11 @@ class Forms:
     def stake_s(self) -> float:
         """Seconds of the network that the computation takes; 0 as long as nothing ran."""
         return self.weight * (self.best_latency_s or 0.0)
+
+    @property
+    def constants_bytes(self) -> float:
+        """Bytes of weights of all of the network's kernels of it, as the fastest form has them."""
+        return self.weight * weights_bytes(self.fastest.task.dag)
 
     @property
     def untried(self) -> bool:

@@ -18,7 +18,7 @@ import numpy as np
 from ansorlite.codegen.build import BuildRequest
 from ansorlite.codegen.image import KernelImage
 from ansorlite.codegen.object_cache import compiled
-from ansorlite.errors import BuildError, MeasureError
+from ansorlite.errors import BuildError, MachineError, MeasureError
 from ansorlite.ir.program import Program
 from ansorlite.measure.builder import Builder, BuildOutcome, PoolBuilder
 from ansorlite.measure.race import LONE_TURNS, MIN_TURNS, race
@@ -76,6 +76,13 @@ class Measuring:
                 yield
             finally:
                 self.builder.resume()
+
+    def forget(self) -> None:
+        """Leave out what is not built yet; a reference is built again when it is needed."""
+        self.builds.forget()
+        for key, begun in list(self.references.items()):
+            if begun.is_lost:
+                del self.references[key]
 
     def close(self) -> None:
         """Give up what goes on in the background."""
@@ -143,7 +150,10 @@ class TaskMeasuring:
         begun = self._references[self.task.plain.workload_key]
 
         def spec() -> CheckSpec | None:
-            image = begun.outcomes()[0].image
+            try:
+                image = begun.outcomes()[0].image
+            except MachineError:  # given up
+                return None
             return None if image is None else self._spec(image)
 
         self._prepares.begin(self.task.workload_key, spec)

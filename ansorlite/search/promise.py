@@ -8,6 +8,7 @@ no trial. Cycles are those of one core, as if all work were spread evenly.
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 
@@ -75,13 +76,20 @@ def predicted_cycles(task: SearchTask) -> float:
             sums += flop / (2 * rates.fma * lanes * _speed(op, task))
         if op not in dag.outputs and pad_of(op) is None:
             between += 2 * _size_bytes(op)
-    weights = 0.0
-    for op in dag.computes:
-        read = dict.fromkeys(x.tensor for x in loads(op.body)) if op.name not in constant else {}
-        weights += sum(_size_bytes(dag.by_name[t]) for t in read if t in constant)
+    weights = weights_bytes(dag)
     cores = task.target.cores
     moved = between / (BETWEEN * rates.beyond_l2)
     return max(sums / cores, weights / (WEIGHTS * cores)) + moved / cores
+
+
+@lru_cache(maxsize=1024)
+def weights_bytes(dag: ComputeDAG) -> float:
+    """Bytes of what depends on constants alone and is read by what does not."""
+    constant, found = _constants(dag), 0.0
+    for op in dag.computes:
+        read = dict.fromkeys(x.tensor for x in loads(op.body)) if op.name not in constant else {}
+        found += sum(_size_bytes(dag.by_name[t]) for t in read if t in constant)
+    return found
 
 
 def _speed(op: ComputeOp, task: SearchTask) -> float:

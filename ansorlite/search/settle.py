@@ -28,7 +28,8 @@ RIVALS = 2  # programs of a task that go with the best one into the race inside 
 BUILD_S = 0.05  # seconds to build a kernel, as long as none was built
 BUILDS_TOLD = 64  # so many of the last builds tell how long one takes
 RACED_SHARE = 0.01  # of a network's time: the programs of a task that takes less do not race in it
-LINK_S = 0.005  # seconds to load a kernel into a network and to pack its constants
+LINK_S = 0.005  # seconds to load a kernel into a network
+PACK_S = 3e-9  # seconds a byte of constants, which are packed into memory that is new
 FAR_BEHIND = 2.0  # times as long: the layers were measured on another machine
 CLOSE = 1.15  # another form takes part if its best is within this factor of the fastest form's
 
@@ -111,7 +112,8 @@ def closing_s(
         for f in found
     )
     networks = 2 + rivals if rivals else 1
-    return builds * each_s / builders + networks * link_s(len(found))
+    packing_s = PACK_S * sum(f.constants_bytes for f in found)
+    return builds * each_s / builders + networks * link_s(len(found)) + packing_s
 
 
 def _racing(found: Sequence[Forms]) -> list[Forms]:

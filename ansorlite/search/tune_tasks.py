@@ -146,6 +146,8 @@ def tune_tasks(
     except KeyboardInterrupt:
         session.interrupted = True
     results = settled_results(session, found, winners, peak, race_follows)
+    if session.budget.search_left_s() <= 0:
+        session.run.measuring.forget()
     return [_with_practice(results[0], found[0].tuners[0], practice)] if practice else results
 
 

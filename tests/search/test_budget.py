@@ -16,7 +16,7 @@ from ansorlite.search.budget import Budget
 from ansorlite.search.clock import PhaseClock
 from ansorlite.search.policy import EvolutionParams
 from ansorlite.search.session import Session
-from ansorlite.search.settle import BUILD_S, LINK_S, RIVALS, closing_s
+from ansorlite.search.settle import BUILD_S, LINK_S, PACK_S, RIVALS, closing_s
 from ansorlite.search.tune_tasks import WeightedTask, tune_tasks
 
 FEW = EvolutionParams(population=32, generations=1, looked_at_first=2)
@@ -122,6 +122,8 @@ def test_the_end_takes_longer_with_kernels_that_are_not_built_and_with_rivals() 
             self.has_image, self.records = has_image, [Told(s) for s in times]
 
     class Form:
+        constants_bytes = 0.0
+
         def __init__(self, has_image: bool, *times: float) -> None:
             self.fastest = Tuner(has_image, times)
             self.tuners = (self.fastest,)
@@ -145,6 +147,9 @@ def test_the_end_takes_longer_with_kernels_that_are_not_built_and_with_rivals() 
     placed = {found[1].task.workload_key: 5}
     builds_s = (2 + 5) * BUILD_S
     assert closing_s(found, True, placed) == pytest.approx(builds_s + 3 * LINK_S)
+    before_s = closing_s(found, True, placed)
+    found[2].constants_bytes = 1e8
+    assert closing_s(found, True, placed) == pytest.approx(before_s + 1e8 * PACK_S)
 
 
 @pytest.mark.parametrize(("left_s", "linked"), [(0.0, 0), (4.5, 1), (6.5, 3)])

@@ -21,6 +21,7 @@ from ansorlite.search.ahead import BuildsAhead
 from ansorlite.search.budget import Budget
 from ansorlite.search.clock import PhaseClock
 from ansorlite.search.forms import Forms
+from ansorlite.search.measuring import Measuring, TaskMeasuring
 from ansorlite.search.policy import EvolutionaryPolicy, EvolutionParams
 from ansorlite.search.roles import family_of
 from ansorlite.search.session import Session
@@ -253,6 +254,27 @@ def test_a_build_that_nobody_waits_for_is_given_up_at_the_end() -> None:
     with pytest.raises(MachineError, match="stopped"):
         batch.outcomes()
     builder.close()
+
+
+def test_what_is_not_built_in_time_is_left_out() -> None:
+    with PoolBuilder(1, timeout_s=LATE_S, entry="search_cases:build") as builder:
+        measuring = Measuring(builder, Pretender(), PhaseClock())
+        ahead, task = measuring.builds, TaskMeasuring(matmul(16), measuring)
+        busy = ahead.begin({}, [Sabotaged("worker hangs")])
+        (worker,) = builder._workers
+        while worker.idle or worker.starting:
+            time.sleep(0.01)
+        task.begin_prepare()
+        batch = ahead.begin({}, [Sabotaged("worker raises")] * 2)
+        measuring.forget()
+        assert batch.is_lost and busy.is_lost and not measuring.references
+        assert batch.image(0) is None
+        with pytest.raises(MachineError, match="not needed"):
+            batch.outcomes()
+        ahead.close()
+        (again,) = ahead.build({}, [Sabotaged("worker raises")])
+        assert again.status is Status.BUILD_ERROR
+        measuring.close()
 
 
 # ---- spaces -------------------------------------------------------------------------------------
