@@ -30,6 +30,7 @@ BUILDS_TOLD = 64  # so many of the last builds tell how long one takes
 RACED_SHARE = 0.01  # of a network's time: the programs of a task that takes less do not race in it
 LINK_S = 0.005  # seconds to load a kernel into a network
 PACK_S = 3e-9  # seconds a byte of constants, which are packed into memory that is new
+SLOW_S = 1e-3  # a plain schedule that takes less stays what a run ended with
 FAR_BEHIND = 2.0  # times as long: the layers were measured on another machine
 CLOSE = 1.15  # another form takes part if its best is within this factor of the fastest form's
 
@@ -269,7 +270,7 @@ def _unmeasured(
 
 def _is_far_behind(winner: Winner, found: Forms) -> bool:
     """Is it a plain schedule that took much longer than similar layers do?"""
-    if winner.record.round or winner.record.sketch != PLAIN:
+    if winner.record.round or winner.record.sketch != PLAIN or winner.latency_s < SLOW_S:
         return False
     layers = shipped(found.task.target)
     least_s = min(layers.latency_s(t.task) for t in found.tuners)
