@@ -26,7 +26,7 @@ HOPELESS = 1.2
 
 
 class Forms:
-    """Tuners of one computation, the plain form first.
+    """Tuners of one computation, the plain form first; where nothing is measured, of one form.
 
     `order` has their numbers in the order of their first rounds, by default as they come; `weight`
     says how often the network has the computation; `expected` has seconds of each form, to be
@@ -48,7 +48,7 @@ class Forms:
 
     @property
     def task(self) -> SearchTask:
-        """The computation in its plain form."""
+        """The computation in its plain form, or in the only one."""
         return self.tuners[0].task
 
     @property
