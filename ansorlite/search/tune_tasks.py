@@ -164,7 +164,9 @@ def _forms(session: Session, weighted: WeightedTask, n_tasks: int = 1) -> Forms:
     own = [f for f in forms if f in hopeful or session.answered(f)]
     limit_s = session.budget.timeout
     in_time = limit_s is None or limit_s >= PROMISE_S * n_tasks
-    order = by_promise(own) if every and in_time else range(len(own))
+    order = sorted(range(len(own)), key=lambda k: own[k] not in hopeful)
+    if every and in_time:
+        order = by_promise(own)
     expected: Sequence[float] = ()
     if every:
         target = weighted.task.target

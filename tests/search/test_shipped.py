@@ -235,13 +235,19 @@ def test_untuned_kernels_begin_with_them(
     assert searched
 
 
-def test_the_untuned_form_is_that_of_the_fastest_layer(small: ShippedPrograms) -> None:
+def test_the_untuned_form_is_that_of_the_fastest_layer(
+    small: ShippedPrograms, monkeypatch: pytest.MonkeyPatch
+) -> None:
     plain, other = product(32, 32), product(32, 32, "residual")
     for first, second in ((plain, other), (other, plain)):
         weighted = WeightedTask(first, 1.0, other_forms=(second,))
         with Session(0, progress=False) as session:
             (tuner,) = _forms(session, weighted).tuners
-            assert tuner.task is min((first, second), key=small.latency_s)
+            faster = min((first, second), key=small.latency_s)
+            assert tuner.task is faster
+            monkeypatch.setattr(session, "answered", lambda task: True)  # by a plain schedule
+            both = _forms(session, weighted)
+            assert len(both.tuners) == 2 and both.expected.task is faster
 
 
 def test_programs_that_are_damaged_are_left_out(small: ShippedPrograms) -> None:
