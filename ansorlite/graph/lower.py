@@ -197,18 +197,18 @@ class _Lowering:
         narrow = [n for n in self.group.nodes if self.graph.types[n.output].shape == row]
         return self.fits(space[:1], [n for n in narrow if n.operator.kind == "elementwise"])
 
-    def other(self, node: Node, form: TensorFn) -> Tensor:
-        """The anchor in another form, over operands in the shapes of the graph."""
-        operands = [
-            self.tensors[v] if v in self.tensors else self.placeholder(v, shape, name)
-            for v, shape, name in zip(
-                node.inputs,
-                (self.graph.types[v].shape for v in node.inputs),
-                _names(node),
-                strict=True,
-            )
-        ]
-        return self.stored(node, form(node.attrs, operands))
+    def other(self, node: Node, form: TensorFn, after: Sequence[Node]) -> Tensor | None:
+        """The anchor in another form; None if its operands, or the nodes after it, have no view."""
+        types = tuple(self.graph.types[v] for v in node.inputs)
+        views = tuple(t.shape for t in types)
+        if isinstance(form, Form) and form.matrices:
+            views = node.operator.views(node.attrs, types)[0]
+        rows = list(zip(node.inputs, views, _names(node), strict=True))
+        if any(v in self.tensors and self.tensors[v].shape != shape for v, shape, _ in rows):
+            return None
+        operands = [self.tensors.get(row[0]) or self.placeholder(*row) for row in rows]
+        found = self.stored(node, form(node.attrs, operands))
+        return found if self.fits(found.shape, after) else None
 
     def transposed(self, node: Node, moves: dict[str, Node], last: Node | None) -> Tensor:
         """An anchor that reads the operands of transposes, and no transposed copy.
@@ -284,7 +284,9 @@ class Lowered(NamedTuple):
 
 def lower(graph: Graph, group: Group) -> Lowered:
     """The DAG of a group in its plain form."""
-    return _lowered(graph, group, None)
+    low = _lowered(graph, group, None)
+    assert low is not None, "the plain form has views"
+    return low
 
 
 FormKey = tuple[str, tuple[str, ...], str, tuple[tuple[str, object], ...], int]
@@ -294,7 +296,7 @@ def other_forms(
     graph: Graph,
     group: Group,
     plain: Lowered,
-    made: dict[FormKey, te.ComputeDAG],
+    made: dict[FormKey, te.ComputeDAG | None],
     in_float32: bool = False,
     form_rtol: float = FORM_RTOL,
 ) -> tuple[Lowered, ...]:
@@ -323,8 +325,11 @@ def other_forms(
     for k, fn in forms:
         key = plain.dag.workload_key, names, anchor.op, attrs, k
         if key not in made:
-            made[key] = _lowered(graph, group, fn).dag
+            low = _lowered(graph, group, fn)
+            made[key] = None if low is None else low.dag
         dag = made[key]
+        if dag is None:
+            continue
         if {p.name for p in dag.inputs} == {*values} and dag.output_names == plain.dag.output_names:
             found.append(Lowered(dag, tuple(values[p.name] for p in dag.inputs)))
     return tuple(found)
@@ -351,35 +356,39 @@ def lower_together(graph: Graph, groups: Sequence[Group], exact: bool) -> Lowere
     return low.finished()
 
 
-def _lowered(graph: Graph, group: Group, form: TensorFn | None) -> Lowered:
+def _lowered(graph: Graph, group: Group, form: TensorFn | None) -> Lowered | None:
     low = _Lowering(graph, group)
-    _compute(low, group, form)
-    return low.finished()
+    return low.finished() if _compute(low, group, form) else None
 
 
 def _compute(
     low: _Lowering, group: Group, form: TensorFn | None, divides_last: bool = False
-) -> None:
-    """Make the tensors of a group."""
+) -> bool:
+    """Make the tensors of a group; whether its anchor has the form."""
     graph, anchor = low.graph, group.anchor
     if group.columns:
         low.over_rows(group.columns)
-        return
+        return True
     before, after = group.nodes, tuple[Node, ...]()
     if anchor is not None:
         feeds = _feeds(group, anchor)
         before = tuple(n for n in group.nodes if n.output in feeds)
         after = tuple(n for n in group.nodes if n.output not in feeds and n is not anchor)
     moves = {n.output: n for n in before if n.op == "transpose"}
+    last = next((n for n in after if n.op == "transpose"), None)
+    if form is not None and (moves or last is not None):
+        return False  # TODO
     for n in before:
         if n.output not in moves:
             space = graph.types[n.output].shape or (1,)
             low.tensors[n.output] = low.elementwise(n, space, ())
     if anchor is not None:
         if form is not None:
-            out = low.other(anchor, form)
+            other = low.other(anchor, form, after)
+            if other is None:
+                return False
+            out = other
         else:
-            last = next((n for n in after if n.op == "transpose"), None)
             moved = moves or last is not None
             quotient = low.undivided(anchor) if divides_last else None
             out = low.transposed(anchor, moves, last) if moved else low.anchor(anchor, after)
@@ -391,6 +400,7 @@ def _compute(
         names = [a.name for a in out.op.axes] if isinstance(out.op, te.ComputeOp) else []
         for n in after:
             low.tensors[n.output] = low.elementwise(n, out.shape, names)
+    return True
 
 
 def _feeds(group: Group, anchor: Node) -> set[str]:

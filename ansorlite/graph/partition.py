@@ -204,7 +204,7 @@ def partition(
         if n.operator.kind == "view":
             start = integer(n.attrs, "start") if "start" in n.attrs else 0
             steps.append((order[n.output], View(n.inputs[0], n.output, start)))
-    forms: dict[FormKey, ComputeDAG] = {}
+    forms: dict[FormKey, ComputeDAG | None] = {}
     found = []
     for k, group in enumerate(fuse(graph)):
         plain = lower(graph, group)

@@ -29,6 +29,7 @@ from ansorlite.graph.ops.op import (
     named,
     wide,
 )
+from ansorlite.graph.ops.strassen import product_forms
 from ansorlite.graph.ops.windows import (
     channel_axis,
     channels_back,
@@ -235,17 +236,27 @@ def _views(attrs: Attrs, types: Types) -> tuple[tuple[Shape, ...], ...]:
     groups = integer(attrs, "groups")
     *kernel, ci, co = w
     if groups == 1:
-        pointwise = {*kernel, *ints(attrs, "strides")} == {1} and not any(
-            map(any, pairs(attrs, "pads"))
-        )
-        matrices = (((math.prod(x[:-1]), ci), (ci, co)),) if pointwise else ()
-        return (*matrices, (x, w))
+        matrices = _matrices(attrs, types)
+        return ((x, w),) if matrices is None else (matrices, (x, w))
     if ci > 1:
         return ((x, (*kernel, ci, groups, co // groups)),)
     return ((x, (*kernel, groups) if co == groups else (*kernel, groups, co // groups)),)
 
 
+def _matrices(attrs: Attrs, types: Types) -> tuple[Shape, Shape] | None:
+    """Pixels and weights of a 1x1 convolution that reads every pixel; None for others."""
+    x, w = types[0].shape, types[1].shape
+    *kernel, ci, co = w
+    apart = {*kernel, *ints(attrs, "strides"), integer(attrs, "groups")} != {1}
+    if apart or any(map(any, pairs(attrs, "pads"))):
+        return None
+    return (math.prod(x[:-1]), ci), (ci, co)
+
+
 def _forms(attrs: Attrs, types: Types) -> tuple[Form, ...]:
+    matrices = _matrices(attrs, types)
+    if matrices is not None:
+        return product_forms(matrices[0][0], *matrices[1])
     return fast_forms(attrs, types)
 
 

@@ -8,7 +8,8 @@ import numpy as np
 
 from ansorlite import te
 from ansorlite.errors import ModelError
-from ansorlite.graph.ops.op import Arrays, Op, Orders, Perm, Placed, Shape, Types, named, wide
+from ansorlite.graph.ops.op import Arrays, Form, Op, Orders, Perm, Placed, Shape, Types, named, wide
+from ansorlite.graph.ops.strassen import product_forms
 from ansorlite.graph.types import Array, Attrs, TensorType, broadcast, number, same_dtype
 from ansorlite.ir.expr import Expr
 from ansorlite.te.tensor import Tensor
@@ -120,6 +121,14 @@ def _matmul_views(attrs: Attrs, types: Types) -> tuple[tuple[Shape, ...], ...]:
     return (merged,) if merged == (a, b) else (merged, (a, b))
 
 
+def _matmul_forms(attrs: Attrs, types: Types) -> tuple[Form, ...]:
+    """Strassen's, of a matrix on the right."""
+    a, b = types
+    if b.rank != 2 or b.dtype != "float32":
+        return ()
+    return product_forms(math.prod(a.shape[:-1]), *b.shape)
+
+
 def _matmul_layout(attrs: Attrs, types: Types, orders: Orders) -> Placed | None:
     """A matrix on the right lets the leading axes of the left operand lie in any order."""
     perm, right = orders.operands[0], types[1]
@@ -180,6 +189,7 @@ OPS = (
         arity=(2, 2),
         tensor=_matmul_tensor,
         views=_matmul_views,
+        forms=_matmul_forms,
         transposed=_matmul_transposed,
         names=("data", "weight"),
         layout=_matmul_layout,

@@ -83,12 +83,14 @@ class Form:
     """Another way to compute a result, which may lose digits.
 
     `error` of the weights is what the largest error of a result is expected to be, in units of the
-    largest result. With `bf16` numbers are rounded to bfloat16 on the way.
+    largest result. With `bf16` numbers are rounded to bfloat16 on the way. With `matrices` operands
+    are in the first of the operator's `views`, else in the shapes of the graph.
     """
 
     tensor: TensorFn
     error: Callable[[Array], float] = no_error
     bf16: bool = False
+    matrices: bool = False
 
     def __call__(self, attrs: Attrs, xs: Sequence[Tensor]) -> Tensor:
         return self.tensor(attrs, xs)
