@@ -18,7 +18,7 @@ from ansorlite.graph.accuracy import Accuracy, accuracy
 from ansorlite.graph.arithmetic import Arithmetic, arithmetic
 from ansorlite.graph.choice import Lowering, lowerings
 from ansorlite.graph.contest import Contender, fastest_in_place, fastest_network
-from ansorlite.graph.cuts import Merge, chosen, merges, with_merges
+from ansorlite.graph.cuts import Merge, chosen, kernel_seconds, merges, with_merges
 from ansorlite.graph.ir import Graph
 from ansorlite.graph.kernels import Wanted, compile_tasks, compile_wanted, in_rows, plain_image
 from ansorlite.graph.lower import BF16_LOSS, FORM_RTOL
@@ -62,10 +62,8 @@ from ansorlite.target import Target
 from ansorlite.task import SearchTask
 from ansorlite.te.dag import ComputeDAG
 
-# Merged kernels are searched with a share of a budget of at least so many trials or seconds a task,
-# where the bytes that they save, at a cache's speed, take a share of the separate kernels' time.
-MERGED_SHARE, MERGE_TRIALS, MERGE_S, MERGE_GAIN = 0.25, 32, 4.0, 0.1
-LEVEL_SPEED = 1e11  # bytes per second, about, of a cache that holds what kernels hand on
+# Merged kernels are searched with a share of a budget of at least so many trials or seconds a task.
+MERGED_SHARE, MERGE_TRIALS, MERGE_S = 0.25, 32, 4.0
 
 
 @dataclass(frozen=True)
@@ -217,8 +215,8 @@ def auto_schedule(
     (see `search.objectives`); by default their sum. `scheduler` is a name of
     `search.task_scheduler.SCHEDULERS`; a task without gain for `early_stop_trials` gets no more.
     `form_rtol` bounds the relative error, in units of the largest result, of other forms than the
-    plain one, such as Winograd's; 0 rules them out. Winograd's form adds and subtracts the elements
-    of a tile, so an outlier, infinity or NaN spreads over its tile: one element of 1e8 costs its
+    plain one; 0 rules them out. Winograd's adds and subtracts the elements of a tile, Strassen's of
+    two rows, so an outlier, infinity or NaN spreads over these: one element of 1e8 costs its
     neighbours their digits. Forms that round to bfloat16 on the way may lose 32 times as much. With
     `exact` each operator of the network is computed as it is written: there are no other forms, and
     no rewrite that rounds otherwise, such as batch norm folded into weights. With
@@ -283,7 +281,7 @@ def auto_schedule(
             early_stop_trials,
             on_round,
             race_follows=not isinstance(run.options.runner, SideBySide),  # races are run here
-            go_on=lambda found: None if _are_hopeful(parts, cuts, found) else budget,
+            go_on=lambda found: None if _are_hopeful(run, parts, cuts, machine, found) else budget,
         )
         peak = run.peak(machine)
         apart = parts, shared, results
@@ -565,29 +563,22 @@ def _merges(parts: Partition, way: Lowering) -> Sequence[Merge]:
     return merges(parts, way.exact) if way.precision == "float32" else ()
 
 
-def _seconds(parts: Partition, known: Mapping[str, float]) -> dict[str, float]:
-    """Latency in seconds of each kernel, as far as those of its task are known by workload key."""
-    found = parts.subgraphs
-    return {s.name: known[k] for s in found if (k := s.dag.workload_key) in known}
-
-
-def _apart_s(m: Merge, seconds: Mapping[str, float]) -> float:
-    """What the kernels that a merge replaces take together; 0 where one of them is not known."""
-    times = [seconds.get(name, 0.0) for name in m.replaces]
-    return sum(times) if all(times) else 0.0
-
-
-def _is_hopeful(m: Merge, seconds: Mapping[str, float]) -> bool:
-    """Do the bytes that a merge saves take a share of its kernels' time that is worth a search?"""
-    return 0 < MERGE_GAIN * _apart_s(m, seconds) * LEVEL_SPEED <= m.saved_bytes
-
-
 def _are_hopeful(
-    parts: Sequence[Partition], cuts: Sequence[Sequence[Merge]], found: Sequence[Forms]
+    run: Session,
+    parts: Sequence[Partition],
+    cuts: Sequence[Sequence[Merge]],
+    target: Target,
+    found: Sequence[Forms],
 ) -> bool:
     known = {f.task.workload_key: t for f in found if (t := f.best_latency_s) is not None}
-    rows = zip(cuts, (_seconds(p, known) for p in parts), strict=True)
-    return any(_is_hopeful(m, times) for own, times in rows for m in own)
+    rows = zip(cuts, (kernel_seconds(p, known) for p in parts), strict=True)
+    speed = _copy_speed(run, target)
+    return any(m.is_hopeful(times, target, speed) for own, times in rows for m in own)
+
+
+def _copy_speed(run: Session, target: Target) -> float | None:
+    peak = run.peak(target)
+    return None if peak is None else peak.copy_bytes_per_s
 
 
 def _recut(
@@ -609,12 +600,13 @@ def _recut(
         return parts, shared, results
     keys = [w.task.workload_key for w in shared.tasks]
     known = {k: r.best.latency_s for k, r in zip(keys, results, strict=True) if r.best is not None}
-    seconds = [_seconds(p, known) for p in parts]
+    seconds = [kernel_seconds(p, known) for p in parts]
+    speed = _copy_speed(run, target)
     tasks_of: dict[str, WeightedTask] = {}
     for own, times in zip(cuts, seconds, strict=True):
         for m in own:
             task = SearchTask(m.subgraph.dag, target, m.subgraph.name)
-            if not (_is_hopeful(m, times) if searched else _apart_s(m, times)):
+            if not (m.is_hopeful(times, target, speed) if searched else m.apart_s(times)):
                 continue
             if not (searched or run.answered(task)):
                 continue

@@ -1,7 +1,7 @@
 """The tasks that commands name: one of a network by its number or name, those of a log's records.
 
 In: a graph and the text of `--task`, or records. Out: the `WeightedTask`: `task` is the
-computation, `other_forms` are Winograd's, `weight` says how often the network has it.
+computation, `other_forms` are such as Winograd's, `weight` says how often the network has it.
 Tasks have the numbers of the table that `ansorlite tune` prints at its end.
 """
 

@@ -61,7 +61,7 @@ def tune_options(p: argparse.ArgumentParser) -> None:
         help="which task gets the next round (gradient)",
     )
     p.add_argument("--task", metavar="NAME|N", help="tune one task alone, with all of the budget")
-    p.add_argument("--exact", action="store_true", help="no Winograd, nothing rounded otherwise")
+    p.add_argument("--exact", action="store_true", help="no other forms, nothing rounded otherwise")
     precision_option(p)
     calibration_options(p)
     p.add_argument("--output", type=Path, metavar="F", help="write the closing tables there, too")

@@ -20,20 +20,51 @@ from ansorlite.graph.types import TensorType
 from ansorlite.schedule.state import State
 from ansorlite.space.anchors import anchors, can_fuse
 from ansorlite.space.sketch import constants_evaluated
+from ansorlite.target import Target
 
 LONGEST = 3  # kernels of a chain
+# A merge is worth a search where the bytes that it saves, at the speed of the level of memory that
+# holds them, take this share of the separate kernels' time.
+GAIN = 0.1
+CACHE_SPEED = 1e11  # bytes per second, about, of a cache that holds what kernels hand on
+HELD = 0.5  # share of the last cache that one value may take and still be there when it is read
 
 
 @dataclass(frozen=True)
 class Merge:
     """`subgraph` computes what the subgraphs named in `replaces` compute, in their order.
 
-    `saved_bytes` of values between them are neither written nor read.
+    Values of so many bytes `between` them are neither written nor read.
     """
 
     subgraph: Subgraph
     replaces: tuple[str, ...]
-    saved_bytes: int
+    between: tuple[int, ...]
+
+    @property
+    def saved_bytes(self) -> int:
+        """Bytes that are neither written nor read."""
+        return 2 * sum(self.between)
+
+    def apart_s(self, seconds: Mapping[str, float]) -> float:
+        """What the kernels that it replaces take together; 0 where one of them is not known.
+
+        `seconds` are by the name of a subgraph.
+        """
+        times = [seconds.get(name, 0.0) for name in self.replaces]
+        return sum(times) if all(times) else 0.0
+
+    def is_hopeful(
+        self, seconds: Mapping[str, float], target: Target, memory_speed: float | None
+    ) -> bool:
+        """Do the bytes that it saves take a share of its kernels' time that is worth a search?
+
+        Values too large for the caches move at `memory_speed`, in bytes per second.
+        """
+        held = HELD * max(target.l3_bytes, target.l2_bytes * target.cores)
+        slow = min(memory_speed or CACHE_SPEED, CACHE_SPEED)
+        saved_s = sum(2 * n / (CACHE_SPEED if n <= held else slow) for n in self.between)
+        return 0 < GAIN * self.apart_s(seconds) <= saved_s
 
 
 def merges(parts: Partition, exact: bool = False) -> tuple[Merge, ...]:
@@ -85,9 +116,9 @@ def _merge(
     state = constants_evaluated(State(lowered.dag))
     if len(anchors(state)) < 2 or not can_fuse(state):
         return None
-    saved = sum(2 * _size_bytes(t) for t in between)
+    sizes = tuple(map(_size_bytes, between))
     again = {v for v in lowered.inputs if v in graph.constants}
-    if saved < sum(_size_bytes(graph.types[v]) for v in again):
+    if 2 * sum(sizes) < sum(_size_bytes(graph.types[v]) for v in again):
         return None  # tiles of rows read the constants again and again
     old = [known[n] for n in names]
     merged = replace(
@@ -100,7 +131,12 @@ def _merge(
     )
     if not has_views(merged, parts.place):
         return None
-    return Merge(merged, tuple(s.name for s in old), saved)
+    return Merge(merged, tuple(s.name for s in old), sizes)
+
+
+def kernel_seconds(parts: Partition, known: Mapping[str, float]) -> dict[str, float]:
+    """Seconds of each kernel by name, as far as those of its task are `known` by workload key."""
+    return {s.name: known[k] for s in parts.subgraphs if (k := s.dag.workload_key) in known}
 
 
 def _size_bytes(t: TensorType) -> int:

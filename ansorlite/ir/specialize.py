@@ -97,6 +97,7 @@ class _Specializer:
         self.dtypes = {b.name: b.dtype for b in p.buffers}
         self.buffers = {b.name: b for b in p.buffers}
         self.params = {b.name for b in p.params}
+        self.outside: list[For] = []  # loops around the nest in work
         self.fresh = 0
 
     def visit(self, s: Stmt) -> Stmt:
@@ -172,6 +173,7 @@ class _Specializer:
             across, lp = loops[first - 1], loops[first]
             if is_transposed(store, across, lp, lanes_of(lp)):
                 top = first - 1
+        self.outside = loops[:top]
         reduces = [lp for k, lp in enumerate(loops) if top <= k < first or (lp.reduce and k >= top)]
         tile = [lp for lp in loops[first:] if not lp.reduce]
         if isinstance(store.value, Const) or (store.combiner and start is None):
@@ -367,7 +369,7 @@ class _Specializer:
         step = Store(acc.name, at, bare.store.value, store.combiner, store.stage)
         end = Store(store.buffer, store.indices, Load(acc.name, at, dtype), None, store.stage)
         inner = self._spread(tile, tile, step, unroll=True)
-        inner = block([*prefetches(step, reduces[-1:], tile, self.params), inner])
+        inner = block([*prefetches(step, reduces, tile, self.params, self.outside), inner])
         copies, nested = vectors, True
         for lp, tests in zip(reversed(reduces), reversed(bare.tests), strict=True):
             inner, copies, nested = self._reduce_loop(lp, if_all(tests, inner), copies, nested)

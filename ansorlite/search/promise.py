@@ -24,6 +24,9 @@ from ansorlite.te.work import dot_of, least_flop, pad_of
 MOST = 2  # other forms of a task that are measured
 SLOWER = 1.25  # times the best prediction: slower forms have no hope
 AGAINST_PLAIN = 0.85  # times the plain form's prediction, likewise
+# Times as many operations, and then times the prediction, of forms that save few operations: they
+# move little, too, so that they are predicted well.
+NEARLY_ALL, AGAINST_NEARLY = 0.85, 0.97
 # Bytes a cycle of a core: of what is written and read again between stages, as a share of the speed
 # beyond the second cache; and of weights, which come from memory.
 BETWEEN, WEIGHTS = 0.5, 8.0
@@ -40,7 +43,9 @@ def promising(forms: Sequence[SearchTask]) -> list[SearchTask]:
 
     def hopes(form: SearchTask) -> bool:
         time = times[form.workload_key]
-        return time <= SLOWER * best and time <= AGAINST_PLAIN * own
+        saves = form.dag.run_flop < NEARLY_ALL * plain.dag.run_flop
+        limit = AGAINST_PLAIN if saves else AGAINST_NEARLY
+        return time <= SLOWER * best and time <= limit * own
 
     known = [f for f in others if not transforms(f.dag) or hopes(f)]
     fast = sorted(filter(hopes, known), key=lambda f: times[f.workload_key])[:MOST]

@@ -32,7 +32,7 @@ def why_above_limit(task: SearchTask) -> str:
     Speeds count the FLOP of the plain computation, whatever form of it the program computes.
     """
     if task.meaning is not None:
-        return "Winograd's form needs fewer operations than are counted"
+        return "its form needs fewer operations than are counted"
     if task.dag.run_flop < 0.999 * task.flop:
         return "operations on zeros and on constants are counted, but not run"
     return "the limit was measured while the machine was slower"

@@ -341,7 +341,9 @@ class Rounds:
             layers = shipped(tuner.task.target)
             if self.is_known(tuner.task):
                 n = min(n, self.first_programs(found))
-            if ready := start_from_family(tuner, everyone, known, layers, n):
+            ready = start_from_family(tuner, everyone, known, layers, n)
+            # One program that fits, of kin that was hardly searched, tells little of a form.
+            if ready >= min(n, FAMILY_ROUND) or (ready and self.is_short(found)):
                 return ready
             if ready := start_from_structures(tuner, layers, n):
                 return ready

@@ -12,6 +12,7 @@ import math
 import numpy as np
 
 from ansorlite.ir.expr import Const
+from ansorlite.ir.prefetch import NEXT_BLOCK
 from ansorlite.ir.traverse import branches_by_lane, loads
 from ansorlite.schedule.holes import SHORT_REDUCE_EXTENT, Hole, column, reduce_options, tile_options
 from ansorlite.schedule.stage import Stage
@@ -25,7 +26,8 @@ from ansorlite.te.tensor import Axis, ComputeOp
 UNROLL_STEPS = ((0,), (16,), (64,))
 # Reductions of at most WINDOW_SIZE steps, such as windows, may be unrolled entirely.
 WINDOW_SIZE, WINDOW_STEP = 32, (256,)
-PREFETCH_AHEAD = ((0,), (8,), (32,))  # iterations of the innermost reduction loop
+# Iterations of the innermost reduction loop.
+PREFETCH_AHEAD = ((0,), (8,), (32,), (NEXT_BLOCK,))
 MAX_USEFUL_GRAINS = 1024  # with this many grains, more grains do not improve the balance
 UNROLL_ALL = 1 << 16  # an unroll limit above any loop: always unroll
 

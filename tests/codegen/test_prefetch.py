@@ -7,6 +7,7 @@ from native import run_native
 from ansorlite import te
 from ansorlite.codegen.build import llvm_ir
 from ansorlite.ir.interpret import interpret
+from ansorlite.ir.prefetch import NEXT_BLOCK
 from ansorlite.ir.specialize import specialize
 from ansorlite.schedule.lower import lower
 from ansorlite.schedule.state import State
@@ -102,3 +103,28 @@ def test_the_space_has_both() -> None:
     tiny = Target(triple=small.triple, cpu=small.cpu, features=small.features, l3_bytes=4096)
     kinds = {h.kind for s in sketches(product(64, 64, 8), tiny) for h in s.holes}
     assert "stream" in kinds and "prefetch" not in kinds
+
+
+@pytest.mark.parametrize("unroll", [0, 64])
+def test_passes_over_a_block_ask_for_the_next_one(unroll: int) -> None:
+    """Two passes of 20 iterations over 20 rows of 16: eight elements of the next block in each."""
+    order = Reorder("C", ("j.0", "k.0", "i.0", "k.1", "i.1", "j.1"))
+    more = [Annotate("C", "k.1", "prefetch", NEXT_BLOCK), Annotate("C", "k.1", "unroll", unroll)]
+    state = tiled(*more)
+    text = check(state)
+    assert "prefetch" not in text  # tiles of rows are the outermost loop: no pass reads B again
+    steps = [order if isinstance(s, Reorder) else s for s in state.steps]
+    text = check(State(state.dag).apply(*steps))
+    (asked,) = {x.strip() for x in text.splitlines() if "prefetch" in x}
+    assert asked.startswith("prefetch B[")
+    assert "C.i.0*160" in asked and "*8" in asked and "+ 320" in asked
+
+
+def test_an_operand_with_other_rows_between_has_no_next_block() -> None:
+    order = Reorder("C", ("j.0", "k.0", "i.0", "k.1", "i.1", "j.1"))
+    steps = [
+        order if isinstance(s, Reorder) else s
+        for s in tiled(Annotate("C", "k.1", "prefetch", NEXT_BLOCK)).steps
+        if not isinstance(s, LayoutRewrite)
+    ]
+    assert "prefetch" not in check(State(product(8, 48, 40)).apply(*steps))

@@ -1,15 +1,16 @@
 """Cuts of a network with kernels of several anchors: which there are, which is taken, values."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from search_cases import Pretender
 
-from ansorlite import pipeline
 from ansorlite.cli.tasks import tuned_network
+from ansorlite.graph import cuts
 from ansorlite.graph.build import GraphBuilder
-from ansorlite.graph.cuts import Merge, chosen, merges, with_merges
+from ansorlite.graph.cuts import Merge, chosen, kernel_seconds, merges, with_merges
 from ansorlite.graph.ir import Graph, evaluate
 from ansorlite.graph.partition import Partition, evaluate_partition, partition
 from ansorlite.graph.passes import optimize
@@ -122,6 +123,24 @@ def test_the_fastest_cut_is_taken() -> None:
     assert taken(apart | dict.fromkeys(by_span.values(), 40.0)) == []
 
 
+def test_a_merge_is_worth_a_search_for_the_bytes_that_it_saves() -> None:
+    """At a cache's speed, or memory's for values that no cache holds."""
+    parts, found = cut(attention())
+    merge = replace(found[-1], between=(8 << 20, 8 << 20))
+    times = dict.fromkeys(merge.replaces, 2e-3)
+    names = {s.dag.workload_key: 2e-3 for s in parts.subgraphs if s.name in merge.replaces}
+    assert kernel_seconds(parts, names).items() >= times.items()
+
+    def hopes(l3: int, speed: float | None, seconds: dict[str, float] = times) -> bool:
+        target = Target.cross("x86-avx2", cores=2)
+        return merge.is_hopeful(seconds, replace(target, l3_bytes=l3), speed)
+
+    assert not hopes(32 << 20, 2e10)  # 0.34 of 6 ms
+    assert hopes(4 << 20, 2e10)  # 1.7 of 6 ms
+    assert not hopes(4 << 20, None)
+    assert not hopes(4 << 20, 2e10, {})
+
+
 @pytest.mark.slow
 def test_a_network_takes_the_cut_that_measures_faster(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -131,7 +150,7 @@ def test_a_network_takes_the_cut_that_measures_faster(
     target, both = Target.detect(), Pretender()
     shared = shared_tasks([network_tasks(parts, target)])
     for gain, kernels in ((1e9, 3), (0.0, 1)):
-        monkeypatch.setattr(pipeline, "MERGE_GAIN", gain)
+        monkeypatch.setattr(cuts, "GAIN", gain)
         options = {"log": tmp_path / f"{kernels}", "progress": False, "params": FEW}
         with Session(16, None, builder=both, runner=both, **options) as run:
             budget = run.budget

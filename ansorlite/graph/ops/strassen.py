@@ -16,7 +16,6 @@ from ansorlite import te
 from ansorlite.graph.ops.bilinear import Algorithm, floats
 from ansorlite.graph.ops.combinations import UNROLLED, chosen, combinations
 from ansorlite.graph.ops.conv_forms import error_of
-from ansorlite.graph.ops.movement import pad
 from ansorlite.graph.ops.op import Form
 from ansorlite.graph.types import Array, Attrs
 from ansorlite.ir.expr import Expr
@@ -68,10 +67,11 @@ def fast_dense(x: Tensor, w: Tensor, name: str = "dense") -> Tensor:
     """
     (m, k), n = x.shape, w.shape[1]
     rows, depth, columns = -(-m // 2), k // 2, n // 2
-    padded = pad(x, ((0, m % 2), (0, 0)))
 
     def data(a: Any, i: Any, c: Any) -> Expr:
-        quarters = [padded[2 * i + h, c + g * depth] for h in (0, 1) for g in (0, 1)]
+        # The last row of an odd number is its own neighbour, of which no result is taken.
+        pair = 2 * i, 2 * i + 1 if m % 2 == 0 else te.minimum(2 * i + 1, m - 1)
+        quarters = [x[row, c + g * depth] for row in pair for g in (0, 1)]
         return chosen(a, combinations(floats(SEVEN.data), quarters))
 
     def weight(a: Any, c: Any, j: Any) -> Expr:
