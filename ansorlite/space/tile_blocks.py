@@ -36,8 +36,9 @@ def fuse_tiles(state: State) -> State | None:
     cut = [a for a in tiles if extent(a) > 1][-AXES:]
     if not cut or any(root.factors(a.name) for a in cut):
         return None
+    whole = next(a.name for a in (*tiles, *root.compute.axes) if a not in cut)
     try:  # a loop to which a stage is attached cannot be split: out of the way
-        aside = [ComputeAt(s.name, root.name, tiles[0].name) for s in _attached(state, root)]
+        aside = [ComputeAt(s.name, root.name, whole) for s in _attached(state, root)]
         blocked = _blocked(state.apply(*aside), root, cut)
     except ScheduleError:
         return None
