@@ -61,7 +61,7 @@ HOPE = 0.98  # times the multiply-adds of the plain form: more is too much
 
 
 def fast_dense(x: Tensor, w: Tensor, name: str = "dense") -> Tensor:
-    """[m, k] x [k, n] -> [m / 2, 2, 2, n / 2], a view of [m, n]; [m, n] where m is odd.
+    """[m, k] x [k, n] -> [m / 2, 2, 2, n / 2], where m is odd [m, 2, n / 2]: views of [m, n].
 
     k and n are even.
     """
@@ -92,19 +92,15 @@ def fast_dense(x: Tensor, w: Tensor, name: str = "dense") -> Tensor:
         found = combinations(floats(SEVEN.inverse), [products[a, i, j] for a in range(7)])
         return chosen(h, [chosen(f, found[:2]), chosen(f, found[2:])])
 
-    quarters = te.compute(
-        (rows, 2, 2, columns),
-        quarter,
-        name=f"{name}_quarters" if m % 2 else name,
-        attrs={UNROLLED: ("h", "f")},
-    )
     if m % 2 == 0:
-        return quarters
-
-    def whole(i: Any, j: Any) -> Expr:
-        return quarters[i // 2, i % 2, j // columns, j % columns]
-
-    return te.compute((m, n), whole, name=name)
+        listed = {UNROLLED: ("h", "f")}
+        return te.compute((rows, 2, 2, columns), quarter, name=name, attrs=listed)
+    return te.compute(
+        (m, 2, columns),
+        lambda i, f, j: quarter(i // 2, i % 2, f, j),
+        name=name,
+        attrs={UNROLLED: ("f",)},
+    )
 
 
 def product_forms(rows: int, depth: int, columns: int) -> tuple[Form, ...]:
@@ -113,7 +109,7 @@ def product_forms(rows: int, depth: int, columns: int) -> tuple[Form, ...]:
         return ()
     pairs = -(-rows // 2)
     sums = SEVEN.products * pairs * (depth // 2) * (columns // 2)
-    moved = SEVEN.products * pairs * (depth // 2 + columns // 2) + (rows % 2) * rows * columns
+    moved = SEVEN.products * pairs * (depth // 2 + columns // 2)
     if sums + ELEMENT * moved > HOPE * rows * depth * columns:
         return ()
     return (Form(_tensor, _error, matrices=True),)
