@@ -93,8 +93,8 @@ def fast_dense(x: Tensor, w: Tensor, name: str = "dense") -> Tensor:
         return chosen(h, [chosen(f, found[:2]), chosen(f, found[2:])])
 
     if m % 2 == 0:
-        listed = {UNROLLED: ("h", "f")}
-        return te.compute((rows, 2, 2, columns), quarter, name=name, attrs=listed)
+        both = {UNROLLED: ("h", "f")}
+        return te.compute((rows, 2, 2, columns), quarter, name=name, attrs=both)
     return te.compute(
         (m, 2, columns),
         lambda i, f, j: quarter(i // 2, i % 2, f, j),
