@@ -377,7 +377,7 @@ def _compute(
     moves = {n.output: n for n in before if n.op == "transpose"}
     last = next((n for n in after if n.op == "transpose"), None)
     if form is not None and (moves or last is not None):
-        return False  # TODO
+        return False  # forms are of operands and results as they are
     for n in before:
         if n.output not in moves:
             space = graph.types[n.output].shape or (1,)

@@ -10,6 +10,7 @@ from functools import lru_cache
 from itertools import islice
 
 import numpy as np
+import numpy.typing as npt
 
 from ansorlite.errors import ScheduleError
 from ansorlite.records import Record, distill
@@ -19,7 +20,7 @@ from ansorlite.search.history import Candidate, Key
 from ansorlite.search.kinship import Named, Near, kinship
 from ansorlite.search.roles import kin_of, role_names
 from ansorlite.search.shipped import ShippedPrograms
-from ansorlite.search.shrink_task import adapted, is_legal
+from ansorlite.search.shrink_task import adapted, are_legal
 from ansorlite.search.skeletons import Skeleton, inlines_epilogue, patterns_of, skeleton_by
 from ansorlite.search.transfer import LATER, KnownPrograms, pattern, transferred
 from ansorlite.search.tuner import TaskTuner
@@ -47,10 +48,27 @@ def of_kin(
     n: int,
 ) -> list[Candidate]:
     """At most n candidates, in the order of the programs of kin that they are made of."""
+    found = _fitting(task, space, programs)
+    legal = are_legal([(sketch, row) for sketch, row, _ in found], task.target)
+    out: dict[Key, Candidate] = {}
+    for (sketch, row, _), ok in zip(found, legal, strict=True):
+        if ok and len(out) < n:
+            c = Candidate(sketch, tuple(int(v) for v in row))
+            out.setdefault(c.key, c)
+    return list(out.values())
+
+
+def _fitting(
+    task: SearchTask, space: Sequence[Sketch], programs: Sequence[Named]
+) -> list[tuple[Sketch, npt.NDArray[np.int32], int]]:
+    """Rows made of programs of kin that one of the sketches has the steps of, legal or not.
+
+    Each with the number of its program.
+    """
     mine = role_names(task.dag)
     by_pattern = {_bare_pattern(task.dag, s.state.steps): s for s in reversed(space)}
-    out: dict[tuple[str, tuple[int, ...]], Candidate] = {}
-    for theirs, record in programs:
+    out = []
+    for k, (theirs, record) in enumerate(programs):
         try:
             sketch = by_pattern.get(_bare(theirs, record.steps))
             holes = theirs.holes(record.holes)
@@ -59,17 +77,11 @@ def of_kin(
         if sketch is None or not record.ok:
             continue
         values = {
-            h.name: tuple(holes[k]) for h in sketch.holes if (k := mine.hole(h.name)) in holes
+            h.name: tuple(holes[own]) for h in sketch.holes if (own := mine.hole(h.name)) in holes
         }
-        if any(h.kind in ("tile", "factor") and h.name not in values for h in sketch.holes):
-            continue
-        row = adapted(sketch, values)
-        if is_legal(sketch, row, task.target):
-            c = Candidate(sketch, tuple(int(v) for v in np.asarray(row)))
-            out.setdefault(c.key, c)
-        if len(out) == n:
-            break
-    return list(out.values())
+        if not any(h.kind in ("tile", "factor") and h.name not in values for h in sketch.holes):
+            out.append((sketch, adapted(sketch, values), k))
+    return out
 
 
 def kin_patterns(task: SearchTask, programs: Sequence[Named]) -> list[Pattern]:
@@ -133,13 +145,18 @@ def adapted_programs(
             known.setdefault(skeleton_by(*near.named), []).append(near)
         except (ScheduleError, KeyError, TypeError):  # of a file, which may hold anything
             continue
-    found: dict[Key, tuple[Candidate, float]] = {}
+    rows = []
     for same in islice(known.values(), structures):
         patterns = kin_patterns(task, [same[0].named])
         space = alike(patterns) if patterns else ()
-        for near in same if space else ():
-            for c in of_kin(task, space, [near.named], 1):
-                found.setdefault(c.key, (c, -FARTHER * near.distance))
+        fitting = _fitting(task, space, [near.named for near in same]) if space else ()
+        rows += [(sketch, row, same[k].distance) for sketch, row, k in fitting]
+    legal = are_legal([(sketch, row) for sketch, row, _ in rows], task.target)
+    found: dict[Key, tuple[Candidate, float]] = {}
+    for (sketch, row, distance), ok in zip(rows, legal, strict=True):
+        if ok:
+            c = Candidate(sketch, tuple(int(v) for v in row))
+            found.setdefault(c.key, (c, -FARTHER * distance))
     return list(found.values())
 
 

@@ -7,7 +7,7 @@ with that axis shorter, and rows of the whole task's sketches for what was found
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -107,8 +107,24 @@ def adapted(sketch: Sketch, values: Mapping[str, tuple[int, ...]]) -> npt.NDArra
 
 
 def is_legal(sketch: Sketch, row: npt.NDArray[np.int32], target: Target) -> bool:
-    columns = population_columns(sketch.holes, row[None])
-    return bool(legal_of([(sketch.legality(target), columns, 1)])[0][0])
+    return are_legal([(sketch, row)], target)[0]
+
+
+def are_legal(found: Sequence[tuple[Sketch, npt.NDArray[np.int32]]], target: Target) -> list[bool]:
+    """Whether rows of sketches are legal, all looked at together."""
+    places: dict[int, list[int]] = {}
+    for k, (sketch, _) in enumerate(found):
+        places.setdefault(id(sketch), []).append(k)
+    asked = []
+    for ks in places.values():
+        sketch = found[ks[0]][0]
+        columns = population_columns(sketch.holes, np.stack([found[k][1] for k in ks]))
+        asked.append((sketch.legality(target), columns, len(ks)))
+    out = [False] * len(found)
+    for ks, mask in zip(places.values(), legal_of(asked) if asked else (), strict=True):
+        for k, ok in zip(ks, mask, strict=True):
+            out[k] = bool(ok)
+    return out
 
 
 def _nearest(hole: Hole, values: tuple[int, ...] | None) -> int:

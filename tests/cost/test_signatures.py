@@ -77,9 +77,10 @@ def test_a_prefetch_that_has_nothing_to_ask_for_changes_nothing(every: int) -> N
         holes = {h.name: k for k, h in enumerate(sketch.holes) if h.kind == "prefetch"}
         for k in holes.values():
             rows = history.sample(name, 2, 8, rng)
-            rows = np.repeat(rows, len(sketch.holes[k].options), axis=0)
-            rows[:, k] = np.arange(len(rows)) % len(sketch.holes[k].options)
-            for row, other in zip(rows[::3], rows[2::3], strict=False):
+            count = len(sketch.holes[k].options)
+            rows = np.repeat(rows, count, axis=0)
+            rows[:, k] = np.arange(len(rows)) % count
+            for row, other in zip(rows[::count], rows[2::count], strict=True):
                 alike = history.signatures(name, [row])[0] == history.signatures(name, [other])[0]
                 if alike:
                     code, same = (build_program(sketch.fill(r), TARGET) for r in (row, other))
