@@ -593,9 +593,11 @@ def _recut(
     """The cut of the networks that is fastest as measured: partitions, tasks and their results.
 
     Chains of kernels that one kernel may compute are searched with the rest of the budget, those
-    first whose saved bytes promise most; of a log alone those that it has records of.
+    first whose saved bytes promise most; of a log alone those that it has records of. The race of
+    all kernels in their places keeps its time.
     """
-    searched, run.budget = run.budget is not budget, budget
+    searched, later_s = run.budget is not budget, run.budget.closing_s
+    run.budget = budget
     if run.interrupted or not any(cuts):
         return parts, shared, results
     keys = [w.task.workload_key for w in shared.tasks]
@@ -619,8 +621,9 @@ def _recut(
     if searched and budget.n_trials is not None:
         run.budget = budget.part(1.0)
         run.budget.n_trials = int(MERGED_SHARE * budget.n_trials)
+    run.later_s = later_s
     merged = tune_tasks(run, list(tasks_of.values()))
-    run.budget = budget
+    run.budget, run.later_s = budget, 0.0
     by_key = dict(zip(keys, results, strict=True)) | dict(zip(tasks_of, merged, strict=True))
     cut = []
     for p, own, times in zip(parts, cuts, seconds, strict=True):

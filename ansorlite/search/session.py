@@ -132,6 +132,7 @@ class Session:
         self._known: dict[str, KnownPrograms] = {}
         self.merged: set[str] = set()  # workload keys of kernels in place of several tasks
         self.builders = 1  # processes that build side by side
+        self.later_s = 0.0  # that the end of an earlier search of this run still takes
         self.placed = Counter[str]()  # kernels built for where operands lie, by workload key
 
     def __enter__(self) -> Self:

@@ -377,7 +377,7 @@ class Rounds:
         if self.budget.timeout is not None and self.manner.plain_first:
             session = self.session
             end_s = closing_s(found, self.race_follows, session.placed, session.builders)
-            session.budget.closing_s = end_s
+            session.budget.closing_s = end_s + session.later_s
 
     def candidates(self, tuner: TaskTuner, found: Sequence[Forms], open_: int = 0) -> int:
         """Candidates of the next round of a tuner beside `open_` that wait; 0 to end."""

@@ -110,6 +110,23 @@ def test_many_tasks_end_in_time(
     assert len(found) == len(tasks)
 
 
+def test_the_end_of_an_earlier_search_keeps_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Merged kernels are searched last, and all kernels race in their places after that."""
+    monkeypatch.setattr("ansorlite.search.session.measure_peak", lambda target: None)
+    monkeypatch.setattr("ansorlite.search.measuring.BuildsAhead", AtOnce)
+    left = []
+    for later_s in (0.0, 3.0):
+        time = Time()
+        both = Slow(time, 0.1, 0.1, 0.2)
+        options = {"clock": PhaseClock(time), "params": FEW, "progress": False}
+        with Session(None, 8.0, builder=both, runner=both, **options) as session:
+            session.later_s = later_s
+            tune_tasks(session, [WeightedTask(matmul(8 + k), 1.0) for k in range(6)])
+            left.append(session.budget.left_s())
+    assert left[1] >= 3.0 - 0.5
+    assert left[1] > left[0] + 1.0
+
+
 def test_the_end_takes_longer_with_kernels_that_are_not_built_and_with_rivals() -> None:
     class Told:
         ok, build_s = True, 0.0
