@@ -4,10 +4,12 @@ Draws --layers layers in the sizes of common networks, tunes them in groups of s
 --seconds each, and adds the fastest programs of all their forms to ansorlite/search/programs.json,
 for vectors of this machine's length. Groups whose logs are in --folder are not tuned again; --add
 takes files that other machines made, --large draws layers that the others are far from, --without
-leaves out layers that networks have (names or ONNX files), so that these can be measured.
+leaves out layers that networks have (names or ONNX files), so that these can be measured,
+--other-forms takes layers alone that have promising forms beside the plain one.
 results/README.md says which layers and machines were used.
 Usage: python scripts/train_programs.py [--layers N] [--first K] [--kinds KIND ...] [--large]
-       [--seconds S] [--folder DIR] [--output F] [--add F ...] [--without NETWORK ...]
+       [--other-forms] [--seconds S] [--folder DIR] [--output F] [--add F ...]
+       [--without NETWORK ...]
 """
 
 import argparse
@@ -30,6 +32,7 @@ from ansorlite.pipeline import network_tasks
 from ansorlite.records import Record, distill, read_log
 from ansorlite.search import shipped
 from ansorlite.search.kinship import Kinship, kinship, octaves
+from ansorlite.search.promise import promising
 from ansorlite.search.tune_tasks import WeightedTask
 from ansorlite.target import Target
 from bench.drawn_layers import LARGE_LAYERS, LAYERS, drawn_layer
@@ -44,11 +47,16 @@ ENOUGH, CLOSE_BY = 4, 1.0
 
 
 def drawn(
-    numbers: Iterable[int], kinds: Collection[str], target: Target, large: bool = False
+    numbers: Iterable[int],
+    kinds: Collection[str],
+    target: Target,
+    large: bool = False,
+    formed: bool = False,
 ) -> dict[int, tuple[Graph, Sequence[WeightedTask]]]:
     """Layers of these kinds (of any without) that are not too large, and their tasks, by number.
 
-    The smallest ones come first. `large` layers are drawn from those that others are far from.
+    The smallest ones come first. `large` layers are drawn from those that others are far from,
+    `formed` ones have promising forms beside the plain one.
     """
     out: dict[int, tuple[Graph, Sequence[WeightedTask]]] = {}
     for k in numbers:
@@ -59,6 +67,8 @@ def drawn(
         try:
             weighted = network_tasks(Lowering().partition(graph), target)
         except AnsorliteError:  # a layer that no form computes
+            continue
+        if formed and not any(len(promising(w.forms)) > 1 for w in weighted):
             continue
         if sum(w.task.flop for w in weighted) <= LARGEST_FLOP:
             out[k] = graph, weighted
@@ -121,6 +131,7 @@ def main() -> int:
     p.add_argument("--first", type=int, default=0, metavar="K", help="number of the first (0)")
     p.add_argument("--kinds", nargs="+", choices=KINDS, default=(), metavar="KIND", help="all")
     p.add_argument("--large", action="store_true", help="layers that others are far from")
+    p.add_argument("--other-forms", action="store_true", help="those with promising forms alone")
     p.add_argument("--seconds", type=seconds, default=7.0, metavar="S", help="a layer (7)")
     p.add_argument("--folder", type=Path, default=kept_folder("train_programs"), help="of logs")
     p.add_argument("--output", type=Path, default=shipped.SHIPPED, metavar="F")
@@ -130,7 +141,8 @@ def main() -> int:
     os.environ["ANSORLITE_KNOWLEDGE"] = "0"  # what this machine learned before does not count
     args.folder.mkdir(parents=True, exist_ok=True)
     target = Target.detect()
-    layers = drawn(range(args.first, args.first + args.layers), args.kinds, target, args.large)
+    wanted = range(args.first, args.first + args.layers)
+    layers = drawn(wanted, args.kinds, target, args.large, args.other_forms)
     numbers = list(layers)
     for k in range(0, len(numbers), GROUP):
         own = numbers[k : k + GROUP]
