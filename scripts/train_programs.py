@@ -5,10 +5,11 @@ Draws --layers layers in the sizes of common networks, tunes them in groups of s
 for vectors of this machine's length. Groups whose logs are in --folder are not tuned again; --add
 takes files that other machines made, --large draws layers that the others are far from, --without
 leaves out layers that networks have (names or ONNX files), so that these can be measured,
---other-forms takes layers alone that have promising forms beside the plain one.
+--other-forms takes layers alone that have promising forms beside the plain one, --chains draws
+chains of kernels that one kernel may compute, such as attention, each of which is tuned alone.
 results/README.md says which layers and machines were used.
 Usage: python scripts/train_programs.py [--layers N] [--first K] [--kinds KIND ...] [--large]
-       [--other-forms] [--seconds S] [--folder DIR] [--output F] [--add F ...]
+       [--other-forms | --chains] [--seconds S] [--folder DIR] [--output F] [--add F ...]
        [--without NETWORK ...]
 """
 
@@ -27,18 +28,22 @@ from ansorlite.cli.options import positive, seconds
 from ansorlite.errors import AnsorliteError
 from ansorlite.files import write_whole
 from ansorlite.graph.choice import Lowering
+from ansorlite.graph.cuts import merges
 from ansorlite.graph.ir import Graph
+from ansorlite.graph.partition import Partition
 from ansorlite.pipeline import network_tasks
 from ansorlite.records import Record, distill, read_log
 from ansorlite.search import shipped
 from ansorlite.search.kinship import Kinship, kinship, octaves
 from ansorlite.search.promise import promising
 from ansorlite.search.tune_tasks import WeightedTask
+from ansorlite.space.sketch import SpaceOptions
 from ansorlite.target import Target
-from bench.drawn_layers import LARGE_LAYERS, LAYERS, drawn_layer
+from ansorlite.task import SearchTask
+from bench.drawn_layers import CHAINS, LARGE_LAYERS, LAYERS, Layer, drawn_layer
 from bench.experiment import exit_status, kept_folder
 
-KINDS = tuple(make.__name__ for make, _ in (*LAYERS, *LARGE_LAYERS))
+KINDS = tuple(make.__name__ for make, _ in (*LAYERS, *LARGE_LAYERS, *CHAINS))
 SEED = 7
 LARGEST_FLOP = 1.3e9  # of a layer, so that a trial takes milliseconds
 GROUP = 12  # layers that are tuned together
@@ -50,22 +55,23 @@ def drawn(
     numbers: Iterable[int],
     kinds: Collection[str],
     target: Target,
-    large: bool = False,
+    layers: Sequence[tuple[Layer, float]] = LAYERS,
     formed: bool = False,
 ) -> dict[int, tuple[Graph, Sequence[WeightedTask]]]:
     """Layers of these kinds (of any without) that are not too large, and their tasks, by number.
 
-    The smallest ones come first. `large` layers are drawn from those that others are far from,
-    `formed` ones have promising forms beside the plain one.
+    The smallest ones come first. `formed` ones have promising forms beside the plain one. Of
+    `CHAINS` the tasks are those of kernels in place of several.
     """
     out: dict[int, tuple[Graph, Sequence[WeightedTask]]] = {}
     for k in numbers:
         rng = np.random.default_rng([SEED, k])
-        graph = drawn_layer(rng, LARGE_LAYERS if large else LAYERS)
+        graph = drawn_layer(rng, layers)
         if kinds and graph.name not in kinds:
             continue
         try:
-            weighted = network_tasks(Lowering().partition(graph), target)
+            parts = Lowering().partition(graph)
+            weighted = merged(parts, target) if layers is CHAINS else network_tasks(parts, target)
         except AnsorliteError:  # a layer that no form computes
             continue
         if formed and not any(len(promising(w.forms)) > 1 for w in weighted):
@@ -73,6 +79,24 @@ def drawn(
         if sum(w.task.flop for w in weighted) <= LARGEST_FLOP:
             out[k] = graph, weighted
     return dict(sorted(out.items(), key=lambda row: sum(w.task.flop for w in row[1][1])))
+
+
+def merged(parts: Partition, target: Target) -> Sequence[WeightedTask]:
+    """The tasks of a network's merged kernels."""
+    found = [m.subgraph for m in merges(parts)]
+    return [WeightedTask(SearchTask(s.dag, target, s.name), 1.0) for s in found]
+
+
+def tuned_alone(weighted: Sequence[WeightedTask], limit_s: float, log: Path) -> None:
+    """Tune tasks with the sketches alone that fuse their anchors; a log that is there is whole."""
+    if log.exists():
+        return
+    part = log.with_suffix(".part")
+    part.unlink(missing_ok=True)
+    for w in weighted:
+        space = SpaceOptions(apart=False)
+        al.tune(w.task, None, limit_s, log=part, space=space, progress=False)
+    part.rename(log)
 
 
 def tuned(graphs: Sequence[Graph], limit_s: float, log: Path) -> None:
@@ -132,6 +156,7 @@ def main() -> int:
     p.add_argument("--kinds", nargs="+", choices=KINDS, default=(), metavar="KIND", help="all")
     p.add_argument("--large", action="store_true", help="layers that others are far from")
     p.add_argument("--other-forms", action="store_true", help="those with promising forms alone")
+    p.add_argument("--chains", action="store_true", help="chains that one kernel may compute")
     p.add_argument("--seconds", type=seconds, default=7.0, metavar="S", help="a layer (7)")
     p.add_argument("--folder", type=Path, default=kept_folder("train_programs"), help="of logs")
     p.add_argument("--output", type=Path, default=shipped.SHIPPED, metavar="F")
@@ -142,13 +167,17 @@ def main() -> int:
     args.folder.mkdir(parents=True, exist_ok=True)
     target = Target.detect()
     wanted = range(args.first, args.first + args.layers)
-    layers = drawn(wanted, args.kinds, target, args.large, args.other_forms)
+    drawn_of = CHAINS if args.chains else LARGE_LAYERS if args.large else LAYERS
+    layers = drawn(wanted, args.kinds, target, drawn_of, args.other_forms)
     numbers = list(layers)
     for k in range(0, len(numbers), GROUP):
         own = numbers[k : k + GROUP]
-        large = "large." if args.large else ""
-        log = args.folder / f"{target.vector_bytes}.{large}{args.first}.{k // GROUP}.jsonl"
-        tuned([layers[n][0] for n in own], args.seconds * len(own), log)
+        which = "chains." if args.chains else "large." if args.large else ""
+        log = args.folder / f"{target.vector_bytes}.{which}{args.first}.{k // GROUP}.jsonl"
+        if args.chains:
+            tuned_alone([w for n in own for w in layers[n][1]], args.seconds, log)
+        else:
+            tuned([layers[n][0] for n in own], args.seconds * len(own), log)
     records: dict[str, list[Record]] = {}
     for log in sorted(args.folder.glob(f"{target.vector_bytes}.*.jsonl")):
         for r in read_log(log).records:

@@ -3,8 +3,8 @@
 In: a `CallSequence` of this process. Out: `StampedCalls`, which runs the same program with a log:
 begin and end of each call, and with `threads` of each parallel step and of each thread in it.
 Code, buffers and order are those of a run without a log. Steps that run together, unit by unit,
-share their time by the time that threads worked on each. Times are nanoseconds of the system's
-monotonic clock.
+share their time by the time that threads worked on each, in this run or in another one (`work`).
+Times are nanoseconds of the system's monotonic clock.
 """
 
 from itertools import pairwise
@@ -55,21 +55,34 @@ class StampedCalls:
         self._joined = np.concatenate([np.zeros(0, bool), *(of_call[k] for k in order)])
 
     def run(self) -> None:
+        """Run all calls once; what was noted before is gone."""
         self._log[0] = 0
         self._log[LOG_HEAD:] = 0
         self._sequence.run(log=self._log)
 
     @property
-    def _noted(self) -> Stamps:
-        """The rows of the log, with times of their own for steps that ran together."""
+    def _log_rows(self) -> Stamps:
         n = min(int(self._log[0]), int(self._log[1]))
-        rows = self._log[LOG_HEAD : LOG_HEAD + n * self._width].reshape(n, self._width)
-        joined = self._joined[:n]
-        return shared_out(rows, joined) if joined.any() else rows
+        return self._log[LOG_HEAD : LOG_HEAD + n * self._width].reshape(n, self._width)
+
+    @property
+    def work(self) -> Stamps:
+        """int64[steps]: nanoseconds that threads worked on each step; 0 without `threads`."""
+        return work_of(self._log_rows)
+
+    def _noted(self, work: Stamps | None = None) -> Stamps:
+        """The rows of the log, with times of their own for steps that ran together."""
+        rows = self._log_rows
+        joined = self._joined[: len(rows)]
+        return shared_out(rows, joined, work) if joined.any() else rows
 
     @property
     def rows(self) -> Stamps:
-        noted, counts = self._noted, self._counts
+        return self.rows_by(None)
+
+    def rows_by(self, work: Stamps | None) -> Stamps:
+        """`rows`, where steps that ran together share their time by the `work` of another run."""
+        noted, counts = self._noted(work), self._counts
         kept = counts > 0
         last = np.cumsum(counts[kept])
         begin, end = noted[last - counts[kept], BEGIN], noted[last - 1, END]
@@ -77,7 +90,7 @@ class StampedCalls:
 
     @property
     def regions(self) -> Stamps:
-        noted = self._noted
+        noted = self._noted()
         noted = noted[noted[:, PARTS] > 0]
         threads = noted[:, LOG_ROW:].reshape(len(noted), self.slots, LOG_THREAD)[:, :, :2]
         return np.concatenate(
@@ -85,21 +98,30 @@ class StampedCalls:
         )
 
 
-def shared_out(rows: Stamps, joined: npt.NDArray[np.bool_]) -> Stamps:
+def work_of(rows: Stamps) -> Stamps:
+    """int64[rows]: nanoseconds that threads worked on each row of a log."""
+    threads = rows[:, LOG_ROW:].reshape(len(rows), -1, LOG_THREAD)
+    return np.asarray(threads[:, :, 2].sum(axis=1), np.int64)
+
+
+def shared_out(rows: Stamps, joined: npt.NDArray[np.bool_], work: Stamps | None = None) -> Stamps:
     """Rows of a log, of which those that are `joined` ran together with the row before.
 
-    Each gets a part of the time, as long as its share of the threads' work (equal parts where
-    threads were not told apart), and the threads' late and waiting time by the same share.
+    Each gets a part of the time, as long as its share of the threads' `work`, by default that of
+    the log itself (equal parts where none is known), and the threads' late and waiting time by the
+    same share.
     """
     out = rows.copy()
+    spent = work_of(rows) if work is None or len(work) < len(rows) else work
     edges = np.r_[np.flatnonzero(~joined), len(rows)]
     for first, last in pairwise(edges):
         if last - first == 1:
             continue
         group = rows[first:last]
         threads = group[:, LOG_ROW:].reshape(last - first, -1, LOG_THREAD)
-        work = threads[:, :, 2].sum(axis=1).astype(np.float64)
-        share = work / work.sum() if work.sum() else np.full(last - first, 1 / (last - first))
+        own_work = spent[first:last].astype(np.float64)
+        whole = own_work.sum()
+        share = own_work / whole if whole else np.full(last - first, 1 / (last - first))
         begin, end = int(group[0, BEGIN]), int(group[0, END])
         cuts = begin + np.rint(np.r_[0, np.cumsum(share)] * (end - begin)).astype(np.int64)
         out[first:last, BEGIN], out[first:last, END] = cuts[:-1], cuts[1:]

@@ -2,9 +2,9 @@
 
 In: a module and the arrays of a call. Out: a `Profile`. Each round runs the network untouched, then
 with the clock around each step (times in place), then with the clock on each thread, too (waiting,
-and the trace): the same kernels, buffers, order and team. Rounds follow one another without a
-pause; medians over the faster half of them count. Alone, a kernel runs again and
-again on the data that it finds in the network, so caches know them.
+shares of steps that run together, and the trace): the same kernels, buffers, order and team. Rounds
+follow one another without a pause; medians over the faster half of them count. Alone, a kernel runs
+again and again on the data that it finds in the network, so caches know them.
 """
 
 import math
@@ -143,7 +143,8 @@ class _Rounds:
     def _keep(self) -> None:
         """Take over the notes of a round."""
         n = len(self.bound.calls)
-        rows, noted, regions = self._stamped.rows, self._noted.rows, self._noted.regions
+        rows = self._stamped.rows_by(self._noted.work)
+        noted, regions = self._noted.rows, self._noted.regions
         spent = (rows[:, 2] - rows[:, 1]) / 1e9
         self.in_place.append(np.bincount(rows[:, 0], spent, n).astype(np.float64))
         owner = regions[:, OWNER]

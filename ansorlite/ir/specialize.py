@@ -4,6 +4,7 @@ In: a tidied `Program` with annotations. Out: a `Program` whose loops carry mark
 vector, unroll, ...; vector and unroll loops have constant extents) and whose register tiles
 accumulate in register buffers. The rewrites:
 
+- in place: local buffers that take the place of others (`ir.reuse`)
 - bodies: a register loop `range(min(t, N - base))` -> `if full: range(t) else: range(N mod t)`
 - register: `for k: for s in tile: C[s] += e` -> `acc = C; for k: for s: acc[s] += e; C = acc`
 - vectors: `for j in range(e)` with lanes V -> vectors of V, then one vector of the remainder
@@ -39,6 +40,7 @@ from ansorlite.ir.program import (
     block,
     map_exprs,
 )
+from ansorlite.ir.reuse import reuse_buffers
 from ansorlite.ir.tiles import (
     extent_of,
     full_and_tail,
@@ -55,7 +57,8 @@ PARTIAL_VECTORS = 4  # vectors of partial results in a horizontal reduction
 
 def specialize(p: Program) -> Program:
     """The program that code generation compiles; the input must be concrete and tidied."""
-    return replace(p, body=_Specializer(p).visit(p.body))
+    ready = reuse_buffers(p)
+    return replace(ready, body=_Specializer(ready).visit(ready.body))
 
 
 @dataclass

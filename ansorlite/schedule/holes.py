@@ -20,6 +20,8 @@ MAX_OPTIONS = 4096
 SHORT_REDUCE_EXTENT = 16  # largest extent of a reduction loop that is unrolled as a whole
 MAX_WASTE = 1 / 8
 MANY_TILES = 4  # more full tiles than this hide the cost of a partial last tile
+# Register tiles of a block that need not divide their number.
+BLOCKS = (2, 3, 4, 5, 6, 8, 10, 12, 16)
 
 
 @dataclass(frozen=True)
@@ -82,20 +84,32 @@ def _outer(n: int, levels: int) -> list[tuple[int, ...]]:
 
 
 @lru_cache(maxsize=4096)
-def tile_options(extent: int, inner: int, max_innermost: int = 64) -> tuple[tuple[int, ...], ...]:
+def tile_options(
+    extent: int, inner: int, max_innermost: int = 64, partial: bool = False
+) -> tuple[tuple[int, ...], ...]:
     """Tile factors of the `inner` inner levels of a spatial axis, outermost level first.
 
     The innermost (register) factor t may be inexact if at most `MAX_WASTE` of the lanes of
     ceildiv(extent, t) register tiles is wasted, or if there are more than `MANY_TILES` tiles. The
-    outer factors divide the number of register tiles exactly. At most `MAX_OPTIONS` options.
+    outer factors divide the number of register tiles exactly; with `partial` there are also blocks
+    of few register tiles, more than `MANY_TILES` of them and the last one smaller. At most
+    `MAX_OPTIONS` options.
     """
     out: list[tuple[int, ...]] = []
+    more: list[tuple[int, ...]] = []
     for t in range(1, min(extent, max_innermost) + 1):
         tiles = -(-extent // t)
         little_waste = tiles * t - extent <= MAX_WASTE * tiles * t
         if little_waste or tiles > MANY_TILES:
             out.extend((*o, t) for o in _outer(tiles, inner - 1))
-    return sample_evenly(out, MAX_OPTIONS)
+            rest = [b for b in BLOCKS if tiles % b and -(-tiles // b) > MANY_TILES]
+            more.extend((*(1,) * (inner - 2), b, t) for b in rest if partial and inner > 1)
+    return tuple(sorted({*sample_evenly(out, MAX_OPTIONS - len(more)), *more}))
+
+
+def partial_tiles(extent: int, inner: int) -> tuple[tuple[int, ...], ...]:
+    """`tile_options` with blocks that do not divide the number of register tiles."""
+    return tile_options(extent, inner, partial=True)
 
 
 @lru_cache(maxsize=4096)

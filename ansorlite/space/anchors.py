@@ -124,7 +124,7 @@ def _tiled(state: State, target: Target, level: int) -> State | None:
     found = anchors(state)
     for s in found:
         structure = OUTER if s is found[-1] else INNER
-        state = tile(state, s.name, target, structure, _without_reuse(s))
+        state = tile(state, s.name, target, structure, _without_reuse(s), partial=True)
         last, map_after = s.name, fusible_consumer(state, state.schedule[s.name])
         if map_after is not None and not map_after.compute.combiner:
             state = state.apply(FollowSplit(map_after.name, s.name))

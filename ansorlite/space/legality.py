@@ -23,6 +23,7 @@ from ansorlite.ir.program import (
     stores_under,
     walk,
 )
+from ansorlite.ir.reuse import reuse_buffers
 from ansorlite.ir.tape import ONE, ZERO, Tape, ceildiv, where
 from ansorlite.matrix_units import MatrixUnit, unit_of
 from ansorlite.target import Target
@@ -46,7 +47,7 @@ class Legality:
             if store.combiner
         ]
         conditions += _two_bodies(tape, program)
-        size = _local_bytes(tape, program)
+        size = _local_bytes(tape, reuse_buffers(program))
         conditions.append(tape.apply(np.less_equal, size, tape.const(float(target.l2_bytes))))
         conditions += _enough_grains(tape, program, target)
         self.ok = tape.fold(np.minimum, conditions, ONE)
@@ -165,7 +166,7 @@ def _two_bodies(tape: Tape, program: Program) -> list[int]:
 
 
 def _local_bytes(tape: Tape, program: Program) -> int:
-    """Bytes of all local buffers."""
+    """Bytes of all local buffers, of which some take the place of others."""
     sizes = [
         tape.product([*map(tape.of, b.shape), tape.const(float(np.dtype(b.dtype).itemsize))])
         for b in all_buffers(program)

@@ -10,7 +10,13 @@ from dataclasses import dataclass
 
 from ansorlite.errors import ScheduleError
 from ansorlite.ir.expr import Const
-from ansorlite.schedule.holes import Hole, exact_options, reduce_options, tile_options
+from ansorlite.schedule.holes import (
+    Hole,
+    exact_options,
+    partial_tiles,
+    reduce_options,
+    tile_options,
+)
 from ansorlite.schedule.stage import Stage
 from ansorlite.schedule.state import State
 from ansorlite.schedule.steps import (
@@ -210,18 +216,23 @@ def add_cache_write(state: State, position: int, target: Target) -> Outcome | No
 
 
 def tile(
-    state: State, name: str, target: Target, structure: str = "", unsplit: tuple[str, ...] = ()
+    state: State,
+    name: str,
+    target: Target,
+    structure: str = "",
+    unsplit: tuple[str, ...] = (),
+    partial: bool = False,
 ) -> State:
     """Multi-level tiling with a structure, by default the target's, "SSRSRS" on CPUs.
 
-    The axes `unsplit` have one loop.
+    The axes `unsplit` have one loop. With `partial`, blocks of tiles need not divide their number.
     """
     s = state.schedule[name]
     structure = structure or target_structure(target)
     op, node = s.compute, node_of(name)
     whole = tuple(op.attr("no_split_at_inner", ()))
     for axes, letter, options_of in (
-        (op.axes, "S", tile_options),
+        (op.axes, "S", partial_tiles if partial else tile_options),
         (op.reduce_axes, "R", reduce_options),
     ):
         inner = structure.count(letter) - 1

@@ -20,6 +20,7 @@ CHANNELS = (8, 12, 16, 24, 32, 40, 48, 64, 72, 80, 96, 120, 128, 144, 160, 192, 
 WIDE = (*CHANNELS, 384, 480, 512, 576, 640, 672, 768, 960, 1024, 1152, 1280, 1536)
 WIDTHS = (64, 96, 128, 192, 256, 320, 384, 512, 640, 768, 1024, 1280, 1536, 2048, 3072, 4096)
 ROWS = (1, 2, 4, 8, 16, 32, 49, 50, 64, 77, 96, 128, 196, 197, 200, 256, 384, 512, 1024)
+PLACES = (49, 64, 77, 100, 128, 160, 196, 197, 256, 320, 384, 512, 577, 784, 1024, 1500, 2048)
 LARGEST_VALUES = 1 << 22  # elements of a layer's data
 
 
@@ -260,6 +261,35 @@ LARGE_LAYERS: tuple[tuple[Layer, float], ...] = (
     (first_convolution, 0.12),
     (wide_transposed, 0.13),
 )
+
+
+def attention(net: Net, rng: np.random.Generator) -> Graph:
+    """The heads of attention without a mask, of queries, keys and values side by side."""
+    return _attention(net, rng, masked=False)
+
+
+def masked_attention(net: Net, rng: np.random.Generator) -> Graph:
+    """The same with numbers that are added to all heads' scores."""
+    return _attention(net, rng, masked=True)
+
+
+def _attention(net: Net, rng: np.random.Generator, masked: bool) -> Graph:
+    b = net.builder
+    size, depth = _one(rng, PLACES), _one(rng, (32, 64, 64, 64, 80, 128))
+    heads = _one(rng, tuple(n for n in (2, 3, 4, 6, 8, 12, 16) if n == 2 or n * size < 6000))
+    q, k, v = (b.input(name, (1, size, heads, depth)) for name in "qkv")
+    query = b.emit("transpose", [q], perm=(0, 2, 1, 3))
+    key = b.emit("transpose", [k], perm=(0, 2, 3, 1))
+    scores = b.emit("div", [b.emit("matmul", [query, key]), net.scalar(float(np.sqrt(depth)))])
+    if masked:
+        scores = b.emit("add", [scores, b.input("mask", (1, 1, 1, size))])
+    shares = b.emit("softmax", [scores], axes=(3,))
+    y = b.emit("matmul", [shares, b.emit("transpose", [v], perm=(0, 2, 1, 3))])
+    return b.finish([b.emit("transpose", [y], perm=(0, 2, 1, 3))])
+
+
+# Chains of kernels that one kernel may compute in their place (`graph.cuts`).
+CHAINS: tuple[tuple[Layer, float], ...] = ((attention, 0.65), (masked_attention, 0.35))
 
 
 def drawn_layer(rng: np.random.Generator, layers: Sequence[tuple[Layer, float]] = LAYERS) -> Graph:

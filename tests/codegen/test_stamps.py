@@ -7,7 +7,7 @@ from ansorlite.calls import aligned_copy, aligned_empty
 from ansorlite.codegen import openmp
 from ansorlite.codegen.build import build_program
 from ansorlite.codegen.loader import CallSequence, Loop, load_image
-from ansorlite.codegen.stamps import StampedCalls, shared_out
+from ansorlite.codegen.stamps import StampedCalls, shared_out, work_of
 from ansorlite.schedule.lower import lower
 from ansorlite.schedule.state import State
 from ansorlite.schedule.steps import Annotate
@@ -81,3 +81,13 @@ def test_steps_that_ran_together_share_their_time_by_the_work_on_each() -> None:
     assert own[1, 4:6].tolist() == [100 + round(late / 3), 133 - round(waiting / 3)]
     assert own[2, 4:6].tolist() == [133 + round(2 * late / 3), 200 - round(2 * waiting / 3)]
     assert own[1, 7:9].tolist() == [100, 133] and own[2, 7:9].tolist() == [133, 200]
+
+
+def test_without_threads_they_share_it_by_the_work_of_another_run() -> None:
+    rows = np.array([[0, 100, 200, 1], [0, 100, 200, 2], [0, 200, 210, 3]])
+    joined = np.array([False, True, False])
+    assert shared_out(rows, joined)[:, 1:3].tolist() == [[100, 150], [150, 200], [200, 210]]
+    noted = np.array([[2, 0, 9, 1, 0, 9, 30], [2, 0, 9, 2, 0, 9, 10], [2, 9, 9, 3, 9, 9, 1]])
+    assert work_of(noted).tolist() == [30, 10, 1]
+    own = shared_out(rows, joined, work_of(noted))
+    assert own[:, 1:3].tolist() == [[100, 175], [175, 200], [200, 210]]

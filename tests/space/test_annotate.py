@@ -195,6 +195,18 @@ def test_tiles_cover_the_axis_and_waste_little(n: int) -> None:
     assert (n,) in reduce_options(n, 1) or n > 1024
 
 
+@pytest.mark.parametrize("n", [7, 56, 197, 1500])
+def test_blocks_may_end_with_a_part(n: int) -> None:
+    """There are more than four of them, and all options of exact blocks beside."""
+    options = tile_options(n, 2, partial=True)
+    assert set(tile_options(n, 2)) <= set(options) and list(options) == sorted(set(options))
+    for block, register in set(options) - set(tile_options(n, 2)):
+        assert -(-n // register) % block and -(-n // register) / block > 4
+    assert n < 1500 or {(4, 6), (8, 4)} <= set(options)
+    assert tile_options(n, 1, partial=True) == tile_options(n, 1)
+    assert len(tile_options(4096, 3, partial=True)) <= 4096
+
+
 def test_tables_are_bounded_and_can_be_searched_by_value() -> None:
     table = tile_options(4096, 3)
     assert len(table) <= 4096 and list(table) == sorted(set(table))
