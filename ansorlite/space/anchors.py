@@ -31,14 +31,27 @@ from ansorlite.space.rows import dependencies
 from ansorlite.space.rules import fusible_consumer, last_of_level, tile, tile_order
 from ansorlite.target import Target
 from ansorlite.te.access import contiguous_axis, extent, has_data_reuse, is_strictly_inlineable
+from ansorlite.te.tensor import ComputeOp
 
 OUTER, INNER = "SSRSRS", "SRSRS"  # tile structures: of the nest, of an anchor inside a tile
 
 
 def anchors(state: State) -> list[Stage]:
     """The stages with data reuse and a reduction that the kernel computes, in their order."""
-    stages = [s for s in state.schedule.stages if s.has_loops]
-    return [s for s in stages if s.compute.combiner and has_data_reuse(s.compute)]
+    return [s for s in state.schedule.stages if s.has_loops and is_anchor(s.compute)]
+
+
+def is_anchor(op: ComputeOp) -> bool:
+    """True for a reduction with data reuse, none of whose operands is read once.
+
+    One that reads an element of its own at each step, such as the largest of scores with a mask
+    for all rows, gains nothing from tiles.
+    """
+    wide = {a.name for a in op.axes + op.reduce_axes if extent(a) > 1}
+    once = any(
+        wide <= x.free and all(len(i.free & wide) < 2 for i in x.indices) for x in loads(op.body)
+    )
+    return bool(op.combiner) and has_data_reuse(op) and not once
 
 
 def fuse_anchors(state: State, target: Target) -> Iterator[tuple[str, State]]:
@@ -80,7 +93,7 @@ def _inlined(state: State) -> State:
         if not s.has_loops or s.name in state.schedule.outputs:
             continue
         readers = state.schedule.readers(s.name)
-        again = any(r.compute.combiner and has_data_reuse(r.compute) for r in readers)
+        again = any(is_anchor(r.compute) for r in readers)
         if is_strictly_inlineable(s.compute) and not again:
             with suppress(ScheduleError):
                 state = state.apply(ComputeInline(s.name))
@@ -111,7 +124,7 @@ def _reduces_rows(s: Stage, tensor: str) -> bool:
     reads = [x.indices for x in loads(op.body) if x.tensor == tensor]
     return (
         len(reduced) == 1
-        and not has_data_reuse(op)
+        and not is_anchor(op)
         and all(i[-1].free == reduced and not i[-2].free & reduced for i in reads)
     )
 
