@@ -4,38 +4,35 @@ Each line of `auto_schedule` is a stage of the flow table in the README; the nam
 debug output, timings and `ansorlite show --stage` use. Open the folder of a stage next.
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, overload
+from typing import Any, Literal, overload
 
 from ansorlite.errors import UsageError
 from ansorlite.graph.accuracy import Accuracy, accuracy
 from ansorlite.graph.arithmetic import Arithmetic, arithmetic
 from ansorlite.graph.choice import Lowering, lowerings
 from ansorlite.graph.contest import Contender, fastest_in_place, fastest_network
-from ansorlite.graph.cuts import Merge, chosen, kernel_seconds, merges, with_merges
 from ansorlite.graph.ir import Graph
 from ansorlite.graph.kernels import Wanted, compile_tasks, compile_wanted, in_rows, plain_image
-from ansorlite.graph.lower import BF16_LOSS, FORM_RTOL
+from ansorlite.graph.lower import FORM_RTOL
 from ansorlite.graph.module import CompiledModule
 from ansorlite.graph.partition import DistinctSubgraph, Partition, kernels, tasks
 from ansorlite.graph.pool import ConstantPool
 from ansorlite.graph.precision import check_precision
 from ansorlite.graph.sized import SizedNetwork
 from ansorlite.graph.sized_module import SizedModule
-from ansorlite.ir.expr import Op
-from ansorlite.ir.traverse import walk
 from ansorlite.measure.limits import least_seconds, task_peak
 from ansorlite.measure.peak import Peak
 from ansorlite.measure.processes import started
 from ansorlite.measure.runner import LocalRunner, SideBySide
 from ansorlite.measure.timing import in_network
 from ansorlite.records import Record
+from ansorlite.recut import cuts_of, recut
 from ansorlite.search.adapt import Known, adapted_results
 from ansorlite.search.arguments import (
     check_callable,
@@ -44,7 +41,6 @@ from ansorlite.search.arguments import (
     check_whole,
     target_of,
 )
-from ansorlite.search.budget import Budget
 from ansorlite.search.clock import PhaseClock
 from ansorlite.search.early import plain_ahead
 from ansorlite.search.estimate import TRIALS, estimating
@@ -56,14 +52,10 @@ from ansorlite.search.session import Session, TuneOptions, few_collections
 from ansorlite.search.settle import link_s
 from ansorlite.search.task_scheduler import SCHEDULERS
 from ansorlite.search.tune_tasks import WeightedTask, tune_tasks
-from ansorlite.space.sketch import fuses_anchors
+from ansorlite.shared_tasks import SharedTasks, network_tasks, placed, shared_tasks
 from ansorlite.tables import TaskRow, task_table, time_table
 from ansorlite.target import Target
 from ansorlite.task import SearchTask
-from ansorlite.te.dag import ComputeDAG
-
-# Merged kernels are searched with a share of a budget of at least so many trials or seconds a task.
-MERGED_SHARE, MERGE_TRIALS, MERGE_S = 0.25, 32, 4.0
 
 
 @dataclass(frozen=True)
@@ -266,12 +258,11 @@ def auto_schedule(
         run = stack.enter_context(_session(n_trials, timeout, machine, **options))
         for line in notes:
             run.store.note(line)
-        run.placed = _placed(parts, shared)
-        budget, cuts = run.budget, list[Sequence[Merge]]([()] * len(parts))
-        if not together and _merging(run, len(shared.tasks), machine):
-            cuts = [_merges(p, w) for p, w in zip(parts, ways, strict=True)]
-            if any(cuts) and run.searches:
-                run.budget = budget.part(1 - MERGED_SHARE)
+        run.placed = placed(parts, shared)
+        budget = run.budget
+        cuts = cuts_of(run, () if together else parts, ways, len(shared.tasks), machine)
+        if cuts and run.searches:
+            run.budget = budget.part(1 - cuts.share)
         # sketch, lower, sample, evolve, features, score, build, run, record, schedule tasks
         results = tune_tasks(
             run,
@@ -281,11 +272,11 @@ def auto_schedule(
             early_stop_trials,
             on_round,
             race_follows=not isinstance(run.options.runner, SideBySide),  # races are run here
-            go_on=lambda found: None if _are_hopeful(run, parts, cuts, machine, found) else budget,
+            go_on=lambda found: None if cuts.are_hopeful(run, parts, found) else budget,
         )
         peak = run.peak(machine)
         apart = parts, shared, results
-        parts, shared, results = _recut(run, *apart, cuts, machine, budget)
+        parts, shared, results = recut(run, *apart, cuts, budget)
         pool = ConstantPool() if isinstance(network, SizedNetwork) else None
         modules = [
             _module(run, p, shared, m, results, peak, pool) for m, p in enumerate(parts)
@@ -354,7 +345,7 @@ def _check_new_shape(on_new_shape: str, network: Any) -> None:
         )
 
 
-def _all_results(shared: "SharedTasks", modules: Sequence[ScheduledModule]) -> list[TuneResult]:
+def _all_results(shared: SharedTasks, modules: Sequence[ScheduledModule]) -> list[TuneResult]:
     """The result of each shared task, from the first network that has it."""
     found: dict[int, TuneResult] = {}
     for own, module in zip(shared.places, modules, strict=True):
@@ -410,7 +401,7 @@ def _session(
 def _module(
     run: Session,
     parts: Partition,
-    shared: "SharedTasks",
+    shared: SharedTasks,
     network: int,
     results: Sequence[TuneResult],
     peak: Peak | None,
@@ -445,71 +436,6 @@ def _graphs(network: Graph | SizedNetwork | Sequence[Graph]) -> list[Graph]:
     return found
 
 
-class SharedTasks(NamedTuple):
-    """The distinct tasks of several networks, weighted by how often they occur in all of them.
-
-    `places[m]` are the numbers of network m's own tasks, `weights[m][k]` how often task k occurs
-    in network m.
-    """
-
-    tasks: list[WeightedTask]
-    places: list[list[int]]
-    weights: list[list[float]]
-
-
-def _placed(parts: Sequence[Partition], shared: SharedTasks) -> Counter[str]:
-    """By workload key of the task: kernels that are built for where operands lie."""
-    rows = zip(parts, shared.places, strict=True)
-    found = (shared.tasks[own[k.task]] for p, own in rows for k in kernels(p) if k.is_placed(p))
-    return Counter(w.task.workload_key for w in found)
-
-
-def shared_tasks(networks: Sequence[Sequence[WeightedTask]]) -> SharedTasks:
-    """Merge the tasks of several networks by their workload keys; forms are those of all."""
-    index: dict[str, int] = {}
-    merged: list[WeightedTask] = []
-    for w in (w for own in networks for w in own):
-        key = w.task.workload_key
-        if key in index:
-            known = merged[index[key]]
-            keys = {f.workload_key for f in w.other_forms}
-            common = tuple(f for f in known.other_forms if f.workload_key in keys)
-            total = known.weight + w.weight
-            merged[index[key]] = replace(known, weight=total, other_forms=common)
-        else:
-            index[key] = len(merged)
-            merged.append(w)
-    places = [[index[w.task.workload_key] for w in own] for own in networks]
-    weights = [[0.0] * len(merged) for _ in networks]
-    for own, at, row in zip(networks, places, weights, strict=True):
-        for w, k in zip(own, at, strict=True):
-            row[k] += w.weight
-    return SharedTasks(merged, places, weights)
-
-
-def network_tasks(
-    parts: Partition, target: Target, form_rtol: float = FORM_RTOL
-) -> list[WeightedTask]:
-    """The distinct tasks of a partition with their weights, in order of first occurrence."""
-    out = []
-    for t in tasks(parts):
-        name = parts.subgraphs[t.subgraphs[0]].name
-        kinds = "+".join(op.combiner or "map" for op in t.dag.computes)
-        others = t.others if form_rtol > 0 else ()
-        forms = tuple(
-            SearchTask(dag, target, name, t.dag, form_rtol * (BF16_LOSS if rounds(dag) else 1.0))
-            for dag in others
-        )
-        out.append(WeightedTask(SearchTask(t.dag, target, name), float(t.weight), kinds, forms))
-    return out
-
-
-def rounds(dag: ComputeDAG) -> bool:
-    """Does the computation round to bfloat16 what is no output?"""
-    stages = (op for op in dag.computes if op not in dag.outputs)
-    return any(isinstance(e, Op) and e.name == "bf16_bits" for op in stages for e in walk(op.body))
-
-
 def raced_in_place(
     run: Session, parts: Partition, weighted: Sequence[WeightedTask], results: list[TuneResult]
 ) -> list[TuneResult]:
@@ -542,104 +468,6 @@ def raced_in_place(
         if result.rivals and (best := found[-1].best) is not None:
             run.store.append_winner(best.record, best.latency_s)
     return found
-
-
-def _merging(run: Session, n_tasks: int, target: Target) -> bool:
-    """Is the budget large enough to search merged kernels, too, once the tasks are searched?
-
-    A kernel that has hardly been searched says little about a cut. Without a search the log tells.
-    """
-    if run.estimated or target.is_foreign or run.searcher.template:
-        return False
-    if not run.searches:
-        return any(fuses_anchors(r.sketch) for r in run.store.history)
-    n_trials, timeout = run.options.n_trials, run.options.timeout
-    enough = n_trials is None or n_trials >= MERGE_TRIALS * n_tasks
-    return enough and (timeout is None or timeout >= MERGE_S * n_tasks)
-
-
-def _merges(parts: Partition, way: Lowering) -> Sequence[Merge]:
-    """The merges of a network in float32; other elements are packed by kernels of their own."""
-    return merges(parts, way.exact) if way.precision == "float32" else ()
-
-
-def _are_hopeful(
-    run: Session,
-    parts: Sequence[Partition],
-    cuts: Sequence[Sequence[Merge]],
-    target: Target,
-    found: Sequence[Forms],
-) -> bool:
-    known = {f.task.workload_key: t for f in found if (t := f.best_latency_s) is not None}
-    rows = zip(cuts, (kernel_seconds(p, known) for p in parts), strict=True)
-    speed = _copy_speed(run, target)
-    return any(m.is_hopeful(times, target, speed) for own, times in rows for m in own)
-
-
-def _copy_speed(run: Session, target: Target) -> float | None:
-    peak = run.peak(target)
-    return None if peak is None else peak.copy_bytes_per_s
-
-
-def _recut(
-    run: Session,
-    parts: list[Partition],
-    shared: "SharedTasks",
-    results: list[TuneResult],
-    cuts: Sequence[Sequence[Merge]],
-    target: Target,
-    budget: Budget,
-) -> tuple[list[Partition], "SharedTasks", list[TuneResult]]:
-    """The cut of the networks that is fastest as measured: partitions, tasks and their results.
-
-    Chains of kernels that one kernel may compute are searched with the rest of the budget, those
-    first whose saved bytes promise most; of a log alone those that it has records of. The race of
-    all kernels in their places keeps its time.
-    """
-    searched, later_s = run.budget is not budget, run.budget.closing_s
-    run.budget = budget
-    if run.interrupted or not any(cuts):
-        return parts, shared, results
-    keys = [w.task.workload_key for w in shared.tasks]
-    known = {k: r.best.latency_s for k, r in zip(keys, results, strict=True) if r.best is not None}
-    seconds = [kernel_seconds(p, known) for p in parts]
-    speed = _copy_speed(run, target)
-    tasks_of: dict[str, WeightedTask] = {}
-    for own, times in zip(cuts, seconds, strict=True):
-        for m in own:
-            task = SearchTask(m.subgraph.dag, target, m.subgraph.name)
-            if not (m.is_hopeful(times, target, speed) if searched else m.apart_s(times)):
-                continue
-            if not (searched or run.answered(task)):
-                continue
-            kinds = "+".join(op.combiner or "map" for op in task.dag.computes)
-            w = tasks_of.get(task.workload_key, WeightedTask(task, 0.0, kinds))
-            tasks_of[task.workload_key] = replace(w, weight=w.weight + m.subgraph.times)
-    if not tasks_of:
-        return parts, shared, results
-    run.merged.update(tasks_of)
-    if searched and budget.n_trials is not None:
-        run.budget = budget.part(1.0)
-        run.budget.n_trials = int(MERGED_SHARE * budget.n_trials)
-    run.later_s = later_s
-    merged = tune_tasks(run, list(tasks_of.values()))
-    run.budget, run.later_s = budget, 0.0
-    by_key = dict(zip(keys, results, strict=True)) | dict(zip(tasks_of, merged, strict=True))
-    cut = []
-    for p, own, times in zip(parts, cuts, seconds, strict=True):
-        for m in own:
-            best = by_key[k].best if (k := m.subgraph.dag.workload_key) in tasks_of else None
-            if best is not None:
-                times[m.subgraph.name] = best.latency_s
-        taken = chosen(p, own, times)
-        cut.append(with_merges(p, taken) if taken else p)
-    again = shared_tasks([network_tasks(p, target, 0.0) for p in cut])
-    forms = {w.task.workload_key: w for w in shared.tasks}
-    tasks_now = [
-        replace(w, other_forms=forms[k].other_forms) if (k := w.task.workload_key) in forms else w
-        for w in again.tasks
-    ]
-    return cut, again._replace(tasks=tasks_now), [by_key[w.task.workload_key] for w in tasks_now]
 
 
 def form_of(known: DistinctSubgraph, task: SearchTask) -> int:

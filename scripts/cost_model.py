@@ -27,7 +27,7 @@ from ansorlite.graph.partition import partition
 from ansorlite.graph.passes import optimize
 from ansorlite.measure.builder import PoolBuilder
 from ansorlite.measure.runner import LocalRunner
-from ansorlite.pipeline import network_tasks
+from ansorlite.shared_tasks import network_tasks
 from ansorlite.target import Target
 from ansorlite.workloads import network
 from bench.cost_data import (

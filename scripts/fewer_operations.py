@@ -21,8 +21,8 @@ import ansorlite as al
 from ansorlite.graph.build import GraphBuilder
 from ansorlite.graph.partition import partition
 from ansorlite.graph.passes import optimize
-from ansorlite.pipeline import network_tasks
 from ansorlite.search.promise import promising, transforms
+from ansorlite.shared_tasks import network_tasks
 from ansorlite.target import Target
 from bench.contest import in_turn
 from bench.experiment import RESULTS, Experiment, Row, exit_status, stamp

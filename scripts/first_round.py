@@ -23,8 +23,8 @@ from ansorlite.graph.passes import optimize
 from ansorlite.measure.builder import PoolBuilder
 from ansorlite.measure.runner import LocalRunner
 from ansorlite.measure.timing import TimingPolicy
-from ansorlite.pipeline import network_tasks
 from ansorlite.search.session import Session
+from ansorlite.shared_tasks import network_tasks
 from ansorlite.target import Target
 from ansorlite.task import SearchTask
 from ansorlite.workloads import network

@@ -27,8 +27,8 @@ from ansorlite.baselines.runs import geometric_mean
 from ansorlite.graph.ir import Graph
 from ansorlite.graph.partition import partition
 from ansorlite.graph.passes import optimize
-from ansorlite.pipeline import network_tasks
 from ansorlite.search.task_scheduler import SCHEDULERS
+from ansorlite.shared_tasks import network_tasks
 from ansorlite.target import Target
 from ansorlite.workloads import network
 from bench.checkpoint_race import settled

@@ -41,12 +41,12 @@ from ansorlite.graph.passes import optimize
 from ansorlite.measure.calibrate import calibrate
 from ansorlite.measure.runner import CheckSpec, LocalRunner
 from ansorlite.measure.timing import TimingPolicy
-from ansorlite.pipeline import network_tasks
 from ansorlite.schedule.lower import lower
 from ansorlite.search import lessons
 from ansorlite.search.measuring import CHECK_SEED
 from ansorlite.search.policy import EvolutionaryPolicy, EvolutionParams
 from ansorlite.search.reference import reduction_length, reference_state
+from ansorlite.shared_tasks import network_tasks
 from ansorlite.space.sketch import SpaceOptions, sketches
 from ansorlite.target import Target
 from ansorlite.task import SearchTask

@@ -31,12 +31,12 @@ from ansorlite.graph.choice import Lowering
 from ansorlite.graph.cuts import merges
 from ansorlite.graph.ir import Graph
 from ansorlite.graph.partition import Partition
-from ansorlite.pipeline import network_tasks
 from ansorlite.records import Record, distill, read_log
 from ansorlite.search import shipped
 from ansorlite.search.kinship import Kinship, kinship, octaves
 from ansorlite.search.promise import promising
 from ansorlite.search.tune_tasks import WeightedTask
+from ansorlite.shared_tasks import network_tasks
 from ansorlite.space.sketch import SpaceOptions
 from ansorlite.target import Target
 from ansorlite.task import SearchTask
@@ -144,7 +144,8 @@ def cores_of(networks: Iterable[str], target: Target) -> set[tuple[str, tuple[in
     """What the layers of networks compute up to their last sums, in all their forms."""
     known = set()
     for name in networks:
-        for w in network_tasks(Lowering().partition(network(name)), target):
+        parts = Lowering().partition(network(name))
+        for w in (*network_tasks(parts, target), *merged(parts, target)):
             known |= {(k.core, k.extents) for k in map(kinship, w.forms)}
     return known
 

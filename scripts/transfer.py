@@ -18,8 +18,8 @@ from typing import Any
 from ansorlite.baselines.runs import geometric_mean
 from ansorlite.graph.partition import partition
 from ansorlite.graph.passes import optimize
-from ansorlite.pipeline import network_tasks
 from ansorlite.search.tune import tune
+from ansorlite.shared_tasks import network_tasks
 from ansorlite.target import Target
 from ansorlite.task import SearchTask
 from ansorlite.workloads import network

@@ -19,11 +19,12 @@ from ansorlite.graph.memory import Lifetime, plan_arena
 from ansorlite.graph.module import CompiledModule
 from ansorlite.graph.partition import partition
 from ansorlite.graph.passes import optimize
-from ansorlite.pipeline import compile_plain, network_tasks
+from ansorlite.pipeline import compile_plain
 from ansorlite.records import Record, RecordLog, read_log
 from ansorlite.search.policy import EvolutionParams
 from ansorlite.search.session import Session
 from ansorlite.search.tune_tasks import tune_tasks
+from ansorlite.shared_tasks import network_tasks
 from ansorlite.target import Target
 
 FEW = EvolutionParams(population=64, generations=1, looked_at_first=8)
@@ -302,7 +303,7 @@ def test_named_inputs_outputs_and_repeated_calls() -> None:
 
 def _plain(graph: Graph) -> Any:
     from ansorlite.graph.kernels import plain_image
-    from ansorlite.pipeline import network_tasks
+    from ansorlite.shared_tasks import network_tasks
     from ansorlite.target import Target
 
     parts = partition(optimize(graph))

@@ -26,10 +26,11 @@ from ansorlite.baselines.runs import (
 from ansorlite.graph.choice import Lowering
 from ansorlite.graph.ir import Graph
 from ansorlite.graph.sized import SizedNetwork, graphs_of
-from ansorlite.pipeline import auto_schedule, network_tasks, shared_tasks
+from ansorlite.pipeline import auto_schedule
 from ansorlite.search.forms import Forms
 from ansorlite.search.searchers import searcher
 from ansorlite.search.tune import tune
+from ansorlite.shared_tasks import network_tasks, shared_tasks
 from ansorlite.tables import aligned
 from ansorlite.target import Target
 from ansorlite.task import SearchTask

@@ -29,10 +29,10 @@ from ansorlite.graph.passes import optimize
 from ansorlite.graph.types import integer, ints, pairs, text
 from ansorlite.measure.runner import LocalRunner
 from ansorlite.measure.timing import TimingPolicy
-from ansorlite.pipeline import network_tasks
 from ansorlite.search import lessons
 from ansorlite.search.session import Session
 from ansorlite.search.tuner import TaskTuner
+from ansorlite.shared_tasks import network_tasks
 from ansorlite.target import Target
 from ansorlite.task import SearchTask
 

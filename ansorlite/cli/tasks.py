@@ -42,7 +42,7 @@ def task_of(
     from ansorlite.graph.choice import Lowering
     from ansorlite.graph.lower import FORM_RTOL
     from ansorlite.graph.partition import tasks
-    from ansorlite.pipeline import network_tasks
+    from ansorlite.shared_tasks import network_tasks
     from ansorlite.target import Target
 
     parts = Lowering(exact, precision).partition(graph)
@@ -66,7 +66,7 @@ def tasks_of(records: Iterable[Record], networks: Iterable["Graph"]) -> dict[str
 
 def _network_tasks(graphs: Iterable["Graph"]) -> dict[str, "SearchTask"]:
     from ansorlite.graph.choice import Lowering
-    from ansorlite.pipeline import network_tasks
+    from ansorlite.shared_tasks import network_tasks
     from ansorlite.target import Target
 
     machine = Target.detect()
@@ -106,7 +106,7 @@ def tuned_network(
     """
     from ansorlite.graph.choice import tuned_ways
     from ansorlite.graph.lower import FORM_RTOL
-    from ansorlite.pipeline import network_tasks
+    from ansorlite.shared_tasks import network_tasks
     from ansorlite.target import Target
 
     machine = Target.detect()

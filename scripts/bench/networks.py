@@ -22,8 +22,9 @@ from ansorlite.graph.partition import partition
 from ansorlite.graph.passes import optimize
 from ansorlite.measure.compare import relative_error
 from ansorlite.measure.peak import measure_peak
-from ansorlite.pipeline import auto_schedule, network_tasks
+from ansorlite.pipeline import auto_schedule
 from ansorlite.search.forms import Forms
+from ansorlite.shared_tasks import network_tasks
 from ansorlite.target import Target
 from ansorlite.units import format_latency
 from ansorlite.workloads.networks import network

@@ -11,7 +11,7 @@ from ansorlite.graph.kernels import plain_image
 from ansorlite.graph.module import CompiledModule
 from ansorlite.graph.partition import Partition, partition
 from ansorlite.graph.passes import optimize
-from ansorlite.pipeline import network_tasks
+from ansorlite.shared_tasks import network_tasks
 from ansorlite.target import Target
 
 

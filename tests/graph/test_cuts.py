@@ -7,19 +7,25 @@ import numpy as np
 import pytest
 from search_cases import Pretender
 
+from ansorlite import recut as recut_module
 from ansorlite.cli.tasks import tuned_network
 from ansorlite.graph import cuts
 from ansorlite.graph.build import GraphBuilder
+from ansorlite.graph.choice import Lowering
 from ansorlite.graph.cuts import Merge, chosen, kernel_seconds, merges, with_merges
 from ansorlite.graph.ir import Graph, evaluate
 from ansorlite.graph.partition import Partition, evaluate_partition, partition
 from ansorlite.graph.passes import optimize
-from ansorlite.pipeline import _recut, network_tasks, shared_tasks
 from ansorlite.records import read_log
+from ansorlite.recut import Cuts, cuts_of, recut
+from ansorlite.search.kinship import kinship
 from ansorlite.search.policy import EvolutionParams
 from ansorlite.search.session import Session
+from ansorlite.search.shipped import NONE, Row, ShippedPrograms
 from ansorlite.search.tune_tasks import tune_tasks
+from ansorlite.shared_tasks import network_tasks, shared_tasks
 from ansorlite.target import Target
+from ansorlite.task import SearchTask
 from ansorlite.te.access import has_data_reuse
 
 SIZE, HEADS, WIDTH = 24, 2, 8
@@ -141,6 +147,30 @@ def test_a_merge_is_worth_a_search_for_the_bytes_that_it_saves() -> None:
     assert not hopes(4 << 20, 2e10, {})
 
 
+def test_a_merge_is_worth_a_search_where_similar_ones_were_faster(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And where programs of similar ones are shipped, a short run searches it, too."""
+    parts, found = cut(attention())
+    target = Target.cross("x86-avx2", cores=2)
+    whole, times = found[-1], dict.fromkeys(found[-1].replaces, 1.0)
+    known = kinship(SearchTask(whole.subgraph.dag, target))
+
+    def own(share_s: float) -> ShippedPrograms:
+        row = Row(known.extents, known.flop, known.to_json(), [(share_s, [], [])])
+        return ShippedPrograms({known.kin: [row]}, lambda row: None)
+
+    every = Cuts([found], 0.25, target)
+    with Session(8, None, progress=False, runner=Pretender(), builder=Pretender()) as run:
+        monkeypatch.setattr(run, "peak", lambda target: None)
+        for shipped, hopeful in ((own(2.9), [whole]), (own(3.1), []), (NONE, [])):
+            monkeypatch.setattr(recut_module, "shipped", lambda target, known=shipped: known)
+            assert list(every.hopeful(run, found, times)) == hopeful
+            few = cuts_of(run, [parts], [Lowering()], 1, target)
+            assert [list(own) for own in few.merges] == [[whole] if shipped is not NONE else []]
+            assert not cuts_of(run, [parts], [Lowering()], 2, target)
+
+
 @pytest.mark.slow
 def test_a_network_takes_the_cut_that_measures_faster(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -149,6 +179,8 @@ def test_a_network_takes_the_cut_that_measures_faster(
     parts, found = cut(attention())
     target, both = Target.detect(), Pretender()
     shared = shared_tasks([network_tasks(parts, target)])
+    every = Cuts([found], 0.25, target)
+    monkeypatch.setattr(recut_module, "shipped", lambda target: NONE)
     for gain, kernels in ((1e9, 3), (1e-9, 1)):
         monkeypatch.setattr(cuts, "GAIN", gain)
         options = {"log": tmp_path / f"{kernels}", "progress": False, "params": FEW}
@@ -156,14 +188,14 @@ def test_a_network_takes_the_cut_that_measures_faster(
             budget = run.budget
             run.budget = budget.part(0.75)
             results = tune_tasks(run, shared.tasks)
-            (now,), tasks, best = _recut(run, [parts], shared, results, [found], target, budget)
+            (now,), tasks, best = recut(run, [parts], shared, results, every, budget)
         assert len(now.subgraphs) == len(best) == len(tasks.tasks) == kernels
         assert all(r.best is not None for r in best)
     names = {r.task_name for r in read_log(tmp_path / "1").records}
     assert found[0].subgraph.name in names and len(names) == 4
     with Session(0, None, **options) as run:
         results = tune_tasks(run, shared.tasks)
-        (again,), _, _ = _recut(run, [parts], shared, results, [found], target, run.budget)
+        (again,), _, _ = recut(run, [parts], shared, results, every, run.budget)
     assert [s.name for s in again.subgraphs] == [found[0].subgraph.name]
     keys = {r.task for r in read_log(tmp_path / "1").records}
     shown = tuned_network(attention(), keys).weighted

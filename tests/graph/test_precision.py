@@ -18,7 +18,7 @@ from ansorlite.graph.ir import Graph, evaluate
 from ansorlite.graph.lower import BF16_LOSS, FORM_RTOL
 from ansorlite.graph.partition import partition
 from ansorlite.graph.passes import optimize
-from ansorlite.pipeline import network_tasks, rounds
+from ansorlite.shared_tasks import network_tasks, rounds
 from ansorlite.target import Target
 
 RNG = np.random.default_rng(0)

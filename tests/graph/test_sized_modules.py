@@ -25,10 +25,10 @@ from ansorlite.graph.passes import optimize
 from ansorlite.graph.pool import ConstantPool
 from ansorlite.graph.sized_module import SizedModule
 from ansorlite.manifest import DESCRIBED, METADATA, sealed
-from ansorlite.pipeline import network_tasks
 from ansorlite.records import read_log
 from ansorlite.search.policy import EvolutionParams
 from ansorlite.search.tuner import TaskTuner
+from ansorlite.shared_tasks import network_tasks
 from ansorlite.target import Target
 
 FEW = EvolutionParams(population=32, generations=1, looked_at_first=4)

@@ -17,7 +17,6 @@ from ansorlite.cost.prior import SHIPPED as MODEL
 from ansorlite.cost.prior import __file__ as prior_file
 from ansorlite.graph.build import GraphBuilder
 from ansorlite.graph.choice import Lowering
-from ansorlite.pipeline import network_tasks
 from ansorlite.search import shipped, untuned
 from ansorlite.search.clock import PhaseClock
 from ansorlite.search.families import (
@@ -34,6 +33,7 @@ from ansorlite.search.shipped import Row, ShippedPrograms, layers, merged, to_js
 from ansorlite.search.transfer import KnownPrograms
 from ansorlite.search.tune_tasks import TOGETHER, Rounds, WeightedTask, _forms, tune_tasks
 from ansorlite.search.windows import Windows
+from ansorlite.shared_tasks import network_tasks
 from ansorlite.space.sketch import sketches_alike
 from ansorlite.target import Target
 from ansorlite.task import SearchTask
