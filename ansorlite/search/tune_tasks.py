@@ -328,17 +328,18 @@ class Rounds:
 
         Against the clock, the first round of one of many tasks is what its family found, adapted,
         and nothing else: searching for more takes longer than measuring, and each task is to have
-        one good program before any has a second round.
+        one good program before any has a second round. Of few tasks it begins with that.
         """
         known, everyone = self.session.known(tuner.task.target), _tuners(found)
-        hurried = self.budget.timeout is not None and len(found) >= SMALL_ROUND_TASKS
+        limited = self.budget.timeout is not None
+        hurried = limited and len(found) >= SMALL_ROUND_TASKS
         if hurried and tuner.rounds > 1:  # others seldom have the same steps
             if tuner.rounds > NARROW_ROUNDS:
                 tuner.widen()
             continue_from_kin(tuner, everyone)
             return n
+        layers = shipped(tuner.task.target)
         if hurried and not tuner.pending:
-            layers = shipped(tuner.task.target)
             if self.is_known(tuner.task):
                 n = min(n, self.first_programs(found))
             ready = start_from_family(tuner, everyone, known, layers, n)
@@ -349,6 +350,9 @@ class Rounds:
                 return ready
             if self.budget.n_trials is None:  # others of the family begin with what is found here
                 n = max(n, FAMILY_ROUND)
+        elif limited and tuner.rounds <= 1 and not tuner.pending and layers.has_kin(tuner.task):
+            start_from_family(tuner, everyone, known, layers, n)
+            tuner.widen()
         start_from_others(tuner, everyone, self.session.store.history, n, known)
         return n
 

@@ -323,3 +323,22 @@ def test_a_short_run_measures_fewer_of_them() -> None:
             more = rounds.first_programs(found[:1])  # all had theirs
             assert more == FAMILY_ROUND
     assert counts == [1, 2, FAMILY_ROUND]
+
+
+@pytest.mark.parametrize("timeout", [None, 60.0], ids=["by trials", "against the clock"])
+def test_one_task_against_the_clock_begins_with_them_and_searches_all(
+    small: ShippedPrograms, timeout: float | None
+) -> None:
+    task, both = product(48, 32, "residual"), Pretender()
+    with Session(
+        24, timeout, progress=False, builder=both, runner=both, clock=PhaseClock(lambda: 0.0)
+    ) as session:
+        (found,) = forms = [_forms(session, WeightedTask(task, 1.0))]
+        rounds, tuner = Rounds(session, session.budget, TOGETHER, []), found.tuners[0]
+        assert rounds.begun(tuner, forms, 8) == 8
+        assert (tuner.suggested() is not None) == (timeout is not None)
+        asked = tuner.asked(8).asked
+        assert len(asked) == 8 and len(tuner.sketches) > len(
+            {c.sketch.name for c in asked.values()}
+        )
+        assert tuner._space is not None
