@@ -15,6 +15,7 @@ Rows = npt.NDArray[np.int32]
 MAX_NEIGHBOURS = 32
 BESIDE = (-2, -1, 1, 2)  # steps in the sorted list of register factors
 VECTORS = (-16, -8, 8, 16)  # elements of an AVX2 or AVX-512 vector, added to a register factor
+PRIMES = (2, 3, 5, 7)  # by which a level changes
 REDRAW = 0.25  # share of tile mutations that draw any option
 KIND_WEIGHTS = {
     "tile": 1.0,
@@ -37,63 +38,113 @@ class Neighbours:
     """
 
     def __init__(self, options: tuple[tuple[int, ...], ...]) -> None:
-        self._options = options
-        self._where = {o: k for k, o in enumerate(options)}
         self._table = np.empty((len(options), MAX_NEIGHBOURS), dtype=np.int32)
         self._made = np.zeros(len(options), np.bool_)
         # [n_options, levels]; outer levels by their logarithm
         values = np.asarray(options, dtype=np.int64).reshape(len(options), -1)
+        self._values = values
         self._last, self._outer = values[:, -1], np.log2(values[:, :-1])
+        # Options by register factor, in their order: one factor a line, -1 after the last one.
+        self._kinds, own = np.unique(self._last, return_inverse=True)
+        counts = np.bincount(own)
+        order = np.argsort(own, kind="stable")
+        place = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)
+        self._of_kind = np.full((len(counts), counts.max()), -1, dtype=np.int64)
+        self._of_kind[own[order], place] = order
+        # To find options: the factors of each level, and a number of each option made of them.
+        self._factors = [np.unique(column) for column in values.T]
+        numbers = self._number(values)[0]
+        self._by_number = np.argsort(numbers)
+        self._numbers = numbers[self._by_number]
 
     def of(self, rows: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
         """int32[len(rows), MAX_NEIGHBOURS] of options by their numbers."""
         missing = np.unique(rows[~self._made[rows]])
         if len(missing):
-            for k, resized in zip(missing, self._other_registers(missing), strict=True):
-                self._table[k] = self._line(int(k), resized)
+            near = np.concatenate([self._other_registers(missing), self._moved(missing)], axis=1)
+            self._table[missing] = _lines(missing, near)
             self._made[missing] = True
         return self._table[rows]
 
-    def _line(self, k: int, resized: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
-        where, o = self._where, self._options[k]
-        found: list[int] = []
-        width = len(o)
+    def _number(
+        self, values: npt.NDArray[np.int64]
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+        """(number, do options have such factors?) for int64[n, levels]."""
+        number, known = np.zeros(len(values), np.int64), np.ones(len(values), np.bool_)
+        for column, factors in zip(values.T, self._factors, strict=True):
+            rank = np.minimum(np.searchsorted(factors, column), len(factors) - 1)
+            known &= factors[rank] == column
+            number = number * len(factors) + rank
+        return number, known
+
+    def _find(self, values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """int64[n]: the options with these factors, int64[n, levels], or -1."""
+        number, known = self._number(values)
+        at = np.minimum(np.searchsorted(self._numbers, number), len(self._numbers) - 1)
+        found: npt.NDArray[np.int64] = np.where(
+            known & (self._numbers[at] == number), self._by_number[at], -1
+        )
+        return found
+
+    def _moved(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """int64[rows, moves]: one level times or through a prime, or it goes to another; or -1."""
+        values = self._values[rows]
+        width = values.shape[1]
+        moved, whole = [], []
         for a in range(width):
-            for p in (2, 3, 5, 7):
-                up = (*o[:a], o[a] * p, *o[a + 1 :])
-                found.append(where.get(up, -1))
-                if o[a] % p == 0:
-                    down = (*o[:a], o[a] // p, *o[a + 1 :])
-                    found.append(where.get(down, -1))
-                    for b in range(width):
-                        if b != a:
-                            moved = list(down)
-                            moved[b] *= p
-                            found.append(where.get(tuple(moved), -1))
-        near = dict.fromkeys([*resized, *found])
-        some = [n for n in near if n >= 0 and n != k][:MAX_NEIGHBOURS]
-        return np.resize(np.asarray(some or [k], dtype=np.int32), MAX_NEIGHBOURS)
+            for p in PRIMES:
+                up = values.copy()
+                up[:, a] *= p
+                down = values.copy()
+                down[:, a] //= p
+                divides = values[:, a] % p == 0
+                moved += [up, down]
+                whole += [np.ones(len(rows), np.bool_), divides]
+                for b in range(width):
+                    if b != a:
+                        to = down.copy()
+                        to[:, b] *= p
+                        moved.append(to)
+                        whole.append(divides)
+        found = self._find(np.stack(moved, axis=1).reshape(-1, width))
+        out: npt.NDArray[np.int64] = np.where(
+            np.stack(whole, axis=1), found.reshape(len(rows), -1), -1
+        )
+        return out
 
     def _other_registers(self, rows: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:
         """int64[rows, moves]: the nearest option of every other register factor nearby, or -1.
 
         Inexact tiles come in other numbers, whose divisors the outer levels have to be.
         """
-        kinds = np.unique(self._last)
-        last, outer = self._last[rows], self._outer[rows]
+        kinds, last = self._kinds, self._last[rows]
         rank = np.searchsorted(kinds, last)
         wanted = [kinds[np.clip(rank + s, 0, len(kinds) - 1)] for s in BESIDE]  # at an end: its own
         wanted += [last + s for s in VECTORS]
-        out = np.full((len(rows), len(wanted)), -1, dtype=np.int64)
-        asked = np.unique(np.concatenate(wanted))
-        for kind in kinds[np.isin(kinds, asked)]:
-            to = np.flatnonzero(self._last == kind)
-            for column, factor in enumerate(wanted):
-                of = np.flatnonzero((factor == kind) & (last != kind))
-                if len(of):
-                    distance = np.abs(outer[of, None] - self._outer[None, to]).sum(axis=2)
-                    out[of, column] = to[np.argmin(distance, axis=1)]
+        factor = np.stack(wanted, axis=1)  # [rows, moves]
+        kind = np.minimum(np.searchsorted(kinds, factor), len(kinds) - 1)
+        at, move = np.nonzero((kinds[kind] == factor) & (factor != last[:, None]))
+        to = self._of_kind[kind[at, move]]  # [pairs, options of a kind]
+        outer = self._outer[rows]
+        distance = np.abs(outer[at][:, None] - self._outer[to]).sum(axis=2)
+        distance[to < 0] = np.inf
+        out = np.full(factor.shape, -1, dtype=np.int64)
+        out[at, move] = to[np.arange(len(at)), np.argmin(distance, axis=1)]
         return out
+
+
+def _lines(rows: npt.NDArray[np.int64], near: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
+    """The first `MAX_NEIGHBOURS` of int64[rows, moves] that are options, each once, repeated.
+
+    An option without another is its own neighbour.
+    """
+    again = np.tril(near[:, :, None] == near[:, None, :], -1).any(axis=2)
+    some = (near >= 0) & (near != rows[:, None]) & ~again
+    order = np.argsort(~some, axis=1, kind="stable")
+    count = np.minimum(some.sum(axis=1), MAX_NEIGHBOURS)
+    place = np.arange(MAX_NEIGHBOURS) % np.maximum(count, 1)[:, None]
+    found = np.take_along_axis(near, np.take_along_axis(order, place, axis=1), axis=1)
+    return np.where(count[:, None] > 0, found, rows[:, None]).astype(np.int32)
 
 
 @lru_cache(maxsize=512)
