@@ -26,6 +26,7 @@ from ansorlite.task import SearchTask
 SHARE, TRIALS, SECONDS = 0.25, 32, 4.0
 # Those that programs of similar chains are shipped of need less.
 KNOWN_SHARE, KNOWN_TRIALS, KNOWN_SECONDS = 0.125, 8, 1.0
+KNOWN_THROUGH = ("softmax",)  # operators, one of which all of these have
 
 
 @dataclass(frozen=True)
@@ -88,8 +89,9 @@ def cuts_of(
         share = SHARE
         if not any(fuses_anchors(r.sketch) for r in run.store.history):
             return none
+    through = KNOWN_THROUGH if share < SHARE else ()
     found = [
-        merges(p, way.exact) if way.precision == "float32" else ()
+        merges(p, way.exact, through) if way.precision == "float32" else ()
         for p, way in zip(parts, ways, strict=True)
     ]
     if share < SHARE:

@@ -6,7 +6,7 @@ by tile (`space.anchors`). `chosen` takes those that are faster as measured; `wi
 partition that they give.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -67,8 +67,13 @@ class Merge:
         return 0 < GAIN * self.apart_s(seconds) <= saved_s
 
 
-def merges(parts: Partition, exact: bool = False) -> tuple[Merge, ...]:
-    """The chains of a partition that one kernel may compute, in running order."""
+def merges(
+    parts: Partition, exact: bool = False, through: Collection[str] = ()
+) -> tuple[Merge, ...]:
+    """The chains of a partition that one kernel may compute, in running order.
+
+    Of operators to go `through` every chain has one; without any, all chains are looked at.
+    """
     graph = parts.graph
     if any(n.operator.kind == "loop" for n in graph.nodes):
         return ()
@@ -87,6 +92,8 @@ def merges(parts: Partition, exact: bool = False) -> tuple[Merge, ...]:
         chain = [g]
         while len(chain) < LONGEST and chain[-1].output in after:
             chain.append(after[chain[-1].output])
+            if through and not any(n.op in through for group in chain for n in group.nodes):
+                continue
             made = _merge(parts, chain, known, exact)
             if made is not None:
                 found.append(made)

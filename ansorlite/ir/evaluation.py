@@ -145,6 +145,6 @@ class _Merged:
         ]
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=128)
 def _merged(tapes: tuple[Arrays, ...]) -> _Merged:
     return _Merged(tapes)
