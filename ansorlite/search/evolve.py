@@ -59,7 +59,7 @@ class Neighbours:
 
     def of(self, rows: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
         """int32[len(rows), MAX_NEIGHBOURS] of options by their numbers."""
-        missing = np.unique(rows[~self._made[rows]])
+        missing = np.unique(rows[~self._made[rows]]).astype(np.int64)
         if len(missing):
             near = np.concatenate([self._other_registers(missing), self._moved(missing)], axis=1)
             self._table[missing] = _lines(missing, near)
@@ -112,7 +112,7 @@ class Neighbours:
         )
         return out
 
-    def _other_registers(self, rows: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:
+    def _other_registers(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """int64[rows, moves]: the nearest option of every other register factor nearby, or -1.
 
         Inexact tiles come in other numbers, whose divisors the outer levels have to be.
