@@ -5,7 +5,7 @@ one kernel stands where it is faster than the several that it computes (`graph.c
 tasks and results. Merged kernels are searched once all tasks are, with a part of the budget.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ansorlite.graph.choice import Lowering
@@ -31,11 +31,15 @@ KNOWN_THROUGH = ("softmax",)  # operators, one of which all of these have
 
 @dataclass(frozen=True)
 class Cuts:
-    """The merges of each network that are worth a search, and the share of the budget for them."""
+    """The merges of each network that are worth a search, and the share of the budget for them.
+
+    Those that are `predicted` are taken unmeasured: nothing is searched, and no log tells.
+    """
 
     merges: Sequence[Sequence[Merge]]
     share: float
     target: Target
+    predicted: bool = False
 
     def __bool__(self) -> bool:
         return any(self.merges)
@@ -75,20 +79,22 @@ def cuts_of(
     """The merges that the budget of a run of so many tasks is large enough for.
 
     A kernel that has hardly been searched says little about a cut, unless similar ones are known.
-    Without a search the log tells. Networks with elements other than float32 have none: those are
-    packed by kernels of their own.
+    Without a search the log tells; without a log those are taken that begin with programs of
+    similar chains, which all were faster than separate kernels. Networks with elements other than
+    float32 have none: those are packed by kernels of their own.
     """
     none = Cuts([()] * len(parts), 0.0, target)
     if run.estimated or target.is_foreign or run.searcher.template:
         return none
+    share, untuned = SHARE, None if run.store.history else run.untuned
     if run.searches:
         share = SHARE if _is_enough(run, n_tasks, TRIALS, SECONDS) else KNOWN_SHARE
         if not _is_enough(run, n_tasks, KNOWN_TRIALS, KNOWN_SECONDS):
             return none
-    else:
-        share = SHARE
-        if not any(fuses_anchors(r.sketch) for r in run.store.history):
-            return none
+    elif untuned is not None:
+        share = 0.0
+    elif not any(fuses_anchors(r.sketch) for r in run.store.history):
+        return none
     through = KNOWN_THROUGH if share < SHARE else ()
     found = [
         merges(p, way.exact, through) if way.precision == "float32" else ()
@@ -97,7 +103,9 @@ def cuts_of(
     if share < SHARE:
         known = shipped(target)
         found = [tuple(m for m in own if known.has_kin(_task(m, target))) for own in found]
-    return Cuts(found, share, target)
+    if untuned is not None:
+        found = [tuple(m for m in own if untuned.has_kin(_task(m, target))) for own in found]
+    return Cuts(found, share, target, predicted=untuned is not None)
 
 
 def _is_enough(run: Session, n_tasks: int, trials: int, seconds: float) -> bool:
@@ -118,7 +126,7 @@ def recut(
 
     Chains of kernels that one kernel may compute are searched with the rest of the budget, those
     first that promise most; of a log alone those that it has records of. The race of all kernels in
-    their places keeps its time.
+    their places keeps its time. Those that are predicted are all taken, the longest ones first.
     """
     searched, later_s = run.budget is not budget, run.budget.closing_s
     run.budget = budget
@@ -129,10 +137,13 @@ def recut(
     seconds = [kernel_seconds(p, known) for p in parts]
     tasks_of: dict[str, WeightedTask] = {}
     for own, times in zip(cuts.merges, seconds, strict=True):
-        wanted = cuts.hopeful(run, own, times) if searched else (m for m in own if m.apart_s(times))
+        wanted: Iterable[Merge] = own
+        if not cuts.predicted:
+            known_apart = (m for m in own if m.apart_s(times))
+            wanted = cuts.hopeful(run, own, times) if searched else known_apart
         for m in wanted:
             task = _task(m, cuts.target)
-            if not (searched or run.answered(task)):
+            if not (searched or cuts.predicted or run.answered(task)):
                 continue
             kinds = "+".join(op.combiner or "map" for op in task.dag.computes)
             w = tasks_of.get(task.workload_key, WeightedTask(task, 0.0, kinds))
@@ -149,6 +160,10 @@ def recut(
     by_key = dict(zip(keys, results, strict=True)) | dict(zip(tasks_of, merged, strict=True))
     cut = []
     for p, own, times in zip(parts, cuts.merges, seconds, strict=True):
+        if cuts.predicted:  # each kernel fewer counts as one gained
+            times |= dict.fromkeys(
+                [name for m in own for name in (*m.replaces, m.subgraph.name)], 1.0
+            )
         for m in own:
             best = by_key[k].best if (k := m.subgraph.dag.workload_key) in tasks_of else None
             if best is not None:

@@ -19,6 +19,7 @@ from ansorlite.search.budget import MIN_ROUND, SMALL_ROUND_TASKS, Budget, grown
 from ansorlite.search.families import (
     FAMILY_ROUND,
     continue_from_kin,
+    not_far,
     start_from_family,
     start_from_structures,
 )
@@ -446,8 +447,13 @@ def _known(
 
 
 def _practice(session: Session, weighted: Sequence[WeightedTask]) -> Forms | None:
-    """The short version of a heavy task that is searched alone."""
-    short = shrunk(weighted[0].task) if session.searches else None
+    """The short version of a heavy task that is searched alone, if no program of its kin is near.
+
+    Against the clock the search begins with what is shipped.
+    """
+    task = weighted[0].task
+    near = session.budget.timeout is not None and not_far(shipped(task.target).of_kin(task, 1))
+    short = shrunk(task) if session.searches and not near else None
     return None if short is None else Forms([session.tuner(short)])
 
 

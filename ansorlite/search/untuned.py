@@ -103,6 +103,10 @@ class Untuned:
             self._begin(found)
         return answer.program
 
+    def has_kin(self, task: SearchTask) -> bool:
+        """Is its program one of those that are shipped, adapted?"""
+        return _of_kin(task) is not None
+
     def image(self, task: SearchTask) -> KernelImage | None:
         """The object code of a task's program, if it was built here or before."""
         self._finish()

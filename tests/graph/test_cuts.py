@@ -16,12 +16,14 @@ from ansorlite.graph.cuts import Merge, chosen, kernel_seconds, merges, with_mer
 from ansorlite.graph.ir import Graph, evaluate
 from ansorlite.graph.partition import Partition, evaluate_partition, partition
 from ansorlite.graph.passes import optimize
+from ansorlite.pipeline import auto_schedule
 from ansorlite.records import read_log
 from ansorlite.recut import Cuts, cuts_of, recut
 from ansorlite.search.kinship import kinship
 from ansorlite.search.policy import EvolutionParams
 from ansorlite.search.session import Session
 from ansorlite.search.shipped import NONE, Row, ShippedPrograms
+from ansorlite.search.shipped import shipped as shipped_programs
 from ansorlite.search.tune_tasks import tune_tasks
 from ansorlite.shared_tasks import network_tasks, shared_tasks
 from ansorlite.target import Target
@@ -169,6 +171,25 @@ def test_a_merge_is_worth_a_search_where_similar_ones_were_faster(
             few = cuts_of(run, [parts], [Lowering()], 1, target)
             assert [list(own) for own in few.merges] == [[whole] if shipped is not NONE else []]
             assert not cuts_of(run, [parts], [Lowering()], 2, target)
+
+
+def test_without_a_measurement_chains_begin_with_programs_of_similar_ones(tmp_path: Path) -> None:
+    """As one kernel; a log of separate kernels is compiled as it is."""
+    graph = attention()
+    with Session(0, None, progress=False) as run:
+        parts = Lowering().partition(graph)
+        some = cuts_of(run, [parts], [Lowering()], 3, Target.detect())
+    made = auto_schedule(graph, n_trials=0, progress=False)
+    whole = bool(shipped_programs(Target.detect()).has_kin(made.report.results[0].task))
+    assert some.predicted and bool(some) == (len(made.partition.subgraphs) == 1) == whole
+    rng = np.random.default_rng(5)
+    inputs = [rng.standard_normal((1, SIZE, HEADS, WIDTH), np.float32) for _ in range(3)]
+    (want,) = evaluate(graph, inputs)
+    np.testing.assert_allclose(made(*inputs), want, rtol=1e-4, atol=1e-5)
+    log = tmp_path / "log.jsonl"
+    auto_schedule(graph, n_trials=4, log=log, progress=False, params=FEW)
+    again = auto_schedule(graph, n_trials=0, log=log, progress=False)
+    assert len(again.partition.subgraphs) == 3
 
 
 @pytest.mark.slow

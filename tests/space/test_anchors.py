@@ -21,7 +21,9 @@ from ansorlite.space.sketch import (
 )
 
 
-def attention(heads: int, queries: int, keys: int, width: int, divided: bool) -> te.ComputeDAG:
+def attention(
+    heads: int, queries: int, keys: int, width: int, divided: bool, masked: bool = False
+) -> te.ComputeDAG:
     """Scores, softmax and product; `divided` before the product, or after it."""
     q = te.placeholder((queries, heads, width), name="Q")
     k = te.placeholder((keys, heads, width), name="K")
@@ -33,6 +35,9 @@ def attention(heads: int, queries: int, keys: int, width: int, divided: bool) ->
         name="S",
     )
     scaled = te.compute(s.shape, lambda b, i, j: s[b, i, j] * 0.5, name="scaled")
+    if masked:
+        mask, x = te.placeholder((keys,), name="M"), scaled
+        scaled = te.compute(s.shape, lambda b, i, j: x[b, i, j] + mask[j], name="left")
     top = te.compute((heads, queries), lambda b, i: te.max(scaled[b, i, r[1]], axis=r[1]), "top")
     e = te.compute(s.shape, lambda b, i, j: te.exp(scaled[b, i, j] - top[b, i]), name="E")
     total = te.compute((heads, queries), lambda b, i: te.sum(e[b, i, r[1]], axis=r[1]), "total")
@@ -78,6 +83,7 @@ def residual(size: int, channels: int, stride: int, expand: bool) -> te.ComputeD
 CASES = {
     "attention": lambda: attention(2, 10, 12, 8, False),
     "divided": lambda: attention(2, 10, 12, 8, True),
+    "masked": lambda: attention(2, 26, 12, 8, False, True),
     "residual": lambda: residual(6, 4, 1, True),
     "strided": lambda: residual(7, 4, 2, True),
     "deep": lambda: residual(6, 8, 1, False),
@@ -101,6 +107,16 @@ def test_fused_anchors_compute_what_numpy_does(case: str) -> None:
     assert found
     check(dag, found[0], 1)
     check(dag, found[-1], 1)
+
+
+def test_a_mask_changes_nothing_about_the_tiles() -> None:
+    """The largest score of a row is no anchor, though all rows read the same mask."""
+    plain, masked = (fused(attention(2, 26, 12, 8, False, m)) for m in (False, True))
+    assert [s.name for s in masked] == [s.name for s in plain]
+    for s in masked:
+        assert not s.state.schedule["top"].tiling
+        (rows,) = (h for h in s.holes if h.name == "O.i")
+        assert (1, 3, 2) in rows.options  # of 13 tiles of two rows
 
 
 def test_steps_and_patterns_find_the_sketches_again() -> None:
@@ -129,12 +145,15 @@ def test_a_packed_operand_is_packed_once_for_all_tiles_of_rows() -> None:
         assert schedule[name].location == ("out", "i.0")
 
 
-def test_nan_and_infinities_go_where_numpy_has_them() -> None:
-    dag = attention(2, 10, 12, 8, False)
+@pytest.mark.parametrize("masked", [False, True])
+def test_nan_and_infinities_go_where_numpy_has_them(masked: bool) -> None:
+    dag = attention(2, 10, 12, 8, False, masked)
     rng = np.random.default_rng(3)
     arrays = {p.name: rng.standard_normal(p.shape).astype(np.float32) for p in dag.inputs}
     arrays["Q"][1, 0, 2], arrays["K"][4, 1, 3] = np.nan, np.inf
     arrays["V"][3, 1, 5], arrays["V"][7, 0, 1] = -np.inf, np.nan
+    if masked:
+        arrays["M"][8:] = -np.inf  # of keys that do not count
     with np.errstate(all="ignore"):
         want = dag.evaluate(arrays)["out"]
     assert np.isnan(want).any() and np.isfinite(want).any()
