@@ -7,8 +7,9 @@ with that axis shorter, and rows of the whole task's sketches for what was found
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,7 @@ import numpy.typing as npt
 from ansorlite.ir.expr import Const, Var
 from ansorlite.ir.traverse import loads, walk
 from ansorlite.schedule.holes import Hole, population_columns
+from ansorlite.search.history import Candidate
 from ansorlite.search.reference import is_heavy
 from ansorlite.space.legality import legal_of
 from ansorlite.space.sketch import Sketch
@@ -106,10 +108,6 @@ def adapted(sketch: Sketch, values: Mapping[str, tuple[int, ...]]) -> npt.NDArra
     return np.array([_nearest(h, values.get(h.name)) for h in sketch.holes], dtype=np.int32)
 
 
-def is_legal(sketch: Sketch, row: npt.NDArray[np.int32], target: Target) -> bool:
-    return are_legal([(sketch, row)], target)[0]
-
-
 def are_legal(found: Sequence[tuple[Sketch, npt.NDArray[np.int32]]], target: Target) -> list[bool]:
     """Whether rows of sketches are legal, all looked at together."""
     places: dict[int, list[int]] = {}
@@ -125,6 +123,18 @@ def are_legal(found: Sequence[tuple[Sketch, npt.NDArray[np.int32]]], target: Tar
         for k, ok in zip(ks, mask, strict=True):
             out[k] = bool(ok)
     return out
+
+
+def first_legal(
+    found: Iterable[tuple[Sketch, npt.NDArray[np.int32]]], n: int, target: Target
+) -> Iterator[Candidate]:
+    """The first n legal rows of sketches, looked at as many at a time as are missing."""
+    rest = iter(found)
+    while n > 0 and (part := list(islice(rest, n))):
+        for (sketch, row), ok in zip(part, are_legal(part, target), strict=True):
+            if ok:
+                n -= 1
+                yield Candidate(sketch, tuple(int(v) for v in row))
 
 
 def _nearest(hole: Hole, values: tuple[int, ...] | None) -> int:

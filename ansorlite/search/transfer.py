@@ -7,17 +7,20 @@ runs on this machine. Out: candidates of the task at hand, those of the task its
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from ansorlite.errors import ScheduleError
 from ansorlite.ir.program import Program
 from ansorlite.records import Record, distill
 from ansorlite.schedule.naming import canonical_names
-from ansorlite.search.history import Candidate, Guess
+from ansorlite.search.history import Candidate, Guess, Key
 from ansorlite.search.kinship import Kinship, Named, Near, kinship
-from ansorlite.search.shrink_task import adapted, is_legal
+from ansorlite.search.shrink_task import adapted, first_legal
 from ansorlite.search.tuner import TaskTuner
 from ansorlite.space.sketch import Pattern, Sketch
 from ansorlite.task import SearchTask
@@ -41,25 +44,26 @@ def transferred(
     names = canonical_names(task.dag)
     # Records of other tasks are data: only values of known holes are taken.
     by_pattern = {s.pattern: s for s in reversed(space)}
-    out: dict[tuple[str, tuple[int, ...]], Candidate] = {}
-    for r in records:
-        sketch = by_pattern.get(pattern(r.steps))
-        if sketch is None or not r.ok or (r.task == task.workload_key and not own):
-            continue
-        values = {
-            h.name: tuple(r.holes[name])
-            for h in sketch.holes
-            if (name := names.hole(h.name)) in r.holes
-        }
-        if any(h.kind in ("tile", "factor") and h.name not in values for h in sketch.holes):
-            continue
-        row = adapted(sketch, values)
-        if is_legal(sketch, row, task.target):
-            c = Candidate(sketch, tuple(int(v) for v in row))
-            out.setdefault(c.key, c)
-        if len(out) == n:
-            break
-    return list(out.values())
+
+    def rows() -> Iterator[tuple[Sketch, npt.NDArray[np.int32]]]:
+        taken = set[Key]()
+        for r in records:
+            sketch = by_pattern.get(pattern(r.steps))
+            if sketch is None or not r.ok or (r.task == task.workload_key and not own):
+                continue
+            values = {
+                h.name: tuple(r.holes[name])
+                for h in sketch.holes
+                if (name := names.hole(h.name)) in r.holes
+            }
+            if any(h.kind in ("tile", "factor") and h.name not in values for h in sketch.holes):
+                continue
+            row = adapted(sketch, values)
+            if (key := Candidate(sketch, tuple(int(v) for v in row)).key) not in taken:
+                taken.add(key)
+                yield sketch, row
+
+    return list(first_legal(rows(), n, task.target))
 
 
 def start_from_others(

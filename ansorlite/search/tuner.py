@@ -7,7 +7,7 @@ name tensors and axes canonically (see `schedule.naming`), so a log serves the t
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,6 +15,7 @@ from itertools import islice
 from typing import TypeGuard
 
 import numpy as np
+import numpy.typing as npt
 
 import ansorlite
 from ansorlite.codegen.image import KernelImage
@@ -33,7 +34,7 @@ from ansorlite.search.policy import SearchPolicy
 from ansorlite.search.recorded import Found, RecordedSpace
 from ansorlite.search.reference import is_heavy
 from ansorlite.search.run import Run
-from ansorlite.search.shrink_task import adapted, is_legal
+from ansorlite.search.shrink_task import adapted, first_legal
 from ansorlite.space.plain import PLAIN, plain_state
 from ansorlite.space.sketch import Pattern, Sketch, SpaceOptions
 from ansorlite.task import SearchTask
@@ -333,17 +334,19 @@ class TaskTuner:
         known -= self._pending.keys()  # a torn round is to be asked as it was
         if self._alike:
             known |= {c.key for c in self._suggested}
-        for c in found:
-            if most is not None and len(self._suggested) >= most:
-                break
-            sketch = self._known.get(c.sketch.name)
-            row = None if sketch is None else adapted(sketch, c.values)
-            if sketch is None or row is None or not is_legal(sketch, row, self.task.target):
-                continue
-            near = Candidate(sketch, tuple(int(v) for v in row))
-            if near.key not in known:
-                known.add(near.key)
-                self._suggested.append(near)
+
+        def near() -> Iterator[tuple[Sketch, npt.NDArray[np.int32]]]:
+            for c in found:
+                sketch = self._known.get(c.sketch.name)
+                if sketch is None:
+                    continue
+                row = adapted(sketch, c.values)
+                if (key := Candidate(sketch, tuple(int(v) for v in row)).key) not in known:
+                    known.add(key)
+                    yield sketch, row
+
+        room = len(found) if most is None else most - len(self._suggested)
+        self._suggested.extend(first_legal(near(), room, self.task.target))
         self.policy.hint([c.sketch.name for c in self._suggested])
 
     def sees(self, record: Record) -> bool:

@@ -31,7 +31,7 @@ from ansorlite.search.history import History, each
 from ansorlite.search.policy import round_rng
 from ansorlite.search.roles import family_of
 from ansorlite.search.shipped import shipped
-from ansorlite.search.shrink_task import adapted, is_legal
+from ansorlite.search.shrink_task import adapted, are_legal
 from ansorlite.settings import settings
 from ansorlite.space.plain import plain_state
 from ansorlite.space.sketch import ROWS, Pattern, Sketch, sketches, sketches_alike
@@ -187,16 +187,15 @@ def _adapted(
     alike: Sequence[Sketch | None], hints: Sequence[Hint], target: Target, hole: Renamed
 ) -> Mapping[str, Rows]:
     """Rows by sketch that are nearest to the hints' rows, as far as they are legal."""
-    out = {}
+    rows = []
     for sketch, hint in zip(alike, hints, strict=True):
         if sketch is None:
             continue
         known = dict(hint.values)
         values = {h.name: known[hole(h.name)] for h in sketch.holes if hole(h.name) in known}
-        row = adapted(sketch, values)
-        if is_legal(sketch, row, target):
-            out[sketch.name] = row[None]
-    return out
+        rows.append((sketch, adapted(sketch, values)))
+    legal = are_legal(rows, target)
+    return {sketch.name: row[None] for (sketch, row), ok in zip(rows, legal, strict=True) if ok}
 
 
 def _builders(target: Target) -> int:
