@@ -14,9 +14,9 @@ from ansorlite.space.sketch import sketches
 from ansorlite.task import SearchTask
 
 
-def record(task: SearchTask, trial: int = 0, **changes: Any) -> Record:
-    """The record of a legal candidate of the first sketch; a different row for each trial."""
-    names, sketch = canonical_names(task.dag), sketches(task.dag, task.target)[0]
+def record(task: SearchTask, trial: int = 0, of: int = 0, **changes: Any) -> Record:
+    """The record of a legal candidate of sketch `of`; a different row for each trial."""
+    names, sketch = canonical_names(task.dag), sketches(task.dag, task.target)[of]
     rows = sketch.sample(256, np.random.default_rng(trial))
     rows = rows[legal(sketch.program, population_columns(sketch.holes, rows), 256, task.target)]
     fields: dict[str, Any] = {

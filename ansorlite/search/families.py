@@ -6,6 +6,7 @@ epilogue, is inlined into the last stage.
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from itertools import islice
 
@@ -31,6 +32,7 @@ from ansorlite.te.dag import ComputeDAG
 PATTERNS = 3  # sketches that are made for a task, at most, for what others found
 MOST_PATTERNS = 200  # that sketches of kin may have
 MOST_NEAR = 16  # programs of kin that a first round looks at
+STRUCTURES = 12  # layers of kin whose structures a second round tries one by one
 NEAREST_KIN = 6  # tasks whose best programs a later round may try
 FAMILY_ROUND = 3  # candidates of the first round of a task whose family was searched
 # Octaves of extents beyond which a program is worth less than a search: of ResNet-18's layers that
@@ -201,6 +203,25 @@ def continue_from_kin(tuner: TaskTuner, everyone: Sequence[TaskTuner]) -> None:
     if new:
         space = tuner.alike(kin_patterns(tuner.task, new)[:MOST_PATTERNS])
         tuner.suggest(of_kin(tuner.task, space, new, len(new)), LATER)
+
+
+def continue_from_shipped(tuner: TaskTuner, shipped: ShippedPrograms, n: int) -> None:
+    """Suggest the best program of each structure of kin that a first round did not measure.
+
+    At most n, those of the nearest layers first. What a first round measures looks best, and is
+    often of one or two structures; which one a layer is fastest in only measurements tell.
+    """
+    tried = {c.sketch.name for c in tuner.fastest(MOST_PATTERNS)}
+    known: dict[Skeleton, list[Near]] = {}
+    for near in not_far(shipped.of_kin(tuner.task, STRUCTURES)):
+        with suppress(ScheduleError, KeyError, TypeError):  # of a file, which may hold anything
+            known.setdefault(skeleton_by(*near.named), []).append(near)
+    wanted: list[Candidate] = []
+    for same in known.values():
+        found = adapted_programs(tuner.task, tuner.alike, same, 1)
+        if found and not tried & {c.sketch.name for c, _ in found} and len(wanted) < n:
+            wanted.append(tuner.best_first(found)[0])
+    tuner.suggest(wanted, n)
 
 
 def start_from_structures(tuner: TaskTuner, shipped: ShippedPrograms, n: int) -> int:

@@ -19,6 +19,7 @@ from ansorlite.search.budget import MIN_ROUND, SMALL_ROUND_TASKS, Budget, grown
 from ansorlite.search.families import (
     FAMILY_ROUND,
     continue_from_kin,
+    continue_from_shipped,
     not_far,
     start_from_family,
     start_from_structures,
@@ -58,6 +59,7 @@ NARROW_ROUNDS = 3  # of a task against the clock that search among the sketches 
 FIRST_TRIAL_S = 0.3  # seconds that a program of a first round takes, about
 PROMISE_S = 0.7  # seconds a task, from which on the form with the best prediction comes first
 SAME_ERRORS = 16  # identical failures in a row that end a task with a diagnosis
+ALL_STRUCTURES_S = 2.5  # seconds a form
 NEVER = 1 << 62  # rounds
 
 
@@ -337,6 +339,8 @@ class Rounds:
         if hurried and tuner.rounds > 1:  # others seldom have the same steps
             if tuner.rounds > NARROW_ROUNDS:
                 tuner.widen()
+            if tuner.rounds == 2 and self.has_time(found):
+                continue_from_shipped(tuner, shipped(tuner.task.target), n)
             continue_from_kin(tuner, everyone)
             return n
         layers = shipped(tuner.task.target)
@@ -376,6 +380,10 @@ class Rounds:
         """Is there too little time to search all tasks that wait before anything is measured?"""
         waiting = sum(t.rounds <= 1 for t in _tuners(found))
         return self.budget.search_left_s() < SHORT_FIRST_S * waiting
+
+    def has_time(self, found: Sequence[Forms]) -> bool:
+        """Is there time to measure, of each form, a program of all structures that kin have?"""
+        return self.budget.search_left_s() > ALL_STRUCTURES_S * len(_tuners(found))
 
     def keep_time(self, found: Sequence[Forms]) -> None:
         """Keep free what the end of the run takes as things are now, where its time is limited."""

@@ -21,6 +21,7 @@ from ansorlite.search import shipped, untuned
 from ansorlite.search.clock import PhaseClock
 from ansorlite.search.families import (
     FAMILY_ROUND,
+    continue_from_shipped,
     kin_patterns,
     start_from_family,
     start_from_structures,
@@ -342,3 +343,27 @@ def test_one_task_against_the_clock_begins_with_them_and_searches_all(
             {c.sketch.name for c in asked.values()}
         )
         assert tuner._space is not None
+
+
+def test_second_rounds_try_the_structures_that_first_ones_did_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One program of each, if there is time."""
+    target, task = Target.detect(), product(48, 32, "residual")
+    own = product(64, 32, "residual")
+    kin = [record(own, k, k, times_s=[1e-6], latency_s=1e-6) for k in range(3)]
+    assert len({json.dumps(r.steps) for r in kin}) == 3
+    rows = [(kinship(product(64 + k, 32, "residual")), [r]) for k, r in enumerate(kin)]
+    monkeypatch.setattr(shipped, "SHIPPED", written(tmp_path, {target.vector_bytes: rows}))
+    shipped.shipped.cache_clear()
+    both = Pretender()
+    with Session(100, progress=False, builder=both, runner=both) as session:
+        tuner = session.tuner(task)
+        layers = shipped.shipped(target)
+        ready = start_from_family(tuner, [tuner], KnownPrograms(()), layers, 1)
+        assert ready == 1 and tuner.end(tuner.asked(1)) == 1
+        continue_from_shipped(tuner, layers, 8)
+        asked = [c.sketch.name for c in tuner.asked(2).asked.values()]
+        assert len(set(asked)) == 2 and not set(asked) & {c.sketch.name for c in tuner.fastest(1)}
+        assert tuner._space is None
+    shipped.shipped.cache_clear()
