@@ -10,6 +10,7 @@ before it is written.
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from ansorlite.ir.expr import Const
 from ansorlite.ir.program import (
     Alloc,
     Block,
@@ -20,6 +21,7 @@ from ansorlite.ir.program import (
     Stmt,
     Store,
     block,
+    stores_under,
     walk,
 )
 from ansorlite.ir.traverse import loads, rename_loads
@@ -70,10 +72,14 @@ def _in_place(
 
     Statement k computes all of the buffer, element by element, from the other one.
     """
-    stores = [s for s in walk(stmts[k]) if isinstance(s, Store)]
-    if len(stores) != 1 or stores[0].combiner or any(map(loads, stores[0].indices)):
+    found = list(stores_under(stmts[k]))
+    if len(found) != 1:
         return None
-    (store,) = stores
+    ((store, loops),) = found
+    moved = frozenset[str]().union(*(i.free for i in store.indices))
+    again = any(lp.var not in moved for lp in loops if lp.extent != Const(1))
+    if store.combiner or again or any(map(loads, store.indices)):
+        return None
     own = next((b for b in buffers if b.name == store.buffer), None)
     if own is None or any(own.name in _used(s) for s in stmts[:k]):
         return None
