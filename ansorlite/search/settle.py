@@ -187,16 +187,28 @@ def settled_results(
 def _rivals(session: Session, found: Forms, winner: Winner) -> tuple[Rival, ...]:
     """The fastest programs of all forms but the winner, as far as they are close to it.
 
-    Where no time is left to build them, only those whose object code was kept.
+    The first is of another form or structure, if there is one: programs of one structure fare alike
+    inside the network, where weights lie farther away than they do alone. Where no time is left to
+    build them, only those whose object code was kept.
     """
-    near = [
-        (record.latency_s or 0.0, n, record)
-        for n, tuner in enumerate(found.tuners)
-        for record in tuner.contenders(RIVALS + 1)
-        if (tuner, record.trial) != (winner.tuner, winner.record.trial)
-    ]
+    own = winner.record.task, winner.record.sketch
+
+    def is_other(r: Record) -> bool:
+        return (r.task, r.sketch) != own
+
+    near: dict[tuple[int, int], tuple[float, int, Record]] = {}
+    for n, tuner in enumerate(found.tuners):
+        best = tuner.contenders(RIVALS + 1)
+        best += tuner.contenders(1, [r for r in tuner.records if is_other(r)])
+        for r in best:
+            if (tuner, r.trial) != (winner.tuner, winner.record.trial):
+                near[n, r.trial] = r.latency_s or 0.0, n, r
     most_s = CLOSE * (found.best_latency_s or 0.0)
-    nearest = sorted((x for x in near if x[0] < most_s), key=lambda x: x[:2])[:RIVALS]
+    nearest = sorted((x for x in near.values() if x[0] < most_s), key=lambda x: x[:2])
+    other = next((x for x in nearest if is_other(x[2])), None)
+    if other is not None:
+        nearest = [other, *(x for x in nearest if x is not other)]
+    nearest = nearest[:RIVALS]
     out = []
     for t, record in ((found.tuners[n], record) for _, n, record in nearest):
         kept = t.measuring.kept_image(record)

@@ -2,7 +2,13 @@
 
 from typing import Any, cast
 
+from search_cases import Pretender
+from test_families import product
+
 from ansorlite.search.forms import Forms
+from ansorlite.search.session import Session
+from ansorlite.search.settle import CLOSE
+from ansorlite.search.tune_tasks import WeightedTask, tune_tasks
 from ansorlite.search.tuner import TaskTuner
 
 
@@ -89,3 +95,19 @@ def test_a_form_that_is_expected_to_be_slow_waits() -> None:
     assert not found.untried
     chosen = given(found, 4)
     assert chosen[0] is fast and slow in chosen and plain not in chosen
+
+
+def test_the_first_rival_is_of_another_structure() -> None:
+    """Inside the network programs of one structure fare alike."""
+    both = Pretender()
+    with Session(64, progress=False, builder=both, runner=both) as session:
+        found = tune_tasks(session, [WeightedTask(product(16, 32), 1.0)], race_follows=True)[0]
+        assert found.best is not None and found.rivals
+        own = found.best.record
+        near = [r for r in found.records if r.ok and r.sketch != own.sketch]
+        close = [r for r in near if (r.latency_s or 1.0) < CLOSE * (own.latency_s or 0.0)]
+        assert close, "latencies are pretended: many are close"
+        first, *rest = found.rivals
+        assert first.record.sketch != own.sketch
+        assert first.record.latency_s == min(r.latency_s or 1.0 for r in close)
+        assert len({(r.record.task, r.record.trial) for r in found.rivals}) == 1 + len(rest)
