@@ -3,13 +3,13 @@
 Draws --layers layers in the sizes of common networks, tunes them in groups of similar size for
 --seconds each, and adds the fastest programs of all their forms to ansorlite/search/programs.json,
 for vectors of this machine's length. Groups whose logs are in --folder are not tuned again; --add
-takes files that other machines made, --large draws layers that the others are far from, --without
-leaves out layers that networks have (names or ONNX files), so that these can be measured,
+takes files that other machines made, --large and --long draw layers that the others are far from,
+--without leaves out layers that networks have (names or ONNX files), so that these can be measured,
 --other-forms takes layers alone that have promising forms beside the plain one, --chains draws
 chains of kernels that one kernel may compute, such as attention, each of which is tuned alone.
 results/README.md says which layers and machines were used.
-Usage: python scripts/train_programs.py [--layers N] [--first K] [--kinds KIND ...] [--large]
-       [--other-forms | --chains] [--seconds S] [--folder DIR] [--output F] [--add F ...]
+Usage: python scripts/train_programs.py [--layers N] [--first K] [--kinds KIND ...]
+       [--large | --long | --chains] [--other-forms] [--seconds S] [--folder DIR] [--output F] [--add F ...]
        [--without NETWORK ...]
 """
 
@@ -40,12 +40,12 @@ from ansorlite.shared_tasks import network_tasks
 from ansorlite.space.sketch import SpaceOptions
 from ansorlite.target import Target
 from ansorlite.task import SearchTask
-from bench.drawn_layers import CHAINS, LARGE_LAYERS, LAYERS, Layer, drawn_layer
+from bench.drawn_layers import CHAINS, LARGE_LAYERS, LAYERS, LONG_LAYERS, Layer, drawn_layer
 from bench.experiment import exit_status, kept_folder
 
-KINDS = tuple(make.__name__ for make, _ in (*LAYERS, *LARGE_LAYERS, *CHAINS))
+KINDS = tuple(make.__name__ for make, _ in (*LAYERS, *LARGE_LAYERS, *LONG_LAYERS, *CHAINS))
 SEED = 7
-LARGEST_FLOP = 1.3e9  # of a layer, so that a trial takes milliseconds
+LARGEST_FLOP, LONGEST_FLOP = 1.3e9, 4e9  # of a layer, so that a trial takes milliseconds
 GROUP = 12  # layers that are tuned together
 # So many layers tell of all that differ from them by so many octaves of extents.
 ENOUGH, CLOSE_BY = 4, 1.0
@@ -76,7 +76,8 @@ def drawn(
             continue
         if formed and not any(len(promising(w.forms)) > 1 for w in weighted):
             continue
-        if sum(w.task.flop for w in weighted) <= LARGEST_FLOP:
+        most_flop = LONGEST_FLOP if layers is LONG_LAYERS else LARGEST_FLOP
+        if sum(w.task.flop for w in weighted) <= most_flop:
             out[k] = graph, weighted
     return dict(sorted(out.items(), key=lambda row: sum(w.task.flop for w in row[1][1])))
 
@@ -157,6 +158,7 @@ def main() -> int:
     p.add_argument("--kinds", nargs="+", choices=KINDS, default=(), metavar="KIND", help="all")
     p.add_argument("--large", action="store_true", help="layers that others are far from")
     p.add_argument("--other-forms", action="store_true", help="those with promising forms alone")
+    p.add_argument("--long", action="store_true", help="products of many rows")
     p.add_argument("--chains", action="store_true", help="chains that one kernel may compute")
     p.add_argument("--seconds", type=seconds, default=7.0, metavar="S", help="a layer (7)")
     p.add_argument("--folder", type=Path, default=kept_folder("train_programs"), help="of logs")
@@ -168,13 +170,15 @@ def main() -> int:
     args.folder.mkdir(parents=True, exist_ok=True)
     target = Target.detect()
     wanted = range(args.first, args.first + args.layers)
-    drawn_of = CHAINS if args.chains else LARGE_LAYERS if args.large else LAYERS
+    which = next((k for k in ("chains", "large", "long") if getattr(args, k)), "")
+    kinds = {"chains": CHAINS, "large": LARGE_LAYERS, "long": LONG_LAYERS}
+    drawn_of = kinds.get(which, LAYERS)
     layers = drawn(wanted, args.kinds, target, drawn_of, args.other_forms)
     numbers = list(layers)
     for k in range(0, len(numbers), GROUP):
         own = numbers[k : k + GROUP]
-        which = "chains." if args.chains else "large." if args.large else ""
-        log = args.folder / f"{target.vector_bytes}.{which}{args.first}.{k // GROUP}.jsonl"
+        part = f"{which}." if which else ""
+        log = args.folder / f"{target.vector_bytes}.{part}{args.first}.{k // GROUP}.jsonl"
         if args.chains:
             tuned_alone([w for n in own for w in layers[n][1]], args.seconds, log)
         else:

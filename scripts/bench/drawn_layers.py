@@ -21,6 +21,7 @@ WIDE = (*CHANNELS, 384, 480, 512, 576, 640, 672, 768, 960, 1024, 1152, 1280, 153
 WIDTHS = (64, 96, 128, 192, 256, 320, 384, 512, 640, 768, 1024, 1280, 1536, 2048, 3072, 4096)
 ROWS = (1, 2, 4, 8, 16, 32, 49, 50, 64, 77, 96, 128, 196, 197, 200, 256, 384, 512, 1024)
 PLACES = (49, 64, 77, 100, 128, 160, 196, 197, 256, 320, 384, 512, 577, 784, 1024, 1500, 2048)
+LONG_ROWS = (784, 1024, 1280, 1536, 1568, 2048, 3136, 4096)
 LARGEST_VALUES = 1 << 22  # elements of a layer's data
 
 
@@ -235,6 +236,22 @@ def wide_transposed(net: Net, rng: np.random.Generator) -> Graph:
     return _ended(net, rng, net.conv_transpose(x, "up", to, kernel, 2, kernel // 2 - (kernel != 3)))
 
 
+def long_dense(net: Net, rng: np.random.Generator) -> Graph:
+    """A product of many rows, as of long sequences."""
+    b = net.builder
+    x = b.input("x", (1, _one(rng, LONG_ROWS), _one(rng, (192, 256, 320, 384, 512, 640, 768))))
+    width = b.shape(x)[-1]
+    kind = int(rng.integers(4))
+    if kind == 0:  # widened, as between attentions
+        return b.finish([net.gelu(net.linear(x, "widen", 4 * width))])
+    if kind == 1:
+        x = b.input("wide", (1, b.shape(x)[1], 4 * width))
+        y = net.linear(x, "narrow", width)
+        return b.finish([b.emit("add", [y, b.input("residual", b.shape(y))])])
+    y = net.linear(x, "project", width)
+    return b.finish([b.emit("add", [y, b.input("residual", b.shape(y))]) if kind == 2 else y])
+
+
 Layer = Callable[[Net, np.random.Generator], Graph]
 # What is drawn, and how often: as networks spend their time, and a little of everything else.
 LAYERS: tuple[tuple[Layer, float], ...] = (
@@ -286,6 +303,10 @@ def _attention(net: Net, rng: np.random.Generator, masked: bool) -> Graph:
     shares = b.emit("softmax", [scores], axes=(3,))
     y = b.emit("matmul", [shares, b.emit("transpose", [v], perm=(0, 2, 1, 3))])
     return b.finish([b.emit("transpose", [y], perm=(0, 2, 1, 3))])
+
+
+# Products of many rows, which take seconds to search.
+LONG_LAYERS: tuple[tuple[Layer, float], ...] = ((long_dense, 1.0),)
 
 
 # Chains of kernels that one kernel may compute in their place (`graph.cuts`).
