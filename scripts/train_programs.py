@@ -9,8 +9,8 @@ takes files that other machines made, --large and --long draw layers that the ot
 chains of kernels that one kernel may compute, such as attention, each of which is tuned alone.
 results/README.md says which layers and machines were used.
 Usage: python scripts/train_programs.py [--layers N] [--first K] [--kinds KIND ...]
-       [--large | --long | --chains] [--other-forms] [--seconds S] [--folder DIR] [--output F] [--add F ...]
-       [--without NETWORK ...]
+       [--large | --long | --chains] [--other-forms] [--seconds S] [--folder DIR] [--output F]
+       [--add F ...] [--without NETWORK ...]
 """
 
 import argparse
