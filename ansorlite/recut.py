@@ -80,8 +80,8 @@ def cuts_of(
 
     A kernel that has hardly been searched says little about a cut, unless similar ones are known.
     Without a search the log tells; without a log those are taken that begin with programs of
-    similar chains, which all were faster than separate kernels. Networks with elements other than
-    float32 have none: those are packed by kernels of their own.
+    similar chains: attention of 128 to 1,500 places is faster so (results/README.md). Networks with
+    elements other than float32 have none: those are packed by kernels of their own.
     """
     none = Cuts([()] * len(parts), 0.0, target)
     if run.estimated or target.is_foreign or run.searcher.template:

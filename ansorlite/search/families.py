@@ -141,14 +141,8 @@ def adapted_programs(
     `alike` makes sketches of the task; it is asked for those of the first so many structures. What
     comes from farther tasks fits less well than it seems.
     """
-    known: dict[Skeleton, list[Near]] = {}
-    for near in programs:
-        try:
-            known.setdefault(skeleton_by(*near.named), []).append(near)
-        except (ScheduleError, KeyError, TypeError):  # of a file, which may hold anything
-            continue
     rows = []
-    for same in islice(known.values(), structures):
+    for same in islice(_by_structure(programs), structures):
         patterns = kin_patterns(task, [same[0].named])
         space = alike(patterns) if patterns else ()
         fitting = _fitting(task, space, [near.named for near in same]) if space else ()
@@ -159,6 +153,15 @@ def adapted_programs(
         if ok:
             c = Candidate(sketch, tuple(int(v) for v in row))
             found.setdefault(c.key, (c, -FARTHER * distance))
+    return list(found.values())
+
+
+def _by_structure(programs: Sequence[Near]) -> list[list[Near]]:
+    """The programs of each structure, in the order of the first of each."""
+    found: dict[Skeleton, list[Near]] = {}
+    for near in programs:
+        with suppress(ScheduleError, KeyError, TypeError):  # of a file, which may hold anything
+            found.setdefault(skeleton_by(*near.named), []).append(near)
     return list(found.values())
 
 
@@ -212,14 +215,12 @@ def continue_from_shipped(tuner: TaskTuner, shipped: ShippedPrograms, n: int) ->
     often of one or two structures; which one a layer is fastest in only measurements tell.
     """
     tried = {c.sketch.name for c in tuner.fastest(MOST_PATTERNS)}
-    known: dict[Skeleton, list[Near]] = {}
-    for near in not_far(shipped.of_kin(tuner.task, STRUCTURES)):
-        with suppress(ScheduleError, KeyError, TypeError):  # of a file, which may hold anything
-            known.setdefault(skeleton_by(*near.named), []).append(near)
     wanted: list[Candidate] = []
-    for same in known.values():
+    for same in _by_structure(not_far(shipped.of_kin(tuner.task, STRUCTURES))):
+        if len(wanted) == n:
+            break
         found = adapted_programs(tuner.task, tuner.alike, same, 1)
-        if found and not tried & {c.sketch.name for c, _ in found} and len(wanted) < n:
+        if found and not tried & {c.sketch.name for c, _ in found}:
             wanted.append(tuner.best_first(found)[0])
     tuner.suggest(wanted, n)
 
