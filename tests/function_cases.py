@@ -81,6 +81,15 @@ def sigmoid64(x: Array) -> Array:
 
 erf64 = np.vectorize(math.erf, otypes=[np.float64])
 
+
+def erf_plus_1(x: Array) -> Array:
+    return np.vectorize(math.erfc, otypes=[np.float64])(-x)
+
+
+def tanh_plus_1(x: Array) -> Array:
+    return 2 * sigmoid64(2 * x)
+
+
 # name, exact function, interval of interest, bound in ulp that its docstring states
 UNARY: list[tuple[str, Callable[[Array], Array], float, float, float]] = [
     ("exp", np.exp, -104.5, 89.0, 1.0),
@@ -88,6 +97,7 @@ UNARY: list[tuple[str, Callable[[Array], Array], float, float, float]] = [
     ("tanh", np.tanh, -10.0, 10.0, 3.0),
     ("erf", erf64, -4.5, 4.5, 1.5),
     ("sigmoid", sigmoid64, -104.5, 30.0, 2.5),
+    ("tanh_plus_1", tanh_plus_1, -52.0, 20.0, 2.5),
     ("sqrt", np.sqrt, 0.0, 10.0, 0.5),
     ("floor", np.floor, -100.0, 100.0, 0.0),
     ("abs", np.abs, -100.0, 100.0, 0.0),

@@ -17,7 +17,7 @@ from ansorlite.codegen import neon
 from ansorlite.codegen.dot import emit_packed, instruction
 from ansorlite.codegen.emit_index import TYPES, IndexEmitter, declared
 from ansorlite.codegen.fills import Fill, fill_of
-from ansorlite.codegen.functions import emit_math
+from ansorlite.codegen.functions import as_one, emit_math
 from ansorlite.codegen.ir_text import I1, I32, I64, VOID
 from ansorlite.codegen.scope import Env
 from ansorlite.codegen.vector_math import call_math, extremum
@@ -192,6 +192,7 @@ class ExprEmitter(IndexEmitter):
         if e.name in ("and", "or", "not") or (e.name in _ORDERED and is_int(e.args[0])):
             known = decided(e, env.ranges)
             return self._undecided(e, env) if known is None else I1(known)
+        e = as_one(e)
         return self._apply(e, [self._scalar(a, env) for a in e.args])
 
     def _undecided(self, e: Op, env: Env) -> ir.Value:
@@ -359,6 +360,7 @@ class ExprEmitter(IndexEmitter):
         if isinstance(e, Load):
             return self._load_vector(e, env)
         if isinstance(e, Op) and e.name in _ARITHMETIC and e.dtype in FLOATS:
+            e = as_one(e)
             return self._apply(e, [self.wide(a, env) for a in e.args])
         if isinstance(e, Op) and e.name in PACKED:
             return self._apply(e, [self.wide(a, env) for a in e.args])

@@ -7,13 +7,13 @@ those of double call libm, one element at a time.
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from ansorlite.codegen import ir_text as ir
 from ansorlite.codegen import trigonometry as t
 from ansorlite.codegen import vector_math as v
 from ansorlite.codegen.vector_math import B, V
 from ansorlite.errors import BuildError
+from ansorlite.ir.expr import Const, Op
 from ansorlite.target import Target
 
 # te's name -> the emitting function and its number of arguments.
@@ -22,7 +22,9 @@ FUNCTIONS: dict[str, tuple[Callable[..., V], int]] = {
     "log": (v.log, 1),
     "tanh": (v.tanh, 1),
     "erf": (v.erf, 1),
+    "erf_plus_1": (v.erf_plus_1, 1),
     "sigmoid": (v.sigmoid, 1),
+    "tanh_plus_1": (v.tanh_plus_1, 1),
     "pow": (v.power, 2),
     "fmod": (v.remainder, 2),
     "sqrt": (v.sqrt, 1),
@@ -46,9 +48,7 @@ LIBM = (
     *("exp", "log", "tanh", "erf", "pow", "fmod", "sin", "cos", "tan", "asin", "acos", "atan"),
     *("sinh", "cosh", "asinh", "acosh", "atanh"),
 )
-
-
-SCALED = ("exp", "sigmoid")  # that multiply by powers of two
+PLUS_1 = {"erf": "erf_plus_1", "tanh": "tanh_plus_1"}  # as float functions of their own
 
 
 def emit_math(
@@ -76,10 +76,21 @@ def emit_math(
         raise BuildError(f"{name}({types}): only float and double, cast first")
     if scalar is ir.DOUBLE and name in LIBM:
         return v.libm(builder, name, args)
-    options: dict[str, Any] = {"most": most} if name == "exp" else {}
-    if name in SCALED and target is not None and _scales(target):
-        options["scales"] = True
-    return function(builder, *args, **options)
+    if scalar is ir.DOUBLE and name in PLUS_1.values():
+        return builder.fadd(v.libm(builder, name.removesuffix("_plus_1"), args), args[0].type(1.0))
+    if name != "exp":
+        return function(builder, *args)
+    scales = target is not None and _scales(target)
+    return v.exp(builder, args[0], scales, most)
+
+
+def as_one(e: Op) -> Op:
+    """1 + erf(x) and 1 + tanh(x), of a GELU, as one function: faster, and nothing cancels."""
+    if e.name == "add" and e.dtype == "float32":
+        for x, y in (e.args, e.args[::-1]):
+            if isinstance(x, Const) and x.value == 1.0 and isinstance(y, Op) and y.name in PLUS_1:
+                return Op(PLUS_1[y.name], y.args, e.dtype)
+    return e
 
 
 def _scales(target: Target) -> bool:

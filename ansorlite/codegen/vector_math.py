@@ -79,6 +79,18 @@ ERF_TAIL = (
     0.0030231643468141556,
     -0.00019390080706216395,
 )
+# erfc(a) = exp(a p(a)), a >= 0: absolute error 2^-24, relative error 2^-9 for a <= 4.2; p falls.
+LOG_ERFC = (
+    -1.1283825635910034,
+    -0.6365587711334229,
+    -0.10312943905591965,
+    0.020093219354748726,
+    -0.0011666219215840101,
+    -0.0006240310030989349,
+    0.00017764784570317715,
+    -1.5130378415051382e-05,
+)
+ERFC_0 = 7.729  # a p(a) is -87.85 there, whose power of two is 2^-127: 0
 # log2((1 + s) / (1 - s)) = s p(s^2) on |s| <= 3 - sqrt(8); relative error 2^-37. In double.
 LOG2_ATANH = (
     2.885390081790142,
@@ -115,16 +127,19 @@ def exp(b: B, x: V, scales: bool = False, most: float = math.inf) -> V:
     far = most <= FAR_FROM_INF
     # The results at the bounds are 0 and inf; a NaN fails both comparisons and stays NaN.
     x = _clamp(b, x, -104.0, math.inf if far else 89.0)
-    n, r, whole = _reduce_exp(b, x)
-    square = b.fmul(r, r)
-    y = b.fadd(fma(b, square, by_pairs(b, r, square, EXP_Q), r), splat(x, 1.0))
     if scales and isinstance(x.type, ir.VectorType) and x.type.count in SCALES:
-        return _scaled(b, y, whole)
+        _, whole = _binary_exponent(b, x)
+        return _scaled(b, b.fadd(_expm1(b, x, whole), splat(x, 1.0)), whole)
     # Where the result is subnormal or infinite, float cannot hold 2^n: multiply twice.
     if far:
-        return b.fmul(b.fmul(y, _power_of_two(b, x, b.add(n, splat(n, 64)))), splat(x, 2.0**-64))
+        power, whole = _binary_power(b, x, 64)
+        y = fma(b, _expm1(b, x, whole), power, power)
+        return b.fmul(y, splat(x, 2.0**-64))
+    n, whole = _binary_exponent(b, x)
     half = b.ashr(n, splat(n, 1))
-    return b.fmul(b.fmul(y, _power_of_two(b, x, half)), _power_of_two(b, x, b.sub(n, half)))
+    power = _power_of_two(b, x, half)
+    y = fma(b, _expm1(b, x, whole), power, power)
+    return b.fmul(y, _power_of_two(b, x, b.sub(n, half)))
 
 
 def log(b: B, x: V) -> V:
@@ -158,8 +173,8 @@ def tanh(b: B, x: V) -> V:
     """
     a = _clamp(b, call_math(b, "llvm.fabs", x), -math.inf, 10.0)
     a = b.fadd(a, a)
-    n, r, _ = _reduce_exp(b, a)
-    scale = _power_of_two(b, x, n)
+    scale, whole = _binary_power(b, a)
+    r = _remainder_of_ln2(b, a, whole)
     expm1 = fma(b, b.fmul(r, r), polynomial(b, r, EXPM1_Q), r)
     e = fma(b, expm1, scale, b.fsub(scale, splat(x, 1.0)))
     return call_math(b, "llvm.copysign", b.fdiv(e, b.fadd(e, splat(x, 2.0))), x)
@@ -171,22 +186,56 @@ def erf(b: B, x: V) -> V:
     small = fma(b, x, polynomial(b, b.fmul(a, a), ERF_SMALL), x)
     # exp(z) is at most 0.185, so that its own error counts for a fifth: fewer terms will do.
     z = polynomial(b, a, [-c for c in ERF_TAIL])
-    n, whole = _binary_exponent(b, z)
+    power, whole = _binary_power(b, z)
     r = fma(b, whole, splat(x, -LN2), z)
     square = b.fmul(r, r)
     y = b.fadd(fma(b, square, by_pairs(b, r, square, SHORT_EXP_Q), r), splat(x, 1.0))
-    tail = fma(b, b.fneg(y), _power_of_two(b, x, n), splat(x, 1.0))
+    tail = fma(b, b.fneg(y), power, splat(x, 1.0))
     tail = call_math(b, "llvm.copysign", tail, x)
     return b.select(b.fcmp_ordered("<", a, splat(x, ERF_CUT)), small, tail)
 
 
-def sigmoid(b: B, x: V, scales: bool = False) -> V:
-    """1 / (1 + exp(-x)) without overflow; float: error below 2.5 ulp, underflows gradually."""
-    one = splat(x, 1.0)
-    a = b.fneg(call_math(b, "llvm.fabs", x))
-    e = libm(b, "exp", [a]) if is_double(x) else exp(b, a, scales, most=0.0)
-    top = b.select(b.fcmp_ordered("<", x, splat(x, 0.0)), e, one)
-    return b.fdiv(top, b.fadd(one, e))
+def erf_plus_1(b: B, x: V) -> V:
+    """1 + erf(x) of floats: absolute error below 2^-22, 2 ulp from 0 on; 0 from -8 on downwards.
+
+    Phi of a normal distribution is half of it at x / sqrt(2). With erfc(|x|) = exp(z), z a
+    polynomial, the function is exp(z) or 2 - exp(z): nothing cancels, and erf's second polynomial
+    near 0 is not needed.
+    """
+    a = _clamp(b, call_math(b, "llvm.fabs", x), -math.inf, ERFC_0)
+    z = b.fmul(by_pairs(b, a, b.fmul(a, a), LOG_ERFC), a)
+    power, n = _binary_power(b, z)
+    r = fma(b, n, splat(x, -LN2), z)
+    square = b.fmul(r, r)
+    e = fma(b, fma(b, square, by_pairs(b, r, square, EXP_Q), r), power, power)
+    return b.select(b.fcmp_ordered("<", x, splat(x, 0.0)), e, b.fsub(splat(x, 2.0), e))
+
+
+def sigmoid(b: B, x: V, top: float = 1.0) -> V:
+    """top / (1 + exp(-x)) without overflow; float: error below 2.5 ulp, underflows gradually.
+
+    `top` is a power of two.
+    """
+    if is_double(x):
+        e = libm(b, "exp", [b.fneg(call_math(b, "llvm.fabs", x))])
+        above = b.select(b.fcmp_ordered("<", x, x.type(0.0)), e, x.type(1.0))
+        return b.fmul(b.fdiv(above, b.fadd(x.type(1.0), e)), x.type(top))
+    # Both sides of the fraction are divided by 2^64: exp(-x) may exceed what a float can hold, and
+    # where it is small its power of two may be far below 1.
+    x = _clamp(b, x, -105.0, 43.0)
+    power, n = _binary_power(b, x, -64, sign=-1.0)
+    r = _remainder_of_ln2(b, x, n, sign=-1.0)
+    square = b.fmul(r, r)
+    q = by_pairs(b, r, square, [c if i % 2 else -c for i, c in enumerate(EXP_Q)])
+    low = fma(b, square, q, r)  # 1 - e^-r
+    scale = splat(x, 2.0**-64)
+    below = fma(b, b.fneg(low), power, b.fadd(power, scale))
+    return b.fdiv(splat(x, top * 2.0**-64), below)
+
+
+def tanh_plus_1(b: B, x: V) -> V:
+    """1 + tanh(x) of floats, which is 2 sigmoid(2 x); error below 2.5 ulp."""
+    return sigmoid(b, b.fadd(x, x), top=2.0)
 
 
 def power(b: B, x: V, y: V) -> V:
@@ -279,16 +328,34 @@ def libm(b: B, name: str, args: Sequence[V]) -> V:
     return result
 
 
-def _reduce_exp(b: B, x: V) -> tuple[V, V, V]:
-    """n (integer) and r with x = n ln 2 + r, |r| <= ln(2)/2, and n as float; for |x| < 2^13."""
-    n, whole = _binary_exponent(b, x)
-    r = fma(b, whole, splat(x, -LN2_HIGH), x)
-    return n, fma(b, whole, splat(x, -LN2_LOW), r), whole
+def _remainder_of_ln2(b: B, x: V, n: V, sign: float = 1.0) -> V:
+    """r = x - n ln 2 (x + n ln 2 for a `sign` of -1), |r| <= ln(2)/2, for whole floats n."""
+    return fma(b, n, splat(x, -sign * LN2_LOW), fma(b, n, splat(x, -sign * LN2_HIGH), x))
+
+
+def _expm1(b: B, x: V, n: V) -> V:
+    """e^r - 1 for the r of `_remainder_of_ln2`, as exact as a sum with 1 needs it."""
+    r = _remainder_of_ln2(b, x, n)
+    square = b.fmul(r, r)
+    return fma(b, square, by_pairs(b, r, square, EXP_Q), r)
+
+
+def _binary_power(b: B, x: V, bias: int = 0, sign: float = 1.0) -> tuple[V, V]:
+    """2^(n + bias) and n as floats, n the nearest integer to `sign` x / ln 2.
+
+    The power is 0 for n + bias = -127 and inf for 128; n must not lie beyond.
+    """
+    # Adding 1.5 * 2^23 leaves the rounded integer in the low bits of the sum, here with the bias
+    # of exponents: one shift makes the power.
+    magic = splat(x, 1.5 * 2.0**23 + 127 + bias)
+    shifted = fma(b, x, splat(x, sign * LOG2_E), magic)
+    bits = bits_of(b, shifted)
+    power = b.bitcast(b.shl(bits, splat(bits, 23)), x.type)
+    return power, b.fsub(shifted, magic)
 
 
 def _binary_exponent(b: B, x: V) -> tuple[V, V]:
     """n, the nearest integer to x / ln 2, as an integer and as a float; for |x| < 2^13."""
-    # Adding 1.5 * 2^23 leaves the rounded integer in the low bits of the sum.
     magic = splat(x, 1.5 * 2.0**23)
     shifted = fma(b, x, splat(x, LOG2_E), magic)
     return b.sub(bits_of(b, shifted), bits_of(b, magic)), b.fsub(shifted, magic)
