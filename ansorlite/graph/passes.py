@@ -32,6 +32,7 @@ PASSES: tuple[Pass, ...] = (
     rw.split_bias,
     rw.remove_empty,
     rw.fold_pad,
+    rw.drop_taps,
     sink_upsampling,
     fold_upsampling,
     rw.drop_expands,

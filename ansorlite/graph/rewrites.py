@@ -470,6 +470,45 @@ def fold_pad(graph: Graph) -> Graph:
     return rewrite(graph, rule)
 
 
+def drop_taps(graph: Graph) -> Graph:
+    """rewrite: conv(x, w), outer taps of w reading padding only -> conv(x, w without these taps)
+
+    So a dilation of at least the extent of x leaves one tap of three.
+    """
+
+    def rule(r: Rewriter, node: Node, xs: list[str]) -> str | None:
+        if node.op != "conv" or text(node.attrs, "layout") != "channels_first":
+            return None
+        n, out, kernel = (
+            s[2:] for s in (r.shape(xs[0]), graph.types[node.output].shape, r.shape(xs[1]))
+        )
+        strides, dilations, pads = ints(node.attrs, "strides"), [], []
+        starts, sizes = [0, 0], [*r.shape(xs[1])[:2]]
+        for i, (d, (lo, hi)) in enumerate(
+            zip(ints(node.attrs, "dilations"), pairs(node.attrs, "pads"), strict=True)
+        ):
+            at = np.arange(out[i]) * strides[i] - lo + d * np.arange(kernel[i])[:, None]
+            read = np.flatnonzero(((at >= 0) & (at < n[i])).any(axis=1)).tolist()
+            first, last = (read[0], read[-1]) if read else (0, kernel[i] - 1)
+            left, right = lo - first * d, hi - (kernel[i] - 1 - last) * d
+            if min(left, right) < min(lo, hi, 0):  # the window would begin inside of x
+                first, last, left, right = 0, kernel[i] - 1, lo, hi
+            starts.append(first)
+            sizes.append(last + 1 - first)
+            pads.append((left, right))
+            dilations.append(d if last > first else 1)
+        if tuple(sizes) == r.shape(xs[1]):
+            return None
+        steps = (1,) * len(sizes)
+        taps = r.emit(
+            "slice", [xs[1]], f"{xs[1]}.taps", starts=tuple(starts), sizes=tuple(sizes), steps=steps
+        )
+        attrs: dict[str, Attr] = {"dilations": tuple(dilations), "pads": tuple(pads)}
+        return r.emit("conv", [xs[0], taps, *xs[2:]], node.output, **{**node.attrs, **attrs})
+
+    return rewrite(graph, rule)
+
+
 def merge_views(graph: Graph) -> Graph:
     """rewrite: reshape(reshape(x)) -> reshape(x); transpose(transpose(x)) -> transpose(x);
     a transpose that moves only axes of extent 1 -> reshape"""

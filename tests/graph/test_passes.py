@@ -353,6 +353,43 @@ def test_padding_of_channels_or_with_a_value_stays(widths: Any, value: float) ->
     assert "pad" in ops
 
 
+@pytest.mark.parametrize("groups", [1, 2])
+def test_taps_that_read_padding_only_go(groups: int) -> None:
+    rng = np.random.default_rng(9)
+    fewer = 0
+    for _ in range(150):
+        b = GraphBuilder("taps")
+        kernel, strides, dilations = (rng.integers(1, m, 2).tolist() for m in (6, 4, 8))
+        pads = rng.integers(0, 12, (2, 2)).tolist()
+        needed = [d * (k - 1) + 1 - sum(p) for d, k, p in zip(dilations, kernel, pads, strict=True)]
+        x = b.input("x", (1, 4, *(max(1, n) + int(rng.integers(0, 4)) for n in needed)))
+        w = b.constant(rng.standard_normal((2, 4 // groups, *kernel)).astype(np.float32), "w")
+        attrs = {"strides": strides, "dilations": dilations, "pads": tuple(map(tuple, pads))}
+        window = {**FIRST, **{k: tuple(v) for k, v in attrs.items()}}
+        graph = b.finish([b.emit("conv", [x, w], groups=groups, **window)])
+        after = rw.drop_taps(graph)
+        assert_same_meaning(graph, after)
+        fewer += after != graph
+        (conv,) = (n for n in after.nodes if n.op == "conv")
+        for low, high in conv.attrs["pads"]:
+            assert min(low, high) >= 0
+        assert rw.drop_taps(after) == after
+    assert fewer > 20
+
+
+def test_a_dilation_of_the_whole_extent_leaves_a_product() -> None:
+    b = GraphBuilder("aspp")
+    x = b.input("x", (1, 8, 17, 17))
+    w = b.constant(np.random.default_rng(0).standard_normal((4, 8, 3, 3)).astype(np.float32))
+    window = {**FIRST, "dilations": (18, 18), "pads": ((18, 18), (18, 18))}
+    graph = b.finish([b.emit("conv", [x, w], groups=1, **window)])
+    after = rw.drop_taps(graph)
+    assert_same_meaning(graph, after)
+    (conv,) = (n for n in after.nodes if n.op == "conv")
+    assert after.types[conv.inputs[1]].shape == (4, 8, 1, 1)
+    assert conv.attrs["pads"] == ((0, 0), (0, 0))
+
+
 def test_transposed_rows_do_not_go_into_the_weights() -> None:
     s = Small(3, 2, 5)
     y = s.b.emit("transpose", [s.x], perm=(1, 0, 2))
