@@ -23,7 +23,7 @@ from ansorlite.ir.collapse import collapsed
 from ansorlite.ir.copies import is_transposed
 from ansorlite.ir.expr import Const, Expr, Load, Op, Var, add, floordiv, mod, mul
 from ansorlite.ir.extremum import maximum
-from ansorlite.ir.guards import hoist_guards, if_all
+from ansorlite.ir.guards import hoist_guards, if_all, zero_borders
 from ansorlite.ir.logic import combiner_identity
 from ansorlite.ir.prefetch import prefetches
 from ansorlite.ir.program import (
@@ -100,6 +100,7 @@ class _Specializer:
         self.dtypes = {b.name: b.dtype for b in p.buffers}
         self.buffers = {b.name: b for b in p.buffers}
         self.params = {b.name for b in p.params}
+        self.borders = zero_borders(p)
         self.outside: list[For] = []  # loops around the nest in work
         self.fresh = 0
 
@@ -367,7 +368,7 @@ class _Specializer:
         acc = Buffer(f"{store.stage}.acc{self.fresh}", shape, dtype, "register", "temp", shape)
         at: tuple[Expr, ...] = tuple(Var(lp.var) for lp in tile) or (Const(0),)
         here = Load(store.buffer, store.indices, dtype)
-        bare = hoist_guards(store, reduces, tile)
+        bare = hoist_guards(store, reduces, tile, self.outside, self.borders)
         begin = Store(acc.name, at, start if start is not None else here, None, store.stage)
         step = Store(acc.name, at, bare.store.value, store.combiner, store.stage)
         end = Store(store.buffer, store.indices, Load(acc.name, at, dtype), None, store.stage)
