@@ -1,8 +1,8 @@
 """Legality as a mask over a population, applied before scoring.
 
 In: a program with holes and the hole columns of a population. Out: bool[P]. All conditions are
-closed forms over the program: register tiles fit the register file, local buffers fit the L2 cache,
-code size is bounded, and large nests have work for every core.
+closed forms over the program: register tiles fit the register file, local buffers of a nest fit the
+L2 cache, code size is bounded, and large nests have work for every core.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,11 +15,11 @@ from ansorlite.ir.evaluation import Evaluation, blocks
 from ansorlite.ir.expr import Op
 from ansorlite.ir.program import (
     NO_NOTE,
+    Alloc,
     Block,
     For,
     Program,
     Store,
-    all_buffers,
     stores_under,
     walk,
 )
@@ -166,13 +166,16 @@ def _two_bodies(tape: Tape, program: Program) -> list[int]:
 
 
 def _local_bytes(tape: Tape, program: Program) -> int:
-    """Bytes of all local buffers, of which some take the place of others."""
-    sizes = [
-        tape.product([*map(tape.of, b.shape), tape.const(float(np.dtype(b.dtype).itemsize))])
-        for b in all_buffers(program)
-        if b.scope == "local"
-    ]
-    return tape.fold(np.add, sizes, ZERO)
+    """The most bytes of local buffers that one nest has: those of another nest are gone by then."""
+    nests = []
+    for nest in _roots(program):
+        own = [s.buffer for s in walk(nest) if isinstance(s, Alloc) and s.buffer.scope == "local"]
+        sizes = [
+            tape.product([*map(tape.of, b.shape), tape.const(float(np.dtype(b.dtype).itemsize))])
+            for b in own
+        ]
+        nests.append(tape.fold(np.add, sizes, ZERO))
+    return tape.fold(np.maximum, nests, ZERO)
 
 
 def _enough_grains(tape: Tape, program: Program, target: Target) -> list[int]:

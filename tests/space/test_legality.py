@@ -66,6 +66,20 @@ def test_local_buffers_fit_the_second_cache() -> None:
     assert not allowed(sketch, replace(ONE, l2_bytes=256 * 1024 - 1), **small, C_lanes=(8,))
 
 
+def test_local_buffers_of_another_nest_are_gone() -> None:
+    outputs = [te.relu(matmul(512, 512, 64, name=a), name=b) for a, b in (("C", "D"), ("E", "F"))]
+    where = {"C": ("D", "i1.0"), "E": ("F", "i1.0")}
+    found = sketches(te.ComputeDAG(outputs), ONE, PAPER)
+    sketch = next(
+        s for s in found if all(s.state.schedule[k].location == v for k, v in where.items())
+    )
+    small = {"i": (16, 4, 4), "j": (1, 16, 16)}  # local[256, 256], 256 KiB
+    tiles = {f"{stage}_{axis}": v for stage in where for axis, v in small.items()}
+    lanes = {"C_lanes": (8,), "E_lanes": (8,)}
+    assert allowed(sketch, replace(ONE, l2_bytes=256 * 1024), **tiles, **lanes)
+    assert not allowed(sketch, replace(ONE, l2_bytes=256 * 1024 - 1), **tiles, **lanes)
+
+
 def test_every_core_has_work() -> None:
     sketch = tiled(256, 256, 64)
     tile = {"C_i": (2, 8, 4), "C_j": (1, 2, 16), "C_lanes": (8,)}  # 4 x 8 outer tiles
