@@ -22,7 +22,7 @@ from ansorlite.ir.traverse import loads, substitute, transform
 
 # Of buffers: dimensions in which all elements but those of [lo, hi) are 0.
 Borders = Mapping[str, Mapping[int, tuple[int, int]]]
-WIDE = 0.5  # of the other elements are borders that are worth a test for each tile
+WIDE = 0.5  # times what is copied: a border from which on a test for each tile pays
 
 
 @dataclass(frozen=True)
@@ -77,24 +77,33 @@ def if_all(tests: Sequence[Expr], body: Stmt) -> Stmt:
 def identity_conditions(e: Expr, combiner: str) -> list[Expr]:
     """Conditions on loop variables that make a summand the identity where they fail."""
     out: list[Expr] = []
-    stack = [e]
-    while stack:
-        x = stack.pop()
-        if not isinstance(x, Op):
-            continue
-        if x.name == "select":
-            cond, value, fill = x.args
-            if fill == combiner_identity(combiner, fill.dtype) and isinstance(fill, Const):
-                out += [t for t in conjuncts(cond) if not loads(t)]
-                stack.append(value)
-        elif x.name in ("mul", *DOTS) and combiner == "sum":
-            stack.extend(reversed(x.args))
-        elif x.name == "cast" and combiner == "sum":
-            stack.append(x.args[0])
-        elif x.name.startswith("pack") and combiner == "sum":  # 0 where all parts are
+    for x in _factors(e, combiner):
+        if isinstance(x, Op) and x.name == "select":
+            out += [t for t in conjuncts(x.args[0]) if not loads(t)]
+        elif isinstance(x, Op) and x.name.startswith("pack"):  # 0 where all parts are
             parts = [identity_conditions(a, combiner) for a in x.args]
             out += [t for t in parts[0] if all(t in p for p in parts[1:])]
     return out
+
+
+def _factors(e: Expr, combiner: str | None) -> Iterator[Expr]:
+    """Parts of a summand that make it the identity where they are: loads, selects, packed parts."""
+    stack = [e]
+    while stack:
+        x = stack.pop()
+        if isinstance(x, Load):
+            yield x
+        elif not isinstance(x, Op):
+            continue
+        elif x.name == "select":
+            fill = x.args[2]
+            if combiner and fill == combiner_identity(combiner, fill.dtype):
+                yield x
+                stack.append(x.args[1])
+        elif combiner == "sum" and x.name in ("mul", "cast", *DOTS):
+            stack.extend(reversed(x.args))
+        elif combiner == "sum" and x.name.startswith("pack"):
+            yield x
 
 
 def zero_borders(p: Program) -> Borders:
@@ -134,7 +143,10 @@ def _border_tests(
 ) -> Iterator[Expr]:
     """Conditions that fail where all that the loops `moving` read of a factor is border."""
     ranges = {lp.var: (0, n - 1) for lp in around if (n := _trips(lp)) is not None}
-    for x in _factors(store.value, store.combiner):
+    if store.combiner != "sum":
+        return
+    read = (x for x in _factors(store.value, store.combiner) if isinstance(x, Load))
+    for x in read:
         for d, (lo, hi) in borders.get(x.tensor, {}).items():
             first, least, most = x.indices[d], 0, 0
             for lp in moving:
@@ -158,19 +170,6 @@ def _trips(lp: For) -> int | None:
     """The largest number of iterations, where it is known."""
     n = lp.extent if isinstance(lp.extent, Const) else lp.nominal
     return int(n.value) if isinstance(n, Const) else None
-
-
-def _factors(e: Expr, combiner: str | None) -> Iterator[Load]:
-    """Loads whose zeros make a summand 0."""
-    stack = [e] if combiner == "sum" else []
-    while stack:
-        x = stack.pop()
-        if isinstance(x, Load):
-            yield x
-        elif isinstance(x, Op) and x.name in ("mul", "cast"):
-            stack.extend(reversed(x.args))
-        elif isinstance(x, Op) and x.name == "select" and x.args[2] == Const(0, x.dtype):
-            stack.append(x.args[1])
 
 
 def _drop(e: Expr, tests: frozenset[Expr]) -> Expr:
