@@ -115,12 +115,13 @@ def _above_100(rows: Sequence[TaskRow], peak: float | None) -> list[str]:
 
 
 def time_table(seconds: Mapping[str, float], wall_s: float) -> str:
-    """The wall time by phase: those in `PHASES`, further ones, and the rest.
+    """The wall time by phase: those in `PHASES`, each with its parts, further ones, and the rest.
 
     Shares are of `wall_s` seconds. Phases that ran at the same time may add up to more than
     `wall_s`; the rest is then 0.
     """
-    named = [*PHASES, *(name for name in seconds if name not in PHASES)]
+    named = [n for p in PHASES for n in (p, *(k for k in seconds if k.startswith(f"{p} ")))]
+    named += [name for name in seconds if name not in named]
     spent = {name: seconds.get(name, 0.0) for name in named if name != OTHER}
     spent[OTHER] = seconds.get(OTHER, 0.0) + max(0.0, wall_s - sum(seconds.values()))
     lines = [

@@ -81,6 +81,13 @@ def test_where_the_time_went() -> None:
     assert time_table(seconds, 100.0) == PHASES
 
 
+def test_a_part_of_a_phase_stands_below_it() -> None:
+    seconds = {"search": 1.0, "building": 2.0, "search while building": 3.0}
+    lines = time_table(seconds, 10.0).splitlines()
+    assert [line.split()[0] for line in lines[2:5]] == ["search", "search", "training"]
+    assert lines[-3].split() == ["other", "4.0", "s", "40", "%"]
+
+
 def test_phases_that_overlap_leave_no_rest() -> None:
     lines = time_table({"building": 8.0, "measuring": 8.0}, 10.0).splitlines()
     assert lines[-3].split() == ["other", "0.0", "s", "0.0", "%"]

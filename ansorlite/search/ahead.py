@@ -7,9 +7,11 @@ they were begun, whatever their batches; a builder without `serve` builds batch 
 """
 
 import os
+import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -74,6 +76,13 @@ class BuildsAhead:
         self._wanted: deque[Wanted] = deque()
         self._open: deque[Batch] = deque()  # begun, and maybe not built
         self._woken, self._wake = -1, -1  # ends of a pipe
+        # Seconds of builds that ended, and since when others go on
+        self._building: tuple[float, float | None] = 0.0, None
+
+    def built_s(self) -> float:
+        """Seconds in which builds went on in the background so far."""
+        before_s, since = self._building
+        return before_s + (0.0 if since is None else time.perf_counter() - since)
 
     def begin(self, programs: Mapping[str, Program], requests: Sequence[Any]) -> Batch:
         """Share the programs by key and build the requests, after those begun before."""
@@ -156,11 +165,21 @@ class BuildsAhead:
     def _served(self) -> None:
         assert self._serve is not None
         try:
-            self._serve(self._wanted, self._woken)
+            with self._timed():
+                self._serve(self._wanted, self._woken)
         except BaseException as error:
             self._wanted.clear()
             self._give_up(error)
         self._drop_done()
+
+    @contextmanager
+    def _timed(self) -> Iterator[None]:
+        before_s, began = self._building[0], time.perf_counter()
+        self._building = before_s, began
+        try:
+            yield
+        finally:
+            self._building = before_s + time.perf_counter() - began, None
 
     def _built(
         self, batch: Batch, programs: Mapping[str, Program], requests: Sequence[Any]
@@ -168,8 +187,9 @@ class BuildsAhead:
         try:
             for key, program in programs.items():
                 self._builder.share(key, program)
-            for k, outcome in enumerate(self._builder.build(requests)):
-                batch.told(k, outcome)
+            with self._timed():
+                for k, outcome in enumerate(self._builder.build(requests)):
+                    batch.told(k, outcome)
         except BaseException as error:
             batch.failed(error)
         self._drop_done()

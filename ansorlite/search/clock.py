@@ -3,12 +3,16 @@
 Flow: the tuning loop wraps its stages in `with clock.phase("search"):`; the closing table of
 `tables.time_table` prints the sums. In: phase names. Out: seconds per name, in order of first use,
 and the seconds since the clock was made. Inner phases are not counted in outer ones, so the sums
-never exceed the whole. One clock belongs to one thread.
+never exceed the whole. What goes on while programs are built in the background is a phase of its
+own: it takes no time that the builds do not take. One clock belongs to one thread.
 """
 
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+
+BESIDE = " while building"  # behind the name of a phase: its part beside builds
+APART = ("search", "training")  # phases that need one core, or less
 
 
 class PhaseClock:
@@ -19,6 +23,13 @@ class PhaseClock:
         self._start = self._since = now()
         self._open: list[str] = []
         self._seconds: dict[str, float] = {}
+        self._built: Callable[[], float] | None = None
+        self._built_s = 0.0
+
+    def count_beside(self, built_s: Callable[[], float]) -> None:
+        """Tell phases that go on beside builds from others; `built_s()` grows while they do."""
+        self._charge()
+        self._built, self._built_s = built_s, built_s()
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -54,7 +65,15 @@ class PhaseClock:
         return self._now() - self._start
 
     def _charge(self) -> None:
-        now = self._now()
+        now, beside = self._now(), 0.0
+        if self._built is not None:
+            before, self._built_s = self._built_s, self._built()
+            beside = min(self._built_s - before, now - self._since)
         if self._open:
-            self._seconds[self._open[-1]] += now - self._since
+            name = self._open[-1]
+            if name in APART and beside > 0:
+                self._seconds[name + BESIDE] = self._seconds.get(name + BESIDE, 0.0) + beside
+            else:
+                beside = 0.0
+            self._seconds[name] += now - self._since - beside
         self._since = now

@@ -54,7 +54,9 @@ class Measuring:
     @cached_property
     def builds(self) -> BuildsAhead:
         """The builder, which may go on in the background."""
-        return BuildsAhead(self.builder)
+        ahead = BuildsAhead(self.builder)
+        self.clock.count_beside(ahead.built_s)
+        return ahead
 
     @cached_property
     def prepares(self) -> PreparesAhead:

@@ -73,6 +73,23 @@ def test_time_known_afterwards_moves_out_of_the_phase_around_it() -> None:
     assert clock.seconds == {"measuring": 6.0, "checking": 5.0}
 
 
+def test_search_beside_builds_is_a_phase_of_its_own() -> None:
+    time, built = Time(), Time()
+    clock = PhaseClock(time)
+    clock.count_beside(built)
+    with clock.phase("search"):
+        time.t += 4
+        built.t += 1
+        with clock.phase("building"):
+            time.t += 6
+            built.t += 6
+        time.t += 2
+        built.t += 3  # more than there was: read a moment later
+        assert clock.seconds["search while building"] == 3.0
+        time.t += 1
+    assert clock.seconds == {"search": 4.0, "search while building": 3.0, "building": 6.0}
+
+
 def test_the_real_clock_runs() -> None:
     clock = PhaseClock()
     with clock.phase("search"):

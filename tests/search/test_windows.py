@@ -198,6 +198,9 @@ def test_builds_that_were_begun_end_before_later_ones() -> None:
     assert len(ahead.build({}, [request])) == 1
     assert both.built == 3
     assert len(first.outcomes()) == 2
+    assert 0 < (before_s := ahead.built_s()) == ahead.built_s()
+    assert len(ahead.build({}, [request])) == 1
+    assert ahead.built_s() > before_s
     ahead.close()
 
 
