@@ -6,6 +6,7 @@ program as one that is (a hole may change nothing: the depth of parallel loops o
 prefetch of a loop that is not there). Such rows would be built, and measured, for nothing.
 """
 
+import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -20,11 +21,14 @@ from ansorlite.cost.planned import Population
 from ansorlite.cost.signatures import signatures
 from ansorlite.schedule.holes import population_columns
 from ansorlite.search.evolve import Rows
+from ansorlite.search.mend import mended
 from ansorlite.search.select import unique_rows
-from ansorlite.space.legality import legal_of
+from ansorlite.space.legality import broken_of, legal_of
 from ansorlite.space.sketch import Sketch
 from ansorlite.target import Target
 
+FEW = 4  # legal rows of a sketch: with fewer, draws are mended
+MENDED = 256  # draws that are mended
 GROWN = 4  # times as many rows are looked at next, where those before were not enough
 Scores = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
@@ -126,6 +130,7 @@ class History:
         self._plans: dict[str, FeaturePlan] = {}
         self._alike: set[bytes] = set()  # signatures of what was told
         self._looked_at: dict[str, _LookedAt] = {}  # since something was told
+        self._mended: dict[str, Rows] = {}
 
     def add(self, sketches: Sequence[Sketch]) -> None:
         """Sketches that may be searched, beside those known."""
@@ -287,7 +292,23 @@ class History:
                 for name, rows in left.items()
                 if len(out[name]) < n and start < len(rows)
             }
+        for name, rows in out.items():
+            if len(rows) < min(n, FEW):
+                rows = np.concatenate([rows, self._legal_rows(name)])
+                out[name] = rows[unique_rows(rows)][:n]
         return out
+
+    def _legal_rows(self, name: str) -> Rows:
+        """Legal rows of a sketch in which hardly any draw is legal: always the same."""
+        if name not in self._mended:
+            s, rng = self.sketches[name], np.random.default_rng(zlib.crc32(name.encode()))
+            legality, options = s.legality(self.target), np.array([len(h.options) for h in s.holes])
+
+            def broken(rows: Rows) -> Scores:
+                return broken_of([(legality, self._columns(name, rows), len(rows))])[0]
+
+            self._mended[name] = mended(s.sample(MENDED, rng), options, broken, rng)
+        return self._mended[name]
 
     def draw(self, name: str, n: int, draws: int, rng: np.random.Generator) -> Rows:
         """So many draws for each of n rows, none twice, legal or not."""

@@ -36,7 +36,7 @@ Mask = npt.NDArray[np.bool_]
 class Legality:
     """The conditions on candidates of one program for one target.
 
-    `ok` is the number of a value of the tape: 1 for a legal candidate, otherwise 0.
+    `broken` is the number of a value of the tape: how many conditions a candidate breaks.
     """
 
     def __init__(self, program: Program, target: Target) -> None:
@@ -50,18 +50,27 @@ class Legality:
         size = _local_bytes(tape, reuse_buffers(program))
         conditions.append(tape.apply(np.less_equal, size, tape.const(float(target.l2_bytes))))
         conditions += _enough_grains(tape, program, target)
-        self.ok = tape.fold(np.minimum, conditions, ONE)
+        missing = [tape.apply(np.subtract, ONE, c) for c in conditions]
+        self.broken = tape.fold(np.add, missing, ZERO)
         self.tape = tape.arrays()
 
 
-def legal_of(asked: Sequence[tuple[Legality, Mapping[str, Any], int]]) -> list[Mask]:
+Asked = Sequence[tuple[Legality, Mapping[str, Any], int]]
+
+
+def legal_of(asked: Asked) -> list[Mask]:
     """bool[n] of several programs, each with int64[n] per hole column."""
-    out = [np.empty(n, np.bool_) for *_, n in asked]
+    return [n == 0 for n in broken_of(asked)]
+
+
+def broken_of(asked: Asked) -> list[npt.NDArray[np.float64]]:
+    """float64[n] of several programs: how many conditions each candidate breaks."""
+    out = [np.empty(n) for *_, n in asked]
     for block in blocks([(columns, n) for _, columns, n in asked], BLOCK_ROWS):
         conditions = [asked[p.owner][0] for p in block]
         found = Evaluation([c.tape for c in conditions], block)
         for t, (part, own) in enumerate(zip(block, conditions, strict=True)):
-            out[part.owner][part.begin : part.begin + part.n] = found.of(t, own.ok) > 0
+            out[part.owner][part.begin : part.begin + part.n] = found.of(t, own.broken)
     return out
 
 
