@@ -32,6 +32,9 @@ class AxisRange:
     - `vars[l]`: loop variable of level l; `steps[l]`: its stride; `nominal[l]`: its nominal extent
     - `stop`: end of the loops where that is before `limit`, else None; `digits`: all loops start at
       0, so the loop variables are the digits of the index
+
+    Tiles of a region with a start of its own are whole (`_moved_range`): the region is a number of
+    them, and ends at `limit` at the latest.
     """
 
     lo: Expr
@@ -126,6 +129,18 @@ def _made_range(
         None if whole else add(origin, ext),
         lo == ZERO,
     )
+
+
+def _moved_range(stage: Stage, axis: Axis, lo: Expr, ext: Expr) -> AxisRange:
+    """Loops over [lo, lo + ext) of an axis, rounded up to whole tiles and moved into the tensor.
+
+    Some elements beyond the region are computed in place of tiles of several sizes: no loop has a
+    clamp, unless the tiles are larger than the tensor.
+    """
+    step, limit = _levels(stage, axis.name).steps[0], axis.extent
+    most = mul(minimum(ceildiv(ext, step), ceildiv(limit, step)), step)
+    first = maximum(ZERO, minimum(lo, sub(limit, most)))
+    return replace(make_range(stage, axis, first, first, most, False), stop=None)
 
 
 def whole_range(stage: Stage, axis: Axis) -> AxisRange:
@@ -256,6 +271,8 @@ def _hull(scope: Scope, stage: Stage, axis: Axis, reads: list[tuple[Stage, Expr]
         ext = sub(maximum(ext, add(gap, ext2)), low)
         lo = add(lo, low)
         negative = negative or negative2
+    if stage.factors(axis.name) and lo != ZERO:
+        return _moved_range(stage, axis, lo, ext)
     first = maximum(ZERO, lo) if negative else lo
     return make_range(stage, axis, first, lo, ext, False)
 

@@ -156,15 +156,19 @@ def _without_reuse(s: Stage) -> tuple[str, ...]:
 
 
 def _packings(state: State) -> Iterator[tuple[str, State]]:
-    """(label, state) with constants packed; then also with operands of the vector axes packed."""
+    """(label, state) with constants packed, as far as the tiles allow; then also with operands of
+    the vector axes packed.
+    """
     operands: list[tuple[str, str]] = []  # (tensor, anchor)
     for s in anchors(state):
         for tensor in dict.fromkeys(x.tensor for x in loads(s.compute.body)):
             source = state.schedule[tensor]
             vector = [a.name for a in s.compute.axes if s.factors(a.name)][-1:]
             if not source.has_loops and state.schedule.is_constant(tensor):
-                with suppress(ScheduleError):
-                    state = state.apply(LayoutRewrite(tensor, s.name))
+                with suppress(ScheduleError):  # read from a start that is no multiple of a tile
+                    packed = state.apply(LayoutRewrite(tensor, s.name))
+                    check(_attached(packed))
+                    state = packed
             elif source.is_placeholder and _moves_with(s, tensor, vector):
                 operands.append((tensor, s.name))
     yield "", state
