@@ -7,6 +7,7 @@ accumulate in register buffers. The rewrites:
 - in place: local buffers that take the place of others (`ir.reuse`)
 - bodies: a register loop `range(min(t, N - base))` -> `if full: range(t) else: range(N mod t)`
 - register: `for k: for s in tile: C[s] += e` -> `acc = C; for k: for s: acc[s] += e; C = acc`
+- epilogues: `C = acc`, then `for s in tile: y[s] = f(C[s])` -> `y = f(acc)` (`ir.epilogue`)
 - vectors: `for j in range(e)` with lanes V -> vectors of V, then one vector of the remainder
 - guards: iterations whose summand is zero by a condition outside the tile -> skipped (`ir.guards`)
 - rows: copies and pads of rows shorter than a vector -> longer rows (`ir.collapse`)
@@ -21,6 +22,15 @@ from dataclasses import dataclass, replace
 
 from ansorlite.ir.collapse import collapsed
 from ansorlite.ir.copies import is_transposed
+from ansorlite.ir.epilogue import (
+    Chain,
+    Epilogue,
+    chain_of,
+    epilogue_of,
+    loops_around,
+    peeled,
+    reads,
+)
 from ansorlite.ir.expr import Const, Expr, Load, Op, Var, add, floordiv, mod, mul
 from ansorlite.ir.extremum import maximum
 from ansorlite.ir.guards import hoist_guards, if_all, zero_borders
@@ -61,24 +71,20 @@ def specialize(p: Program) -> Program:
     return replace(ready, body=_Specializer(ready).visit(ready.body))
 
 
-@dataclass
-class _Chain:
-    """A perfect nest: loops around one store, outermost first."""
+@dataclass(frozen=True)
+class _Ends:
+    """What surrounds a reduction: its initial value and the map of its results, where folded."""
 
-    loops: list[For]
-    store: Store
+    start: Const | None = None
+    then: Epilogue | None = None
 
-
-def _chain(s: Stmt) -> _Chain | None:
-    """The perfect nest of a statement; None if the nest is imperfect."""
-    loops: list[For] = []
-    while isinstance(s, For):
-        loops.append(s)
-        s = s.body
-    return _Chain(loops, s) if isinstance(s, Store) else None
+    def put(self, lp: For, index: Expr) -> "_Ends":
+        """With the variable of a loop replaced by `index`."""
+        then = self.then
+        return self if then is None else replace(self, then=then.at(_put(then.store, lp, index)))
 
 
-def _same_elements(first: _Chain, second: _Chain) -> bool:
+def _same_elements(first: Chain, second: Chain) -> bool:
     """True if `first` stores to the elements of `second`, in the order of its spatial loops."""
     spatial = [lp for lp in second.loops if not lp.reduce]
     if first.store.buffer != second.store.buffer:
@@ -102,6 +108,7 @@ class _Specializer:
         self.params = {b.name for b in p.params}
         self.borders = zero_borders(p)
         self.outside: list[For] = []  # loops around the nest in work
+        self.around: set[str] = set()  # local buffers of the block in work
         self.fresh = 0
 
     def visit(self, s: Stmt) -> Stmt:
@@ -110,38 +117,73 @@ class _Specializer:
             case Block():
                 return self._block(s)
             case For():
-                return self._loop(s, None)
+                return self._loop(s)
             case Alloc():
-                self.dtypes[s.buffer.name] = s.buffer.dtype
-                return Alloc(s.buffer, self.visit(s.body))
+                return self._alloc(s)
             case If():
+                self.around = set()
                 orelse = None if s.orelse is None else self.visit(s.orelse)
                 return If(s.cond, self.visit(s.then), orelse)
             case _:
                 return s
 
+    def _alloc(self, s: Alloc) -> Stmt:
+        """A local buffer, unless what it holds is in registers."""
+        name = s.buffer.name
+        self.dtypes[name] = s.buffer.dtype
+        self.around.add(name)
+        body = self.visit(s.body)
+        return Alloc(s.buffer, body) if reads(body, name) else body
+
     def _block(self, s: Block) -> Stmt:
-        """A block; an initialisation and the reduction after it are specialised together."""
+        """A block; a reduction, the initialisation before it and a map of its results after it are
+        specialised together.
+        """
+        own, self.around = self.around, set()
         out: list[Stmt] = []
         k = 0
         while k < len(s.stmts):
-            here = s.stmts[k]
-            after = s.stmts[k + 1] if k + 1 < len(s.stmts) else None
-            folded = self._fold_start(here, after)
+            folded = self._folded(s.stmts, k, own)
             if folded is not None:
-                out.append(folded)
-                k += 2
+                made, used = folded
+                out.append(made)
+                k += used
             else:
-                out.append(self.visit(here))
+                out.append(self.visit(s.stmts[k]))
                 k += 1
         return block(out)
 
-    def _fold_start(self, start: Stmt, nest: Stmt | None) -> Stmt | None:
+    def _folded(self, stmts: Sequence[Stmt], k: int, own: set[str]) -> tuple[Stmt, int] | None:
+        """A reduction from statement `k` on with what surrounds it, and the statements it replaces.
+
+        Loops around an initialisation and a reduction are those of the map after it, too, where
+        that can follow in registers. Buffers `own` live no longer than these statements.
+        """
+        outer, inside = loops_around(stmts[k])
+        if not outer or k + 1 == len(stmts):
+            return self._reduction(stmts[k : k + 3], stmts[k + 3 :], own)
+        then = peeled(stmts[k + 1], outer)
+        if then is None or len(inside) != 2:
+            return None
+        found = self._reduction((*inside, then), stmts[k + 2 :], own)
+        if found is None or found[1] < 3:
+            return None
+        body, _ = found
+        for lp in reversed(outer):
+            body = replace(lp, body=body, mark="serial", notes=())
+        return body, 2
+
+    def _reduction(
+        self, stmts: Sequence[Stmt], others: Sequence[Stmt], own: set[str]
+    ) -> tuple[Stmt, int] | None:
         """Initialisation, then reduction -> reduction with accumulators initialised in registers.
 
-        Condition: both nests run over the same elements in the same order. None otherwise.
+        Condition: both nests run over the same elements in the same order. None otherwise. Also how
+        many of the statements this replaces: 3 with a map of the results.
         """
-        first, second = _chain(start), _chain(nest) if nest is not None else None
+        if len(stmts) < 2:
+            return None
+        first, second = chain_of(stmts[0]), chain_of(stmts[1])
         if first is None or second is None or first.store.combiner or not second.store.combiner:
             return None
         value, cut = first.store.value, region_of(second.loops)
@@ -149,20 +191,24 @@ class _Specializer:
             return None
         if any(lp.reduce for lp in second.loops[: cut[0]]) or not _same_elements(first, second):
             return None
-        return self._loop(second.loops[0], value)
+        then = None
+        if len(stmts) > 2 and second.store.buffer in own:
+            then = epilogue_of(second, stmts[2], others)
+        return self._nest(second, *cut, _Ends(value, then)), 3 if then else 2
 
     # ---- loops ----------------------------------------------------------------------------------
 
-    def _loop(self, s: For, start: Const | None) -> Stmt:
-        """A loop; `start` is the initial value of the reduction below, if folded."""
-        chain = _chain(s)
+    def _loop(self, s: For) -> Stmt:
+        """A loop with all inside."""
+        self.around = set()
+        chain = chain_of(s)
         if chain is not None:
             rows = collapsed(chain.loops, chain.store, self.buffers)
             if rows is not None:
                 return self.visit(rows)
             cut = region_of(chain.loops)
             if cut is not None:
-                return self._nest(chain, *cut, start)
+                return self._nest(chain, *cut, _Ends())
         return self._plain(s)
 
     def _plain(self, s: For) -> Stmt:
@@ -170,7 +216,7 @@ class _Specializer:
         mark: Mark = "parallel" if s.note("parallel") is not NO_NOTE else "serial"
         return replace(s, body=self.visit(s.body), mark=mark, notes=())
 
-    def _nest(self, chain: _Chain, top: int, first: int, start: Const | None) -> Stmt:
+    def _nest(self, chain: Chain, top: int, first: int, ends: _Ends) -> Stmt:
         """An annotated nest: loops from `top` reduce, loops from `first` are the register tile."""
         loops, store = chain.loops, chain.store
         if top == first > 0 and len(loops) == first + 1:
@@ -180,50 +226,47 @@ class _Specializer:
         self.outside = loops[:top]
         reduces = [lp for k, lp in enumerate(loops) if top <= k < first or (lp.reduce and k >= top)]
         tile = [lp for lp in loops[first:] if not lp.reduce]
-        if isinstance(store.value, Const) or (store.combiner and start is None):
+        if isinstance(store.value, Const) or (store.combiner and ends.start is None):
             tile = [_through_caches(lp) for lp in tile]  # the result is read again soon
         if tile:
-            body = self._bodies(reduces, tile, store, start)
+            body = self._bodies(reduces, tile, store, ends)
         else:
-            body = self._horizontal(reduces, store)
-            if start is not None:
-                body = block([replace(store, value=start, combiner=None), body])
+            before = [] if ends.start is None else [_begun(store, ends.start)]
+            after = [] if ends.then is None else [ends.then.store]
+            body = block([*before, self._horizontal(reduces, store), *after])
         for lp in reversed(loops[:top]):
             mark: Mark = "parallel" if lp.note("parallel") is not NO_NOTE else "serial"
             body = replace(lp, body=body, mark=mark, notes=())
         return body
 
-    def _bodies(
-        self, reduces: list[For], tile: list[For], store: Store, start: Const | None
-    ) -> Stmt:
+    def _bodies(self, reduces: list[For], tile: list[For], store: Store, ends: _Ends) -> Stmt:
         """One body per combination of full and tail extents of the clamped tile loops."""
         for k, lp in enumerate(tile):
             if isinstance(lp.extent, Const):
                 continue
             sizes = full_and_tail(lp)
             if sizes is None:
-                return self._dynamic(reduces, tile, store, start)
+                return self._dynamic(reduces, tile, store, ends)
             full, rest, tail = sizes
             make: Callable[[int], list[For]] = lambda n, k=k: [  # type: ignore[misc]  # noqa: E731
                 replace(t, extent=Const(n)) if q == k else t for q, t in enumerate(tile)
             ]
             return If(
                 Op("le", (Const(full), rest), "bool"),
-                self._bodies(reduces, make(full), store, start),
-                self._bodies(reduces, make(tail), store, start),
+                self._bodies(reduces, make(full), store, ends),
+                self._bodies(reduces, make(tail), store, ends),
             )
-        return self._tile(reduces, tile, store, start)
+        return self._tile(reduces, tile, store, ends)
 
-    def _dynamic(
-        self, reduces: list[For], tile: list[For], store: Store, start: Const | None
-    ) -> Stmt:
+    def _dynamic(self, reduces: list[For], tile: list[For], store: Store, ends: _Ends) -> Stmt:
         """A tile with run-time extents: accumulates in memory, full vectors, then scalars."""
         lanes_at = next((k for k, lp in enumerate(tile) if lanes_of(lp) > 1), None)
         nests: list[Stmt] = []
-        if start is not None:
-            place = replace(store, value=start, combiner=None)
-            nests.append(self._dynamic_nest([], tile, lanes_at, place))
+        if ends.start is not None:
+            nests.append(self._dynamic_nest([], tile, lanes_at, _begun(store, ends.start)))
         nests.append(self._dynamic_nest(reduces, tile, lanes_at, store))
+        if ends.then is not None:
+            nests.append(self._dynamic_nest([], ends.then.put(tile), lanes_at, ends.then.store))
         return block(nests)
 
     def _dynamic_nest(
@@ -262,7 +305,7 @@ class _Specializer:
 
     # ---- register tiles -------------------------------------------------------------------------
 
-    def _tile(self, reduces: list[For], tile: list[For], store: Store, start: Const | None) -> Stmt:
+    def _tile(self, reduces: list[For], tile: list[For], store: Store, ends: _Ends) -> Stmt:
         """The code of a tile with constant extents."""
         sizes = [extent_of(lp) for lp in tile]
         vectors = math.prod(
@@ -273,13 +316,16 @@ class _Specializer:
             return self._transposed(reduces[-1], tile[0], store)
         if not store.combiner or not reduces:
             nests = [self._spread(reduces + tile, tile, store, unroll=False)]
-            if start is not None:
-                first = replace(store, value=start, combiner=None)
+            if ends.start is not None:
+                first = _begun(store, ends.start)
                 nests.insert(0, self._spread(tile, tile, first, unroll=False))
+            if ends.then is not None:
+                own = ends.then.put(tile)
+                nests.append(self._spread(own, own, ends.then.store, unroll=False))
             return block(nests)
         if not registers or vectors > MAX_TILE_VECTORS:
-            return self._strips(reduces, tile, store, start, vectors)
-        return self._accumulate(reduces, tile, store, start, vectors)
+            return self._strips(reduces, tile, store, ends, vectors)
+        return self._accumulate(reduces, tile, store, ends, vectors)
 
     def _vectors(
         self,
@@ -324,12 +370,12 @@ class _Specializer:
         return block(rows)
 
     def _strips(
-        self, reduces: list[For], tile: list[For], store: Store, start: Const | None, vectors: int
+        self, reduces: list[For], tile: list[For], store: Store, ends: _Ends, vectors: int
     ) -> Stmt:
         """A tile too large for registers: strips of one vector, each with its own accumulator."""
         at = next((k for k, lp in enumerate(tile) if lanes_of(lp) > 1), None)
         if at is None:
-            body = self._accumulate(reduces, [], store, start, 1)
+            body = self._accumulate(reduces, [], store, ends, 1)
             for lp in reversed(tile):
                 body = replace(lp, body=body, mark="serial", notes=())
             return body
@@ -340,7 +386,8 @@ class _Specializer:
             group, vec = self._var(lp, "o"), self._var(lp, "v")
             index = add(add(mul(group, width), vec), first)
             piece = replace(lp, var=vec.name, extent=Const(width), nominal=Const(width))
-            body = self._accumulate(reduces, [piece], _put(store, lp, index), start, 1)
+            own = ends.put(lp, index)
+            body = self._accumulate(reduces, [piece], _put(store, lp, index), own, 1)
             if count > 1:
                 body = For(group.name, Const(count), Const(count), False, body, axis=lp.axis)
             else:
@@ -356,7 +403,7 @@ class _Specializer:
         reduces: list[For],
         tile: list[For],
         store: Store,
-        start: Const | None,
+        ends: _Ends,
         vectors: int,
     ) -> Stmt:
         """rewrite: `for k: for s in tile: C[s] += e` -> load or initialise acc, reduce into acc,
@@ -369,9 +416,13 @@ class _Specializer:
         at: tuple[Expr, ...] = tuple(Var(lp.var) for lp in tile) or (Const(0),)
         here = Load(store.buffer, store.indices, dtype)
         bare = hoist_guards(store, reduces, tile, self.outside, self.borders)
-        begin = Store(acc.name, at, start if start is not None else here, None, store.stage)
+        start = ends.start if ends.start is not None else here
+        begin = Store(acc.name, at, start, None, store.stage)
         step = Store(acc.name, at, bare.store.value, store.combiner, store.stage)
-        end = Store(store.buffer, store.indices, Load(acc.name, at, dtype), None, store.stage)
+        result, last = Load(acc.name, at, dtype), tile
+        end = Store(store.buffer, store.indices, result, None, store.stage)
+        if ends.then is not None:
+            end, last = ends.then.of(result, store.buffer), ends.then.put(tile)
         inner = self._spread(tile, tile, step, unroll=True)
         inner = block([*prefetches(step, reduces, tile, self.params, self.outside), inner])
         copies, nested = vectors, True
@@ -379,11 +430,11 @@ class _Specializer:
             inner, copies, nested = self._reduce_loop(lp, if_all(tests, inner), copies, nested)
         parts = [
             self._spread(tile, tile, begin, unroll=True),
-            inner if start is None else if_all(bare.outside, inner),
-            self._spread(tile, tile, end, unroll=True),
+            inner if ends.start is None else if_all(bare.outside, inner),
+            self._spread(last, last, end, unroll=True),
         ]
         whole = Alloc(acc, block(parts))
-        return if_all(bare.outside, whole) if start is None else whole
+        return if_all(bare.outside, whole) if ends.start is None else whole
 
     def _reduce_loop(
         self, lp: For, body: Stmt, copies: int, nested: bool
@@ -513,6 +564,11 @@ class _Specializer:
         """A fresh variable derived from the variable of a loop."""
         self.fresh += 1
         return Var(f"{lp.var}.{suffix}{self.fresh}")
+
+
+def _begun(store: Store, value: Const) -> Store:
+    """The store of an initial value."""
+    return replace(store, value=value, combiner=None)
 
 
 def _through_caches(lp: For) -> For:

@@ -30,11 +30,11 @@ class AxisRange:
     - `whole`: by structure lo = 0 and ext = limit; `aligned`: the region is a tile of the
       consumer's loops; `start`: first level with a loop of its own
     - `vars[l]`: loop variable of level l; `steps[l]`: its stride; `nominal[l]`: its nominal extent
-    - `stop`: end of the loops where that is before `limit`, else None; `digits`: all loops start at
-      0, so the loop variables are the digits of the index
+    - `stop`: end of the loops where that is before `limit`, else None; `inside`: it always is;
+      `digits`: all loops start at 0, so the loop variables are the digits of the index
 
-    Tiles of a region with a start of its own are whole (`_moved_range`): the region is a number of
-    them, and ends at `limit` at the latest.
+    Register tiles of a region with a start of its own are whole (`_moved_range`): the region is a
+    number of them, and ends at `limit` at the latest.
     """
 
     lo: Expr
@@ -49,6 +49,7 @@ class AxisRange:
     nominal: tuple[Expr, ...]
     stop: Expr | None
     digits: bool
+    inside: bool = False
     _clamped: dict[int, Expr] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
@@ -73,7 +74,8 @@ class AxisRange:
         here = self.partial(level)
         step = self.steps[level]
         bounds = [] if self.whole and level == self.start else [self.nominal[level]]
-        bounds.append(ceildiv(sub(self.limit, here), step))
+        if not self.inside:
+            bounds.append(ceildiv(sub(self.limit, here), step))
         if self.stop is not None:
             bounds.append(ceildiv(sub(self.stop, here), step))
         return minimum(*bounds)
@@ -134,13 +136,14 @@ def _made_range(
 def _moved_range(stage: Stage, axis: Axis, lo: Expr, ext: Expr) -> AxisRange:
     """Loops over [lo, lo + ext) of an axis, rounded up to whole tiles and moved into the tensor.
 
-    Some elements beyond the region are computed in place of tiles of several sizes: no loop has a
-    clamp, unless the tiles are larger than the tensor.
+    Some elements beyond the region are computed in place of tiles of several sizes: no innermost
+    loop has a clamp, unless the tiles do not fit into the tensor.
     """
-    step, limit = _levels(stage, axis.name).steps[0], axis.extent
-    most = mul(minimum(ceildiv(ext, step), ceildiv(limit, step)), step)
-    first = maximum(ZERO, minimum(lo, sub(limit, most)))
-    return replace(make_range(stage, axis, first, first, most, False), stop=None)
+    limit, most = axis.extent, minimum(ext, axis.extent)
+    tile = minimum(factor_expr(stage.factors(axis.name)[-1]), most)
+    size = minimum(mul(ceildiv(most, tile), tile), limit)
+    first = maximum(ZERO, minimum(lo, sub(limit, size)))
+    return replace(make_range(stage, axis, first, first, size, False), inside=True)
 
 
 def whole_range(stage: Stage, axis: Axis) -> AxisRange:
@@ -154,14 +157,24 @@ def aligned_range(stage: Stage, axis: Axis, follower: AxisRange, fixed: int) -> 
     nominal = (follower.nominal[0], *factors)
     lo = follower.partial(fixed)
     if fixed == 0:
-        return make_range(stage, axis, lo, lo, follower.ext, follower.whole)
+        own_range = make_range(stage, axis, lo, lo, follower.ext, follower.whole)
+        return replace(own_range, inside=follower.inside)
     ext = steps[fixed - 1]
     variables = (*follower.vars[:fixed], *own[fixed:])
     limit = axis.extent
     # The tile has the size of the follower's tile and ends early where the follower needs less.
-    stop, digits = follower.stop, follower.digits
-    return AxisRange(
-        lo, lo, ext, limit, False, True, fixed, variables, steps, nominal, stop, digits
+    return replace(
+        follower,
+        lo=lo,
+        origin=lo,
+        ext=ext,
+        limit=limit,
+        whole=False,
+        aligned=True,
+        start=fixed,
+        vars=variables,
+        steps=steps,
+        nominal=nominal,
     )
 
 
@@ -271,10 +284,16 @@ def _hull(scope: Scope, stage: Stage, axis: Axis, reads: list[tuple[Stage, Expr]
         ext = sub(maximum(ext, add(gap, ext2)), low)
         lo = add(lo, low)
         negative = negative or negative2
-    if stage.factors(axis.name) and lo != ZERO:
+    if stage.factors(axis.name) and lo != ZERO and _has_sums(scope.schedule, stage):
         return _moved_range(stage, axis, lo, ext)
     first = maximum(ZERO, lo) if negative else lo
     return make_range(stage, axis, first, lo, ext, False)
+
+
+def _has_sums(schedule: Schedule, stage: Stage) -> bool:
+    """Is the stage a reduction, or one that has a reduction computed at its tiles?"""
+    inside = (s for s in schedule.stages if s.has_loops and s.location[0] == stage.name)
+    return bool(stage.compute.combiner) or any(s.compute.combiner for s in inside)
 
 
 def _sign(c: Expr) -> int:

@@ -7,7 +7,10 @@ from space_cases import HOST, check
 from ansorlite import te
 from ansorlite.codegen.kernel import Kernel
 from ansorlite.graph.ops.conv import depthwise_conv2d_nhwc
+from ansorlite.ir.expr import Const
 from ansorlite.ir.interpret import interpret
+from ansorlite.ir.program import NO_NOTE, stores_under
+from ansorlite.ir.tiles import full_and_tail
 from ansorlite.schedule.holes import population_columns
 from ansorlite.schedule.naming import canonical_names
 from ansorlite.space.legality import legal
@@ -164,3 +167,31 @@ def test_nan_and_infinities_go_where_numpy_has_them(masked: bool) -> None:
     got = Kernel(program, HOST)(*(arrays[p.name] for p in dag.inputs))
     np.testing.assert_allclose(got, want, rtol=1e-4)
     np.testing.assert_allclose(interpret(program, arrays)["out"], want, rtol=1e-4)
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_tiles_in_halos_are_whole(stride: int) -> None:
+    """Register tiles have at most two sizes, all of them legal, and rows at borders are right."""
+    dag = residual(9, 4, stride, True)
+    s = next(s for s in fused(dag) if s.name.endswith("anchors1"))
+    rng = np.random.default_rng(0)
+    rows = s.sample(4000, rng)
+    ok = legal(s.program, population_columns(s.holes, rows), len(rows), HOST)
+    assert ok.mean() > 0.5
+    arrays = {p.name: rng.standard_normal(p.shape).astype(np.float32) for p in dag.inputs}
+    (want,) = dag.evaluate(arrays).values()
+    tall = 0
+    for row in rows[ok][:12]:
+        program = s.fill(row)
+        got = interpret(program, arrays)
+        (name,) = (b.name for b in program.params if b.role == "output")
+        np.testing.assert_allclose(got[name], want, rtol=1e-4, atol=1e-4)
+        own = [
+            lp
+            for x, around in stores_under(program.body)
+            for lp in around
+            if x.stage == lp.axis[0] == "expand" and lp.note("register") is not NO_NOTE
+        ]
+        assert all(isinstance(lp.extent, Const) or full_and_tail(lp) for lp in own), program
+        tall += any(lp.axis[1] in "ij" for lp in own)
+    assert tall
