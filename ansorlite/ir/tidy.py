@@ -97,7 +97,7 @@ def _whole_steps(extent: Expr, around: dict[str, Expr]) -> Expr:
     if not (isinstance(extent, Op) and extent.name == "min"):
         return extent
     steps = [a.value for a in extent.args if isinstance(a, Const)]
-    if len(steps) != 1 or steps[0] < 2:
+    if len(steps) != 1 or steps[0] < 1:
         return extent
     kept = [a for a in extent.args if isinstance(a, Const) or not _multiple(a, steps[0], around)]
     return extremum("min", kept) if len(kept) < len(extent.args) else extent
