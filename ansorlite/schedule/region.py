@@ -143,7 +143,8 @@ def _moved_range(stage: Stage, axis: Axis, lo: Expr, ext: Expr) -> AxisRange:
     tile = minimum(factor_expr(stage.factors(axis.name)[-1]), most)
     size = minimum(mul(ceildiv(most, tile), tile), limit)
     first = maximum(ZERO, minimum(lo, sub(limit, size)))
-    return replace(make_range(stage, axis, first, first, size, False), inside=True)
+    made = make_range(stage, axis, first, first, size, False)
+    return replace(made, inside=True, digits=False)  # whatever the values of holes are
 
 
 def whole_range(stage: Stage, axis: Axis) -> AxisRange:
@@ -222,6 +223,11 @@ class Scope:
         n = sum(flags)
         return n if all(flags[:n]) else -1
 
+    def starts_at_0(self, stage: Stage, axis: str) -> bool:
+        """Is the first index of `span` 0, whatever the values of loops and holes are?"""
+        r, n = self.ranges[stage.name][axis], self.fixed_levels(stage, axis)
+        return n < 0 or (n <= r.start and r.digits and not r.aligned)
+
     def span(self, stage: Stage, axis: str) -> tuple[Expr, Expr, bool]:
         """(first index, width, covers the whole axis) of one iteration of the loops in scope."""
         r = self.ranges[stage.name][axis]
@@ -269,12 +275,16 @@ def required(scope: Scope, stage: Stage) -> Ranges:
 def _hull(scope: Scope, stage: Stage, axis: Axis, reads: list[tuple[Stage, Expr]]) -> AxisRange:
     """Hull of the readers' requirements along an axis; the whole axis if none is expressible."""
     spans: list[tuple[Expr, Expr, bool, dict[str, Expr]]] = []
+    starts_at_0 = True
     distinct = {(reader.name, index): reader for reader, index in reads}
     for (_, index), reader in distinct.items():
         one = _one_read(scope, reader, index)
         if one is None:
             return whole_range(stage, axis)
         spans.append(one)
+        used = [a.name for a in reader.compute.axes + reader.compute.reduce_axes]
+        moving = [name for name in used if name in index.free]
+        starts_at_0 &= all(scope.starts_at_0(reader, name) for name in moving)
     lo, ext, negative, coefs = spans[0]
     for lo2, ext2, negative2, coefs2 in spans[1:]:
         if coefs2 != coefs:
@@ -284,10 +294,11 @@ def _hull(scope: Scope, stage: Stage, axis: Axis, reads: list[tuple[Stage, Expr]
         ext = sub(maximum(ext, add(gap, ext2)), low)
         lo = add(lo, low)
         negative = negative or negative2
-    if stage.factors(axis.name) and lo != ZERO and _has_sums(scope.schedule, stage):
+    starts_at_0 &= lo == ZERO
+    if stage.factors(axis.name) and not starts_at_0 and _has_sums(scope.schedule, stage):
         return _moved_range(stage, axis, lo, ext)
     first = maximum(ZERO, lo) if negative else lo
-    return make_range(stage, axis, first, lo, ext, False)
+    return replace(make_range(stage, axis, first, lo, ext, False), digits=starts_at_0)
 
 
 def _has_sums(schedule: Schedule, stage: Stage) -> bool:

@@ -143,7 +143,8 @@ def test_what_is_near_the_fastest_is_measured_again_and_the_lowest_counts(
         own = [r for r in again if r.task == group.task_key]
         times = Counter(str(r.holes) + r.sketch for r in own)
         near = sorted(group.latency_s)[: len(times)]
-        assert sum(n >= MOST - 2 for n in times.values()) >= 2  # of the two fastest
+        fastest = min(2, len(group.latency_s))  # wide vectors leave one program of eight elements
+        assert sum(n >= MOST - 2 for n in times.values()) >= fastest
         assert max(near) <= NEAR * SLOWEST * near[:2][-1]  # it looked slower at first
         assert all(len(r.times_s) == PASSES for r in own)
         assert min(r.latency_s or 1.0 for r in own) >= min(near)

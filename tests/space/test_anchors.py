@@ -12,6 +12,7 @@ from ansorlite.ir.interpret import interpret
 from ansorlite.ir.program import NO_NOTE, stores_under
 from ansorlite.ir.tiles import full_and_tail
 from ansorlite.schedule.holes import population_columns
+from ansorlite.schedule.lower import lower
 from ansorlite.schedule.naming import canonical_names
 from ansorlite.space.legality import legal
 from ansorlite.space.sketch import (
@@ -195,3 +196,13 @@ def test_tiles_in_halos_are_whole(stride: int) -> None:
         assert all(isinstance(lp.extent, Const) or full_and_tail(lp) for lp in own), program
         tall += any(lp.axis[1] in "ij" for lp in own)
     assert tall
+
+
+@pytest.mark.parametrize("case", ["divided", "strided"])
+def test_regions_follow_from_structure_alone(case: str) -> None:
+    """Filled programs are those lowered with the values, also where a region then starts at 0."""
+    for s in fused(CASES[case]()):
+        rows = s.sample(300, np.random.default_rng(1))
+        ok = legal(s.program, population_columns(s.holes, rows), len(rows), HOST)
+        for row in rows[ok][:6]:
+            assert str(s.fill(row)) == str(lower(s.state.fill(s.values(row))))
