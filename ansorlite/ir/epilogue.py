@@ -17,7 +17,7 @@ from ansorlite.ir.traverse import loads, substitute, transform
 from ansorlite.ir.traverse import walk as nodes
 
 MOST_OPERATIONS = 12  # of a map that is repeated for each vector of a register tile
-LONG = {*UNARY, "pow", "fmod", "div"} - {"neg", "abs"}  # dozens of instructions, or one as slow
+LONG = {*UNARY, "pow", "fmod", "div"} - {"abs"}  # dozens of instructions, or one as slow
 
 
 @dataclass(frozen=True)
@@ -47,9 +47,9 @@ def loops_around(s: Stmt) -> tuple[list[For], tuple[Stmt, ...]]:
 
 
 def peeled(s: Stmt, outer: Sequence[For]) -> Stmt | None:
-    """What a perfect nest does in one iteration of its outer loops; None unless they are `outer`.
+    """What a perfect nest does in one iteration of the loops `outer`, in terms of their variables.
 
-    The statement is one of the variables of `outer`.
+    None unless its outer loops are the same.
     """
     chain = chain_of(s)
     if chain is None or len(chain.loops) < len(outer):
@@ -73,10 +73,6 @@ class Epilogue:
     def put(self, loops: Sequence[For]) -> list[For]:
         """Loops of the reduction's tile with the annotations of the map's."""
         return [replace(lp, notes=self.notes.get(lp.var, lp.notes)) for lp in loops]
-
-    def at(self, store: Store) -> "Epilogue":
-        """The same with this store."""
-        return replace(self, store=store)
 
     def of(self, result: Expr, buffer: str) -> Store:
         """The store where the element that it reads of the reduction's buffer is `result`."""

@@ -80,8 +80,9 @@ class _Ends:
 
     def put(self, lp: For, index: Expr) -> "_Ends":
         """With the variable of a loop replaced by `index`."""
-        then = self.then
-        return self if then is None else replace(self, then=then.at(_put(then.store, lp, index)))
+        if self.then is None:
+            return self
+        return replace(self, then=replace(self.then, store=_put(self.then.store, lp, index)))
 
 
 def _same_elements(first: Chain, second: Chain) -> bool:
