@@ -6,11 +6,12 @@ for vectors of this machine's length. Groups whose logs are in --folder are not 
 takes files that other machines made, --large and --long draw layers that the others are far from,
 --without leaves out layers that networks have (names or ONNX files), so that these can be measured,
 --other-forms takes layers alone that have promising forms beside the plain one, --chains draws
-chains of kernels that one kernel may compute, such as attention, each of which is tuned alone.
+attention, --residuals expansions with their depthwise convolutions: chains of kernels that one
+kernel may compute, each of which is tuned alone.
 results/README.md says which layers and machines were used.
 Usage: python scripts/train_programs.py [--layers N] [--first K] [--kinds KIND ...]
-       [--large | --long | --chains] [--other-forms] [--seconds S] [--folder DIR] [--output F]
-       [--add F ...] [--without NETWORK ...]
+       [--large | --long | --chains | --residuals] [--other-forms] [--seconds S] [--folder DIR]
+       [--output F] [--add F ...] [--without NETWORK ...]
 """
 
 import argparse
@@ -40,10 +41,20 @@ from ansorlite.shared_tasks import network_tasks
 from ansorlite.space.sketch import SpaceOptions
 from ansorlite.target import Target
 from ansorlite.task import SearchTask
-from bench.drawn_layers import CHAINS, LARGE_LAYERS, LAYERS, LONG_LAYERS, Layer, drawn_layer
+from bench.drawn_layers import (
+    CHAINS,
+    LARGE_LAYERS,
+    LAYERS,
+    LONG_LAYERS,
+    RESIDUALS,
+    Layer,
+    drawn_layer,
+)
 from bench.experiment import exit_status, kept_folder
 
-KINDS = tuple(make.__name__ for make, _ in (*LAYERS, *LARGE_LAYERS, *LONG_LAYERS, *CHAINS))
+MERGED = {"chains": CHAINS, "residuals": RESIDUALS}  # whose kernels are one
+DRAWN = {"large": LARGE_LAYERS, "long": LONG_LAYERS, **MERGED}
+KINDS = tuple(make.__name__ for own in (LAYERS, *DRAWN.values()) for make, _ in own)
 SEED = 7
 LARGEST_FLOP, LONGEST_FLOP = 1.3e9, 4e9  # of a layer, so that a trial takes milliseconds
 GROUP = 12  # layers that are tuned together
@@ -61,7 +72,7 @@ def drawn(
     """Layers of these kinds (of any without) that are not too large, and their tasks, by number.
 
     The smallest ones come first. `formed` ones have promising forms beside the plain one. Of
-    `CHAINS` the tasks are those of kernels in place of several.
+    `MERGED` ones the tasks are those of kernels in place of several.
     """
     out: dict[int, tuple[Graph, Sequence[WeightedTask]]] = {}
     for k in numbers:
@@ -71,7 +82,8 @@ def drawn(
             continue
         try:
             parts = Lowering().partition(graph)
-            weighted = merged(parts, target) if layers is CHAINS else network_tasks(parts, target)
+            whole = any(layers is own for own in MERGED.values())
+            weighted = merged(parts, target) if whole else network_tasks(parts, target)
         except AnsorliteError:  # a layer that no form computes
             continue
         if formed and not any(len(promising(w.forms)) > 1 for w in weighted):
@@ -159,7 +171,8 @@ def main() -> int:
     p.add_argument("--large", action="store_true", help="layers that others are far from")
     p.add_argument("--other-forms", action="store_true", help="those with promising forms alone")
     p.add_argument("--long", action="store_true", help="products of many rows")
-    p.add_argument("--chains", action="store_true", help="chains that one kernel may compute")
+    p.add_argument("--chains", action="store_true", help="attention as one kernel")
+    p.add_argument("--residuals", action="store_true", help="inverted residuals, likewise")
     p.add_argument("--seconds", type=seconds, default=7.0, metavar="S", help="a layer (7)")
     p.add_argument("--folder", type=Path, default=kept_folder("train_programs"), help="of logs")
     p.add_argument("--output", type=Path, default=shipped.SHIPPED, metavar="F")
@@ -170,16 +183,15 @@ def main() -> int:
     args.folder.mkdir(parents=True, exist_ok=True)
     target = Target.detect()
     wanted = range(args.first, args.first + args.layers)
-    which = next((k for k in ("chains", "large", "long") if getattr(args, k)), "")
-    kinds = {"chains": CHAINS, "large": LARGE_LAYERS, "long": LONG_LAYERS}
-    drawn_of = kinds.get(which, LAYERS)
+    which = next((k for k in DRAWN if getattr(args, k)), "")
+    drawn_of = DRAWN.get(which, LAYERS)
     layers = drawn(wanted, args.kinds, target, drawn_of, args.other_forms)
     numbers = list(layers)
     for k in range(0, len(numbers), GROUP):
         own = numbers[k : k + GROUP]
         part = f"{which}." if which else ""
         log = args.folder / f"{target.vector_bytes}.{part}{args.first}.{k // GROUP}.jsonl"
-        if args.chains:
+        if which in MERGED:
             tuned_alone([w for n in own for w in layers[n][1]], args.seconds, log)
         else:
             tuned([layers[n][0] for n in own], args.seconds * len(own), log)

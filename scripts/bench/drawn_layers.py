@@ -37,8 +37,14 @@ def _image(net: Net, rng: np.random.Generator, channels: int) -> str:
 
 
 def _activated(net: Net, rng: np.random.Generator, x: str) -> str:
+    kinds = ("relu", "relu", "none", "none", "relu6", "silu", "gelu", "sigmoid")
+    return _as_told(net, _one(rng, kinds), x)
+
+
+def _as_told(net: Net, kind: str, x: str) -> str:
+    """An activation by its name."""
     b = net.builder
-    match _one(rng, ("relu", "relu", "none", "none", "relu6", "silu", "gelu", "sigmoid")):
+    match kind:
         case "relu":
             return net.relu(x)
         case "relu6":
@@ -305,12 +311,28 @@ def _attention(net: Net, rng: np.random.Generator, masked: bool) -> Graph:
     return b.finish([b.emit("transpose", [y], perm=(0, 2, 1, 3))])
 
 
+def inverted_residual(net: Net, rng: np.random.Generator) -> Graph:
+    """Its expansion and depthwise convolution, of which the wide tensor is the larger part."""
+    channels = _one(rng, (16, 24, 32, 40, 48, 56, 64, 80, 96, 112))
+    wide = channels * _one(rng, (3, 4, 6, 6))
+    sizes = (14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112)
+    size = _one(rng, tuple(n for n in sizes if n * n * wide <= LARGEST_VALUES // 2))
+    b = net.builder  # data as between the layers of a network: channels last
+    x = b.emit("transpose", [b.input("x", (1, size, size, channels))], perm=(0, 3, 1, 2))
+    kind = _one(rng, ("relu6", "relu6", "silu", "relu"))
+    x = _as_told(net, kind, net.norm(net.conv(x, "expand", wide, 1), "expanded"))
+    kernel, stride = _one(rng, (3, 3, 5)), _one(rng, (1, 1, 2))
+    x = net.norm(net.conv(x, "depthwise", wide, kernel, stride, wide), "filtered")
+    return b.finish([b.emit("transpose", [_as_told(net, kind, x)], perm=(0, 2, 3, 1))])
+
+
 # Products of many rows, which take seconds to search.
 LONG_LAYERS: tuple[tuple[Layer, float], ...] = ((long_dense, 1.0),)
 
 
 # Chains of kernels that one kernel may compute in their place (`graph.cuts`).
 CHAINS: tuple[tuple[Layer, float], ...] = ((attention, 0.65), (masked_attention, 0.35))
+RESIDUALS: tuple[tuple[Layer, float], ...] = ((inverted_residual, 1.0),)
 
 
 def drawn_layer(rng: np.random.Generator, layers: Sequence[tuple[Layer, float]] = LAYERS) -> Graph:
