@@ -18,6 +18,13 @@ from ansorlite.target import Target
 
 HOST = Target.detect()
 Map = Callable[..., Any]
+# A row of C in registers, for each row of y.
+ROW_BY_ROW: tuple[Step, ...] = (
+    ComputeAt("C", "y", "i"),
+    Reorder("C", ("i", "r", "j")),
+    Annotate("C", "j", "register", 1),
+    Annotate("C", "j", "lanes", 4),
+)
 
 
 def product(n: int, m: int, f: Map) -> State:
@@ -119,10 +126,7 @@ def test_what_a_second_map_reads_is_stored() -> None:
     y = te.compute((4, 8), lambda i, j: c[i, j] * d[i, 7 - j], name="y")
     state = State(te.ComputeDAG([y])).apply(
         ComputeAt("D", "y", "i"),
-        ComputeAt("C", "y", "i"),
-        Reorder("C", ("i", "r", "j")),
-        Annotate("C", "j", "register", 1),
-        Annotate("C", "j", "lanes", 4),
+        *ROW_BY_ROW,
         Annotate("D", "j", "lanes", 4),
     )
     assert not in_registers(lower(state))
@@ -133,10 +137,7 @@ def test_a_neighbour_of_the_element_is_not_in_registers() -> None:
         return te.select(j < 15, c[i, te.minimum(j + 1, 15)], x[i, j])
 
     state = product(4, 16, beside).apply(
-        ComputeAt("C", "y", "i"),
-        Reorder("C", ("i", "r", "j")),
-        Annotate("C", "j", "register", 1),
-        Annotate("C", "j", "lanes", 4),
+        *ROW_BY_ROW,
         Annotate("y", "j", "lanes", 4),
     )
     assert not in_registers(lower(state))

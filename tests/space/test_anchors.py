@@ -206,3 +206,22 @@ def test_regions_follow_from_structure_alone(case: str) -> None:
         ok = legal(s.program, population_columns(s.holes, rows), len(rows), HOST)
         for row in rows[ok][:6]:
             assert str(s.fill(row)) == str(lower(s.state.fill(s.values(row))))
+
+
+@pytest.mark.parametrize(("size", "stride"), [(8, 2), (7, 1)])
+def test_nan_and_infinities_stay_in_their_windows(size: int, stride: int) -> None:
+    """At corners and edges, where tiles move back into the tensor, too."""
+    dag = residual(size, 4, stride, True)
+    rng = np.random.default_rng(5)
+    arrays = {p.name: rng.standard_normal(p.shape).astype(np.float32) for p in dag.inputs}
+    x = arrays["X"]
+    x[0, 0, 0, 0], x[0, -1, -1, 1], x[0, size // 2, 0, 2] = np.nan, np.inf, -np.inf
+    x[0, 1, -1, 3], x[0, -1, 1, 0] = 1e-42, 1e30
+    with np.errstate(all="ignore"):
+        (want,) = dag.evaluate(arrays).values()
+    assert np.isnan(want).any() and np.isfinite(want).any()
+    for s in fused(dag)[:2]:
+        rows = s.sample(600, rng)
+        ok = legal(s.program, population_columns(s.holes, rows), len(rows), HOST)
+        got = Kernel(s.fill(rows[ok][0]), HOST)(*(arrays[p.name] for p in dag.inputs))
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
