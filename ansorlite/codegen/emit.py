@@ -293,6 +293,11 @@ def _nominal(lp: For) -> int:
     return int(lp.nominal.value)
 
 
+def _usual(lp: For) -> int:
+    """Iterations without clamps; 0 where they depend on other loops."""
+    return int(lp.nominal.value) if isinstance(lp.nominal, Const) else 0
+
+
 def transposed(b: ir.IRBuilder, rows: list[ir.Value]) -> list[ir.Value]:
     """The transpose of n vectors of n lanes, n a power of two, in log2(n) rounds of shuffles.
 
@@ -390,8 +395,14 @@ class _StmtEmitter(ExprEmitter):
         low = self.once("urem", (g, n), env, lambda: self.b.urem(g, I64(n)))
         return low, self.once("udiv", (g, n), env, lambda: self.b.udiv(g, I64(n)))
 
-    def count(self, first: ir.Value, last: ir.Value, around: Scope, trip: Trip) -> None:
-        """A counted loop; `trip` gets the induction variable and the scope of the loop."""
+    def count(
+        self, first: ir.Value, last: ir.Value, around: Scope, trip: Trip, usual: int = 0
+    ) -> None:
+        """A counted loop; `trip` gets the induction variable and the scope of the loop.
+
+        It usually has `usual` iterations, 0 where nothing is known. LLVM has to know: it keeps in
+        registers what it takes to be used most often.
+        """
         b = self.b
         before = b.block
         head, body, done = (b.append_basic_block(n) for n in ("head", "loop", "done"))
@@ -409,7 +420,7 @@ class _StmtEmitter(ExprEmitter):
         trip(i, scope)
         following = b.add(i, I64(1), flags=["nuw", "nsw"])
         i.add_incoming(following, b.block)
-        b.cbranch(b.icmp_signed("<", following, last), head, done)
+        b.cbranch(b.icmp_signed("<", following, last), head, done, max(0, usual - 1))
         b.position_at_end(head)
         b.branch(body)
         b.position_at_end(done)
@@ -468,6 +479,7 @@ class _StmtEmitter(ExprEmitter):
             if n == 1:
                 self.stmt(s.body, env.inner({s.var: 0}))
             return
+        usual = n if isinstance(n, int) else _usual(s)
         n = I64(n) if isinstance(n, int) else n
 
         ranges = {s.var: (0, max(0, bounds(s.extent, env.ranges)[1] - 1))}
@@ -475,7 +487,7 @@ class _StmtEmitter(ExprEmitter):
         def trip(i: ir.Value, scope: Scope) -> None:
             self.stmt(s.body, env.inner({s.var: i}, ranges, scope=scope))
 
-        self.count(I64(0), n, env.scope, trip)
+        self.count(I64(0), n, env.scope, trip, usual)
 
     def _vector_loop(self, s: For, env: Env) -> None:
         """The body as one vector operation; a remainder uses a whole vector with masked lanes.

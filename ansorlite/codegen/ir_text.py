@@ -16,6 +16,7 @@ from itertools import count
 from typing import Any
 
 MOST_TEXTS = 4096  # of constants of one type that are kept
+MOST_TIMES = 1 << 30  # that a branch is said to be taken
 
 
 class Type:
@@ -541,8 +542,13 @@ class IRBuilder:
     def branch(self, to: Block) -> None:
         self.block.terminator = f"  br label {to.text}"
 
-    def cbranch(self, flag: Value, yes: Block, no: Block) -> None:
-        self.block.terminator = f"  br {flag.typed}, label {yes.text}, label {no.text}"
+    def cbranch(self, flag: Value, yes: Block, no: Block, times: int = 0) -> None:
+        """With `times` `yes` is taken so often for each time that `no` is."""
+        mark = ""
+        if times:
+            weights = f'!{{!"branch_weights", i32 {min(times, MOST_TIMES)}, i32 1}}'
+            mark = f", !prof {self.module.note(weights)}"
+        self.block.terminator = f"  br {flag.typed}, label {yes.text}, label {no.text}{mark}"
 
     def ret_void(self) -> None:
         self.block.terminator = "  ret void"

@@ -397,7 +397,7 @@ class TileCode:
         for phi, start, end in zip(held, tiles, found, strict=True):
             phi.add_incoming(start, before)
             phi.add_incoming(end, b.block)
-        b.cbranch(b.icmp_signed("<", following, I64(times)), head, done)
+        b.cbranch(b.icmp_signed("<", following, I64(times)), head, done, -(-times // by) - 1)
         b.position_at_end(head)
         b.branch(body)
         b.position_at_end(done)

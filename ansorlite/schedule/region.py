@@ -272,6 +272,22 @@ def required(scope: Scope, stage: Stage) -> Ranges:
     return out
 
 
+def _tile_around(scope: Scope, stage: Stage, axis: Axis, lo: Expr, ext: Expr) -> AxisRange | None:
+    """Loops that continue those around the stage, of which [lo, lo + ext) is a tile of its factors.
+
+    Operands can then be packed; None for any other region.
+    """
+    factors, target = stage.factors(axis.name), scope.schedule[stage.location[0]]
+    for around in target.compute.axes if factors else ():
+        n = scope.fixed_levels(target, around.name)
+        if n < 1 or target.factors(around.name) != factors or around.extent != axis.extent:
+            continue
+        lead = scope.ranges[target.name][around.name]
+        if lead.start == 0 and (lo, ext) == (lead.partial(n), lead.steps[n - 1]):
+            return aligned_range(stage, axis, lead, n)
+    return None
+
+
 def _hull(scope: Scope, stage: Stage, axis: Axis, reads: list[tuple[Stage, Expr]]) -> AxisRange:
     """Hull of the readers' requirements along an axis; the whole axis if none is expressible."""
     spans: list[tuple[Expr, Expr, bool, dict[str, Expr]]] = []
@@ -296,7 +312,8 @@ def _hull(scope: Scope, stage: Stage, axis: Axis, reads: list[tuple[Stage, Expr]
         negative = negative or negative2
     starts_at_0 &= lo == ZERO
     if stage.factors(axis.name) and not starts_at_0 and _has_sums(scope.schedule, stage):
-        return _moved_range(stage, axis, lo, ext)
+        around = _tile_around(scope, stage, axis, lo, ext)
+        return around or _moved_range(stage, axis, lo, ext)
     first = maximum(ZERO, lo) if negative else lo
     return replace(make_range(stage, axis, first, lo, ext, False), digits=starts_at_0)
 

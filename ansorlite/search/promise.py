@@ -28,8 +28,9 @@ AGAINST_PLAIN = 0.85  # times the plain form's prediction, likewise
 # move little, too, so that they are predicted well.
 NEARLY_ALL, AGAINST_NEARLY = 0.85, 0.97
 # Bytes a cycle of a core: of what is written and read again between stages, as a share of the speed
-# beyond the second cache; and of weights, which come from memory.
-BETWEEN, WEIGHTS = 0.5, 8.0
+# beyond the second cache, with halves of matrices in blocks that fit it; of weights; and of halves
+# of weights that do not stay in half of the third cache.
+BETWEEN, BETWEEN_HALVES, WEIGHTS, FROM_MEMORY = 0.5, 1.0, 8.0, 2.9
 
 
 def promising(forms: Sequence[SearchTask]) -> list[SearchTask]:
@@ -43,7 +44,7 @@ def promising(forms: Sequence[SearchTask]) -> list[SearchTask]:
 
     def hopes(form: SearchTask) -> bool:
         time = times[form.workload_key]
-        saves = form.dag.run_flop < NEARLY_ALL * plain.dag.run_flop
+        saves = form.dag.run_flop < NEARLY_ALL * plain.dag.run_flop and not _of_halves(form.dag)
         limit = AGAINST_PLAIN if saves else AGAINST_NEARLY
         return time <= SLOWER * best and time <= limit * own
 
@@ -67,12 +68,19 @@ def transforms(dag: ComputeDAG) -> bool:
     return any(op.attr("simplify_const_indices") for op in dag.computes)
 
 
+def _of_halves(dag: ComputeDAG) -> bool:
+    """Is it a product of matrices by those of their halves?"""
+    listed = (op for op in dag.computes if op.attr("simplify_const_indices"))
+    read = {t for op in listed for t in tensors_read(op.body)}
+    return any(len(p.shape) == 2 and not p.constant and p.name in read for p in dag.inputs)
+
+
 def predicted_cycles(task: SearchTask) -> float:
     """Cycles of a core: sums at full speed or as fast as weights come, and what lies between."""
     dag, rates = task.dag, rates_of(task.target)
     constant = _constants(dag)
     lanes = task.target.lanes("float32")
-    sums = between = 0.0
+    halves, sums, moved = _of_halves(dag), 0.0, 0.0
     for op in dag.computes:
         if op.name in constant:
             continue
@@ -80,11 +88,13 @@ def predicted_cycles(task: SearchTask) -> float:
             flop = least_flop(op, dag.by_name)
             sums += flop / (2 * rates.fma * lanes * _speed(op, task))
         if op not in dag.outputs and pad_of(op) is None:
-            between += 2 * _size_bytes(op)
+            in_blocks = halves and (op.combiner or op.attr("simplify_const_indices"))
+            rate = BETWEEN_HALVES if in_blocks else BETWEEN
+            moved += 2 * _size_bytes(op) / (rate * rates.beyond_l2)
     weights = weights_bytes(dag)
     cores = task.target.cores
-    moved = between / (BETWEEN * rates.beyond_l2)
-    return max(sums / cores, weights / (WEIGHTS * cores)) + moved / cores
+    rate = FROM_MEMORY if halves and 2 * weights > task.target.l3_bytes > 0 else WEIGHTS
+    return max(sums / cores, weights / (rate * cores)) + moved / cores
 
 
 @lru_cache(maxsize=1024)

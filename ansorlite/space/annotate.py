@@ -53,10 +53,13 @@ def _inner(state: State, s: Stage, target: Target) -> State:
     if s.packed_for is not None:
         return _vector_loop(state, s, node_of(s.name), target)
     along = contiguous_axis(s.compute)
-    if s.tiling and not s.compute.combiner and along is not None and not s.factors(along.name):
+    if s.tiling and not s.compute.combiner and along is not None:
         # Cut into blocks for the stages that it reads, such as those of transforms.
-        attached = state.schedule.attached(s.name, along.name)
-        return state if attached else _whole_vector(state, s, along, target)
+        if not s.factors(along.name):
+            attached = state.schedule.attached(s.name, along.name)
+            return state if attached else _whole_vector(state, s, along, target)
+        if state.schedule.attached(s.name, f"{along.name}.0"):
+            return _vector_loop(state, s, node_of(s.name), target)
     if s.tiling:
         return _register_tile(state, s, target)
     return _untiled(state, s, target)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from ansorlite.errors import ScheduleError
 from ansorlite.ir.expr import Const
+from ansorlite.ir.traverse import tensors_read
 from ansorlite.schedule.holes import (
     Hole,
     exact_options,
@@ -225,9 +226,11 @@ def tile(
 ) -> State:
     """Multi-level tiling with a structure, by default the target's, "SSRSRS" on CPUs.
 
-    The axes `unsplit` have one loop. With `partial`, blocks of tiles need not divide their number.
+    The axes `unsplit` have one loop. With `partial`, and in products of transformed data, which may
+    be computed in blocks of results, blocks of tiles need not divide their number.
     """
     s = state.schedule[name]
+    partial = partial or _reads_transformed(state, s)
     structure = structure or target_structure(target)
     op, node = s.compute, node_of(name)
     whole = tuple(op.attr("no_split_at_inner", ()))
@@ -247,6 +250,12 @@ def tile(
             hole = Hole(f"{node}.{a.name}", node, "tile", options)
             state = state.open(hole).apply(Split(name, a.name, hole.columns))
     return state.apply(Reorder(name, tile_order(state.schedule[name], structure, whole)))
+
+
+def _reads_transformed(state: State, s: Stage) -> bool:
+    read = tensors_read(s.compute.body)
+    ops = (t.compute for t in state.schedule.stages if t.name in read and not t.is_placeholder)
+    return any(op.attr("simplify_const_indices") for op in ops)
 
 
 def target_structure(target: Target) -> str:

@@ -54,6 +54,7 @@ from ansorlite.te.work import pad_of
 MAX_SKETCHES = 48  # target number of sketches per task, divided among its structures
 ROWS = "-rows"  # in the names of sketches whose stages are fused over rows
 TILES = "-tiles"  # likewise, over tiles of transforms
+CHANNELS = "-channels"  # likewise, over tiles and channels
 FUSION = "fuse_anchors"  # in `Sketch.fired`
 FACTORED_VARIANTS = 2  # variants of a structure with rfactor, if there are other structures
 
@@ -273,9 +274,8 @@ def _variants(
     """(label, state, beyond the paper) of packing and location variants, the plain one first."""
     base = _pack_constants(state) if opts.packing else state
     yield "", base, False
-    tiles = fuse_tiles(base) if opts.locations else None
-    if tiles is not None:
-        yield TILES, tiles, True
+    for label, tiles in _in_blocks(base) if opts.locations else ():
+        yield label, tiles, True
     packed = [*_pack_operands(base)] if opts.packing else []
     for label, s in packed:
         yield label, s, True
@@ -516,11 +516,18 @@ def _bases(state: State, target: Target) -> Iterator[tuple[str, State]]:
     yield "", packed
     yield from _pack_operands(packed)
     for base in (packed, state):
-        rows, tiles = fuse_rows(base, target), fuse_tiles(base)
+        rows = fuse_rows(base, target)
         if rows is not None:
             yield ROWS, rows
-        if tiles is not None:
-            yield TILES, tiles
+        yield from _in_blocks(base)
+
+
+def _in_blocks(state: State) -> Iterator[tuple[str, State]]:
+    """(label, state) of the stages of transforms in blocks."""
+    for label in (TILES, CHANNELS):
+        found = fuse_tiles(state, channels=label == CHANNELS)
+        if found is not None:
+            yield label, found
 
 
 def _located(
