@@ -208,7 +208,7 @@ def auto_schedule(
     `search.task_scheduler.SCHEDULERS`; a task without gain for `early_stop_trials` gets no more.
     `form_rtol` bounds the relative error, in units of the largest result, of other forms than the
     plain one; 0 rules them out. Winograd's adds and subtracts the elements of a tile, Strassen's of
-    two rows, so an outlier, infinity or NaN spreads over these: one element of 1e8 costs its
+    two or four rows, so an outlier, infinity or NaN spreads over these: one of 1e8 costs its
     neighbours their digits. Forms that round to bfloat16 on the way may lose 32 times as much. With
     `exact` each operator of the network is computed as it is written: there are no other forms, and
     no rewrite that rounds otherwise, such as batch norm folded into weights. With

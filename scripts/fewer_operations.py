@@ -101,7 +101,7 @@ def forms(layer: Layer, target: Target) -> list[al.SearchTask]:
 def name_of(form: al.SearchTask) -> str:
     """The products of a tile along each axis that is transformed: "8x8" of F(6 x 6, 3 x 3).
 
-    Of matrices "7", which are Strassen's.
+    Of matrices "7" or "49", which are Strassen's.
     """
     if not transforms(form.dag):
         return "as written"

@@ -132,9 +132,13 @@ def fast_dense(x: Tensor, w: Tensor, name: str = "dense", levels: int = 1) -> Te
         of_rows = [[found[_part(r, c, levels)] for c in range(s)] for r in range(s)]
         return chosen(h, [chosen(f, row) for row in of_rows])
 
+    both = {UNROLLED: ("h", "f")}
     if m % s == 0:
-        both = {UNROLLED: ("h", "f")}
         return te.compute((rows, s, s, columns), part, name=name, attrs=both)
+    if levels > 1:  # all rows of a group share what is read, so that they are computed together
+        tiles = te.compute((rows, s, s, columns), part, name=f"{name}_tiles", attrs=both)
+        whole = (m, s, columns)
+        return te.compute(whole, lambda i, f, j: tiles[i // s, i % s, f, j], name=name)
     return te.compute(
         (m, s, columns),
         lambda i, f, j: part(i // s, i % s, f, j),
@@ -154,7 +158,7 @@ def product_forms(rows: int, depth: int, columns: int) -> tuple[Form, ...]:
 
 def _hopes(rows: int, depth: int, columns: int, levels: int) -> bool:
     s = 1 << levels
-    if (levels > 1 and rows % s) or depth % s or columns % s:
+    if depth % s or columns % s:
         return False
     if min(depth, columns, 2 * rows) < LEAST:
         return False
