@@ -61,9 +61,9 @@ def fuse_tiles(state: State, channels: bool = False) -> State | None:
         if s.name in state.schedule.outputs or s.packed_for:
             continue
         needed = needs.get(s.name, set())
-        at = next((a for a in reversed(cut) if a is not last or a.name in needed), None)
-        if at is None or not {a.name for a in cut} & needed:
+        if needed.isdisjoint(a.name for a in cut):
             continue
+        at = next(a for a in reversed(cut) if a is not last or a.name in needed)
         try:
             blocked = blocked.apply(ComputeAt(s.name, root.name, f"{at.name}.0"))
         except ScheduleError:

@@ -171,14 +171,17 @@ def test_other_uses_of_a_product_have_no_other_form(monkeypatch: pytest.MonkeyPa
 def test_a_form_that_saves_few_operations_is_measured_where_it_moves_little() -> None:
     target = Target.cross("x86-avx512", cores=2)
 
-    def hopeful(m: int, k: int, n: int) -> bool:
+    def hopeful(m: int, k: int, n: int, levels: int = 1) -> bool:
         x, w = te.placeholder((m, k), name="x"), te.placeholder((k, n), name="w", constant=True)
         axis = te.reduce_axis(k, name="k")
         plain = te.ComputeDAG(
             [te.compute((m, n), lambda i, j: te.sum(x[i, axis] * w[axis, j], axis=axis), "dense")]
         )
-        other = SearchTask(te.ComputeDAG([fast_dense(x, w)]), target, "", plain, 1e-3)
+        made = te.ComputeDAG([fast_dense(x, w, levels=levels)])
+        other = SearchTask(made, target, "", plain, 1e-3)
         return other in promising([SearchTask(plain, target), other])
 
     assert hopeful(256, 1024, 4096)
     assert not hopeful(4096, 64, 256)
+    assert hopeful(1500, 384, 1536, 2)
+    assert not hopeful(128, 768, 3072, 2)  # few rows, whose weights come from memory
