@@ -253,7 +253,7 @@ def tile(
 
 
 def _reads_transformed(state: State, s: Stage) -> bool:
-    """True for the products of a form by transforms."""
+    """True for the products of a form by transforms, and for other sums over listed axes."""
     read = tensors_read(s.compute.body)
     ops = (t.compute for t in state.schedule.stages if t.name in read and not t.is_placeholder)
     return any(op.attr("simplify_const_indices") for op in ops)
