@@ -3,9 +3,9 @@
 rewrite: `for tiles: v = transform(x); for tiles: p = v * u; for tiles: y = inverse(p)` ->
 `for block: (v, p, y of the tiles of the block)`. Transformed data and products then stay in the
 caches, however large the image is. In: a state after the rules, in which the stages of transforms
-are those with the attribute `simplify_const_indices`. Out: the state with outer and inner loops over
-the last axes that count tiles, and all stages at the innermost of the outer loops. Channels of the
-results may be cut, too, by the factors of the products: stages that depend on channels are then
+are those with the attribute `simplify_const_indices`. Out: the state with outer and inner loops
+over the last axes that count tiles, and all stages at the innermost of the outer loops. Channels of
+the results may be cut, too, by the factors of the products: stages that depend on channels are then
 inside those blocks, the others outside.
 """
 
