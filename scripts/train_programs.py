@@ -6,8 +6,8 @@ for vectors of this machine's length. Groups whose logs are in --folder are not 
 takes files that other machines made, --large and --long draw layers that the others are far from,
 --without leaves out layers that networks have (names or ONNX files), so that these can be measured,
 --other-forms takes layers alone that have promising forms beside the plain one, --chains draws
-attention, --residuals expansions with their depthwise convolutions: chains of kernels that one
-kernel may compute, each of which is tuned alone.
+attention, --residuals depthwise convolutions with what is before or after them: chains of kernels
+that one kernel may compute, each of which is tuned alone.
 results/README.md says which layers and machines were used.
 Usage: python scripts/train_programs.py [--layers N] [--first K] [--kinds KIND ...]
        [--large | --long | --chains | --residuals] [--other-forms] [--seconds S] [--folder DIR]
@@ -89,7 +89,7 @@ def drawn(
         if formed and not any(len(promising(w.forms)) > 1 for w in weighted):
             continue
         most_flop = LONGEST_FLOP if layers is LONG_LAYERS else LARGEST_FLOP
-        if sum(w.task.flop for w in weighted) <= most_flop:
+        if weighted and sum(w.task.flop for w in weighted) <= most_flop:
             out[k] = graph, weighted
     return dict(sorted(out.items(), key=lambda row: sum(w.task.flop for w in row[1][1])))
 

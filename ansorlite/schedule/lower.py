@@ -29,7 +29,14 @@ from ansorlite.ir.program import (
 from ansorlite.ir.tidy import tidy
 from ansorlite.ir.traverse import loads, substitute, tensors_read, transform
 from ansorlite.schedule.holes import column_values
-from ansorlite.schedule.region import AxisRange, Ranges, Scope, required, whole_range
+from ansorlite.schedule.region import (
+    AxisRange,
+    Ranges,
+    Scope,
+    kept_ranges,
+    required,
+    whole_range,
+)
 from ansorlite.schedule.stage import Iterator, Schedule, Stage, initial_stage
 from ansorlite.schedule.state import State
 from ansorlite.schedule.steps import packed_axes
@@ -82,6 +89,8 @@ class _Lowering:
         self.ranges: dict[str, Ranges] = {}
         self.visits: dict[str, tuple[Expr, ...]] = {}
         self.buffers: dict[str, Buffer] = {}
+        # of stages that are kept over iterations, by name: all that these compute
+        self.kept: dict[str, Ranges] = {}
         # (dimension, level) of each stored dimension of a packed buffer
         self.digits: dict[str, tuple[tuple[int, int], ...]] = {}
 
@@ -112,8 +121,9 @@ class _Lowering:
             if it.level < r.start:
                 continue
             scope = scope | {str(r.vars[it.level])}
+            self._keep(s, it.name, scope)
             here = self.schedule.attached(s.name, it.name)
-            self._open(here, scope)
+            self._open(here, r.vars[it.level], scope)
             for a in here:
                 self._check(a, scope)
         op = s.compute
@@ -212,26 +222,45 @@ class _Lowering:
         """The body of a loop: the stages attached to the loop, then the rest of the nest."""
         here = self.schedule.attached(s.name, iterator)
         nests: list[Stmt] = []
-        self._open(here, scope)
+        kept = self._keep(s, iterator, scope)
+        loop = self.ranges[s.name][own[p].axis].vars[own[p].level]
+        self._open(here, loop, scope)
         for a in here:
-            self.visits[a.name] = self._visits(s, scope)
+            outside = scope if a.kept_at is None else scope - {str(loop)}
+            self.visits[a.name] = self._visits(s, outside)
         for a in here:
             nests.append(self._nest(a, scope))
         body = block([*nests, self._loops(s, own, p + 1, scope)])
-        for a in reversed(here):
+        for a in reversed([*(a for a in here if a.kept_at is None), *kept]):
             body = Alloc(self.buffers[a.name], body)
         return body
 
-    def _open(self, attached: Sequence[Stage], scope: frozenset[str]) -> None:
+    def _keep(self, s: Stage, iterator: str, scope: frozenset[str]) -> list[Stage]:
+        """The stages whose elements live as long as an iteration of a loop: ranges and buffers."""
+        kept = self.schedule.kept(s.name, iterator)
+        for a in reversed(kept):
+            view = Scope(self.schedule, dict(self.ranges), scope)
+            self.kept[a.name] = required(view, a)
+            self.buffers[a.name] = self._local_buffer(a, self.kept[a.name])
+        return kept
+
+    def _open(self, attached: Sequence[Stage], loop: Expr, scope: frozenset[str]) -> None:
         """Ranges and buffers of the stages attached to the innermost loop in scope."""
         for a in reversed(attached):
             view = Scope(self.schedule, dict(self.ranges), scope)
-            self.ranges[a.name] = required(view, a)
-            self.buffers[a.name] = self._local_buffer(a)
+            if a.kept_at is None:
+                self.ranges[a.name] = required(view, a)
+                self.buffers[a.name] = self._local_buffer(a, self.ranges[a.name])
+                continue
+            assert isinstance(loop, Var) and isinstance(a.location, tuple)
+            around, at = a.location
+            if any((it, key) == (at, "parallel") for it, key, _ in self.schedule[around].notes):
+                raise ScheduleError(f"cannot keep {a.name} over {loop}, which is parallel")
+            self.ranges[a.name] = kept_ranges(view, a, self.kept[a.name], loop)
 
-    def _local_buffer(self, s: Stage) -> Buffer:
+    def _local_buffer(self, s: Stage, region: Ranges) -> Buffer:
         """The buffer of an attached stage, as large as the required region."""
-        ranges = [self.ranges[s.name][a.name] for a in s.compute.axes]
+        ranges = [region[a.name] for a in s.compute.axes]
         shape = tuple(r.ext for r in ranges)
         if s.packed_for is not None:
             order = _reading_order(self.schedule[s.packed_for], s)
@@ -355,7 +384,7 @@ class _Lowering:
             inside = [v for v in r.vars[r.start :] if isinstance(v, Var) and v.name in scope]
             if inside:
                 level = r.start + len(inside) - 1
-                factors.append(ceildiv(r.ext, r.steps[level]))
+                factors.append(ceildiv(r.elements, r.steps[level]))
         return tuple(factors)
 
     def _count(self, s: Stage, reduce: bool) -> tuple[Expr, ...]:
@@ -406,7 +435,7 @@ def _unscheduled(ops: tuple[Operation, ...], outputs: tuple[str, ...]) -> Progra
 
 def _trips(r: AxisRange) -> Expr:
     """Iterations over the region of one axis."""
-    return r.limit if r.whole else minimum(r.ext, r.limit)
+    return r.limit if r.whole else minimum(r.elements, r.limit)
 
 
 @lru_cache(maxsize=1 << 12)

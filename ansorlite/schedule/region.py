@@ -32,6 +32,7 @@ class AxisRange:
     - `vars[l]`: loop variable of level l; `steps[l]`: its stride; `nominal[l]`: its nominal extent
     - `stop`: end of the loops where that is before `limit`, else None; `inside`: it always is;
       `digits`: all loops start at 0, so the loop variables are the digits of the index
+    - `mean`: elements of most iterations of the loop around, where that is fewer than `ext`
 
     Register tiles of a region with a start of its own are whole (`_moved_range`): the region is a
     number of them, and ends at `limit` at the latest.
@@ -50,7 +51,13 @@ class AxisRange:
     stop: Expr | None
     digits: bool
     inside: bool = False
+    total: Expr | None = None
     _clamped: dict[int, Expr] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    @property
+    def elements(self) -> Expr:
+        """How many are computed at a time, or in all iterations over which they are kept."""
+        return self.ext if self.total is None else self.total
 
     @property
     def value(self) -> Expr:
@@ -243,14 +250,7 @@ def required(scope: Scope, stage: Stage) -> Ranges:
     """The ranges of the axes of an attached stage at the attach point of `scope`."""
     op = stage.compute
     target = scope.schedule[stage.location[0]]
-    reads: list[tuple[Stage, tuple[Expr, ...]]] = []
-    for r in scope.schedule.readers(stage.name):
-        if r.name not in scope.ranges:
-            inner = required(scope, r)
-            scope.ranges[r.name] = inner
-        for x in dict.fromkeys(loads(r.compute.body)):
-            if x.tensor == stage.name:
-                reads.append((r, x.indices))
+    reads = _reads(scope, stage)
     out: Ranges = {}
     if stage.packed_for is not None:
         reader = scope.schedule[stage.packed_for]
@@ -272,6 +272,18 @@ def required(scope: Scope, stage: Stage) -> Ranges:
     return out
 
 
+def _reads(scope: Scope, stage: Stage) -> list[tuple[Stage, tuple[Expr, ...]]]:
+    """(reader, indices) of each distinct read of a stage, whose readers then have ranges."""
+    found: list[tuple[Stage, tuple[Expr, ...]]] = []
+    for r in scope.schedule.readers(stage.name):
+        if r.name not in scope.ranges:
+            scope.ranges[r.name] = required(scope, r)
+        for x in dict.fromkeys(loads(r.compute.body)):
+            if x.tensor == stage.name:
+                found.append((r, x.indices))
+    return found
+
+
 def _tile_around(scope: Scope, stage: Stage, axis: Axis, lo: Expr, ext: Expr) -> AxisRange | None:
     """Loops that continue those around the stage, of which [lo, lo + ext) is a tile of its factors.
 
@@ -288,15 +300,68 @@ def _tile_around(scope: Scope, stage: Stage, axis: Axis, lo: Expr, ext: Expr) ->
     return None
 
 
+def kept_ranges(scope: Scope, stage: Stage, around: Ranges, loop: Var) -> Ranges:
+    """The ranges of a stage in one iteration of `loop`, of what no iteration before computed.
+
+    `around` are its ranges outside of that loop. Along the axis that moves with the loop the part
+    that is new: of [lo, lo + ext), which moves by `step`, the last `step` elements; at first all of
+    it. Raises ScheduleError where no axis or several move, or by what is not known.
+    """
+    out = dict(around)
+    moving = []
+    reads = _reads(scope, stage)
+    for d, axis in enumerate(stage.compute.axes):
+        found = _interval(scope, stage, axis, [(r, indices[d]) for r, indices in reads])
+        if found is None or loop.name not in (found.lo.free | found.ext.free):
+            continue
+        step = coefficient(found.lo, loop.name)
+        plain = loop.name not in found.ext.free and not stage.factors(axis.name)
+        if step is None or _sign(step) < 1 or not plain:
+            raise ScheduleError(f"cannot keep {stage.name}: {axis.name} moves in no plain steps")
+        moving.append(axis.name)
+        again = mul(maximum(ZERO, sub(found.ext, step)), minimum(loop, ONE))
+        lo, end = add(found.lo, again), add(found.lo, found.ext)
+        first = maximum(ZERO, lo) if found.negative else lo
+        made = make_range(stage, axis, first, around[axis.name].origin, found.ext, False)
+        out[axis.name] = replace(made, stop=end, digits=False, total=around[axis.name].ext)
+    if len(moving) != 1:
+        raise ScheduleError(f"cannot keep {stage.name}: {len(moving)} of its axes move with {loop}")
+    return out
+
+
+class _Interval(NamedTuple):
+    """[lo, lo + ext) of an axis; `lo` may be negative, or is 0 whatever the loops and holes are."""
+
+    lo: Expr
+    ext: Expr
+    negative: bool
+    starts_at_0: bool
+
+
 def _hull(scope: Scope, stage: Stage, axis: Axis, reads: list[tuple[Stage, Expr]]) -> AxisRange:
     """Hull of the readers' requirements along an axis; the whole axis if none is expressible."""
+    found = _interval(scope, stage, axis, reads)
+    if found is None:
+        return whole_range(stage, axis)
+    lo, ext, negative, starts_at_0 = found
+    if stage.factors(axis.name) and not starts_at_0 and _has_sums(scope.schedule, stage):
+        around = _tile_around(scope, stage, axis, lo, ext)
+        return around or _moved_range(stage, axis, lo, ext)
+    first = maximum(ZERO, lo) if negative else lo
+    return replace(make_range(stage, axis, first, lo, ext, False), digits=starts_at_0)
+
+
+def _interval(
+    scope: Scope, stage: Stage, axis: Axis, reads: list[tuple[Stage, Expr]]
+) -> _Interval | None:
+    """Hull of the readers' requirements along an axis; None if it is not expressible."""
     spans: list[tuple[Expr, Expr, bool, dict[str, Expr]]] = []
     starts_at_0 = True
     distinct = {(reader.name, index): reader for reader, index in reads}
     for (_, index), reader in distinct.items():
         one = _one_read(scope, reader, index)
         if one is None:
-            return whole_range(stage, axis)
+            return None
         spans.append(one)
         used = [a.name for a in reader.compute.axes + reader.compute.reduce_axes]
         moving = [name for name in used if name in index.free]
@@ -304,18 +369,13 @@ def _hull(scope: Scope, stage: Stage, axis: Axis, reads: list[tuple[Stage, Expr]
     lo, ext, negative, coefs = spans[0]
     for lo2, ext2, negative2, coefs2 in spans[1:]:
         if coefs2 != coefs:
-            return whole_range(stage, axis)
+            return None
         gap = sub(lo2, lo)
         low = minimum(ZERO, gap)
         ext = sub(maximum(ext, add(gap, ext2)), low)
         lo = add(lo, low)
         negative = negative or negative2
-    starts_at_0 &= lo == ZERO
-    if stage.factors(axis.name) and not starts_at_0 and _has_sums(scope.schedule, stage):
-        around = _tile_around(scope, stage, axis, lo, ext)
-        return around or _moved_range(stage, axis, lo, ext)
-    first = maximum(ZERO, lo) if negative else lo
-    return replace(make_range(stage, axis, first, lo, ext, False), digits=starts_at_0)
+    return _Interval(lo, ext, negative, starts_at_0 and lo == ZERO)
 
 
 def _has_sums(schedule: Schedule, stage: Stage) -> bool:

@@ -53,6 +53,7 @@ class Stage:
     notes: tuple[tuple[str, str, str], ...] = ()  # annotations: (iterator, key, value token)
     leader: str | None = None  # stage whose tile factors this stage shares
     packed_for: str | None = None  # reader whose loop order is the storage order of this tensor
+    kept_at: str | None = None  # loop around that of `location`, over which its elements are kept
     name: str = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -181,6 +182,10 @@ class Schedule:
         """Stages attached to a stage (or only to one of its iterators), in order of computation."""
         found = self._attached.get(name, [])
         return [s for s in found if iterator is None or s.location[1] == iterator]
+
+    def kept(self, name: str, iterator: str) -> list[Stage]:
+        """Stages attached to a stage whose elements are kept over iterations in this loop."""
+        return [s for s in self.attached(name) if s.kept_at == iterator]
 
     @cached_property
     def _attached(self) -> dict[str, list[Stage]]:

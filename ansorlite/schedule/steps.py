@@ -144,7 +144,30 @@ class ComputeAt:
         if not s[self.stage].has_loops:
             raise ScheduleError(f"cannot attach {self.stage}: it has no loops of its own")
         where = (self.target, self.iterator)
-        return check_locations(s.update(self.stage, lambda st: replace(st, location=where)))
+        moved = s.update(self.stage, lambda st: replace(st, location=where, kept_at=None))
+        return check_locations(moved)
+
+
+@dataclass(frozen=True)
+class StoreAt:
+    """rewrite: in loop `i` of `target` all that it reads of `stage` -> what no `i` before it read.
+
+    The stage's elements live as long as an iteration of `iterator`, the loop around `i`, which the
+    stage is attached to: rows that windows share are computed once. Example:
+    `StoreAt("expand", "filter", "h.0")` after `ComputeAt("expand", "filter", "h.1")`.
+    """
+
+    tag: ClassVar[str] = "store_at"
+    stage: str
+    target: str
+    iterator: str
+
+    def apply(self, s: Schedule) -> Schedule:
+        at = s[self.stage].location
+        if not isinstance(at, tuple) or at[0] != self.target:
+            raise ScheduleError(f"cannot keep {self.stage}: it is not attached to {self.target}")
+        s[self.target].position(self.iterator)
+        return check_locations(s.update(self.stage, lambda st: replace(st, kept_at=self.iterator)))
 
 
 def check_locations(s: Schedule) -> Schedule:
@@ -158,6 +181,14 @@ def check_locations(s: Schedule) -> Schedule:
                 raise ScheduleError(
                     f"cannot attach {st.name} to {target} at {iterator}: {r.name} reads it "
                     "outside of that loop"
+                )
+        if st.kept_at is not None:
+            around = s[target]
+            loop = around.iters[position := around.position(iterator)]
+            if loop.reduce or around.position(st.kept_at) != position - 1:
+                raise ScheduleError(
+                    f"cannot keep {st.name} at {st.kept_at} of {target}: {iterator}, where it is "
+                    "computed, is not the spatial loop next inside"
                 )
     return s
 
@@ -491,6 +522,7 @@ Step = (
     | FollowSplit
     | Reorder
     | ComputeAt
+    | StoreAt
     | ComputeInline
     | PadInPlace
     | EvaluateAtBind
@@ -506,6 +538,7 @@ STEPS: tuple[type[Any], ...] = (
     FollowSplit,
     Reorder,
     ComputeAt,
+    StoreAt,
     ComputeInline,
     PadInPlace,
     EvaluateAtBind,

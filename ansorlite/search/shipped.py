@@ -34,8 +34,8 @@ class Row(NamedTuple):
 
     extents: tuple[int, ...]
     flop: float
-    told: Any  # its kinship
-    programs: Sequence[Any]  # seconds, steps and holes of each
+    told: Any  # its kinship, with the number of its roles
+    programs: Sequence[Any]  # seconds, number of the steps, and holes of each
 
 
 class ShippedPrograms:
@@ -82,11 +82,16 @@ NONE = ShippedPrograms({}, lambda row: None)
 
 
 class _File:
-    """What is in the file: tables of steps and of names of holes, and rows of layers."""
+    """What is in the file: tables of what layers have in common, and rows of layers.
+
+    The tables are of steps, of sequences of these, of names of holes and of names' roles.
+    """
 
     def __init__(self, told: Mapping[str, Any]) -> None:
         self._steps: list[str] = told["steps"]
+        self._sequences: list[list[int]] = told["sequences"]
         self._holes: list[str] = told["holes"]
+        self._roles: list[dict[str, Any]] = told["roles"]
         self._sets: dict[str, list[Any]] = told["vector_bytes"]
 
     @cached_property
@@ -111,7 +116,8 @@ class _File:
         return ShippedPrograms(kin, self._layer)
 
     def _layer(self, row: Row) -> Programs | None:
-        known = read_kinship(row.told)
+        kin, core, flop, roles, extents = row.told
+        known = read_kinship([kin, core, flop, self._roles[roles], extents])
         if known is None:
             return None
         name = f"layer {known.core}"
@@ -121,12 +127,12 @@ class _File:
                 task=name,
                 task_name=name,
                 sketch="",
-                steps=tuple(self._parsed[k] for k in steps),
+                steps=tuple(self._parsed[k] for k in self._sequences[sequence]),
                 holes={self._holes[k]: values for k, *values in holes},
                 status=OK,
                 latency_s=seconds,
             )
-            for seconds, steps, holes in row.programs
+            for seconds, sequence, holes in row.programs
         ]
 
 
@@ -168,22 +174,33 @@ def merged(*found: Mapping[int, Iterable[Programs]]) -> dict[int, list[Programs]
 
 
 def to_json(found: Mapping[int, Iterable[Programs]]) -> dict[str, Any]:
-    """What the file holds of layers by length of vectors: each distinct step and name once."""
-    steps, holes = dict[str, int](), dict[str, int]()
+    """What the file holds of layers by length of vectors: what several have in common once."""
+    tables: dict[str, dict[str, int]] = {k: {} for k in ("steps", "sequences", "holes", "roles")}
 
-    def number(table: dict[str, int], text: str) -> int:
-        return table.setdefault(text, len(table))
+    def number(table: str, value: Any) -> int:
+        text = value if isinstance(value, str) else json.dumps(value)
+        return tables[table].setdefault(text, len(tables[table]))
 
     def row(r: Record) -> list[Any]:
         plain = (s for s in r.steps if s["step"] != "annotate")
         return [
             float(f"{r.lowest_s:.4g}"),
-            [number(steps, json.dumps(s, sort_keys=True)) for s in plain],
-            [[number(holes, name), *values] for name, values in r.holes.items()],
+            number("sequences", [number("steps", json.dumps(s, sort_keys=True)) for s in plain]),
+            [[number("holes", name), *values] for name, values in r.holes.items()],
         ]
 
+    def kin(known: Kinship) -> list[Any]:
+        kin, core, flop, roles, extents = known.to_json()
+        return [kin, core, flop, number("roles", roles), extents]
+
     sets = {
-        str(n): [[known.to_json(), [row(r) for r in records]] for known, records in layers]
+        str(n): [[kin(known), [row(r) for r in records]] for known, records in layers]
         for n, layers in sorted(found.items())
     }
-    return {"steps": list(steps), "holes": list(holes), "vector_bytes": sets}
+    return {
+        "steps": list(tables["steps"]),
+        "sequences": [json.loads(s) for s in tables["sequences"]],
+        "holes": list(tables["holes"]),
+        "roles": [json.loads(s) for s in tables["roles"]],
+        "vector_bytes": sets,
+    }

@@ -8,10 +8,12 @@ loops, with a halo where a window reads it. Anchors inside keep register tiles o
 packed operand moves to the outer loops that determine it, so rows that share it pack it once.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from contextlib import suppress
 
 from ansorlite.errors import ScheduleError
+from ansorlite.ir.expr import Const, Expr
+from ansorlite.ir.ranges import coefficient
 from ansorlite.ir.traverse import loads
 from ansorlite.schedule.lower import check
 from ansorlite.schedule.stage import Stage
@@ -24,14 +26,15 @@ from ansorlite.schedule.steps import (
     FollowSplit,
     LayoutRewrite,
     Reorder,
+    StoreAt,
     Transpose,
 )
 from ansorlite.space.annotate import lanes_hole
-from ansorlite.space.rows import dependencies
+from ansorlite.space.rows import axis_dependencies, dependencies
 from ansorlite.space.rules import fusible_consumer, last_of_level, tile, tile_order
 from ansorlite.target import Target
 from ansorlite.te.access import contiguous_axis, extent, has_data_reuse, is_strictly_inlineable
-from ansorlite.te.tensor import ComputeOp
+from ansorlite.te.tensor import Axis, ComputeOp
 
 OUTER, INNER = "SSRSRS", "SRSRS"  # tile structures: of the nest, of an anchor inside a tile
 
@@ -54,7 +57,7 @@ def is_anchor(op: ComputeOp) -> bool:
     return bool(op.combiner) and has_data_reuse(op) and not once
 
 
-def fuse_anchors(state: State, target: Target) -> Iterator[tuple[str, State]]:
+def fuse_anchors(state: State, target: Target) -> Iterable[tuple[str, State]]:
     """(label, state) of each way to compute all stages at tiles of the last anchor.
 
     Condition: one output, at least two anchors, and the output is the last of them or the only map
@@ -65,14 +68,19 @@ def fuse_anchors(state: State, target: Target) -> Iterator[tuple[str, State]]:
         return
     inlined = _inlined(state)
     turned = _turned(inlined)
-    starts = [("-anchors", inlined), *([("-turned", turned)] if turned is not None else [])]
+    rows = _shared_rows(inlined)
+    starts: list[tuple[str, State, Axis | None]] = [("-anchors", inlined, None)]
+    if turned is not None:
+        starts.append(("-turned", turned, None))
+    if rows is not None:
+        starts.append(("-rolled", inlined, rows))
     levels = (1, 2) if anchors(inlined)[-1].name not in state.schedule.outputs else (1,)
-    for name, start in starts:
+    for name, start, along in starts:
         for level in levels:
-            tiled = _tiled(start, target, level)
-            for label, packed in _packings(tiled) if tiled is not None else ():
+            tiled = _tiled(start, target, level, along)
+            for label, packed in _packings(tiled, along) if tiled is not None else ():
                 with suppress(ScheduleError):
-                    fused = _columns_in_registers(_attached(packed), target)
+                    fused = _columns_in_registers(_attached(packed, along), target)
                     check(fused)
                     yield f"{name}{level}{label}", fused
 
@@ -129,15 +137,65 @@ def _reduces_rows(s: Stage, tensor: str) -> bool:
     )
 
 
-def _tiled(state: State, target: Target, level: int) -> State | None:
+def _shared_rows(state: State) -> Axis | None:
+    """The first axis of the output along which windows of a stage inside have elements in common.
+
+    Rows of that stage may be kept from one step along the axis to the next.
+    """
+    out = state.schedule[state.schedule.outputs[0]]
+    shared = _windowed(state)
+    along = (a for a in out.compute.axes[:-1] if extent(a) > 1)
+    return next((a for a in along if any(a.name in axes for axes in shared.values())), None)
+
+
+def _windowed(state: State) -> dict[str, dict[str, str]]:
+    """By stage, and by axis of the output, the axis of which windows along that axis share parts.
+
+    Those are read by an index to which an axis of the output and a reduction axis contribute, the
+    former in steps that are smaller than the window.
+    """
+    out = state.schedule.outputs[0]
+    moves = axis_dependencies(state, out)
+    found: dict[str, dict[str, str]] = {}
+    for r in state.schedule.stages:
+        for x in loads(r.compute.body) if r.has_loops and r.compute.reduce_axes else ():
+            source = state.schedule[x.tensor]
+            if not source.has_loops:
+                continue
+            for axis, index in zip(source.compute.axes, x.indices, strict=True):
+                if not _overlaps(r.compute, index):
+                    continue
+                for name in moves.get(source.name, {}).get(axis.name, ()):
+                    found.setdefault(source.name, {})[name] = axis.name
+    return found
+
+
+def _overlaps(op: ComputeOp, index: Expr) -> bool:
+    """Do windows that are read at an index have elements in common?"""
+    reduced = [a for a in op.reduce_axes if a.name in index.free]
+    moving = [a for a in op.axes if a.name in index.free]
+    if len(reduced) != 1 or len(moving) != 1:
+        return False
+    step, apart = (coefficient(index, a.name) for a in (*moving, *reduced))
+    if not isinstance(step, Const) or not isinstance(apart, Const):
+        return False
+    return 0 < step.value < apart.value * extent(reduced[0])
+
+
+def _tiled(state: State, target: Target, level: int, along: Axis | None = None) -> State | None:
     """Tiles of all anchors, each at spatial level `level` of the map that follows it.
 
-    None if neither the last anchor nor the map that follows it is the output.
+    Anchors inside are not tiled `along` an axis of the output, over which rows are to be kept. None
+    if neither the last anchor nor the map that follows it is the output.
     """
     found = anchors(state)
+    moves = axis_dependencies(state, state.schedule.outputs[0]) if along is not None else {}
     for s in found:
         structure = OUTER if s is found[-1] else INNER
-        state = tile(state, s.name, target, structure, _without_reuse(s), partial=True)
+        whole = _without_reuse(s)
+        if along is not None and s is not found[-1]:
+            whole += tuple(a for a, of in moves.get(s.name, {}).items() if along.name in of)
+        state = tile(state, s.name, target, structure, whole, partial=True)
         last, map_after = s.name, fusible_consumer(state, state.schedule[s.name])
         if map_after is not None and not map_after.compute.combiner:
             state = state.apply(FollowSplit(map_after.name, s.name))
@@ -155,7 +213,7 @@ def _without_reuse(s: Stage) -> tuple[str, ...]:
     return tuple(a.name for a in s.compute.axes[:-1] if all(a.name in free for free in reads))
 
 
-def _packings(state: State) -> Iterator[tuple[str, State]]:
+def _packings(state: State, along: Axis | None = None) -> Iterable[tuple[str, State]]:
     """(label, state) with constants packed, as far as the tiles allow; then also with operands of
     the vector axes packed.
     """
@@ -167,7 +225,7 @@ def _packings(state: State) -> Iterator[tuple[str, State]]:
             if not source.has_loops and state.schedule.is_constant(tensor):
                 with suppress(ScheduleError):  # read from a start that is no multiple of a tile
                     packed = state.apply(LayoutRewrite(tensor, s.name))
-                    check(_attached(packed))
+                    check(_attached(packed, along))
                     state = packed
             elif source.is_placeholder and _moves_with(s, tensor, vector):
                 operands.append((tensor, s.name))
@@ -190,11 +248,12 @@ def _moves_with(s: Stage, tensor: str, axes: list[str]) -> bool:
     return any(x.tensor == tensor and x.free & set(axes) for x in loads(s.compute.body))
 
 
-def _attached(state: State) -> State:
+def _attached(state: State, along: Axis | None = None) -> State:
     """All other stages at root moved into the outer loops of the output that determine them.
 
     The loops that most stages depend on come first. A stage moves to the last of the leading loops
-    on which its elements depend; one that depends on no leading loop stays at root.
+    on which its elements depend; one that depends on no leading loop stays at root. With an axis to
+    go `along` rows are kept (`_rolled`).
     """
     out = state.schedule[state.schedule.outputs[0]]
     needs = dependencies(state, out.name)
@@ -215,6 +274,33 @@ def _attached(state: State) -> State:
             leading += 1
         if leading:
             state = state.apply(ComputeAt(name, out.name, outer[leading - 1].name))
+    return state if along is None else _rolled(state, along)
+
+
+def _rolled(state: State, along: Axis) -> State:
+    """The state with stages computed for a step along an axis, which keep what windows share.
+
+    The steps are the next loop over the axis, which moves to where those stages are attached.
+    Raises ScheduleError where a stage would be computed again for rows that another one keeps.
+    """
+    out = state.schedule[state.schedule.outputs[0]]
+    shared = [n for n, own in _windowed(state).items() if along.name in own]
+    places = [state.schedule[n].location for n in shared]
+    at = next((p[1] for p in places if isinstance(p, tuple) and p[0] == out.name), "")
+    step = next((it for it in out.iters if it.axis == along.name and it.level == 1), None)
+    if not at or step is None:
+        raise ScheduleError(f"no stage can keep rows of {out.name}")
+    order = [it.name for it in out.iters if it is not step]
+    order.insert(order.index(at) + 1, step.name)
+    needs = dependencies(state, out.name)
+    here = [s.name for s in reversed(state.schedule.attached(out.name, at))]
+    state = state.apply(Reorder(out.name, tuple(order)))
+    for name in (n for n in here if along.name in needs[n]):
+        state = state.apply(ComputeAt(name, out.name, step.name))
+        if name in shared:
+            state = state.apply(StoreAt(name, out.name, at))
+        elif any(r.name in shared for r in state.schedule.readers(name)):
+            raise ScheduleError(f"{name} is computed again where its reader keeps rows")
     return state
 
 

@@ -245,7 +245,8 @@ def _transposed_loop(state: State, s: Stage, along: Axis) -> Axis | None:
 def parallel_limit(state: State, s: Stage) -> int:
     """Number of outer loops that may be parallel.
 
-    The count stops before the first reduction or vector loop and after the first attach point.
+    The count stops before the first reduction or vector loop and after the first attach point, or
+    the first loop over which a stage is kept.
     """
     inner = {it for it, key, _ in s.notes if key in ("lanes", "register")}
     n = 0
@@ -253,7 +254,7 @@ def parallel_limit(state: State, s: Stage) -> int:
         if it.reduce or it.name in inner:
             break
         n += 1
-        if state.schedule.attached(s.name, it.name):
+        if state.schedule.attached(s.name, it.name) or state.schedule.kept(s.name, it.name):
             break
     return n
 

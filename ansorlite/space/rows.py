@@ -68,6 +68,12 @@ def fuse_rows(state: State, target: Target) -> State | None:
 
 def dependencies(state: State, output: str) -> dict[str, set[str]]:
     """By stage, the output axes whose index determines which elements of the stage are needed."""
+    per_axis = axis_dependencies(state, output)
+    return {name: set().union(*axes.values()) for name, axes in per_axis.items()}
+
+
+def axis_dependencies(state: State, output: str) -> dict[str, dict[str, set[str]]]:
+    """`dependencies` of each axis of each stage."""
     schedule = state.schedule
     per_axis = {output: {a.name: {a.name} for a in schedule[output].compute.axes}}
     for s in reversed(schedule.stages):
@@ -82,4 +88,4 @@ def dependencies(state: State, output: str) -> dict[str, set[str]]:
             for axis, index in zip(source.compute.axes, x.indices, strict=True):
                 for name in index.free:
                     known[axis.name] |= own.get(name, set())
-    return {name: set().union(*axes.values()) for name, axes in per_axis.items()}
+    return per_axis

@@ -326,13 +326,35 @@ def inverted_residual(net: Net, rng: np.random.Generator) -> Graph:
     return b.finish([b.emit("transpose", [_as_told(net, kind, x)], perm=(0, 2, 3, 1))])
 
 
+def separable(net: Net, rng: np.random.Generator) -> Graph:
+    """A depthwise convolution and the product of its channels, to fewer ones or as many or more."""
+    narrow = rng.random() < 0.7  # the end of an inverted residual
+    channels = _one(rng, (8, 16, 24, 32, 40, 48, 64, 80, 96, 112, 128, 160, 192))
+    wide = channels * _one(rng, (1, 3, 4, 6, 6) if narrow else (1, 2))
+    sizes = (7, 8, 10, 14, 16, 20, 28, 32, 40, 56, 64, 80, 112)
+    size = _one(rng, tuple(n for n in sizes if n * n * wide <= LARGEST_VALUES // 2))
+    b = net.builder  # channels last, as above
+    x = b.emit("transpose", [b.input("x", (1, size, size, wide))], perm=(0, 3, 1, 2))
+    kind = _one(rng, ("relu6", "relu6", "silu", "relu"))
+    kernel, stride = _one(rng, (3, 3, 5)), _one(rng, (1, 1, 2)) if size > 8 else 1
+    x = net.norm(net.conv(x, "depthwise", wide, kernel, stride, wide), "filtered")
+    to = channels if narrow else wide * _one(rng, (1, 2))
+    y = net.norm(net.conv(_as_told(net, kind, x), "project", to, 1), "projected")
+    if not narrow:
+        y = _as_told(net, kind, y)
+    elif rng.random() < 0.6:
+        other = b.emit("transpose", [b.input("other", (1, *b.shape(y)[2:], to))], perm=(0, 3, 1, 2))
+        y = b.emit("add", [other, y])
+    return b.finish([b.emit("transpose", [y], perm=(0, 2, 3, 1))])
+
+
 # Products of many rows, which take seconds to search.
 LONG_LAYERS: tuple[tuple[Layer, float], ...] = ((long_dense, 1.0),)
 
 
 # Chains of kernels that one kernel may compute in their place (`graph.cuts`).
 CHAINS: tuple[tuple[Layer, float], ...] = ((attention, 0.65), (masked_attention, 0.35))
-RESIDUALS: tuple[tuple[Layer, float], ...] = ((inverted_residual, 1.0),)
+RESIDUALS: tuple[tuple[Layer, float], ...] = ((inverted_residual, 0.5), (separable, 0.5))
 
 
 def drawn_layer(rng: np.random.Generator, layers: Sequence[tuple[Layer, float]] = LAYERS) -> Graph:

@@ -13,12 +13,22 @@ import numpy as np
 import pytest
 
 from ansorlite import te
+from ansorlite.errors import ScheduleError
 from ansorlite.ir.interpret import interpret
 from ansorlite.ir.program import stores_under
 from ansorlite.schedule.holes import Hole
 from ansorlite.schedule.lower import fill, lower
 from ansorlite.schedule.state import State
-from ansorlite.schedule.steps import ComputeAt, FollowSplit, Reorder, Rfactor, Split, Step
+from ansorlite.schedule.steps import (
+    Annotate,
+    ComputeAt,
+    FollowSplit,
+    Reorder,
+    Rfactor,
+    Split,
+    Step,
+    StoreAt,
+)
 
 N = 24
 Body = Callable[..., Any]
@@ -97,6 +107,74 @@ def test_halos_are_counted_for_each_tile() -> None:
     _, body, _, _ = CASES["a halo"]
     state = consumer(2, body).apply(SPLIT, ComputeAt("P", "C", "i.1"))
     assert region(state) == ("4 8", 4 * 4 * 8, 4 * 4 * 8)
+
+
+ROWS: dict[str, tuple[int, Body, tuple[str, str], str, int]] = {
+    "a halo": (2, lambda p, i, j, r, at: p[i + r, j], ("i.0", "i.1"), "10 8", 10 * 8),
+    "strides": (2, lambda p, i, j, r, at: p[i * 2 + r, j * 3], ("i.0", "i.1"), "17 22", 17 * 22),
+    "nothing shared": (2, lambda p, i, j, r, at: p[i, j], ("i.0", "i.1"), "8 8", 8 * 8),
+    "gaps": (1, lambda p, i, j, r, at: p[i * 3], ("i.0", "i.1"), "22", 22),
+    "dilation": (2, lambda p, i, j, r, at: p[i + r * 4, j], ("i.0", "i.1"), "16 8", 16 * 8),
+    "one row at a time": (2, lambda p, i, j, r, at: p[i + r, j], ("i.1", "i.2"), "4 8", 128),
+    "two neighbours": (1, lambda p, i, j, r, at: p[i + 1] * p[i + 4], ("i.0", "i.1"), "11", 11),
+    "outside of the tensor": (
+        1,
+        lambda p, i, j, r, at: te.select(i + r >= 2, p[i + r - 2], 0.0),
+        ("i.0", "i.1"),
+        "10",
+        10,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_rows_that_are_kept_are_computed_once(name: str) -> None:
+    rank, body, (kept, at), shape, claimed = ROWS[name]
+    state = consumer(rank, body).apply(SPLIT, ComputeAt("P", "C", at), StoreAt("P", "C", kept))
+    buffer, counted, ran = region(state)
+    assert (buffer, counted) == (shape, claimed)
+    assert ran <= counted and (ran == counted or name in ("gaps", "outside of the tensor"))
+
+
+NOT_KEPT: dict[str, tuple[Body, tuple[Step, ...], str]] = {
+    "in steps that are not known": (
+        lambda p, i, j, r, at: p[inside(at[r] + i), j],
+        (ComputeAt("P", "C", "i.1"), StoreAt("P", "C", "i.0")),
+        "0 of its axes move",
+    ),
+    "along two axes": (
+        lambda p, i, j, r, at: p[i + r, i + r],
+        (ComputeAt("P", "C", "i.1"), StoreAt("P", "C", "i.0")),
+        "2 of its axes move",
+    ),
+    "backwards": (
+        lambda p, i, j, r, at: p[N - 1 - i, j],
+        (ComputeAt("P", "C", "i.1"), StoreAt("P", "C", "i.0")),
+        "no plain steps",
+    ),
+    "in threads": (
+        lambda p, i, j, r, at: p[i + r, j],
+        (
+            ComputeAt("P", "C", "i.1"),
+            StoreAt("P", "C", "i.0"),
+            Annotate("C", "i.1", "parallel", 1),
+        ),
+        "which is parallel",
+    ),
+    "over two loops": (
+        lambda p, i, j, r, at: p[i + r, j],
+        (ComputeAt("P", "C", "i.2"), StoreAt("P", "C", "i.0")),
+        "not the spatial loop next inside",
+    ),
+    "at root": (lambda p, i, j, r, at: p[i, j], (StoreAt("P", "C", "i.0"),), "is not attached"),
+}
+
+
+@pytest.mark.parametrize("name", NOT_KEPT)
+def test_rows_that_cannot_be_kept(name: str) -> None:
+    body, steps, message = NOT_KEPT[name]
+    with pytest.raises(ScheduleError, match=message):
+        lower(consumer(2, body).apply(SPLIT, *steps))
 
 
 def test_attached_to_a_reduction_loop() -> None:

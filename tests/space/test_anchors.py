@@ -1,5 +1,7 @@
 """Sketches that fuse several anchors: attention, inverted residuals with halos."""
 
+from collections import Counter
+
 import numpy as np
 import pytest
 from space_cases import HOST, check
@@ -196,6 +198,31 @@ def test_tiles_in_halos_are_whole(stride: int) -> None:
         assert all(isinstance(lp.extent, Const) or full_and_tail(lp) for lp in own), program
         tall += any(lp.axis[1] in "ij" for lp in own)
     assert tall
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_rows_that_windows_share_are_computed_once(stride: int) -> None:
+    """Unless they are in different blocks, which threads may compute."""
+    size = 9
+    dag = residual(size, 4, stride, True)
+    found = [s for s in fused(dag) if "-rolled" in s.name]
+    assert found
+    rng = np.random.default_rng(0)
+    arrays = {p.name: rng.standard_normal(p.shape).astype(np.float32) for p in dag.inputs}
+    (want,) = dag.evaluate(arrays).values()
+    for s in found:
+        rows = s.sample(3000, rng)
+        ok = legal(s.program, population_columns(s.holes, rows), len(rows), HOST)
+        assert ok.mean() > 0.1
+        least = np.inf
+        for row in rows[ok][:16]:
+            program = s.fill(row)
+            counts: Counter[str] = Counter()
+            got = interpret(program, arrays, counts)
+            (name,) = (b.name for b in program.params if b.role == "output")
+            np.testing.assert_allclose(got[name], want, rtol=1e-4, atol=1e-4)
+            least = min(least, counts["expand"])
+        assert least == size * size * 2 * 4 * (1 + 4)  # start values and products
 
 
 @pytest.mark.parametrize("case", ["divided", "strided"])
