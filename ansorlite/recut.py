@@ -8,6 +8,8 @@ tasks and results. Merged kernels are searched once all tasks are, with a part o
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from ansorlite.graph.choice import Lowering
 from ansorlite.graph.cuts import Merge, chosen, kernel_seconds, merges, with_merges
 from ansorlite.graph.partition import Partition
@@ -27,6 +29,8 @@ SHARE, TRIALS, SECONDS = 0.25, 32, 4.0
 # Those that programs of similar chains are shipped of need less.
 KNOWN_SHARE, KNOWN_TRIALS, KNOWN_SECONDS = 0.125, 8, 1.0
 KNOWN_THROUGH = ("softmax",)  # operators, one of which all of these have
+# Times as long as the separate kernels: merged ones that take longer wait until no other gains.
+NEAR = 1.5
 
 
 @dataclass(frozen=True)
@@ -136,6 +140,7 @@ def recut(
     known = {k: r.best.latency_s for k, r in zip(keys, results, strict=True) if r.best is not None}
     seconds = [kernel_seconds(p, known) for p in parts]
     tasks_of: dict[str, WeightedTask] = {}
+    apart_s: dict[str, float] = {}
     for own, times in zip(cuts.merges, seconds, strict=True):
         wanted: Iterable[Merge] = own
         if not cuts.predicted:
@@ -148,6 +153,7 @@ def recut(
             kinds = "+".join(op.combiner or "map" for op in task.dag.computes)
             w = tasks_of.get(task.workload_key, WeightedTask(task, 0.0, kinds))
             tasks_of[task.workload_key] = replace(w, weight=w.weight + m.subgraph.times)
+            apart_s[task.workload_key] = m.apart_s(times)
     if not tasks_of:
         return parts, shared, results
     run.merged.update(tasks_of)
@@ -155,7 +161,12 @@ def recut(
         run.budget = budget.part(1.0)
         run.budget.n_trials = int(cuts.share * budget.n_trials)
     run.later_s = later_s
-    merged = tune_tasks(run, list(tasks_of.values()))
+    merged_tasks = list(tasks_of.values())
+    near_s = np.array([NEAR * apart_s[k] or np.inf for k in tasks_of])
+    weights = np.array([w.weight for w in merged_tasks])
+    merged = tune_tasks(
+        run, merged_tasks, objective=lambda latency_s: weights @ np.minimum(latency_s, near_s)
+    )
     run.budget, run.later_s = budget, 0.0
     by_key = dict(zip(keys, results, strict=True)) | dict(zip(tasks_of, merged, strict=True))
     cut = []

@@ -28,6 +28,7 @@ LONGEST = 3  # kernels of a chain
 GAIN = 0.1
 CACHE_SPEED = 1e11  # bytes per second, about, of a cache that holds what kernels hand on
 HELD = 0.5  # share of the last cache that one value may take and still be there when it is read
+KERNEL_S = 4e-7  # what a kernel more takes of a network's time, about: threads wait for each other
 
 
 @dataclass(frozen=True)
@@ -173,9 +174,9 @@ def chosen(
 ) -> tuple[Merge, ...]:
     """The merges of the fastest cut, by seconds of each kernel by the name of its subgraph.
 
-    Merges without a latency, or with parts without one, are not taken. Kernels that are read by one
-    other alone form trees, on which chains overlap: `best[k]` is what the fastest cut of the tree
-    below kernel k gains, in seconds, and its merges.
+    Merges without a latency, or with parts without one, are not taken; each kernel fewer gains
+    `KERNEL_S`. Kernels that are read by one other alone form trees, on which chains overlap:
+    `best[k]` is what the fastest cut of the tree below kernel k gains, in seconds, and its merges.
     """
     below: dict[str, set[str]] = {}
     ends: dict[str, list[tuple[float, Merge]]] = {}
@@ -184,6 +185,7 @@ def chosen(
             below.setdefault(b, set()).add(a)
         if all(name in latency_s for name in (m.subgraph.name, *m.replaces)):
             gain = sum(latency_s[name] for name in m.replaces) - latency_s[m.subgraph.name]
+            gain += KERNEL_S * (len(m.replaces) - 1)
             ends.setdefault(m.replaces[-1], []).append((gain, m))
     best: dict[str, tuple[float, tuple[Merge, ...]]] = {}
     for name in (s.name for s in parts.subgraphs):

@@ -166,7 +166,8 @@ def aligned_range(stage: Stage, axis: Axis, follower: AxisRange, fixed: int) -> 
     lo = follower.partial(fixed)
     if fixed == 0:
         own_range = make_range(stage, axis, lo, lo, follower.ext, follower.whole)
-        return replace(own_range, inside=follower.inside)
+        stop = own_range.stop if follower.total is None else follower.stop
+        return replace(own_range, inside=follower.inside, stop=stop, total=follower.total)
     ext = steps[fixed - 1]
     variables = (*follower.vars[:fixed], *own[fixed:])
     limit = axis.extent
@@ -183,6 +184,7 @@ def aligned_range(stage: Stage, axis: Axis, follower: AxisRange, fixed: int) -> 
         vars=variables,
         steps=steps,
         nominal=nominal,
+        total=None,
     )
 
 

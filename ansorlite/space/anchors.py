@@ -6,6 +6,9 @@ caches. An anchor is a stage with data reuse and a reduction: a product, a convo
 anchor, with the map that follows it, is the nest; every other stage moves into its outer tile
 loops, with a halo where a window reads it. Anchors inside keep register tiles of their own. A
 packed operand moves to the outer loops that determine it, so rows that share it pack it once.
+
+Where windows overlap, a second way has no halo between the steps along an axis: `for i.0: for i.1:
+(the rows that the window of i.1 is the first to read; tiles of y)`, and rows are kept over i.1.
 """
 
 from collections.abc import Iterable
@@ -37,6 +40,7 @@ from ansorlite.te.access import contiguous_axis, extent, has_data_reuse, is_stri
 from ansorlite.te.tensor import Axis, ComputeOp
 
 OUTER, INNER = "SSRSRS", "SRSRS"  # tile structures: of the nest, of an anchor inside a tile
+ROLLED = "-rolled"
 
 
 def anchors(state: State) -> list[Stage]:
@@ -61,8 +65,8 @@ def fuse_anchors(state: State, target: Target) -> Iterable[tuple[str, State]]:
     """(label, state) of each way to compute all stages at tiles of the last anchor.
 
     Condition: one output, at least two anchors, and the output is the last of them or the only map
-    that reads it. The ways differ in the level at which the nest computes the last anchor and in
-    the packed operands.
+    that reads it. The ways differ in the level at which the nest computes the last anchor, in the
+    packed operands, and in whether rows that windows share are kept (`keeps_rows`).
     """
     if len(state.schedule.outputs) != 1 or len(anchors(state)) < 2:
         return
@@ -73,7 +77,7 @@ def fuse_anchors(state: State, target: Target) -> Iterable[tuple[str, State]]:
     if turned is not None:
         starts.append(("-turned", turned, None))
     if rows is not None:
-        starts.append(("-rolled", inlined, rows))
+        starts.append((ROLLED, inlined, rows))
     levels = (1, 2) if anchors(inlined)[-1].name not in state.schedule.outputs else (1,)
     for name, start, along in starts:
         for level in levels:
@@ -83,6 +87,11 @@ def fuse_anchors(state: State, target: Target) -> Iterable[tuple[str, State]]:
                     fused = _columns_in_registers(_attached(packed, along), target)
                     check(fused)
                     yield f"{name}{level}{label}", fused
+
+
+def keeps_rows(label: str) -> bool:
+    """True for a way of `fuse_anchors` that computes rows once that windows share."""
+    return label.startswith(ROLLED)
 
 
 def can_fuse(state: State) -> bool:
@@ -179,7 +188,7 @@ def _overlaps(op: ComputeOp, index: Expr) -> bool:
     step, apart = (coefficient(index, a.name) for a in (*moving, *reduced))
     if not isinstance(step, Const) or not isinstance(apart, Const):
         return False
-    return 0 < step.value < apart.value * extent(reduced[0])
+    return bool(0 < step.value < apart.value * extent(reduced[0]))
 
 
 def _tiled(state: State, target: Target, level: int, along: Axis | None = None) -> State | None:

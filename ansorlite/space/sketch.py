@@ -38,7 +38,7 @@ from ansorlite.schedule.steps import (
     packed_axes,
     step_to_json,
 )
-from ansorlite.space.anchors import fuse_anchors
+from ansorlite.space.anchors import fuse_anchors, keeps_rows
 from ansorlite.space.annotate import annotate
 from ansorlite.space.legality import Legality
 from ansorlite.space.rows import fuse_rows
@@ -170,11 +170,16 @@ def sketches(dag: ComputeDAG, target: Target, options: SpaceOptions | None = Non
 
 
 def _fused(dag: ComputeDAG, target: Target, opts: SpaceOptions) -> Iterator[tuple[str, State]]:
-    """(name, state before annotation) of the sketches that fuse several anchors; mostly none."""
+    """(name, state before annotation) of the sketches that fuse several anchors; mostly none.
+
+    Where rows can be kept that windows share, those that compute them again were never faster.
+    """
     if opts.folding and opts.locations:
-        for n, (start, _) in enumerate(_starts(dag, target, opts)):
-            for label, state in fuse_anchors(start, target):
-                yield f"f{n}{label}", state
+        starts = enumerate(_starts(dag, target, opts))
+        every = [(n, *way) for n, (start, _) in starts for way in fuse_anchors(start, target)]
+        kept = [way for way in every if keeps_rows(way[1])]
+        for n, label, state in kept or every:
+            yield f"f{n}{label}", state
 
 
 def fuses_anchors(name: str) -> bool:
