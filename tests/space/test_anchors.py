@@ -16,11 +16,15 @@ from ansorlite.ir.tiles import full_and_tail
 from ansorlite.schedule.holes import population_columns
 from ansorlite.schedule.lower import lower
 from ansorlite.schedule.naming import canonical_names
+from ansorlite.schedule.state import State
+from ansorlite.space.anchors import fuse_anchors
+from ansorlite.space.annotate import annotate
 from ansorlite.space.legality import legal
 from ansorlite.space.sketch import (
     FUSION,
     Sketch,
     SpaceOptions,
+    constants_evaluated,
     sketch_of,
     sketches,
     sketches_alike,
@@ -176,7 +180,8 @@ def test_nan_and_infinities_go_where_numpy_has_them(masked: bool) -> None:
 def test_tiles_in_halos_are_whole(stride: int) -> None:
     """Register tiles have at most two sizes, all of them legal, and rows at borders are right."""
     dag = residual(9, 4, stride, True)
-    s = next(s for s in fused(dag) if s.name.endswith("anchors1"))
+    ways = dict(fuse_anchors(constants_evaluated(State(dag)), HOST))
+    s = Sketch("f0-anchors1", annotate(ways["-anchors1"], HOST))
     rng = np.random.default_rng(0)
     rows = s.sample(4000, rng)
     ok = legal(s.program, population_columns(s.holes, rows), len(rows), HOST)
