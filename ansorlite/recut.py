@@ -15,6 +15,7 @@ from ansorlite.graph.cuts import Merge, chosen, kernel_seconds, merges, with_mer
 from ansorlite.graph.partition import Partition
 from ansorlite.search.budget import Budget
 from ansorlite.search.forms import Forms
+from ansorlite.search.objectives import Objective
 from ansorlite.search.result import TuneResult
 from ansorlite.search.session import Session
 from ansorlite.search.shipped import shipped
@@ -112,6 +113,15 @@ def cuts_of(
     return Cuts(found, share, target, predicted=untuned is not None)
 
 
+def nearly_as_fast(weights: Sequence[float], apart_s: Sequence[float]) -> Objective:
+    """Seconds of merged kernels, each of them at most `NEAR` times those of the separate ones.
+
+    Nothing is gained where a slow one becomes a little less slow.
+    """
+    times, most_s = np.array(weights), NEAR * np.array(apart_s)
+    return lambda latency_s: float(times @ np.minimum(latency_s, most_s))
+
+
 def _is_enough(run: Session, n_tasks: int, trials: int, seconds: float) -> bool:
     n_trials, timeout = run.options.n_trials, run.options.timeout
     enough = n_trials is None or n_trials >= trials * n_tasks
@@ -162,11 +172,8 @@ def recut(
         run.budget.n_trials = int(cuts.share * budget.n_trials)
     run.later_s = later_s
     merged_tasks = list(tasks_of.values())
-    near_s = np.array([NEAR * apart_s[k] or np.inf for k in tasks_of])
-    weights = np.array([w.weight for w in merged_tasks])
-    merged = tune_tasks(
-        run, merged_tasks, objective=lambda latency_s: weights @ np.minimum(latency_s, near_s)
-    )
+    near = nearly_as_fast([w.weight for w in merged_tasks], [apart_s[k] for k in tasks_of])
+    merged = tune_tasks(run, merged_tasks, objective=near)
     run.budget, run.later_s = budget, 0.0
     by_key = dict(zip(keys, results, strict=True)) | dict(zip(tasks_of, merged, strict=True))
     cut = []

@@ -161,15 +161,20 @@ def _windowed(state: State) -> dict[str, dict[str, str]]:
     """By stage, and by axis of the output, the axis of which windows along that axis share parts.
 
     Those are read by an index to which an axis of the output and a reduction axis contribute, the
-    former in steps that are smaller than the window.
+    former in steps that are smaller than the window. Stages that no anchor is needed for, such as
+    copies of an input, are none of them: they cost little.
     """
     out = state.schedule.outputs[0]
     moves = axis_dependencies(state, out)
     found: dict[str, dict[str, str]] = {}
-    for r in state.schedule.stages:
-        for x in loads(r.compute.body) if r.has_loops and r.compute.reduce_axes else ():
+    heavy: set[str] = set()  # anchors, and what is computed of them
+    for r in (s for s in state.schedule.stages if s.has_loops):
+        reads = loads(r.compute.body)
+        if is_anchor(r.compute) or any(x.tensor in heavy for x in reads):
+            heavy.add(r.name)
+        for x in reads if r.compute.reduce_axes else ():
             source = state.schedule[x.tensor]
-            if not source.has_loops:
+            if source.name not in heavy:
                 continue
             for axis, index in zip(source.compute.axes, x.indices, strict=True):
                 if not _overlaps(r.compute, index):

@@ -18,12 +18,13 @@ from ansorlite.graph.partition import Partition, evaluate_partition, partition
 from ansorlite.graph.passes import optimize
 from ansorlite.pipeline import auto_schedule
 from ansorlite.records import read_log
-from ansorlite.recut import Cuts, cuts_of, recut
+from ansorlite.recut import Cuts, cuts_of, nearly_as_fast, recut
 from ansorlite.search.kinship import kinship
 from ansorlite.search.policy import EvolutionParams
 from ansorlite.search.session import Session
 from ansorlite.search.shipped import NONE, Row, ShippedPrograms
 from ansorlite.search.shipped import shipped as shipped_programs
+from ansorlite.search.task_scheduler import GradientScheduler
 from ansorlite.search.tune_tasks import tune_tasks
 from ansorlite.shared_tasks import network_tasks, shared_tasks
 from ansorlite.target import Target
@@ -171,6 +172,23 @@ def test_a_merge_is_worth_a_search_where_similar_ones_were_faster(
             few = cuts_of(run, [parts], [Lowering()], 1, target)
             assert [list(own) for own in few.merges] == [[whole] if shipped is not NONE else []]
             assert not cuts_of(run, [parts], [Lowering()], 2, target)
+
+
+def test_merges_that_are_far_behind_wait_for_those_that_are_near() -> None:
+    near = nearly_as_fast([1.0, 2.0, 1.0], [4.0, 4.0, 4.0])
+    plan = GradientScheduler(
+        [1.0] * 3, [1.0] * 3, ["a", "b", "c"], near, epsilon=0.0, rng=np.random.default_rng(0)
+    )
+    for k, latency_s in enumerate((4.5, 9.0, 4.1)):
+        plan.tell(k, latency_s, 8)
+    rounds = []
+    for _ in range(6):
+        rounds.append(plan.next_task())
+        plan.tell(rounds[-1], (4.5, 9.0, 4.1)[rounds[-1]], 8)
+    assert set(rounds) == {0, 2}
+    for k in (0, 2):
+        plan.tell(k, None, 0)  # used up
+    assert plan.next_task() == 1
 
 
 def test_without_a_measurement_chains_begin_with_programs_of_similar_ones(tmp_path: Path) -> None:

@@ -230,6 +230,12 @@ def test_rows_that_windows_share_are_computed_once(stride: int) -> None:
         assert least == size * size * 2 * 4 * (1 + 4)  # start values and products
 
 
+def test_rows_of_a_copy_are_not_kept() -> None:
+    """The pad of an input that windows read costs little, and tiles of the rows gain more."""
+    assert all("-rolled" not in s.name for s in fused(residual(6, 8, 1, False)))
+    assert all("-rolled" in s.name for s in fused(residual(6, 4, 1, True)))
+
+
 @pytest.mark.parametrize("case", ["divided", "strided"])
 def test_regions_follow_from_structure_alone(case: str) -> None:
     """Filled programs are those lowered with the values, also where a region then starts at 0."""
