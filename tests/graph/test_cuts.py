@@ -175,7 +175,7 @@ def test_a_merge_is_worth_a_search_where_similar_ones_were_faster(
 
 
 def test_merges_that_are_far_behind_wait_for_those_that_are_near() -> None:
-    near = nearly_as_fast([1.0, 2.0, 1.0], [4.0, 4.0, 4.0])
+    near = nearly_as_fast([1.0, 2.0, 1.0], [6.0, 6.0, 6.0])
     plan = GradientScheduler(
         [1.0] * 3, [1.0] * 3, ["a", "b", "c"], near, epsilon=0.0, rng=np.random.default_rng(0)
     )
