@@ -25,10 +25,10 @@ from ansorlite.space.sketch import fuses_anchors
 from ansorlite.target import Target
 from ansorlite.task import SearchTask
 
-# Merged kernels are searched with a share of a budget of at least so many trials or seconds a task,
-# and with a larger one of twice as much: the tasks as they are gain little from there on.
+# Merged kernels are searched with a share of a budget of at least so many trials or seconds a task.
 SHARE, TRIALS, SECONDS = 0.25, 32, 4.0
-LARGE_SHARE = 0.4
+# The same where there are more of them than tasks, which gain little from there on.
+MANY_SHARE, MANY_TRIALS, MANY_SECONDS = 0.4, 96, 8.0
 # Those that programs of similar chains are shipped of need less.
 KNOWN_SHARE, KNOWN_TRIALS, KNOWN_SECONDS = 0.125, 8, 1.0
 KNOWN_THROUGH = ("softmax",)  # operators, one of which all of these have
@@ -97,7 +97,6 @@ def cuts_of(
     share, untuned = SHARE, None if run.store.history else run.untuned
     if run.searches:
         share = SHARE if _is_enough(run, n_tasks, TRIALS, SECONDS) else KNOWN_SHARE
-        share = LARGE_SHARE if _is_enough(run, n_tasks, 2 * TRIALS, 2 * SECONDS) else share
         if not _is_enough(run, n_tasks, KNOWN_TRIALS, KNOWN_SECONDS):
             return none
     elif untuned is not None:
@@ -109,6 +108,10 @@ def cuts_of(
         merges(p, way.exact, through) if way.precision == "float32" else ()
         for p, way in zip(parts, ways, strict=True)
     ]
+    n_merges = len({m.subgraph.dag.workload_key for own in found for m in own})
+    many = run.searches and n_merges > n_tasks
+    if many and _is_enough(run, n_tasks, MANY_TRIALS, MANY_SECONDS):
+        share = MANY_SHARE
     if share < SHARE:
         known = shipped(target)
         found = [tuple(m for m in own if known.has_kin(_task(m, target))) for own in found]
