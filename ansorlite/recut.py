@@ -12,7 +12,9 @@ import numpy as np
 
 from ansorlite.graph.choice import Lowering
 from ansorlite.graph.cuts import Merge, chosen, kernel_seconds, merges, with_merges
+from ansorlite.graph.ir import Node
 from ansorlite.graph.partition import Partition
+from ansorlite.graph.types import integer
 from ansorlite.search.budget import Budget
 from ansorlite.search.forms import Forms
 from ansorlite.search.objectives import Objective
@@ -27,11 +29,10 @@ from ansorlite.task import SearchTask
 
 # Merged kernels are searched with a share of a budget of at least so many trials or seconds a task.
 SHARE, TRIALS, SECONDS = 0.25, 32, 4.0
-# The same where there are more of them than tasks, which gain little from there on.
-MANY_SHARE, MANY_TRIALS, MANY_SECONDS = 0.4, 96, 8.0
 # Those that programs of similar chains are shipped of need less.
 KNOWN_SHARE, KNOWN_TRIALS, KNOWN_SECONDS = 0.125, 8, 1.0
-KNOWN_THROUGH = ("softmax",)  # operators, one of which all of these have
+# Where there are half as many of these as tasks, or more, all gain most so.
+MANY_SHARE, MANY_TRIALS, MANY_SECONDS = 0.4, 48, 1.5
 # Times as long as the separate kernels, by their number: merged ones that take longer wait until no
 # other gains. Two became as fast in some 100 trials that were 1.3 to 2.7 times as slow at first.
 NEAR = {2: 3.0, 3: 1.5}
@@ -103,21 +104,31 @@ def cuts_of(
         share = 0.0
     elif not any(fuses_anchors(r.sketch) for r in run.store.history):
         return none
-    through = KNOWN_THROUGH if share < SHARE else ()
+    through = None if share >= SHARE else _has_softmax if untuned is not None else _may_be_known
     found = [
         merges(p, way.exact, through) if way.precision == "float32" else ()
         for p, way in zip(parts, ways, strict=True)
     ]
-    n_merges = len({m.subgraph.dag.workload_key for own in found for m in own})
-    many = run.searches and n_merges > n_tasks
+    similar = shipped(target)
+    known = [tuple(m for m in own if similar.has_kin(_task(m, target))) for own in found]
+    if share < SHARE:
+        found = known
+    n_known = len({m.subgraph.dag.workload_key for own in known for m in own})
+    many = run.searches and 2 * n_known >= n_tasks
     if many and _is_enough(run, n_tasks, MANY_TRIALS, MANY_SECONDS):
         share = MANY_SHARE
-    if share < SHARE:
-        known = shipped(target)
-        found = [tuple(m for m in own if known.has_kin(_task(m, target))) for own in found]
     if untuned is not None:
         found = [tuple(m for m in own if untuned.has_kin(_task(m, target))) for own in found]
     return Cuts(found, share, target, predicted=untuned is not None)
+
+
+def _has_softmax(node: Node) -> bool:
+    return node.op == "softmax"
+
+
+def _may_be_known(node: Node) -> bool:
+    """Do all chains that programs are shipped of have such an operator?"""
+    return _has_softmax(node) or (node.op == "conv" and integer(node.attrs, "groups") > 1)
 
 
 def nearly_as_fast(weights: Sequence[float], near_s: Sequence[float]) -> Objective:

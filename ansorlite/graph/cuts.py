@@ -6,7 +6,7 @@ by tile (`space.anchors`). `chosen` takes those that are faster as measured; `wi
 partition that they give.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -14,6 +14,7 @@ import numpy as np
 
 from ansorlite.errors import AnsorliteError
 from ansorlite.graph.fuse import Group, fuse
+from ansorlite.graph.ir import Node
 from ansorlite.graph.lower import lower_together
 from ansorlite.graph.partition import Partition, Step, Subgraph, has_views
 from ansorlite.graph.types import TensorType
@@ -71,11 +72,11 @@ class Merge:
 
 
 def merges(
-    parts: Partition, exact: bool = False, through: Collection[str] = ()
+    parts: Partition, exact: bool = False, through: Callable[[Node], bool] | None = None
 ) -> tuple[Merge, ...]:
     """The chains of a partition that one kernel may compute, in running order.
 
-    Of operators to go `through` every chain has one; without any, all chains are looked at.
+    Chains are looked at that have an operator to go `through`; by default all are.
     """
     graph = parts.graph
     if any(n.operator.kind == "loop" for n in graph.nodes):
@@ -95,7 +96,7 @@ def merges(
         chain = [g]
         while len(chain) < LONGEST and chain[-1].output in after:
             chain.append(after[chain[-1].output])
-            if through and not any(n.op in through for group in chain for n in group.nodes):
+            if through and not any(through(n) for group in chain for n in group.nodes):
                 continue
             made = _merge(parts, chain, known, exact)
             if made is not None:
