@@ -7,20 +7,26 @@ tasks and results. Merged kernels are searched once all tasks are, with a part o
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-
-import numpy as np
+from functools import partial
+from typing import Any
 
 from ansorlite.graph.choice import Lowering
-from ansorlite.graph.cuts import Merge, chosen, kernel_seconds, merges, with_merges
-from ansorlite.graph.ir import Node
+from ansorlite.graph.cuts import (
+    Merge,
+    chosen,
+    is_often_merged,
+    is_softmax,
+    kernel_seconds,
+    merges,
+    with_merges,
+)
 from ansorlite.graph.partition import Partition
-from ansorlite.graph.types import integer
 from ansorlite.search.budget import Budget
 from ansorlite.search.forms import Forms
-from ansorlite.search.objectives import Objective
 from ansorlite.search.result import TuneResult
 from ansorlite.search.session import Session
 from ansorlite.search.shipped import shipped
+from ansorlite.search.task_scheduler import GradientScheduler
 from ansorlite.search.tune_tasks import WeightedTask, tune_tasks
 from ansorlite.shared_tasks import SharedTasks, network_tasks, shared_tasks
 from ansorlite.space.sketch import fuses_anchors
@@ -33,9 +39,9 @@ SHARE, TRIALS, SECONDS = 0.25, 32, 4.0
 KNOWN_SHARE, KNOWN_TRIALS, KNOWN_SECONDS = 0.125, 8, 1.0
 # Where there are half as many of these as tasks, or more, all gain most so.
 MANY_SHARE, MANY_TRIALS, MANY_SECONDS = 0.4, 48, 1.5
-# Times as long as the separate kernels, by their number: merged ones that take longer wait until no
-# other gains. Two became as fast in some 100 trials that were 1.3 to 2.7 times as slow at first.
-NEAR = {2: 3.0, 3: 1.5}
+# (trials, times the separate kernels' time) by their number: merged ones that take longer after so
+# many wait until no other gains. Two took 1.3 to 2.7 times as long at first, 1.2 or less after 48.
+BEHIND = {2: (48, 1.2), 3: (8, 1.5)}
 
 
 @dataclass(frozen=True)
@@ -104,7 +110,7 @@ def cuts_of(
         share = 0.0
     elif not any(fuses_anchors(r.sketch) for r in run.store.history):
         return none
-    through = None if share >= SHARE else _has_softmax if untuned is not None else _may_be_known
+    through = None if share >= SHARE else is_softmax if untuned is not None else is_often_merged
     found = [
         merges(p, way.exact, through) if way.precision == "float32" else ()
         for p, way in zip(parts, ways, strict=True)
@@ -122,22 +128,24 @@ def cuts_of(
     return Cuts(found, share, target, predicted=untuned is not None)
 
 
-def _has_softmax(node: Node) -> bool:
-    return node.op == "softmax"
+class HopefulFirst(GradientScheduler):
+    """Tasks that are slower than a limit after some trials wait until no other has anything left.
 
-
-def _may_be_known(node: Node) -> bool:
-    """Do all chains that programs are shipped of have such an operator?"""
-    return _has_softmax(node) or (node.op == "conv" and integer(node.attrs, "groups") > 1)
-
-
-def nearly_as_fast(weights: Sequence[float], near_s: Sequence[float]) -> Objective:
-    """Seconds of kernels, each of them at most `near_s`.
-
-    Nothing is gained where one that takes far longer becomes a little faster.
+    Nothing is gained where a merged kernel that takes far longer than the separate ones becomes a
+    little faster.
     """
-    times, most_s = np.array(weights), np.array(near_s)
-    return lambda latency_s: float(times @ np.minimum(latency_s, most_s))
+
+    def __init__(self, *args: Any, limits: Sequence[tuple[int, float]], **options: Any) -> None:
+        """`limits[i]`: trials and seconds of task i; the rest is `GradientScheduler`'s."""
+        super().__init__(*args, **options)
+        self._limits = limits
+
+    def _choose(self, live: list[int]) -> int | None:
+        latency_s, trials = self.latency_s, self.trials
+        hopeful = [
+            i for i in live if trials[i] < self._limits[i][0] or latency_s[i] <= self._limits[i][1]
+        ]
+        return super()._choose(hopeful or live)
 
 
 def _is_enough(run: Session, n_tasks: int, trials: int, seconds: float) -> bool:
@@ -168,7 +176,7 @@ def recut(
     known = {k: r.best.latency_s for k, r in zip(keys, results, strict=True) if r.best is not None}
     seconds = [kernel_seconds(p, known) for p in parts]
     tasks_of: dict[str, WeightedTask] = {}
-    near_s: dict[str, float] = {}
+    limits: dict[str, tuple[int, float]] = {}
     for own, times in zip(cuts.merges, seconds, strict=True):
         wanted: Iterable[Merge] = own
         if not cuts.predicted:
@@ -181,7 +189,8 @@ def recut(
             kinds = "+".join(op.combiner or "map" for op in task.dag.computes)
             w = tasks_of.get(task.workload_key, WeightedTask(task, 0.0, kinds))
             tasks_of[task.workload_key] = replace(w, weight=w.weight + m.subgraph.times)
-            near_s[task.workload_key] = NEAR[len(m.replaces)] * m.apart_s(times)
+            trials, near = BEHIND[len(m.replaces)]
+            limits[task.workload_key] = trials, near * m.apart_s(times)
     if not tasks_of:
         return parts, shared, results
     run.merged.update(tasks_of)
@@ -189,9 +198,8 @@ def recut(
         run.budget = budget.part(1.0)
         run.budget.n_trials = int(cuts.share * budget.n_trials)
     run.later_s = later_s
-    merged_tasks = list(tasks_of.values())
-    near = nearly_as_fast([w.weight for w in merged_tasks], [near_s[k] for k in tasks_of])
-    merged = tune_tasks(run, merged_tasks, objective=near)
+    hopeful = partial(HopefulFirst, limits=[limits[k] for k in tasks_of])
+    merged = tune_tasks(run, list(tasks_of.values()), hopeful)
     run.budget, run.later_s = budget, 0.0
     by_key = dict(zip(keys, results, strict=True)) | dict(zip(tasks_of, merged, strict=True))
     cut = []

@@ -17,7 +17,7 @@ from ansorlite.graph.fuse import Group, fuse
 from ansorlite.graph.ir import Node
 from ansorlite.graph.lower import lower_together
 from ansorlite.graph.partition import Partition, Step, Subgraph, has_views
-from ansorlite.graph.types import TensorType
+from ansorlite.graph.types import TensorType, integer
 from ansorlite.schedule.state import State
 from ansorlite.space.anchors import anchors, can_fuse
 from ansorlite.space.sketch import constants_evaluated
@@ -143,6 +143,16 @@ def _merge(
     if not has_views(merged, parts.place):
         return None
     return Merge(merged, tuple(s.name for s in old), sizes)
+
+
+def is_softmax(node: Node) -> bool:
+    """Is it one, as in attention?"""
+    return node.op == "softmax"
+
+
+def is_often_merged(node: Node) -> bool:
+    """Do all chains that programs are shipped of have such an operator?"""
+    return is_softmax(node) or (node.op == "conv" and integer(node.attrs, "groups") > 1)
 
 
 def kernel_seconds(parts: Partition, known: Mapping[str, float]) -> dict[str, float]:
