@@ -32,7 +32,7 @@ class AxisRange:
     - `vars[l]`: loop variable of level l; `steps[l]`: its stride; `nominal[l]`: its nominal extent
     - `stop`: end of the loops where that is before `limit`, else None; `inside`: it always is;
       `digits`: all loops start at 0, so the loop variables are the digits of the index
-    - `mean`: elements of most iterations of the loop around, where that is fewer than `ext`
+    - `total`: elements of all iterations of the loop over which they are kept, if they are
 
     Register tiles of a region with a start of its own are whole (`_moved_range`): the region is a
     number of them, and ends at `limit` at the latest.
@@ -332,7 +332,7 @@ def kept_ranges(scope: Scope, stage: Stage, around: Ranges, loop: Var) -> Ranges
 
 
 class _Interval(NamedTuple):
-    """[lo, lo + ext) of an axis; `lo` may be negative, or is 0 whatever the loops and holes are."""
+    """[lo, lo + ext) of an axis: may `lo` be negative; is it 0 whatever the loops and holes are?"""
 
     lo: Expr
     ext: Expr
