@@ -35,6 +35,7 @@ SMALL_ROUND = 8  # candidates of a round, for which half the effort is made
 SMALL_POPULATION = (
     0.625  # of the population: predictions of the best are 1 % lower in half the time
 )
+BEGUN = 64  # trials of a task, up to which a small round looks at few new sketches
 POOL_ROWS = 16  # rows of a sketch kept in a round, for each candidate asked for
 SIGNED_ROWS = 4  # times as many rows as are asked for are compared with others at once
 THOROUGH_TIMES = 4  # times the population, where no measurement will correct the answer
@@ -279,7 +280,7 @@ class EvolutionaryPolicy(SearchPolicy):
     def _alive(self, rng: np.random.Generator, effort: int) -> list[str]:
         """Sketches by their best measured or (unmeasured) predicted candidate, some at random.
 
-        They and those that are looked at are fewer by the factor `effort`.
+        They are fewer by the factor `effort`, as are, at the beginning, those that are looked at.
         """
         names, most = list(self.history.sketches), self.params.alive // effort
         if len(names) <= most:
@@ -292,7 +293,8 @@ class EvolutionaryPolicy(SearchPolicy):
         if not known:
             tried = tried[: p.looked_at // 2 if hinted else p.looked_at_first]
         else:
-            tried = tried[: p.looked_at // effort]
+            begun = self.history.n_told < BEGUN
+            tried = tried[: p.looked_at // effort if begun else p.looked_at]
         drawn = (unmeasured[int(k)] for k in sorted(tried))
         names = list(dict.fromkeys([*known, *hinted, *drawn]))
         merit = self._promises(names)
