@@ -146,7 +146,7 @@ def _merge(
 
 
 def is_softmax(node: Node) -> bool:
-    """Is it one, as in attention?"""
+    """Is the operator one, as in attention?"""
     return node.op == "softmax"
 
 

@@ -32,10 +32,9 @@ PROBED_ROWS = 32  # of a sketch, to estimate its best score
 Body = tuple[tuple[str, ...], bytes]
 CHOSEN_FROM = 4  # times as many candidates, of which a prior chooses
 SMALL_ROUND = 8  # candidates of a round, for which half the effort is made
-SMALL_POPULATION = (
-    0.625  # of the population: predictions of the best are 1 % lower in half the time
-)
-BEGUN = 64  # trials of a task, up to which a small round looks at few new sketches
+# Share of the population of a small round: predictions of the best are 1 % lower in half the time.
+SMALL_POPULATION = 0.625
+EARLY = 64  # trials of a task, up to which a small round looks at few new sketches
 POOL_ROWS = 16  # rows of a sketch kept in a round, for each candidate asked for
 SIGNED_ROWS = 4  # times as many rows as are asked for are compared with others at once
 THOROUGH_TIMES = 4  # times the population, where no measurement will correct the answer
@@ -293,8 +292,8 @@ class EvolutionaryPolicy(SearchPolicy):
         if not known:
             tried = tried[: p.looked_at // 2 if hinted else p.looked_at_first]
         else:
-            begun = self.history.n_told < BEGUN
-            tried = tried[: p.looked_at // effort if begun else p.looked_at]
+            early = self.history.n_told < EARLY
+            tried = tried[: p.looked_at // effort if early else p.looked_at]
         drawn = (unmeasured[int(k)] for k in sorted(tried))
         names = list(dict.fromkeys([*known, *hinted, *drawn]))
         merit = self._promises(names)
