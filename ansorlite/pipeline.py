@@ -16,7 +16,8 @@ from ansorlite.errors import UsageError
 from ansorlite.graph.accuracy import Accuracy, accuracy
 from ansorlite.graph.arithmetic import Arithmetic, arithmetic
 from ansorlite.graph.choice import Lowering, lowerings
-from ansorlite.graph.contest import Contender, fastest_in_place, fastest_network
+from ansorlite.graph.contest import Contender, fastest_in_place
+from ansorlite.graph.cuts import Merge, with_merges
 from ansorlite.graph.ir import Graph
 from ansorlite.graph.kernels import Wanted, compile_tasks, compile_wanted, in_rows, plain_image
 from ansorlite.graph.lower import FORM_RTOL
@@ -32,7 +33,7 @@ from ansorlite.measure.processes import started
 from ansorlite.measure.runner import LocalRunner, SideBySide
 from ansorlite.measure.timing import in_network
 from ansorlite.records import Record
-from ansorlite.recut import cuts_of, recut
+from ansorlite.recut import cuts_of, kept_in_place, note_cut, recut
 from ansorlite.search.adapt import Known, adapted_results
 from ansorlite.search.arguments import (
     check_callable,
@@ -276,16 +277,16 @@ def auto_schedule(
         )
         peak = run.peak(machine)
         apart = parts, shared, results
-        parts, shared, results = recut(run, *apart, cuts, budget)
+        parts, shared, results, taken, surely = recut(run, *apart, cuts, budget)
         pool = ConstantPool() if isinstance(network, SizedNetwork) else None
         modules = [
             _module(run, p, shared, m, results, peak, pool) for m, p in enumerate(parts)
         ]  # compile
-        for m, p in enumerate(parts):
-            if p is not apart[0][m] and run.searches and not run.interrupted:
+        for m, own in enumerate(taken):
+            if own and run.searches:
                 old = _module(run, apart[0][m], apart[1], m, apart[2], peak, pool)
-                if fastest_network([modules[m], old], run.budget.left_s):
-                    modules[m], parts[m] = old, apart[0][m]
+                modules[m] = _cut_in_place(run, modules[m], old, own, surely[m], peak)
+                parts[m] = modules[m].partition
         for made, p, g, way in zip(modules, parts, graphs, ways, strict=True):
             made.report = _with_precision(made, p, g, way, error_inputs)
         if not isinstance(network, SizedNetwork):
@@ -411,16 +412,57 @@ def _module(
     own = shared.places[network]
     weighted = [shared.tasks[k] for k in own]
     tuned = raced_in_place(run, parts, weighted, [results[k] for k in own])
-    forms = [form_of(t, r.task) for t, r in zip(tasks(parts), tuned, strict=True)]
+    return _compiled(run, parts, tuned, peak, pool)
+
+
+def _compiled(
+    run: Session,
+    parts: Partition,
+    tuned: Sequence[TuneResult],
+    peak: Peak | None,
+    pool: ConstantPool | None,
+) -> ScheduledModule:
+    """A network from the results of its tasks."""
+    known = tasks(parts)
+    forms = [form_of(t, r.task) for t, r in zip(known, tuned, strict=True)]
     images = compile_tasks(parts, tuned, forms, run.compile_all)
     module = ScheduledModule(parts, images, forms, pool)
-    module.report = _report(run, tuned, [shared.weights[network][k] for k in own], peak)
+    module.report = _report(run, tuned, [float(t.weight) for t in known], peak)
     keys = {r.task.workload_key for r in tuned}
     here = tuned[0].task.target.fingerprint if tuned else ""
     module.logged = tuple(
         r for r in run.store.of_all_targets if r.task in keys and r.target != here
     )
     return module
+
+
+def _cut_in_place(
+    run: Session,
+    merged: ScheduledModule,
+    apart: ScheduledModule,
+    taken: Sequence[Merge],
+    surely: Sequence[Merge],
+    peak: Peak | None,
+) -> ScheduledModule:
+    """The network with those of the merged kernels that are fastest in their place, as logged.
+
+    Where there is no time to measure that, with those that are `surely` faster.
+    """
+    kept = None if run.interrupted else kept_in_place(taken, merged, apart, run.budget.left_s)
+    made = merged
+    if len(known := surely if kept is None else kept) < len(taken):
+        found = {
+            t.dag.workload_key: r
+            for module in (apart, merged)
+            for t, r in zip(tasks(module.partition), module.report.results, strict=True)
+        }
+        parts = with_merges(apart.partition, known)
+        results = [found[t.dag.workload_key] for t in tasks(parts)]
+        made = _compiled(run, parts, results, peak, None)
+    if kept is not None and (latency_s := made.report.latency_s) is not None:
+        target = made.report.results[0].task.target
+        note_cut(run, apart.partition, kept, target, latency_s)
+    return made
 
 
 def _graphs(network: Graph | SizedNetwork | Sequence[Graph]) -> list[Graph]:

@@ -2,16 +2,21 @@
 
 In: the partitions of networks, with what their tasks were found to take. Out: partitions in which
 one kernel stands where it is faster than the several that it computes (`graph.cuts`), with their
-tasks and results. Merged kernels are searched once all tasks are, with a part of the budget.
+tasks and results. Merged kernels are searched once all tasks are, with a part of the budget. Which
+of them stay is measured in the network (`kept_in_place`); a CHOSEN line of the log, whose task is
+the network's digest, keeps it.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from hashlib import blake2b
+from typing import Any, NamedTuple
 
 from ansorlite.graph.choice import Lowering
+from ansorlite.graph.contest import fastest_parts
 from ansorlite.graph.cuts import (
+    NEAR,
     Merge,
     chosen,
     is_often_merged,
@@ -20,7 +25,10 @@ from ansorlite.graph.cuts import (
     merges,
     with_merges,
 )
+from ansorlite.graph.module import CompiledModule
 from ansorlite.graph.partition import Partition
+from ansorlite.records import Record
+from ansorlite.records import choice as chosen_line
 from ansorlite.search.budget import Budget
 from ansorlite.search.forms import Forms
 from ansorlite.search.result import TuneResult
@@ -42,6 +50,7 @@ MANY_SHARE, MANY_TRIALS, MANY_SECONDS = 0.4, 48, 1.5
 # (trials, times the separate kernels' time) by their number: merged ones that take longer after so
 # many wait until no other gains. Two took 1.3 to 2.7 times as long at first, 1.2 or less after 48.
 BEHIND = {2: (48, 1.2), 3: (8, 1.5)}
+PREFIX, SKETCH, ENDS, LENGTHS = "cut:", "merged", "ends", "lengths"  # of the CHOSEN line
 
 
 @dataclass(frozen=True)
@@ -154,6 +163,19 @@ def _is_enough(run: Session, n_tasks: int, trials: int, seconds: float) -> bool:
     return enough and (timeout is None or timeout >= seconds * n_tasks)
 
 
+class Recut(NamedTuple):
+    """Networks cut again: partitions, tasks and their results, and what was merged in each.
+
+    `taken` merges may be a little slower alone than what they replace, `surely` those that are not.
+    """
+
+    parts: list[Partition]
+    shared: SharedTasks
+    results: list[TuneResult]
+    taken: Sequence[Sequence[Merge]]
+    surely: Sequence[Sequence[Merge]]
+
+
 def recut(
     run: Session,
     parts: list[Partition],
@@ -161,17 +183,19 @@ def recut(
     results: list[TuneResult],
     cuts: Cuts,
     budget: Budget,
-) -> tuple[list[Partition], SharedTasks, list[TuneResult]]:
-    """The cut of the networks that is fastest as measured: partitions, tasks and their results.
+) -> Recut:
+    """The cut of the networks that is fastest as measured, or may be so in its place.
 
     Chains of kernels that one kernel may compute are searched with the rest of the budget, those
-    first that promise most; of a log alone those that it has records of. The race of all kernels in
-    their places keeps its time. Those that are predicted are all taken, the longest ones first.
+    first that promise most; of a log alone those that it has records of, and those are taken that
+    it says were fastest in their place. The race of all kernels in their places keeps its time.
+    Those that are predicted are all taken, the longest ones first.
     """
+    as_they_are = Recut(parts, shared, results, *[[()] * len(parts)] * 2)
     searched, later_s = run.budget is not budget, run.budget.closing_s
     run.budget = budget
     if run.interrupted or not cuts:
-        return parts, shared, results
+        return as_they_are
     keys = [w.task.workload_key for w in shared.tasks]
     known = {k: r.best.latency_s for k, r in zip(keys, results, strict=True) if r.best is not None}
     seconds = [kernel_seconds(p, known) for p in parts]
@@ -192,7 +216,7 @@ def recut(
             trials, near = BEHIND[len(m.replaces)]
             limits[task.workload_key] = trials, near * m.apart_s(times)
     if not tasks_of:
-        return parts, shared, results
+        return as_they_are
     run.merged.update(tasks_of)
     if searched and budget.n_trials is not None:
         run.budget = budget.part(1.0)
@@ -202,7 +226,7 @@ def recut(
     merged = tune_tasks(run, list(tasks_of.values()), hopeful)
     run.budget, run.later_s = budget, 0.0
     by_key = dict(zip(keys, results, strict=True)) | dict(zip(tasks_of, merged, strict=True))
-    cut = []
+    taken, surely = list[Sequence[Merge]](), list[Sequence[Merge]]()
     for p, own, times in zip(parts, cuts.merges, seconds, strict=True):
         if cuts.predicted:  # each kernel fewer counts as one gained
             times |= dict.fromkeys(
@@ -212,12 +236,85 @@ def recut(
             best = by_key[k].best if (k := m.subgraph.dag.workload_key) in tasks_of else None
             if best is not None:
                 times[m.subgraph.name] = best.latency_s
-        taken = chosen(p, own, times)
-        cut.append(with_merges(p, taken) if taken else p)
+        told = None if searched else _noted(run, p, own, times, cuts.target)
+        found = chosen(p, own, times, NEAR if searched else 1.0) if told is None else told
+        taken.append(found)
+        surely.append([m for m in found if times[m.subgraph.name] <= m.apart_s(times)])
+    cut = [with_merges(p, own) if own else p for p, own in zip(parts, taken, strict=True)]
     again = shared_tasks([network_tasks(p, cuts.target, 0.0) for p in cut])
     forms = {w.task.workload_key: w for w in shared.tasks}
     tasks_now = [
         replace(w, other_forms=forms[k].other_forms) if (k := w.task.workload_key) in forms else w
         for w in again.tasks
     ]
-    return cut, again._replace(tasks=tasks_now), [by_key[w.task.workload_key] for w in tasks_now]
+    results = [by_key[w.task.workload_key] for w in tasks_now]
+    return Recut(cut, again._replace(tasks=tasks_now), results, taken, surely)
+
+
+def kept_in_place(
+    taken: Sequence[Merge],
+    merged: CompiledModule,
+    apart: CompiledModule,
+    left_s: Callable[[], float],
+) -> list[Merge] | None:
+    """The merges that take no longer in their place than what they replace; None if time is short.
+
+    `merged` is the network with all that are `taken`, `apart` that without merges.
+    """
+    place, before = (
+        {s.name: k for k, s in enumerate(m.partition.subgraphs)} for m in (merged, apart)
+    )
+    groups = [[[place[m.subgraph.name]], [before[n] for n in m.replaces]] for m in taken]
+    fastest = fastest_parts((merged, apart), groups, left_s)
+    if fastest is None:
+        return None
+    return [m for m, network in zip(taken, fastest, strict=True) if network == 0]
+
+
+# ---- in a log -----------------------------------------------------------------------------------
+
+
+def note_cut(
+    run: Session, parts: Partition, kept: Sequence[Merge], target: Target, latency_s: float
+) -> None:
+    """Have the log tell which merges of a partition stand in the network of that latency."""
+    place = {s.name: k for k, s in enumerate(parts.subgraphs)}
+    line = Record(
+        target=target.fingerprint,
+        task=_digest(parts),
+        task_name="merged kernels",
+        sketch=SKETCH,
+        steps=(),
+        holes={
+            ENDS: [place[m.replaces[-1]] for m in kept],
+            LENGTHS: [len(m.replaces) for m in kept],
+        },
+        status="OK",
+    )
+    run.store.note(chosen_line(line, latency_s))
+
+
+def _digest(parts: Partition) -> str:
+    """The task of the CHOSEN line of a partition: what its kernels compute, in running order."""
+    keys = " ".join(s.dag.workload_key for s in parts.subgraphs)
+    return f"{PREFIX}{blake2b(keys.encode()).hexdigest()[:32]}"
+
+
+def _noted(
+    run: Session,
+    parts: Partition,
+    found: Sequence[Merge],
+    seconds: Mapping[str, float],
+    target: Target,
+) -> list[Merge] | None:
+    """The merges that the log says were kept in their place; None where it does not say.
+
+    `seconds` are those of the kernels, by name, that the log has a program of.
+    """
+    line = run.store.noted(_digest(parts), target.fingerprint)
+    if line is None or not {ENDS, LENGTHS} <= {*line.holes}:
+        return None
+    kept = set(zip(line.holes[ENDS], line.holes[LENGTHS], strict=False))
+    place = {s.name: k for k, s in enumerate(parts.subgraphs)}
+    known = [m for m in found if m.subgraph.name in seconds]
+    return [m for m in known if (place[m.replaces[-1]], len(m.replaces)) in kept]

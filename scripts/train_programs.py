@@ -7,11 +7,12 @@ takes files that other machines made, --large and --long draw layers that the ot
 --without leaves out layers that networks have (names or ONNX files), so that these can be measured,
 --other-forms takes layers alone that have promising forms beside the plain one, --chains draws
 attention, --residuals depthwise convolutions with what is before or after them: chains of kernels
-that one kernel may compute, each of which is tuned alone.
+that one kernel may compute, each of which is tuned alone. --numbers takes these layers of all that
+may be drawn, in place of the first ones.
 results/README.md says which layers and machines were used.
-Usage: python scripts/train_programs.py [--layers N] [--first K] [--kinds KIND ...]
-       [--large | --long | --chains | --residuals] [--other-forms] [--seconds S] [--folder DIR]
-       [--output F] [--add F ...] [--without NETWORK ...]
+Usage: python scripts/train_programs.py [--layers N] [--first K] [--numbers K ...]
+       [--kinds KIND ...] [--large | --long | --chains | --residuals] [--other-forms]
+       [--seconds S] [--folder DIR] [--output F] [--add F ...] [--without NETWORK ...]
 """
 
 import argparse
@@ -167,6 +168,7 @@ def main() -> int:
     p = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     p.add_argument("--layers", type=positive, default=160, metavar="N", help="160")
     p.add_argument("--first", type=int, default=0, metavar="K", help="number of the first (0)")
+    p.add_argument("--numbers", type=int, nargs="+", metavar="K", help="of the layers to take")
     p.add_argument("--kinds", nargs="+", choices=KINDS, default=(), metavar="KIND", help="all")
     p.add_argument("--large", action="store_true", help="layers that others are far from")
     p.add_argument("--other-forms", action="store_true", help="those with promising forms alone")
@@ -182,7 +184,7 @@ def main() -> int:
     os.environ["ANSORLITE_KNOWLEDGE"] = "0"  # what this machine learned before does not count
     args.folder.mkdir(parents=True, exist_ok=True)
     target = Target.detect()
-    wanted = range(args.first, args.first + args.layers)
+    wanted = args.numbers or range(args.first, args.first + args.layers)
     which = next((k for k in DRAWN if getattr(args, k)), "")
     drawn_of = DRAWN.get(which, LAYERS)
     layers = drawn(wanted, args.kinds, target, drawn_of, args.other_forms)
@@ -190,7 +192,7 @@ def main() -> int:
     for k in range(0, len(numbers), GROUP):
         own = numbers[k : k + GROUP]
         part = f"{which}." if which else ""
-        log = args.folder / f"{target.vector_bytes}.{part}{args.first}.{k // GROUP}.jsonl"
+        log = args.folder / f"{target.vector_bytes}.{part}{wanted[0]}.{k // GROUP}.jsonl"
         if which in MERGED:
             tuned_alone([w for n in own for w in layers[n][1]], args.seconds, log)
         else:

@@ -62,26 +62,32 @@ def fastest_in_place(
     return [_winner([t[: len(own), k] for t in turns]) for k, own in enumerate(contenders)]
 
 
-def fastest_network(
+def fastest_parts(
     networks: Sequence[CompiledModule],
+    groups: Sequence[Sequence[Sequence[int]]],
     left_s: Callable[[], float],
     inputs: Sequence[npt.NDArray[Any]] = (),
-) -> int:
-    """The index of the fastest of networks that compute the same; 0 if time is short.
+) -> list[int] | None:
+    """Which of networks that compute the same is fastest in each part; None if time is short.
 
-    They run in turn; as in `fastest_in_place`, the favourite is replaced by what is clearly faster.
+    `groups[g][v]` are the kernels of part g in network v, as places in its running order. The
+    networks run in turn; as in `fastest_in_place`, the first is replaced by what is clearly faster.
     """
     given = list(inputs) or random_inputs(networks[0].partition.graph)
-    turns: list[list[float]] = []
+    turns: list[Seconds] = []
     took_s = 0.0
     while len(turns) <= MAX_TURNS and left_s() > took_s:
         began = time.perf_counter()
         order = range(len(networks)) if len(turns) % 2 else range(len(networks))[::-1]
-        spent = {v: sum(networks[v].timed_calls(given)) for v in order}
-        turns.append([spent[v] for v in range(len(networks))])
+        spent = {v: np.array(networks[v].timed_calls(given)) for v in order}
+        turns.append(
+            np.array([[spent[v][list(own)].sum() for v, own in enumerate(g)] for g in groups])
+        )
         took_s = time.perf_counter() - began
     turns = turns[1:]  # first touches of code and data
-    return 0 if len(turns) < MIN_TURNS else _winner([np.array(t) for t in turns])
+    if len(turns) < MIN_TURNS:
+        return None
+    return [_winner([t[g] for t in turns]) for g in range(len(groups))]
 
 
 def _turns(

@@ -29,9 +29,9 @@ LONGEST = 3  # kernels of a chain
 GAIN = 0.1
 CACHE_SPEED = 1e11  # bytes per second, about, of a cache that holds what kernels hand on
 HELD = 0.5  # share of the last cache that one value may take and still be there when it is read
-# What a merged kernel takes in its place beside the separate ones, where both take as long alone:
-# threads wait for each other less often, and data stays in the caches. Networks race afterwards.
-IN_PLACE = 0.95
+# Merged kernels that take so many times as long alone may still be faster in their place: threads
+# wait for each other less often, and data stays in the caches.
+NEAR = 1.1
 
 
 @dataclass(frozen=True)
@@ -183,13 +183,14 @@ def with_merges(parts: Partition, taken: Sequence[Merge]) -> Partition:
 
 
 def chosen(
-    parts: Partition, found: Sequence[Merge], latency_s: Mapping[str, float]
+    parts: Partition, found: Sequence[Merge], latency_s: Mapping[str, float], near: float = 1.0
 ) -> tuple[Merge, ...]:
     """The merges of the fastest cut, by seconds of each kernel by the name of its subgraph.
 
-    Merges without a latency, or with parts without one, are not taken. Kernels that are read by one
-    other alone form trees, on which chains overlap: `best[k]` is what the fastest cut of the tree
-    below kernel k gains, in seconds, and its merges.
+    Merged kernels count as `near` times as fast. Merges without a latency, or with parts without
+    one, are not taken. Kernels that are read by one other alone form trees, on which chains
+    overlap: `best[k]` is what the fastest cut of the tree below kernel k gains, in seconds, and its
+    merges.
     """
     below: dict[str, set[str]] = {}
     ends: dict[str, list[tuple[float, Merge]]] = {}
@@ -198,7 +199,7 @@ def chosen(
             below.setdefault(b, set()).add(a)
         if all(name in latency_s for name in (m.subgraph.name, *m.replaces)):
             alone_s = sum(latency_s[name] for name in m.replaces)
-            gain = alone_s - IN_PLACE * latency_s[m.subgraph.name]
+            gain = alone_s - latency_s[m.subgraph.name] / near
             ends.setdefault(m.replaces[-1], []).append((gain, m))
     best: dict[str, tuple[float, tuple[Merge, ...]]] = {}
     for name in (s.name for s in parts.subgraphs):

@@ -19,6 +19,7 @@ MIN_ROUND = 8
 # five of eight candidates reaches 98 % of the best of all (190 rounds of six networks).
 UNHURRIED_S = 4.0
 HURRIED_ROUND = 5
+HURRIED_TRIALS = 24  # tasks with so many have larger rounds: a search takes as long and finds less
 # From so many tasks on, all have small rounds: in rounds of 8 ResNet-50's tasks were after 1,000
 # trials where rounds of 13 had them after 2,000, in half the time.
 SMALL_ROUND_TASKS = 8
@@ -112,16 +113,16 @@ class Budget:
         left_s = self.left_s() - max(RESERVED_SHARE * self.timeout, self.closing_s)
         return max(0, min(n, int(left_s / pace_s) - waiting))
 
-    def largest_round(self, n_tasks: int, n_forms: int) -> int:
+    def largest_round(self, n_tasks: int, n_forms: int, known: int = 0) -> int:
         """Candidates of a round, at most: each form of a task gets some four rounds of the trials.
 
-        `n_forms` counts the forms of all tasks.
+        `n_forms` counts the forms of all tasks; `known` trials are those of the task's own form.
         """
         if self.round_size is not None:
             return self.round_size
         if n_tasks >= SMALL_ROUND_TASKS:
             hurried = self.timeout is not None and self.timeout < UNHURRIED_S * n_forms
-            return HURRIED_ROUND if hurried else MIN_ROUND
+            return HURRIED_ROUND if hurried and known < HURRIED_TRIALS else MIN_ROUND
         if self.n_trials is None:
             return 16
         return int(np.clip(self.n_trials // (4 * max(1, n_forms)), MIN_ROUND, ROUND_SIZE))

@@ -29,7 +29,7 @@ from ansorlite.space.sketch import Sketch
 from ansorlite.target import Target
 
 PROBED_ROWS = 32  # of a sketch, to estimate its best score
-Body = tuple[tuple[str, ...], bytes]
+Likeness = tuple[str | tuple[str, ...], bytes]
 CHOSEN_FROM = 4  # times as many candidates, of which a prior chooses
 SMALL_ROUND = 8  # candidates of a round, for which half the effort is made
 # Share of the population of a small round: predictions of the best are 1 % lower in half the time.
@@ -366,18 +366,22 @@ class EvolutionaryPolicy(SearchPolicy):
         legal = self.history.legal_of(children)
         return {s: rows[legal[s]] for s, rows in children.items()}
 
-    def _bodies(self, name: str, rows: Rows) -> list[Body]:
-        """The innermost factors of the spatial tiles, by axis; without one, all of a row."""
-        tiles = [(k, h) for k, h in enumerate(self.history.sketches[name].holes) if h.width > 1]
-        if not tiles:
-            return [((name,), row.tobytes()) for row in rows]
-        inner = np.stack([h.table[rows[:, k], -1] for k, h in tiles], axis=1)
-        return [(tuple(h.name for _, h in tiles), row.tobytes()) for row in inner]
+    def _likeness(self, name: str, rows: Rows) -> dict[bytes, tuple[Likeness, Likeness]]:
+        """By row, what those that tell little of each other share: tiles and register bodies.
 
-    def _tiles(self, name: str, row: npt.NDArray[np.int32]) -> tuple[int, ...]:
-        """The option indices of all tiles."""
+        That is the option indices of all tiles of the sketch, and the innermost factors of the
+        spatial ones, whatever the sketch; without one, all of a row.
+        """
         holes = self.history.sketches[name].holes
-        return tuple(int(v) for h, v in zip(holes, row, strict=True) if h.kind == "tile")
+        tiles = rows[:, [k for k, h in enumerate(holes) if h.kind == "tile"]]
+        wide = [(k, h) for k, h in enumerate(holes) if h.width > 1]
+        inner = [h.table[rows[:, k], -1] for k, h in wide]
+        bodies = np.stack(inner, axis=1) if inner else rows
+        of = tuple(h.name for _, h in wide) or (name,)
+        return {
+            row.tobytes(): ((name, tile.tobytes()), (of, body.tobytes()))
+            for row, tile, body in zip(rows, tiles, bodies, strict=True)
+        }
 
     def _pick(
         self, best: "_Pool", visited: "_Pool", n: int, rng: np.random.Generator
@@ -406,27 +410,28 @@ class EvolutionaryPolicy(SearchPolicy):
         most `same_sketch` of a round of n as long as there are rows of others.
         """
         p = self.params
-        picked: Counter[tuple[object, ...]] = Counter()
+        picked: Counter[str | Likeness] = Counter()
+        alike = {name: self._likeness(name, rows) for name, rows in best.rows.items()}
         ranked = self.history.distinct(best.ranked(), SIGNED_ROWS * n + 1, taken)
         left: list[Ranked] = []
         for share, entries in ((p.same_sketch, ranked), (1.0, iter(left))):
             for name, row, score in entries:
                 if len(out) >= until:
                     break
+                tile, body = alike[name][row.tobytes()]
+                if picked[tile] >= p.same_tiles or picked[body] >= max(2, int(p.same_body * n)):
+                    continue
                 c = self._candidate(name, row, score)
-                tile, body = (name, self._tiles(name, row)), self._bodies(name, row[None])[0]
-                if picked[tile] >= p.same_tiles or c.key in out:
+                if c.key in out:
                     continue
-                if picked[body] >= max(2, int(p.same_body * n)):
-                    continue
-                if picked[(name,)] >= max(2, int(share * n)):
+                if picked[name] >= max(2, int(share * n)):
                     left.append((name, row, score))
                     continue
-                picked.update([tile, body, (name,)])
+                picked.update([tile, body, name])
                 out[c.key] = c
 
     def _candidate(self, name: str, row: npt.NDArray[np.int32], score: float) -> Candidate:
-        return Candidate(self.history.sketches[name], tuple(int(v) for v in row), float(score))
+        return Candidate(self.history.sketches[name], tuple(row.tolist()), float(score))
 
     def _drawn(self, n: int, rng: np.random.Generator, taken: set[bytes]) -> list[Candidate]:
         """Up to n new legal rows at random."""

@@ -72,6 +72,11 @@ class Store:
         if self._log is not None:
             self._log.append(choice)
 
+    def noted(self, task: str, target: str) -> Record | None:
+        """The last CHOSEN line of a task that is no program's, if the log had one when opened."""
+        lines = (c for c in self._contents.choices if (c.task, c.target) == (task, target))
+        return max(lines, key=lambda c: c.line, default=None)
+
     def earlier_winner(
         self, keys: Iterable[str], target: str, fits: Callable[[Record], bool]
     ) -> Record | None:

@@ -396,7 +396,7 @@ class Rounds:
         """Candidates of the next round of a tuner beside `open_` that wait; 0 to end."""
         budget, done = self.budget, sum(t.trials for t in self.counted)
         everyone, n_tasks = _tuners(found), len(found)
-        wanted = self.largest or budget.largest_round(n_tasks, len(everyone))
+        wanted = self.largest or budget.largest_round(n_tasks, len(everyone), tuner.trials)
         if self.manner.growing and not budget.round_size:
             wanted = grown(wanted, tuner.trials - tuner.pending)
         elif tuner.rounds <= 1 and n_tasks >= SMALL_ROUND_TASKS:

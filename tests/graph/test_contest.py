@@ -5,7 +5,7 @@ import pytest
 
 from ansorlite.graph import contest
 from ansorlite.graph.build import GraphBuilder
-from ansorlite.graph.contest import MIN_TURNS, Contender, fastest_in_place
+from ansorlite.graph.contest import MIN_TURNS, Contender, fastest_in_place, fastest_parts
 from ansorlite.graph.inputs import random_inputs
 from ansorlite.graph.kernels import plain_image
 from ansorlite.graph.module import CompiledModule
@@ -64,6 +64,17 @@ def test_without_time_the_favourites_stay() -> None:
     assert fastest_in_place(parts, [[a, a], [b, b]], lambda: 0.0) == [0, 0]
     left = iter([9.0] * MIN_TURNS + [0.0])  # one question before the first turn: a turn is missing
     assert fastest_in_place(parts, [[a, a], [b, b]], lambda: next(left)) == [0, 0]
+
+
+def test_parts_of_networks_are_compared() -> None:
+    Pretended.made = 0
+    parts = two_products()
+    networks = [Pretended(parts, [i for c in images(parts) for i in c.images]) for _ in range(3)]
+    groups = [[[0], [0], []], [[1], [1], [1]], [[0, 1], [0, 1], [0, 1]], [[1], [0, 1], [0, 1]]]
+    assert fastest_parts(networks[:2], [g[:2] for g in groups], lambda: 60.0) == [1, 0, 1, 0]
+    assert fastest_parts(networks, groups[1:], lambda: 60.0) == [0, 1, 0]  # 0.995 is not clear
+    left = iter([9.0] * MIN_TURNS + [0.0])
+    assert fastest_parts(networks, groups, lambda: next(left)) is None
 
 
 def test_kernels_really_run() -> None:

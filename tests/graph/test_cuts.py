@@ -230,15 +230,42 @@ def test_a_network_takes_the_cut_that_measures_faster(
             budget = run.budget
             run.budget = budget.part(0.75)
             results = tune_tasks(run, shared.tasks)
-            (now,), tasks, best = recut(run, [parts], shared, results, every, budget)
+            (now,), tasks, best, *_ = recut(run, [parts], shared, results, every, budget)
         assert len(now.subgraphs) == len(best) == len(tasks.tasks) == kernels
         assert all(r.best is not None for r in best)
     names = {r.task_name for r in read_log(tmp_path / "1").records}
     assert found[0].subgraph.name in names and len(names) == 4
     with Session(0, None, **options) as run:
         results = tune_tasks(run, shared.tasks)
-        (again,), _, _ = recut(run, [parts], shared, results, every, run.budget)
+        (again,), *_ = recut(run, [parts], shared, results, every, run.budget)
     assert [s.name for s in again.subgraphs] == [found[0].subgraph.name]
     keys = {r.task for r in read_log(tmp_path / "1").records}
     shown = tuned_network(attention(), keys).weighted
     assert [w.task.name for w in shown][3:] == [found[0].subgraph.name]
+
+
+@pytest.mark.parametrize(("fastest", "kernels"), [([0], 1), ([1], 3), (None, 1)])
+def test_what_is_faster_in_its_place_stays_and_the_log_tells(
+    fastest: list[int] | None, kernels: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Alone the one kernel is faster; in the network, it seems, or it is not, or time is short."""
+    log = tmp_path / "log"
+    monkeypatch.setattr(recut_module, "shipped", lambda target: NONE)
+    monkeypatch.setattr(recut_module, "KNOWN_TRIALS", 1)
+    monkeypatch.setattr(recut_module, "TRIALS", 1)
+    monkeypatch.setattr(cuts, "GAIN", 1e-9)
+    monkeypatch.setattr(recut_module, "fastest_parts", lambda *args: fastest)
+    options = {"log": log, "progress": False, "params": FEW}
+    made = auto_schedule(attention(), n_trials=16, runner=Pretender(), **options)
+    assert len(made.partition.subgraphs) == len(made.report.results) == kernels
+    lines = [c for c in read_log(log).choices if c.task.startswith("cut:")]
+    assert [c.holes for c in lines] == (
+        [] if fastest is None else [{"ends": [2][fastest[0] :], "lengths": [3][fastest[0] :]}]
+    )
+    again = auto_schedule(attention(), n_trials=0, log=log, progress=False)
+    assert len(again.partition.subgraphs) == kernels
+    rng = np.random.default_rng(3)
+    inputs = [rng.standard_normal((1, SIZE, HEADS, WIDTH), np.float32) for _ in range(3)]
+    for module in (made, again):
+        got, (want,) = module(*inputs), evaluate(attention(), inputs)
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
