@@ -42,7 +42,7 @@ from ansorlite.units import format_latency
 if sys.platform != "win32":
     import fcntl
 
-SYNC_S = 0.25  # seconds after which what was appended is written through to the disk
+SYNC_S = 1.0  # seconds after which what was appended is written through to the disk
 MAX_STEPS = 4096  # step sequences of different sketches that `_shared` keeps
 _STEPS: dict[str, tuple[Any, ...]] = {}
 
@@ -300,7 +300,7 @@ class RecordLog:
 
     A record is one write() of one line in append mode, so a killed process loses none. They are
     written through to the disk by fsync every `SYNC_S` seconds, and at the end: beside builds that
-    write, too, it takes some 2 ms. So a power cut loses the measurements of so short a while alone.
+    write, too, it takes 2 to 5 ms. So a power cut loses the measurements of that while at most.
     `fsync=False` is for bulk copies; then a power cut may lose lines.
     The lock is flock() on the log: it leaves no file behind and ends with the process. Windows has
     no flock, so nothing is locked there.

@@ -14,7 +14,8 @@ import numpy as np
 
 from ansorlite.cost.sheet import PlannedStatement, Shape, Sheet
 from ansorlite.cost.statement import Statement, described
-from ansorlite.ir.evaluation import PART, Candidates, Evaluation, blocks
+from ansorlite.ir.evaluation import Candidates, Evaluation, blocks
+from ansorlite.ir.native_tape import PART
 from ansorlite.ir.tape import ONE, Tape, Values
 from ansorlite.target import Target
 

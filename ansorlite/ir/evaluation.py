@@ -2,8 +2,8 @@
 
 In: tapes (`ir.tape`), and for each the hole columns of its `Candidates`. Out: an `Evaluation`, the
 values of all of them. Operations of one kind whose operands are known at the same time are executed
-by one numpy call, whichever tapes they belong to, so the number of calls depends on the depth of
-the expressions, not on their number.
+together, whichever tapes they belong to: natively (`ir.native_tape`), or by one call of a function
+that is known in Python alone.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,11 +11,13 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from ansorlite.errors import AnsorliteError
+from ansorlite.ir.native_tape import CODES, PART, operations
 from ansorlite.ir.tape import COLUMN, CONSTANT, Arrays, Function, Numbers, Values
 
-PART = 32  # candidates that are kept together
+ABROAD = -1  # the code of a function that is no native operation
 
 
 class Candidates(NamedTuple):
@@ -73,16 +75,36 @@ class Evaluation:
         constants = np.repeat(merged.constants, counts[: len(merged.constants)])
         self.table[:filled] = constants[:, None]
         self._fill_columns(candidates)
-        part = np.arange(len(self.table)) - np.repeat(begins[:-1], counts)
-        rows = [np.repeat(self._first[of], counts) + part for of in merged.operands]
-        bounds = begins[merged.bounds].tolist()
         with np.errstate(all="ignore"):
-            for (fn, arity), begin, end in zip(merged.calls, bounds, bounds[1:], strict=False):
-                given = [self.table.take(own[begin:end], axis=0) for own in rows[:arity]]
-                if isinstance(fn, np.ufunc):
-                    fn(*given, out=self.table[begin:end])
+            for native, begin, end in merged.spans:
+                if native:
+                    self._operate(counts, begins, begin, end)
                 else:
-                    self.table[begin:end] = fn(*given)
+                    self._apply(counts, begins, begin)
+
+    def _operate(self, counts: Numbers, begins: Numbers, begin: int, end: int) -> None:
+        """Execute runs of native operations; `counts` and `begins` are of rows, in order."""
+        merged = self._merged
+        arrays = self.table, self._first, begins, counts, merged.operands
+        places = [merged.codes[begin:], merged.bounds[begin:]]
+        operations()(
+            *(a.ctypes.data for a in arrays),
+            len(counts),
+            *(a.ctypes.data for a in places),
+            end - begin,
+        )
+
+    def _apply(self, counts: Numbers, begins: Numbers, run: int) -> None:
+        """Execute a run of operations by calling its function."""
+        merged = self._merged
+        fn, arity = merged.calls[run]
+        begin, end = merged.bounds[run], merged.bounds[run + 1]
+        own, rows = counts[begin:end], slice(begins[begin], begins[end])
+        part = np.arange(rows.start, rows.stop) - np.repeat(begins[begin:end], own)
+        of = merged.operands[:arity, begin:end]
+        self.table[rows] = fn(
+            *(self.table.take(np.repeat(self._first[k], own) + part, axis=0) for k in of)
+        )
 
     def _fill_columns(self, candidates: Sequence[Candidates]) -> None:
         for t, number, name in self._merged.columns:
@@ -111,7 +133,8 @@ class _Merged:
     That order begins with constants and columns; then values by depth, those of one function
     together. Values are numbered tape by tape, from `offsets[t]` on; `tape` is the tape of each.
     `calls` lists (function, number of operands), of values from `bounds[k]` to `bounds[k + 1]` of
-    the `order`, `operands` the values that are operands, in that order. `columns` lists (tape,
+    the `order`, `operands` the values that are operands, in that order. `spans` lists (native?,
+    first call, last one) of neighbours, with `codes` of native operations. `columns` lists (tape,
     value, name).
     """
 
@@ -134,15 +157,24 @@ class _Merged:
         self.bounds = np.array([*known, len(kind)], np.intp)
         functions = list(place)
         self.calls = [functions[of_kind[k]] for k in known]
+        self.codes = np.array([CODES.get(fn, ABROAD) for fn, _ in self.calls], np.int64)
+        self.spans = _spans(self.codes != ABROAD)
         offsets = zip(self.offsets, parts, strict=True)
         operands = np.concatenate([p.operands + offset for offset, p in offsets], axis=1)
-        self.operands: Numbers = operands[:, self.order]
+        self.operands: Numbers = np.ascontiguousarray(operands[:, self.order])
         self.constants = np.concatenate([np.empty(0), *(p.constants for p in parts)])
         self.columns = [
             (t, self.offsets[t] + int(number), name)
             for t, p in enumerate(parts)
             for number, name in zip(np.flatnonzero(p.kind == COLUMN), p.names, strict=True)
         ]
+
+
+def _spans(native: npt.NDArray[np.bool_]) -> list[tuple[bool, int, int]]:
+    """Runs of native calls, and the other calls one by one: (native?, begin, end)."""
+    changes = np.flatnonzero(~native[1:] | ~native[:-1]) + 1
+    ends = [*changes.tolist(), len(native)]
+    return [(bool(native[a]), a, b) for a, b in zip([0, *ends], ends, strict=False) if a < b]
 
 
 @lru_cache(maxsize=128)

@@ -264,10 +264,10 @@ class EvolutionaryPolicy(SearchPolicy):
         p = self.params
         names = self._alive(rng, effort)
         share = max(32, population // max(1, len(names)))
-        drawn = self.history.samples(names, share * p.draws, 1, lambda _: rng)
+        drawn = self.history.samples(names, share, p.draws, lambda _: rng)
         pool: dict[str, Rows] = {}
         for name in names:
-            rows = drawn[name][:share]
+            rows = drawn[name]
             measured = self.history.measured_rows(name)
             if len(measured):
                 order = np.argsort(self.history.told[name].latency_s, kind="stable")

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 HURRIED = EvolutionParams(population=384, generations=2, looked_at=2)
 LOOK_S = 0.03  # seconds to make a sketch and to look at it
 LOOKS_SHARE = 0.15  # of the time left, to look at sketches in the first rounds of all families
-NEWS = 0.1  # share of new results from which the models are trained again
+NEWS = 0.15  # share of new results from which the models are trained again
 FEWEST_LOOKS, MOST_LOOKS = 6, 48
 LOOKS_AHEAD = 16  # sketches that are looked at in the background, at most
 LOOKS_A_SECOND = 0.8  # of the time budget: as many sketches are looked at
