@@ -5,7 +5,7 @@ a row of option indices, one per hole. Tuning records store a hole as its name a
 that records do not depend on the order of options.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Literal
@@ -172,13 +172,39 @@ def column_values(values: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
     return {column(h, c + 1): v for h, vs in values.items() for c, v in enumerate(vs)}
 
 
+class PopulationColumns(Mapping[str, npt.NDArray[np.int64]]):
+    """int64[P] by column variable for a population of option indices, int32[P, holes].
+
+    Each is made when it is first asked for: conditions read few of them.
+    """
+
+    def __init__(self, holes: Sequence[Hole], population: npt.NDArray[np.int32]) -> None:
+        self._places = np.ascontiguousarray(population.T, dtype=np.intp)
+        self._holes = holes
+        self._owner = {name: k for k, h in enumerate(holes) for name in h.columns}
+        self._made: dict[str, npt.NDArray[np.int64]] = {}
+
+    def __getitem__(self, name: str) -> npt.NDArray[np.int64]:
+        found = self._made.get(name)
+        if found is None:
+            k = self._owner[name]
+            hole = self._holes[k]
+            values: npt.NDArray[np.int64] = hole.table[:, hole.columns.index(name)]
+            found = self._made[name] = values.take(self._places[k])
+        return found
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._owner
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._owner)
+
+    def __len__(self) -> int:
+        return len(self._owner)
+
+
 def population_columns(
-    holes: tuple[Hole, ...], population: npt.NDArray[np.int32]
-) -> dict[str, npt.NDArray[np.int64]]:
+    holes: Sequence[Hole], population: npt.NDArray[np.int32]
+) -> Mapping[str, npt.NDArray[np.int64]]:
     """int64[P] by column variable for a population of option indices, int32[P, holes]."""
-    out: dict[str, npt.NDArray[np.int64]] = {}
-    places = np.ascontiguousarray(population.T, dtype=np.intp)
-    for h, own in zip(holes, places, strict=True):
-        for name, values in zip(h.columns, h.table.T, strict=True):
-            out[name] = values.take(own)
-    return out
+    return PopulationColumns(holes, population)

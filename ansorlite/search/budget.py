@@ -19,7 +19,7 @@ MIN_ROUND = 8
 # five of eight candidates reaches 98 % of the best of all (190 rounds of six networks).
 UNHURRIED_S = 4.0
 HURRIED_ROUND = 5
-HURRIED_TRIALS = 24  # tasks with so many have larger rounds: a search takes as long and finds less
+HURRIED_TRIALS = 16  # tasks with so many have larger rounds: a search takes as long and finds less
 # From so many tasks on, all have small rounds: in rounds of 8 ResNet-50's tasks were after 1,000
 # trials where rounds of 13 had them after 2,000, in half the time.
 SMALL_ROUND_TASKS = 8

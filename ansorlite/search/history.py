@@ -27,6 +27,7 @@ from ansorlite.space.legality import broken_of, legal_of
 from ansorlite.space.sketch import Sketch
 from ansorlite.target import Target
 
+FEWEST_DRAWS = 64  # of a sketch that are made together
 FEW = 4  # legal rows of a sketch: with fewer, draws are mended
 MENDED = 256  # draws that are mended
 GROWN = 4  # times as many rows are looked at next, where those before were not enough
@@ -202,7 +203,7 @@ class History:
             for name, own in rows.items()
         ]
 
-    def _columns(self, name: str, rows: Rows) -> dict[str, npt.NDArray[np.int64]]:
+    def _columns(self, name: str, rows: Rows) -> Mapping[str, npt.NDArray[np.int64]]:
         return population_columns(self.sketches[name].holes, rows)
 
     def _plan(self, name: str) -> FeaturePlan:
@@ -278,20 +279,23 @@ class History:
         rng_of: Callable[[str], np.random.Generator],
     ) -> dict[str, Rows]:
         """`sample` of several sketches, each drawn by the generator that `rng_of` its name is."""
-        left = {name: self.draw(name, n, draws, rng_of(name)) for name in names}
-        out = {name: rows[:0] for name, rows in left.items()}
-        start, size = 0, 2 * n  # most draws are legal in most sketches: no more are looked at
-        while left:
-            part = {name: rows[start : start + size] for name, rows in left.items()}
+        left = {name: rng_of(name) for name in names}
+        drawn = {name: np.empty((0, len(self.sketches[name].holes)), np.int32) for name in left}
+        out = dict(drawn)
+        done, most = 0, max(FEWEST_DRAWS, n * draws)
+        while left and done < most:
+            # Most draws are legal in most sketches: no more are made and looked at.
+            size = min(max(FEWEST_DRAWS, 2 * n, done), most - done)
+            part = {}
+            for name, rng in left.items():
+                every = np.concatenate([drawn[name], self.sketches[name].sample(size, rng)])
+                first, known = unique_rows(every), len(drawn[name])
+                drawn[name], part[name] = every[first], every[first[first >= known]]
             legal = self.legal_of(part)
             for name, rows in part.items():
                 out[name] = np.concatenate([out[name], rows[legal[name]]])[:n]
-            start, size = start + size, 2 * size
-            left = {
-                name: rows
-                for name, rows in left.items()
-                if len(out[name]) < n and start < len(rows)
-            }
+            done += size
+            left = {name: rng for name, rng in left.items() if len(out[name]) < n}
         for name, rows in out.items():
             if len(rows) < min(n, FEW):
                 rows = np.concatenate([rows, self._legal_rows(name)])
@@ -309,11 +313,6 @@ class History:
 
             self._mended[name] = mended(s.sample(MENDED, rng), options, broken, rng)
         return self._mended[name]
-
-    def draw(self, name: str, n: int, draws: int, rng: np.random.Generator) -> Rows:
-        """So many draws for each of n rows, none twice, legal or not."""
-        rows = self.sketches[name].sample(max(64, n * draws), rng)
-        return rows[unique_rows(rows)]
 
     def strangers(
         self, n: int, rng: np.random.Generator, taken: Collection[Key] = ()

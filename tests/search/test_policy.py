@@ -27,6 +27,7 @@ from ansorlite.search.policy import (
     SearchPolicy,
 )
 from ansorlite.search.searchers import SEARCHERS, Context
+from ansorlite.search.select import unique_rows
 from ansorlite.space.legality import legal
 from ansorlite.space.sketch import Sketch, sketches
 from ansorlite.task import SearchTask
@@ -259,13 +260,13 @@ def test_hinted_sketches_are_looked_at_and_few_others(monkeypatch: pytest.Monkey
         )
         policy.hint(hints)
         looked_at: set[str] = set()
-        draw = policy.history.draw
+        samples = policy.history.samples
 
-        def seen(name: str, *args: Any, _to: set[str] = looked_at, _by: Any = draw) -> Any:
-            _to.add(name)
-            return _by(name, *args)
+        def seen(names: Any, *args: Any, _to: set[str] = looked_at, _by: Any = samples) -> Any:
+            _to.update(names)
+            return _by(names, *args)
 
-        monkeypatch.setattr(policy.history, "draw", seen)
+        monkeypatch.setattr(policy.history, "samples", seen)
         check_legal(policy.ask(8, 1))
         counts.append(looked_at)
     assert SPACE[-1].name in counts[1] and len(counts[1]) < len(counts[0])
@@ -320,12 +321,22 @@ def test_a_thorough_search_predicts_faster_programs() -> None:
 
 @pytest.mark.parametrize(("n", "draws"), [(0, 8), (1, 1), (7, 3), (40, 16), (4000, 2)])
 def test_samples_are_the_first_legal_draws(n: int, draws: int) -> None:
+    """However many are made at a time; none is drawn twice, and there are bounds."""
     history = History(SPACE, TASK.target)
     names = list(history.sketches)
     found = history.samples(names, n, draws, lambda name: np.random.default_rng(len(name)))
     for name in names:
-        rows = history.draw(name, n, draws, np.random.default_rng(len(name)))
-        np.testing.assert_array_equal(found[name], rows[history.legal(name, rows)][:n])
+        rows, rng = found[name], np.random.default_rng(len(name))
+        assert len(rows) <= n and len(unique_rows(rows)) == len(rows)
+        assert history.legal(name, rows).all()
+        most = max(64, n * draws)
+        first = history.sketches[name].sample(min(max(64, 2 * n), most), rng)
+        first = first[unique_rows(first)]
+        first = first[history.legal(name, first)][:n]
+        np.testing.assert_array_equal(rows[: len(first)], first)
+        every = history.sketches[name].sample(4 * most, rng)  # far more than may be drawn
+        legal = int(history.legal(name, every[unique_rows(every)]).sum())
+        assert len(rows) == n or len(rows) < max(legal, 1)
 
 
 def test_distinct_rows_do_not_depend_on_how_many_are_looked_at_together() -> None:
