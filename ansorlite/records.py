@@ -42,7 +42,6 @@ from ansorlite.units import format_latency
 if sys.platform != "win32":
     import fcntl
 
-SYNC_S = 1.0  # seconds after which what was appended is written through to the disk
 MAX_STEPS = 4096  # step sequences of different sketches that `_shared` keeps
 _STEPS: dict[str, tuple[Any, ...]] = {}
 
@@ -298,10 +297,9 @@ class RecordLog:
         with RecordLog("gmm.jsonl") as log:
             log.append(record)
 
-    A record is one write() of one line in append mode, so a killed process loses none. They are
-    written through to the disk by fsync every `SYNC_S` seconds, and at the end: beside builds that
-    write, too, it takes 2 to 5 ms. So a power cut loses the measurements of that while at most.
-    `fsync=False` is for bulk copies; then a power cut may lose lines.
+    A record is one write() of one line in append mode, followed by fsync: 0.2 ms on a virtual disk
+    with ext4, against 100 ms or more for a measurement. So a power cut loses no measurement.
+    `fsync=False` is for bulk copies; then a power cut may lose lines, a killed process does not.
     The lock is flock() on the log: it leaves no file behind and ends with the process. Windows has
     no flock, so nothing is locked there.
     """
@@ -309,7 +307,6 @@ class RecordLog:
     def __init__(self, path: str | os.PathLike[str], *, fsync: bool = True) -> None:
         self.path = _expanded(path)
         self._fsync = fsync
-        self._synced_s, self._is_synced = time.monotonic(), True
         self._fd: int | None = _open_for_append(self.path)
         try:
             self._lock()
@@ -349,9 +346,8 @@ class RecordLog:
                 )
             written = os.write(self._fd, data)
             self._torn = written < len(data)
-            self._is_synced = False
-            if time.monotonic() - self._synced_s >= SYNC_S:
-                self._sync()
+            if self._fsync:
+                os.fsync(self._fd)
         except OSError as error:
             raise LogWriteError(f"cannot write to {self.path}: {error.strerror}") from error
         if self._torn:
@@ -360,21 +356,9 @@ class RecordLog:
                 "free some disk space and continue with the same log"
             )
 
-    def _sync(self) -> None:
-        """Have the disk hold what was appended."""
-        if self._fsync and self._fd is not None and not self._is_synced:
-            os.fsync(self._fd)
-        self._synced_s, self._is_synced = time.monotonic(), True
-
     def close(self) -> None:
-        """Release the lock; a second call does nothing. LogWriteError if lines are not on disk."""
-        if self._fd is None:
-            return
-        try:
-            self._sync()
-        except OSError as error:
-            raise LogWriteError(f"cannot write to {self.path}: {error.strerror}") from error
-        finally:
+        """Release the lock; a second call does nothing."""
+        if self._fd is not None:
             os.close(self._fd)
             self._fd = None
 
