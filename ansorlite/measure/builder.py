@@ -28,7 +28,7 @@ from ansorlite.target import Target
 
 BUILD_ENTRY = "ansorlite.codegen.build:build_request"
 YOUNG_OBJECTS = 20_000  # made since the last garbage collection of a worker
-NICER = 5  # priority levels below the process that searches, for which all others wait
+NICER = 10  # priority levels below the process that searches, for which all others wait
 LOOK_S = 0.2  # a build that goes on in a thread looks so often whether it is to stop
 
 

@@ -210,6 +210,7 @@ class EvolutionaryPolicy(SearchPolicy):
         size = THOROUGH_TIMES if thorough else SMALL_POPULATION if effort > 1 else 1
         population = int(self.params.population * size)
         pool = self._first(rng, effort, population)
+        alive = list(pool)
         best, visited = _Pool(POOL_ROWS * n), _Pool(None)
         pools = (best, visited) if self.params.visited else (best,)
         for generation in range(generations + 1):
@@ -221,7 +222,7 @@ class EvolutionaryPolicy(SearchPolicy):
                     p.add(name, rows[new], scores[new])
             if generation < generations:
                 pool = self._breed(scored, rng, population)
-        picked = self._pick(best, visited, most or n, rng)
+        picked = self._pick(best, visited, most or n, rng, alive)
         self.history.keep(picked)
         return picked
 
@@ -384,9 +385,17 @@ class EvolutionaryPolicy(SearchPolicy):
         }
 
     def _pick(
-        self, best: "_Pool", visited: "_Pool", n: int, rng: np.random.Generator
+        self,
+        best: "_Pool",
+        visited: "_Pool",
+        n: int,
+        rng: np.random.Generator,
+        alive: Sequence[str],
     ) -> list[Candidate]:
-        """The best predicted, with a share of random legal rows for diversity."""
+        """The best predicted, with a share of random legal rows for diversity.
+
+        These are of the sketches that are `alive`, where they have any.
+        """
         n_random = int(self.params.epsilon * n + rng.random()) if n > 4 else 0
         out: dict[Key, Candidate] = {}
         taken: set[bytes] = set()
@@ -398,7 +407,9 @@ class EvolutionaryPolicy(SearchPolicy):
                 c = self._candidate(*row_of)
                 out[c.key] = c
         self._add_best(out, best, n, n - n_random, taken)
-        return [*out.values(), *self._drawn(n - len(out), rng, taken)]
+        drawn = self._drawn(n - len(out), rng, taken, alive)
+        rest = n - len(out) - len(drawn)
+        return [*out.values(), *drawn, *self._drawn(rest, rng, taken, list(self.history.sketches))]
 
     def _add_best(
         self, out: dict[Key, Candidate], best: "_Pool", n: int, until: int, taken: set[bytes]
@@ -433,11 +444,12 @@ class EvolutionaryPolicy(SearchPolicy):
     def _candidate(self, name: str, row: npt.NDArray[np.int32], score: float) -> Candidate:
         return Candidate(self.history.sketches[name], tuple(row.tolist()), float(score))
 
-    def _drawn(self, n: int, rng: np.random.Generator, taken: set[bytes]) -> list[Candidate]:
-        """Up to n new legal rows at random."""
+    def _drawn(
+        self, n: int, rng: np.random.Generator, taken: set[bytes], names: Sequence[str]
+    ) -> list[Candidate]:
+        """Up to n new legal rows of these sketches at random."""
         out: list[Candidate] = []
-        names = list(self.history.sketches)
-        for _ in range(4 * n):
+        for _ in range(4 * n if names else 0):
             if len(out) >= n:
                 break
             name = names[int(rng.integers(len(names)))]
