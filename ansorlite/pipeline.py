@@ -285,8 +285,9 @@ def auto_schedule(
         for m, own in enumerate(taken):
             if own and run.searches:
                 old = _module(run, apart[0][m], apart[1], m, apart[2], peak, pool)
-                modules[m] = _cut_in_place(run, modules[m], old, own, surely[m], peak)
-                parts[m] = modules[m].partition
+                parts[m], modules[m] = _cut_in_place(
+                    run, apart[0][m], old, parts[m], modules[m], own, surely[m]
+                )
         for made, p, g, way in zip(modules, parts, graphs, ways, strict=True):
             made.report = _with_precision(made, p, g, way, error_inputs)
         if not isinstance(network, SizedNetwork):
@@ -438,31 +439,31 @@ def _compiled(
 
 def _cut_in_place(
     run: Session,
-    merged: ScheduledModule,
-    apart: ScheduledModule,
+    apart: Partition,
+    old: ScheduledModule,
+    merged: Partition,
+    new: ScheduledModule,
     taken: Sequence[Merge],
     surely: Sequence[Merge],
-    peak: Peak | None,
-) -> ScheduledModule:
+) -> tuple[Partition, ScheduledModule]:
     """The network with those of the merged kernels that are fastest in their place, as logged.
 
-    Where there is no time to measure that, with those that are `surely` faster.
+    Where there is no time to measure that, with those that are `surely` faster. The `old` module is
+    that of the kernels `apart`, the `new` one has all that are `taken`.
     """
-    kept = None if run.interrupted else kept_in_place(taken, merged, apart, run.budget.left_s)
-    made = merged
+    kept = None if run.interrupted else kept_in_place(taken, new, old, run.budget.left_s)
     if len(known := surely if kept is None else kept) < len(taken):
         found = {
             t.dag.workload_key: r
-            for module in (apart, merged)
-            for t, r in zip(tasks(module.partition), module.report.results, strict=True)
+            for p, module in ((apart, old), (merged, new))
+            for t, r in zip(tasks(p), module.report.results, strict=True)
         }
-        parts = with_merges(apart.partition, known)
-        results = [found[t.dag.workload_key] for t in tasks(parts)]
-        made = _compiled(run, parts, results, peak, None)
-    if kept is not None and (latency_s := made.report.latency_s) is not None:
-        target = made.report.results[0].task.target
-        note_cut(run, apart.partition, kept, target, latency_s)
-    return made
+        merged = with_merges(apart, known) if known else apart
+        results = [found[t.dag.workload_key] for t in tasks(merged)]
+        new = _compiled(run, merged, results, new.report.peak, None)
+    if kept is not None and (latency_s := new.report.latency_s) is not None:
+        note_cut(run, apart, kept, new.report.results[0].task.target, latency_s)
+    return merged, new
 
 
 def _graphs(network: Graph | SizedNetwork | Sequence[Graph]) -> list[Graph]:

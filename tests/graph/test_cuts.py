@@ -269,3 +269,42 @@ def test_what_is_faster_in_its_place_stays_and_the_log_tells(
     for module in (made, again):
         got, (want,) = module(*inputs), evaluate(attention(), inputs)
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+
+
+def test_some_merged_kernels_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two residuals one is one kernel; weights are packed for kernels of either kind."""
+    rng, b = np.random.default_rng(1), GraphBuilder("two")
+    x = b.input("x", (1, 16, 16, 8))
+    y = b.emit("transpose", [x], perm=(0, 3, 1, 2))
+    for channels in (8, 12):
+        w = rng.standard_normal((3 * channels, b.shape(y)[1], 1, 1)).astype(np.float32)
+        window = {"strides": (1, 1), "dilations": (1, 1), "layout": "channels_first"}
+        y = b.emit("conv", [y, b.constant(w)], groups=1, pads=((0, 0),) * 2, **window)
+        w = rng.standard_normal((3 * channels, 1, 3, 3)).astype(np.float32)
+        y = b.emit(
+            "conv",
+            [b.emit("relu", [y]), b.constant(w)],
+            groups=3 * channels,
+            pads=((1, 1),) * 2,
+            **window,
+        )
+    graph = b.finish([b.emit("transpose", [y], perm=(0, 2, 3, 1))])
+    log = tmp_path / "log"
+    monkeypatch.setattr(recut_module, "shipped", lambda target: NONE)
+    monkeypatch.setattr(recut_module, "KNOWN_TRIALS", 1)
+    monkeypatch.setattr(recut_module, "TRIALS", 1)
+    monkeypatch.setattr(cuts, "GAIN", 1e-9)
+    monkeypatch.setattr(
+        recut_module, "fastest_parts", lambda networks, groups, left_s: [0, *[1] * len(groups[1:])]
+    )
+    options = {"log": log, "progress": False, "params": FEW}
+    made = auto_schedule(graph, n_trials=48, runner=Pretender(), **options)
+    (line,) = [c for c in read_log(log).choices if c.task.startswith("cut:")]
+    assert len(line.holes["ends"]) == 1 and len(made.partition.subgraphs) < 4
+    again = auto_schedule(graph, n_trials=0, log=log, progress=False)
+    names = [[s.name for s in m.partition.subgraphs] for m in (made, again)]
+    assert names[0] == names[1] and any("_to_" in name for name in names[0])
+    (value,) = [rng.standard_normal((1, 16, 16, 8), np.float32)]
+    (want,) = evaluate(graph, [value])
+    for module in (made, again):
+        np.testing.assert_allclose(module(value), want, rtol=1e-4, atol=1e-4)
