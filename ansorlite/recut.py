@@ -13,8 +13,10 @@ from functools import partial
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from ansorlite.graph.choice import Lowering
-from ansorlite.graph.contest import fastest_parts
+from ansorlite.graph.contest import timed_parts
 from ansorlite.graph.cuts import (
     NEAR,
     Merge,
@@ -50,6 +52,8 @@ MANY_SHARE, MANY_TRIALS, MANY_SECONDS = 0.4, 48, 1.5
 # (trials, times the separate kernels' time) by their number: merged ones that take longer after so
 # many wait until no other gains. Two took 1.3 to 2.7 times as long at first, 1.2 or less after 48.
 BEHIND = {2: (48, 1.2), 3: (8, 1.5)}
+# Share of a network's time that fewer bytes may cost: less than one run of it tells from another.
+LOST = 0.01
 PREFIX, SKETCH, ENDS, LENGTHS = "cut:", "merged", "ends", "lengths"  # of the CHOSEN line
 
 
@@ -257,18 +261,28 @@ def kept_in_place(
     apart: CompiledModule,
     left_s: Callable[[], float],
 ) -> list[Merge] | None:
-    """The merges that take no longer in their place than what they replace; None if time is short.
+    """The merges that stay, by what they take in their place; None if time is short.
 
-    `merged` is the network with all that are `taken`, `apart` that without merges.
+    `merged` is the network with all that are `taken`, `apart` that without merges. Those that take
+    no longer than what they replace stay, and of the others, for the bytes that they save, as many
+    as slow the network down by `LOST` at most.
     """
     place, before = (
         {s.name: k for k, s in enumerate(m.partition.subgraphs)} for m in (merged, apart)
     )
     groups = [[[place[m.subgraph.name]], [before[n] for n in m.replaces]] for m in taken]
-    fastest = fastest_parts((merged, apart), groups, left_s)
-    if fastest is None:
+    turns = timed_parts((merged, apart), [*groups, [[*place.values()], [*before.values()]]], left_s)
+    if turns is None:
         return None
-    return [m for m, network in zip(taken, fastest, strict=True) if network == 0]
+    lost_s = np.median(turns[:, :-1, 0] - turns[:, :-1, 1], axis=0)
+    left = LOST * float(np.median(turns[:, -1], axis=0).min())
+    kept = set[int]()
+    for k in sorted(range(len(taken)), key=lambda k: lost_s[k] / max(1, taken[k].saved_bytes)):
+        cost_s = max(0.0, float(lost_s[k]))
+        if cost_s <= left:
+            left -= cost_s
+            kept.add(k)
+    return [m for k, m in enumerate(taken) if k in kept]
 
 
 # ---- in a log -----------------------------------------------------------------------------------

@@ -62,32 +62,28 @@ def fastest_in_place(
     return [_winner([t[: len(own), k] for t in turns]) for k, own in enumerate(contenders)]
 
 
-def fastest_parts(
+def timed_parts(
     networks: Sequence[CompiledModule],
     groups: Sequence[Sequence[Sequence[int]]],
     left_s: Callable[[], float],
     inputs: Sequence[npt.NDArray[Any]] = (),
-) -> list[int] | None:
-    """Which of networks that compute the same is fastest in each part; None if time is short.
+) -> Seconds | None:
+    """Seconds of parts of networks that compute the same, float64[turns, groups, networks].
 
     `groups[g][v]` are the kernels of part g in network v, as places in its running order. The
-    networks run in turn; as in `fastest_in_place`, the first is replaced by what is clearly faster.
+    networks run in turn. None if time is short.
     """
     given = list(inputs) or random_inputs(networks[0].partition.graph)
-    turns: list[Seconds] = []
+    turns: list[list[list[float]]] = []
     took_s = 0.0
     while len(turns) <= MAX_TURNS and left_s() > took_s:
         began = time.perf_counter()
         order = range(len(networks)) if len(turns) % 2 else range(len(networks))[::-1]
-        spent = {v: np.array(networks[v].timed_calls(given)) for v in order}
-        turns.append(
-            np.array([[spent[v][list(own)].sum() for v, own in enumerate(g)] for g in groups])
-        )
+        spent = {v: networks[v].timed_calls(given) for v in order}
+        turns.append([[sum(spent[v][k] for k in own) for v, own in enumerate(g)] for g in groups])
         took_s = time.perf_counter() - began
     turns = turns[1:]  # first touches of code and data
-    if len(turns) < MIN_TURNS:
-        return None
-    return [_winner([t[g] for t in turns]) for g in range(len(groups))]
+    return np.array(turns) if len(turns) >= MIN_TURNS else None
 
 
 def _turns(

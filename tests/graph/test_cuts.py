@@ -1,7 +1,9 @@
 """Cuts of a network with kernels of several anchors: which there are, which is taken, values."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,7 +20,7 @@ from ansorlite.graph.partition import Partition, evaluate_partition, partition
 from ansorlite.graph.passes import optimize
 from ansorlite.pipeline import auto_schedule
 from ansorlite.records import read_log
-from ansorlite.recut import Cuts, HopefulFirst, cuts_of, recut
+from ansorlite.recut import Cuts, HopefulFirst, cuts_of, kept_in_place, recut
 from ansorlite.search.kinship import kinship
 from ansorlite.search.policy import EvolutionParams
 from ansorlite.search.session import Session
@@ -244,23 +246,39 @@ def test_a_network_takes_the_cut_that_measures_faster(
     assert [w.task.name for w in shown][3:] == [found[0].subgraph.name]
 
 
-@pytest.mark.parametrize(("fastest", "kernels"), [([0], 1), ([1], 3), (None, 1)])
-def test_what_is_faster_in_its_place_stays_and_the_log_tells(
-    fastest: list[int] | None, kernels: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Alone the one kernel is faster; in the network, it seems, or it is not, or time is short."""
-    log = tmp_path / "log"
+def in_place(lost: Sequence[float], total: float = 1.0) -> Callable[..., np.ndarray]:
+    """A measurement of parts in which merged kernels take so much longer than what they replace."""
+
+    def timed(networks: object, groups: Sequence[object], left_s: object) -> np.ndarray:
+        assert len(groups) == len(lost) + 1
+        return np.array([[[1.0 + d, 1.0] for d in lost] + [[total, total + 0.5]]] * 5)
+
+    return timed
+
+
+def search_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All merges are worth a search of any budget."""
     monkeypatch.setattr(recut_module, "shipped", lambda target: NONE)
     monkeypatch.setattr(recut_module, "KNOWN_TRIALS", 1)
     monkeypatch.setattr(recut_module, "TRIALS", 1)
     monkeypatch.setattr(cuts, "GAIN", 1e-9)
-    monkeypatch.setattr(recut_module, "fastest_parts", lambda *args: fastest)
+
+
+@pytest.mark.parametrize(("lost", "kernels"), [(-0.1, 1), (0.005, 1), (0.1, 3), (None, 1)])
+def test_what_is_faster_in_its_place_stays_and_the_log_tells(
+    lost: float | None, kernels: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Alone the one kernel is faster; in the network, it is, hardly is not, is not; no time."""
+    log = tmp_path / "log"
+    search_all(monkeypatch)
+    timed = (lambda *args: None) if lost is None else in_place([lost])
+    monkeypatch.setattr(recut_module, "timed_parts", timed)
     options = {"log": log, "progress": False, "params": FEW}
     made = auto_schedule(attention(), n_trials=16, runner=Pretender(), **options)
     assert len(made.partition.subgraphs) == len(made.report.results) == kernels
     lines = [c for c in read_log(log).choices if c.task.startswith("cut:")]
     assert [c.holes for c in lines] == (
-        [] if fastest is None else [{"ends": [2][fastest[0] :], "lengths": [3][fastest[0] :]}]
+        [] if lost is None else [{"ends": [2][kernels // 2 :], "lengths": [3][kernels // 2 :]}]
     )
     again = auto_schedule(attention(), n_trials=0, log=log, progress=False)
     assert len(again.partition.subgraphs) == kernels
@@ -271,40 +289,60 @@ def test_what_is_faster_in_its_place_stays_and_the_log_tells(
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("lost", "total", "stay"),
+    [
+        ([-0.1, 0.3, -0.2], 1.0, [0, 2]),  # the second one is slower
+        ([-0.1, 0.3, -0.2], 100.0, [0, 1, 2]),  # but hardly, for the network
+        ([0.6, 0.3, 0.8], 100.0, [0, 1]),
+        ([0.6, 0.6, 0.6], 50.0, []),
+    ],
+)
+def test_merges_may_cost_little(lost: list[float], total: float, stay: list[int]) -> None:
+    """A network is slowed down by a hundredth at most; of equal losses, those that save most."""
+    graph, taken = pairs()
+    parts = partition(optimize(graph))
+    modules = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(recut_module, "timed_parts", in_place(lost, total))
+        for some in (taken, []):
+            own = with_merges(parts, some)
+            modules.append(SimpleNamespace(partition=own))
+        kept = kept_in_place(taken, *modules, lambda: 60.0)  # type: ignore[arg-type]
+    assert kept == [taken[k] for k in stay]
+
+
+def pairs(channels: Sequence[int] = (8, 12, 16)) -> tuple[Graph, list[Merge]]:
+    """Expansions and depthwise convolutions of as many inputs, and each two as one kernel."""
+    rng, b = np.random.default_rng(1), GraphBuilder("pairs")
+    window = {"strides": (1, 1), "dilations": (1, 1), "layout": "channels_first"}
+    out = []
+    for c in channels:
+        y = b.emit("transpose", [b.input(f"x{c}", (1, 16, 16, c))], perm=(0, 3, 1, 2))
+        w = b.constant(rng.standard_normal((3 * c, c, 1, 1)).astype(np.float32))
+        y = b.emit("conv", [y, w], groups=1, pads=((0, 0),) * 2, **window)
+        w = b.constant(rng.standard_normal((3 * c, 1, 3, 3)).astype(np.float32))
+        y = b.emit("relu", [y])
+        y = b.emit("conv", [y, w], groups=3 * c, pads=((1, 1),) * 2, **window)
+        out.append(b.emit("transpose", [y], perm=(0, 2, 3, 1)))
+    graph = b.finish(out)
+    return graph, [m for m in merges(partition(optimize(graph))) if len(m.replaces) == 2]
+
+
 def test_some_merged_kernels_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of two residuals one is one kernel; weights are packed for kernels of either kind."""
-    rng, b = np.random.default_rng(1), GraphBuilder("two")
-    x = b.input("x", (1, 16, 16, 8))
-    y = b.emit("transpose", [x], perm=(0, 3, 1, 2))
-    for channels in (8, 12):
-        w = rng.standard_normal((3 * channels, b.shape(y)[1], 1, 1)).astype(np.float32)
-        window = {"strides": (1, 1), "dilations": (1, 1), "layout": "channels_first"}
-        y = b.emit("conv", [y, b.constant(w)], groups=1, pads=((0, 0),) * 2, **window)
-        w = rng.standard_normal((3 * channels, 1, 3, 3)).astype(np.float32)
-        y = b.emit(
-            "conv",
-            [b.emit("relu", [y]), b.constant(w)],
-            groups=3 * channels,
-            pads=((1, 1),) * 2,
-            **window,
-        )
-    graph = b.finish([b.emit("transpose", [y], perm=(0, 2, 3, 1))])
+    """Of three pairs one is one kernel; weights are packed for kernels of either kind."""
+    graph, _ = pairs()
     log = tmp_path / "log"
-    monkeypatch.setattr(recut_module, "shipped", lambda target: NONE)
-    monkeypatch.setattr(recut_module, "KNOWN_TRIALS", 1)
-    monkeypatch.setattr(recut_module, "TRIALS", 1)
-    monkeypatch.setattr(cuts, "GAIN", 1e-9)
-    monkeypatch.setattr(
-        recut_module, "fastest_parts", lambda networks, groups, left_s: [0, *[1] * len(groups[1:])]
-    )
+    search_all(monkeypatch)
+    monkeypatch.setattr(recut_module, "timed_parts", in_place([0.5, -0.5, 0.5]))
     options = {"log": log, "progress": False, "params": FEW}
-    made = auto_schedule(graph, n_trials=48, runner=Pretender(), **options)
-    (line,) = [c for c in read_log(log).choices if c.task.startswith("cut:")]
-    assert len(line.holes["ends"]) == 1 and len(made.partition.subgraphs) < 4
+    made = auto_schedule(graph, n_trials=64, runner=Pretender(), **options)
     again = auto_schedule(graph, n_trials=0, log=log, progress=False)
     names = [[s.name for s in m.partition.subgraphs] for m in (made, again)]
-    assert names[0] == names[1] and any("_to_" in name for name in names[0])
-    (value,) = [rng.standard_normal((1, 16, 16, 8), np.float32)]
-    (want,) = evaluate(graph, [value])
+    assert names[0] == names[1] and ["_to_" in name for name in names[0]].count(True) == 1
+    assert len(names[0]) == 5
+    rng = np.random.default_rng(2)
+    inputs = [rng.standard_normal((1, 16, 16, c), np.float32) for c in (8, 12, 16)]
     for module in (made, again):
-        np.testing.assert_allclose(module(value), want, rtol=1e-4, atol=1e-4)
+        for got, want in zip(module(*inputs), evaluate(graph, inputs), strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
