@@ -33,7 +33,7 @@ from ansorlite.measure.processes import started
 from ansorlite.measure.runner import LocalRunner, SideBySide
 from ansorlite.measure.timing import in_network
 from ansorlite.records import Record
-from ansorlite.recut import cuts_of, kept_in_place, note_cut, recut
+from ansorlite.recut import Recut, cuts_of, kept_in_place, note_cut, recut
 from ansorlite.search.adapt import Known, adapted_results
 from ansorlite.search.arguments import (
     check_callable,
@@ -277,17 +277,16 @@ def auto_schedule(
         )
         peak = run.peak(machine)
         apart = parts, shared, results
-        parts, shared, results, taken, surely = recut(run, *apart, cuts, budget)
+        cut = recut(run, *apart, cuts, budget)
+        parts, shared, results = cut.parts, cut.shared, cut.results
         pool = ConstantPool() if isinstance(network, SizedNetwork) else None
         modules = [
             _module(run, p, shared, m, results, peak, pool) for m, p in enumerate(parts)
         ]  # compile
-        for m, own in enumerate(taken):
+        for m, own in enumerate(cut.cuts):
             if own and run.searches:
                 old = _module(run, apart[0][m], apart[1], m, apart[2], peak, pool)
-                parts[m], modules[m] = _cut_in_place(
-                    run, apart[0][m], old, parts[m], modules[m], own, surely[m]
-                )
+                parts[m], modules[m] = _cut_in_place(run, cut, m, apart[0][m], old, modules[m])
         for made, p, g, way in zip(modules, parts, graphs, ways, strict=True):
             made.report = _with_precision(made, p, g, way, error_inputs)
         if not isinstance(network, SizedNetwork):
@@ -439,31 +438,37 @@ def _compiled(
 
 def _cut_in_place(
     run: Session,
+    cut: Recut,
+    network: int,
     apart: Partition,
     old: ScheduledModule,
-    merged: Partition,
-    new: ScheduledModule,
-    taken: Sequence[Merge],
-    surely: Sequence[Merge],
+    first: ScheduledModule,
 ) -> tuple[Partition, ScheduledModule]:
     """The network with those of the merged kernels that are fastest in their place, as logged.
 
-    Where there is no time to measure that, with those that are `surely` faster. The `old` module is
-    that of the kernels `apart`, the `new` one has all that are `taken`.
+    Where there is no time to measure that, with those that are faster alone. The `old` module is
+    that of the kernels `apart`, the `first` one that of the first cut of the network.
     """
-    kept = None if run.interrupted else kept_in_place(taken, new, old, run.budget.left_s)
-    if len(known := surely if kept is None else kept) < len(taken):
-        found = {
-            t.dag.workload_key: r
-            for p, module in ((apart, old), (merged, new))
-            for t, r in zip(tasks(p), module.report.results, strict=True)
-        }
-        merged = with_merges(apart, known) if known else apart
-        results = [found[t.dag.workload_key] for t in tasks(merged)]
-        new = _compiled(run, merged, results, new.report.peak, None)
-    if kept is not None and (latency_s := new.report.latency_s) is not None:
-        note_cut(run, apart, kept, new.report.results[0].task.target, latency_s)
-    return merged, new
+    cuts, peak = cut.cuts[network], first.report.peak
+    raced = {**cut.by_key}
+    for module in (old, first):  # whose last contenders have raced
+        found = module.report.results
+        raced |= zip((t.dag.workload_key for t in tasks(module.partition)), found, strict=True)
+
+    def compiled(merges: Sequence[Merge]) -> tuple[Partition, ScheduledModule]:
+        parts = with_merges(apart, merges) if merges else apart
+        results = [raced[t.dag.workload_key] for t in tasks(parts)]
+        return parts, _compiled(run, parts, results, peak, None)
+
+    made = [(cuts[0], first)]
+    for own in cuts[1:]:
+        if not run.interrupted and run.budget.left_s() > 2 * link_s(len(first.report.results)):
+            made.append((own, compiled(own)[1]))
+    kept = None if run.interrupted else kept_in_place(apart, old, made, run.budget.left_s)
+    parts, module = compiled(cut.surely[network] if kept is None else kept)
+    if kept is not None and (latency_s := module.report.latency_s) is not None:
+        note_cut(run, apart, kept, module.report.results[0].task.target, latency_s)
+    return parts, module
 
 
 def _graphs(network: Graph | SizedNetwork | Sequence[Graph]) -> list[Graph]:

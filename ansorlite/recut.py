@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ansorlite.graph.choice import Lowering
-from ansorlite.graph.contest import timed_parts
+from ansorlite.graph.contest import timed_in_turn
 from ansorlite.graph.cuts import (
     NEAR,
     Merge,
@@ -28,7 +28,7 @@ from ansorlite.graph.cuts import (
     with_merges,
 )
 from ansorlite.graph.module import CompiledModule
-from ansorlite.graph.partition import Partition
+from ansorlite.graph.partition import Partition, tasks
 from ansorlite.records import Record
 from ansorlite.records import choice as chosen_line
 from ansorlite.search.budget import Budget
@@ -54,6 +54,8 @@ MANY_SHARE, MANY_TRIALS, MANY_SECONDS = 0.4, 48, 1.5
 BEHIND = {2: (48, 1.2), 3: (8, 1.5)}
 # Share of a network's time that fewer bytes may cost: less than one run of it tells from another.
 LOST = 0.01
+MOST_CUTS = 3  # of a network, of which all merges are measured in their place
+WORTHS = 48  # values of a saved byte that are tried, each three quarters of the last one
 PREFIX, SKETCH, ENDS, LENGTHS = "cut:", "merged", "ends", "lengths"  # of the CHOSEN line
 
 
@@ -170,14 +172,21 @@ def _is_enough(run: Session, n_tasks: int, trials: int, seconds: float) -> bool:
 class Recut(NamedTuple):
     """Networks cut again: partitions, tasks and their results, and what was merged in each.
 
-    `taken` merges may be a little slower alone than what they replace, `surely` those that are not.
+    `cuts[m]` are cuts of network m that may be faster than it is, first that of its partition, each
+    of other merges; some of these are slower alone than what they replace, not those that are
+    `surely` faster. `by_key` has the results of all tasks by workload key.
     """
 
     parts: list[Partition]
     shared: SharedTasks
     results: list[TuneResult]
-    taken: Sequence[Sequence[Merge]]
+    cuts: Sequence[Sequence[Sequence[Merge]]]
     surely: Sequence[Sequence[Merge]]
+    by_key: Mapping[str, TuneResult]
+
+    def results_of(self, parts: Partition) -> list[TuneResult]:
+        """Those of the tasks of a partition."""
+        return [self.by_key[t.dag.workload_key] for t in tasks(parts)]
 
 
 def recut(
@@ -195,12 +204,14 @@ def recut(
     it says were fastest in their place. The race of all kernels in their places keeps its time.
     Those that are predicted are all taken, the longest ones first.
     """
-    as_they_are = Recut(parts, shared, results, *[[()] * len(parts)] * 2)
+    keys = [w.task.workload_key for w in shared.tasks]
+    by_key = dict(zip(keys, results, strict=True))
+    none = [()] * len(parts)
+    as_they_are = Recut(parts, shared, results, none, none, by_key)
     searched, later_s = run.budget is not budget, run.budget.closing_s
     run.budget = budget
     if run.interrupted or not cuts:
         return as_they_are
-    keys = [w.task.workload_key for w in shared.tasks]
     known = {k: r.best.latency_s for k, r in zip(keys, results, strict=True) if r.best is not None}
     seconds = [kernel_seconds(p, known) for p in parts]
     tasks_of: dict[str, WeightedTask] = {}
@@ -229,8 +240,8 @@ def recut(
     hopeful = partial(HopefulFirst, limits=[limits[k] for k in tasks_of])
     merged = tune_tasks(run, list(tasks_of.values()), hopeful)
     run.budget, run.later_s = budget, 0.0
-    by_key = dict(zip(keys, results, strict=True)) | dict(zip(tasks_of, merged, strict=True))
-    taken, surely = list[Sequence[Merge]](), list[Sequence[Merge]]()
+    by_key |= zip(tasks_of, merged, strict=True)
+    ways, surely = list[list[Sequence[Merge]]](), list[Sequence[Merge]]()
     for p, own, times in zip(parts, cuts.merges, seconds, strict=True):
         if cuts.predicted:  # each kernel fewer counts as one gained
             times |= dict.fromkeys(
@@ -241,10 +252,11 @@ def recut(
             if best is not None:
                 times[m.subgraph.name] = best.latency_s
         told = None if searched else _noted(run, p, own, times, cuts.target)
-        found = chosen(p, own, times, NEAR if searched else 1.0) if told is None else told
-        taken.append(found)
-        surely.append([m for m in found if times[m.subgraph.name] <= m.apart_s(times)])
-    cut = [with_merges(p, own) if own else p for p, own in zip(parts, taken, strict=True)]
+        found = chosen(p, own, times) if told is None else told
+        surely.append(found)
+        ways.append(list(_near(p, own, times)) if searched else [found] if found else [])
+    first = [own[0] if own else () for own in ways]
+    cut = [with_merges(p, own) if own else p for p, own in zip(parts, first, strict=True)]
     again = shared_tasks([network_tasks(p, cuts.target, 0.0) for p in cut])
     forms = {w.task.workload_key: w for w in shared.tasks}
     tasks_now = [
@@ -252,37 +264,79 @@ def recut(
         for w in again.tasks
     ]
     results = [by_key[w.task.workload_key] for w in tasks_now]
-    return Recut(cut, again._replace(tasks=tasks_now), results, taken, surely)
+    return Recut(cut, again._replace(tasks=tasks_now), results, ways, surely, by_key)
+
+
+def _near(
+    parts: Partition, found: Sequence[Merge], seconds: Mapping[str, float]
+) -> Iterator[Sequence[Merge]]:
+    """Cuts that may be faster than the partition in its place, each of merges of its own."""
+    left = list(found)
+    for _ in range(MOST_CUTS):
+        cut = chosen(parts, left, seconds, NEAR)
+        if not cut:
+            return
+        yield cut
+        left = [m for m in left if m not in cut]
 
 
 def kept_in_place(
-    taken: Sequence[Merge],
-    merged: CompiledModule,
+    parts: Partition,
     apart: CompiledModule,
+    cuts: Sequence[tuple[Sequence[Merge], CompiledModule]],
     left_s: Callable[[], float],
-) -> list[Merge] | None:
+) -> Sequence[Merge] | None:
     """The merges that stay, by what they take in their place; None if time is short.
 
-    `merged` is the network with all that are `taken`, `apart` that without merges. Those that take
-    no longer than what they replace stay, and of the others, for the bytes that they save, as many
-    as slow the network down by `LOST` at most.
+    `apart` is the network without merges, with each of the `cuts` is the network that has them. Of
+    all these merges those stay that give the fastest network, or of those that are slower by at
+    most `LOST`, the one that moves the fewest bytes.
     """
-    place, before = (
-        {s.name: k for k, s in enumerate(m.partition.subgraphs)} for m in (merged, apart)
-    )
-    groups = [[[place[m.subgraph.name]], [before[n] for n in m.replaces]] for m in taken]
-    turns = timed_parts((merged, apart), [*groups, [[*place.values()], [*before.values()]]], left_s)
-    if turns is None:
+    times = timed_in_turn([apart, *(module for _, module in cuts)], left_s)
+    if times is None:
         return None
-    lost_s = np.median(turns[:, :-1, 0] - turns[:, :-1, 1], axis=0)
-    left = LOST * float(np.median(turns[:, -1], axis=0).min())
-    kept = set[int]()
-    for k in sorted(range(len(taken)), key=lambda k: lost_s[k] / max(1, taken[k].saved_bytes)):
-        cost_s = max(0.0, float(lost_s[k]))
-        if cost_s <= left:
-            left -= cost_s
-            kept.add(k)
-    return [m for k, m in enumerate(taken) if k in kept]
+    before = {s.name: times[0][:, k] for k, s in enumerate(parts.subgraphs)}
+    seconds = {name: float(np.median(t)) for name, t in before.items()}
+    lost_s = dict[str, float]()
+    for (own, module), turns in zip(cuts, times[1:], strict=True):
+        place = {s.name: k for k, s in enumerate(module.partition.subgraphs)}
+        for m in own:
+            name = m.subgraph.name
+            replaced = sum(before[n] for n in m.replaces)
+            lost_s[name] = float(np.median(turns[:, place[name]] - replaced))
+    found = [m for own, _ in cuts for m in own]
+    return _fewest_bytes(parts, found, seconds, lost_s)
+
+
+def _fewest_bytes(
+    parts: Partition,
+    found: Sequence[Merge],
+    seconds: Mapping[str, float],
+    lost_s: Mapping[str, float],
+) -> Sequence[Merge]:
+    """The cut that saves most of all that are slower than the fastest one by at most `LOST`.
+
+    `seconds` are those of the kernels by name, `lost_s` what a merged one takes more than those
+    that it replaces. A saved byte is worth some time; the more, the slower the cut may be.
+    """
+
+    def cut_for(worth_s: float) -> tuple[Sequence[Merge], float]:
+        times = {**seconds}
+        for m in found:
+            own = lost_s[m.subgraph.name] - worth_s * m.saved_bytes
+            times[m.subgraph.name] = m.apart_s(seconds) + own
+        cut = chosen(parts, found, times)
+        return cut, sum(lost_s[m.subgraph.name] for m in cut)
+
+    fastest, least_s = cut_for(0.0)
+    allowed_s = LOST * (sum(seconds.values()) + least_s)
+    worth_s = allowed_s / max(1, min((m.saved_bytes for m in found), default=1))
+    for _ in range(WORTHS):
+        cut, lost = cut_for(worth_s)
+        if lost - least_s <= allowed_s:
+            return cut
+        worth_s *= 0.75
+    return fastest
 
 
 # ---- in a log -----------------------------------------------------------------------------------

@@ -62,28 +62,27 @@ def fastest_in_place(
     return [_winner([t[: len(own), k] for t in turns]) for k, own in enumerate(contenders)]
 
 
-def timed_parts(
+def timed_in_turn(
     networks: Sequence[CompiledModule],
-    groups: Sequence[Sequence[Sequence[int]]],
     left_s: Callable[[], float],
     inputs: Sequence[npt.NDArray[Any]] = (),
-) -> Seconds | None:
-    """Seconds of parts of networks that compute the same, float64[turns, groups, networks].
+) -> list[Seconds] | None:
+    """Seconds of every kernel of each of some networks, float64[turns, kernels]; None if too late.
 
-    `groups[g][v]` are the kernels of part g in network v, as places in its running order. The
-    networks run in turn. None if time is short.
+    The networks run in turn, so that row t of all of them is of the same moment.
     """
     given = list(inputs) or random_inputs(networks[0].partition.graph)
-    turns: list[list[list[float]]] = []
+    turns: list[list[list[float]]] = [[] for _ in networks]
     took_s = 0.0
-    while len(turns) <= MAX_TURNS and left_s() > took_s:
+    while len(turns[0]) <= MAX_TURNS and left_s() > took_s:
         began = time.perf_counter()
-        order = range(len(networks)) if len(turns) % 2 else range(len(networks))[::-1]
-        spent = {v: networks[v].timed_calls(given) for v in order}
-        turns.append([[sum(spent[v][k] for k in own) for v, own in enumerate(g)] for g in groups])
+        order = range(len(networks)) if len(turns[0]) % 2 else range(len(networks))[::-1]
+        for v in order:
+            turns[v].append(networks[v].timed_calls(given))
         took_s = time.perf_counter() - began
-    turns = turns[1:]  # first touches of code and data
-    return np.array(turns) if len(turns) >= MIN_TURNS else None
+    if len(turns[0]) <= MIN_TURNS:
+        return None
+    return [np.array(own[1:]) for own in turns]  # without first touches of code and data
 
 
 def _turns(

@@ -29,9 +29,10 @@ LONGEST = 3  # kernels of a chain
 GAIN = 0.1
 CACHE_SPEED = 1e11  # bytes per second, about, of a cache that holds what kernels hand on
 HELD = 0.5  # share of the last cache that one value may take and still be there when it is read
-# Merged kernels that take so many times as long alone may still be faster in their place: threads
-# wait for each other less often, and data stays in the caches.
-NEAR = 1.1
+# Merged kernels that took so many times as long alone may still be faster in their place: threads
+# wait for each other less often, data stays in the caches, and the separate ones were measured at
+# another time, when a neighbour may have been less busy.
+NEAR = 1.25
 
 
 @dataclass(frozen=True)

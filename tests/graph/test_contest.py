@@ -5,7 +5,7 @@ import pytest
 
 from ansorlite.graph import contest
 from ansorlite.graph.build import GraphBuilder
-from ansorlite.graph.contest import MIN_TURNS, Contender, fastest_in_place, timed_parts
+from ansorlite.graph.contest import MIN_TURNS, Contender, fastest_in_place, timed_in_turn
 from ansorlite.graph.inputs import random_inputs
 from ansorlite.graph.kernels import plain_image
 from ansorlite.graph.module import CompiledModule
@@ -66,17 +66,15 @@ def test_without_time_the_favourites_stay() -> None:
     assert fastest_in_place(parts, [[a, a], [b, b]], lambda: next(left)) == [0, 0]
 
 
-def test_parts_of_networks_are_compared() -> None:
+def test_networks_run_in_turn() -> None:
     Pretended.made = 0
     parts = two_products()
     networks = [Pretended(parts, [i for c in images(parts) for i in c.images]) for _ in range(3)]
-    groups = [[[0], [0], []], [[0, 1], [1], [0, 1]]]
-    turns = timed_parts(networks, groups, lambda: 60.0)
-    assert turns is not None and len(turns) >= MIN_TURNS
-    np.testing.assert_array_equal(turns[0], [[3.0, 2.0, 0.0], [4.0, 1.5, 9.995]])
-    assert (turns == turns[0]).all()
+    found = timed_in_turn(networks, lambda: 60.0)
+    assert found is not None and {t.shape for t in found} == {(25, 2)}
+    assert [t[3].tolist() for t in found] == list(Pretended.TIMES)
     left = iter([9.0] * MIN_TURNS + [0.0])
-    assert timed_parts(networks, groups, lambda: next(left)) is None
+    assert timed_in_turn(networks, lambda: next(left)) is None
 
 
 def test_kernels_really_run() -> None:
