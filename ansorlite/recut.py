@@ -385,4 +385,6 @@ def _noted(
     kept = set(zip(line.holes[ENDS], line.holes[LENGTHS], strict=False))
     place = {s.name: k for k, s in enumerate(parts.subgraphs)}
     known = [m for m in found if m.subgraph.name in seconds]
-    return [m for m in known if (place[m.replaces[-1]], len(m.replaces)) in kept]
+    told = [m for m in known if (place[m.replaces[-1]], len(m.replaces)) in kept]
+    replaced = [name for m in told for name in m.replaces]
+    return told if len({*replaced}) == len(replaced) else None  # or the line is damaged

@@ -375,3 +375,24 @@ def test_some_merged_kernels_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     for module in (made, again):
         for got, want in zip(module(*inputs), evaluate(graph, inputs), strict=True):
             np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+
+
+def test_lines_of_the_log_without_a_cut_are_left_out() -> None:
+    """Of merges that replace the same kernel, or half of a line, nothing is believed."""
+    parts, found = cut(residual())
+    place = {s.name: k for k, s in enumerate(parts.subgraphs)}
+    pair, other = (m for m in found if len(m.replaces) == 2)
+    seconds = {m.subgraph.name: 1.0 for m in found}
+    ends = [place[m.replaces[-1]] for m in (pair, other)]
+    told: list[tuple[dict[str, list[int]], list[Merge] | None]] = [
+        ({"ends": ends[:1], "lengths": [2]}, [pair]),
+        ({"ends": [99, *ends[1:]], "lengths": [2, 2]}, [other]),
+        ({"ends": [], "lengths": []}, []),
+        ({"ends": ends, "lengths": [2, 2]}, None),
+        ({"ends": ends}, None),
+        ({"lengths": [2]}, None),
+    ]
+    for holes, want in told:
+        line = SimpleNamespace(holes=holes)
+        run: Any = SimpleNamespace(store=SimpleNamespace(noted=lambda *args, line=line: line))
+        assert recut_module._noted(run, parts, found, seconds, Target.detect()) == want
