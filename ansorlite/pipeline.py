@@ -446,8 +446,8 @@ def _cut_in_place(
 ) -> tuple[Partition, ScheduledModule]:
     """The network with those of the merged kernels that are fastest in their place, as logged.
 
-    Where there is no time to measure that, with those that are faster alone. The `old` module is
-    that of the kernels `apart`, the `first` one that of the first cut of the network.
+    Where there is no time to measure that, or Ctrl-C ends it, with those that are faster alone. The
+    `old` module is that of the kernels `apart`, the `first` one that of the network's first cut.
     """
     cuts, peak = cut.cuts[network], first.report.peak
     raced = {**cut.by_key}
@@ -460,11 +460,16 @@ def _cut_in_place(
         results = [raced[t.dag.workload_key] for t in tasks(parts)]
         return parts, _compiled(run, parts, results, peak, None)
 
-    made = [(cuts[0], first)]
-    for own in cuts[1:]:
-        if not run.interrupted and run.budget.left_s() > 2 * link_s(len(first.report.results)):
-            made.append((own, compiled(own)[1]))
-    kept = None if run.interrupted else kept_in_place(apart, old, made, run.budget.left_s)
+    made, kept = [(cuts[0], first)], None
+    try:
+        if not run.interrupted:
+            for own in cuts[1:]:
+                if run.budget.left_s() > 2 * link_s(len(first.report.results)):
+                    made.append((own, compiled(own)[1]))
+            with run.budget.clock.phase("measuring"):
+                kept = kept_in_place(apart, old, made, run.budget.left_s)
+    except KeyboardInterrupt:
+        run.interrupted = True
     parts, module = compiled(cut.surely[network] if kept is None else kept)
     if kept is not None and (latency_s := module.report.latency_s) is not None:
         note_cut(run, apart, kept, module.report.results[0].task.target, latency_s)

@@ -28,7 +28,7 @@ from ansorlite.graph.cuts import (
     with_merges,
 )
 from ansorlite.graph.module import CompiledModule
-from ansorlite.graph.partition import Partition, tasks
+from ansorlite.graph.partition import Partition
 from ansorlite.records import Record
 from ansorlite.records import choice as chosen_line
 from ansorlite.search.budget import Budget
@@ -183,10 +183,6 @@ class Recut(NamedTuple):
     cuts: Sequence[Sequence[Sequence[Merge]]]
     surely: Sequence[Sequence[Merge]]
     by_key: Mapping[str, TuneResult]
-
-    def results_of(self, parts: Partition) -> list[TuneResult]:
-        """Those of the tasks of a partition."""
-        return [self.by_key[t.dag.workload_key] for t in tasks(parts)]
 
 
 def recut(

@@ -396,3 +396,20 @@ def test_lines_of_the_log_without_a_cut_are_left_out() -> None:
         line = SimpleNamespace(holes=holes)
         run: Any = SimpleNamespace(store=SimpleNamespace(noted=lambda *args, line=line: line))
         assert recut_module._noted(run, parts, found, seconds, Target.detect()) == want
+
+
+def test_ctrl_c_in_the_race_keeps_the_network(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those stay that are faster alone, and the log tells of no cut."""
+
+    def interrupted(*args: object) -> None:
+        raise KeyboardInterrupt
+
+    log = tmp_path / "log"
+    search_all(monkeypatch)
+    monkeypatch.setattr(recut_module, "timed_in_turn", interrupted)
+    options = {"log": log, "progress": False, "params": FEW}
+    made = auto_schedule(attention(), n_trials=16, runner=Pretender(), **options)
+    assert len(made.partition.subgraphs) == 1
+    assert not any(c.task.startswith("cut:") for c in read_log(log).choices)
