@@ -33,7 +33,15 @@ from ansorlite.measure.processes import started
 from ansorlite.measure.runner import LocalRunner, SideBySide
 from ansorlite.measure.timing import in_network
 from ansorlite.records import Record
-from ansorlite.recut import Recut, cuts_of, kept_in_place, note_cut, recut
+from ansorlite.recut import (
+    Recut,
+    begun_merged,
+    cuts_of,
+    kept_in_place,
+    note_cut,
+    recut,
+    shared_again,
+)
 from ansorlite.search.adapt import Known, adapted_results
 from ansorlite.search.arguments import (
     check_callable,
@@ -259,6 +267,9 @@ def auto_schedule(
         run = stack.enter_context(_session(n_trials, timeout, machine, **options))
         for line in notes:
             run.store.note(line)
+        begun = parts if together else begun_merged(run, parts, ways, machine)
+        if begun != parts:
+            parts, shared = begun, shared_again(begun, shared, machine)
         run.placed = placed(parts, shared)
         budget = run.budget
         cuts = cuts_of(run, () if together else parts, ways, len(shared.tasks), machine)

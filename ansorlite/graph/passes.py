@@ -14,6 +14,7 @@ from ansorlite.graph.integers import in_bytes, scale_apart
 from ansorlite.graph.ir import Graph, Node, Step
 from ansorlite.graph.layout import channels_last
 from ansorlite.graph.precision import lowered
+from ansorlite.graph.projections import join_projections
 from ansorlite.graph.quantized import fold_steps, integer_products, unsigned
 from ansorlite.graph.rounding import Rounding
 from ansorlite.graph.upsampling import fold_upsampling, sink_upsampling
@@ -45,6 +46,7 @@ PASSES: tuple[Pass, ...] = (
     rw.fold_flatten,
     rw.merge_views,
     rw.remove_identities,
+    join_projections,
     rw.join_slices,
     rw.split_wide,
     rw.view_slices,
