@@ -5,14 +5,15 @@ Draws --layers layers in the sizes of common networks, tunes them in groups of s
 for vectors of this machine's length. Groups whose logs are in --folder are not tuned again; --add
 takes files that other machines made, --large and --long draw layers that the others are far from,
 --without leaves out layers that networks have (names or ONNX files), so that these can be measured,
---other-forms takes layers alone that have promising forms beside the plain one, --chains draws
-attention, --residuals depthwise convolutions with what is before or after them: chains of kernels
-that one kernel may compute, each of which is tuned alone. --numbers takes these layers of all that
-may be drawn, in place of the first ones.
+--other-forms takes layers alone that have promising forms beside the plain one, --projections draws
+queries, keys and values as one product, --chains attention, --residuals depthwise convolutions with
+what is before or after them: chains of kernels that one kernel may compute, each of which is tuned
+alone. --numbers takes these layers of all that may be drawn, in place of the first ones.
 results/README.md says which layers and machines were used.
 Usage: python scripts/train_programs.py [--layers N] [--first K] [--numbers K ...]
-       [--kinds KIND ...] [--large | --long | --chains | --residuals] [--other-forms]
-       [--seconds S] [--folder DIR] [--output F] [--add F ...] [--without NETWORK ...]
+       [--kinds KIND ...] [--large | --long | --projections | --chains | --residuals]
+       [--other-forms] [--seconds S] [--folder DIR] [--output F] [--add F ...]
+       [--without NETWORK ...]
 """
 
 import argparse
@@ -47,6 +48,7 @@ from bench.drawn_layers import (
     LARGE_LAYERS,
     LAYERS,
     LONG_LAYERS,
+    PROJECTIONS,
     RESIDUALS,
     Layer,
     drawn_layer,
@@ -54,7 +56,8 @@ from bench.drawn_layers import (
 from bench.experiment import exit_status, kept_folder
 
 MERGED = {"chains": CHAINS, "residuals": RESIDUALS}  # whose kernels are one
-DRAWN = {"large": LARGE_LAYERS, "long": LONG_LAYERS, **MERGED}
+LONG = {"long": LONG_LAYERS, "projections": PROJECTIONS}  # products of many rows
+DRAWN = {"large": LARGE_LAYERS, **LONG, **MERGED}
 KINDS = tuple(make.__name__ for own in (LAYERS, *DRAWN.values()) for make, _ in own)
 SEED = 7
 LARGEST_FLOP, LONGEST_FLOP = 1.3e9, 4e9  # of a layer, so that a trial takes milliseconds
@@ -89,7 +92,8 @@ def drawn(
             continue
         if formed and not any(len(promising(w.forms)) > 1 for w in weighted):
             continue
-        most_flop = LONGEST_FLOP if layers is LONG_LAYERS else LARGEST_FLOP
+        long = any(layers is own for own in LONG.values())
+        most_flop = LONGEST_FLOP if long else LARGEST_FLOP
         if weighted and sum(w.task.flop for w in weighted) <= most_flop:
             out[k] = graph, weighted
     return dict(sorted(out.items(), key=lambda row: sum(w.task.flop for w in row[1][1])))
@@ -173,6 +177,7 @@ def main() -> int:
     p.add_argument("--large", action="store_true", help="layers that others are far from")
     p.add_argument("--other-forms", action="store_true", help="those with promising forms alone")
     p.add_argument("--long", action="store_true", help="products of many rows")
+    p.add_argument("--projections", action="store_true", help="queries, keys, values as one")
     p.add_argument("--chains", action="store_true", help="attention as one kernel")
     p.add_argument("--residuals", action="store_true", help="inverted residuals, likewise")
     p.add_argument("--seconds", type=seconds, default=7.0, metavar="S", help="a layer (7)")

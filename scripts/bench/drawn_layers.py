@@ -258,6 +258,15 @@ def long_dense(net: Net, rng: np.random.Generator) -> Graph:
     return b.finish([b.emit("add", [y, b.input("residual", b.shape(y))]) if kind == 2 else y])
 
 
+def projections(net: Net, rng: np.random.Generator) -> Graph:
+    """Queries, keys and values of a sequence as one product, or keys and values."""
+    b = net.builder
+    rows = _one(rng, (128, 196, 256, 384, 512, *LONG_ROWS))
+    width = _one(rng, (192, 256, 320, 384, 512, 640, 768, 1024))
+    x = b.input("x", (1, rows, width))
+    return b.finish([net.linear(x, "project", width * _one(rng, (2, 3, 3, 3)))])
+
+
 Layer = Callable[[Net, np.random.Generator], Graph]
 # What is drawn, and how often: as networks spend their time, and a little of everything else.
 LAYERS: tuple[tuple[Layer, float], ...] = (
@@ -350,6 +359,7 @@ def separable(net: Net, rng: np.random.Generator) -> Graph:
 
 # Products of many rows, which take seconds to search.
 LONG_LAYERS: tuple[tuple[Layer, float], ...] = ((long_dense, 1.0),)
+PROJECTIONS: tuple[tuple[Layer, float], ...] = ((projections, 1.0),)
 
 
 # Chains of kernels that one kernel may compute in their place (`graph.cuts`).
