@@ -217,6 +217,33 @@ def test_without_a_measurement_chains_begin_with_programs_of_similar_ones(tmp_pa
     assert len(again.partition.subgraphs) == 3
 
 
+def test_attention_with_shipped_kin_is_one_kernel_from_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing else is searched, and its log says so; a log of separate kernels stays with these."""
+    kin = SimpleNamespace(has_kin=lambda task: True, latency_s=lambda task: float("inf"))
+    own, apart = tmp_path / "own", tmp_path / "apart"
+    options: dict[str, Any] = {"progress": False, "params": FEW}
+
+    def kernels(log: Path, n_trials: int, known: object) -> int:
+        monkeypatch.setattr(recut_module, "shipped", lambda target: known)
+        made = auto_schedule(attention(), n_trials=n_trials, log=log, **options)
+        return len(made.partition.subgraphs)
+
+    assert kernels(own, 8, kin) == 1
+    (name,) = {r.task_name for r in read_log(own).records}
+    assert "_to_" in name
+    assert kernels(own, 0, NONE) == 1  # the log tells
+    assert kernels(own, 12, kin) == 1  # continued
+    assert kernels(apart, 8, NONE) == 3
+    assert kernels(apart, 0, kin) == 3
+    exact = auto_schedule(attention(), n_trials=4, exact=True, **options)
+    rng = np.random.default_rng(4)
+    inputs = [rng.standard_normal((1, SIZE, HEADS, WIDTH), np.float32) for _ in range(3)]
+    (want,) = evaluate(attention(), inputs)
+    np.testing.assert_allclose(exact(*inputs), want, rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.slow
 def test_a_network_takes_the_cut_that_measures_faster(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
