@@ -6,13 +6,14 @@ for vectors of this machine's length. Groups whose logs are in --folder are not 
 takes files that other machines made, --large and --long draw layers that the others are far from,
 --without leaves out layers that networks have (names or ONNX files), so that these can be measured,
 --other-forms takes layers alone that have promising forms beside the plain one, --projections draws
-queries, keys and values as one product, --chains attention, --residuals depthwise convolutions with
-what is before or after them: chains of kernels that one kernel may compute, each of which is tuned
-alone. --numbers takes these layers of all that may be drawn, in place of the first ones.
+queries, keys and values as one product, --signals convolutions over time, --chains attention,
+--residuals depthwise convolutions with what is before or after them: chains of kernels that one
+kernel may compute, each of which is tuned alone. --numbers takes these layers of all that may be
+drawn, in place of the first ones.
 results/README.md says which layers and machines were used.
 Usage: python scripts/train_programs.py [--layers N] [--first K] [--numbers K ...]
-       [--kinds KIND ...] [--large | --long | --projections | --chains | --residuals]
-       [--other-forms] [--seconds S] [--folder DIR] [--output F] [--add F ...]
+       [--kinds KIND ...] [--large | --long | --projections | --signals | --chains |
+       --residuals] [--other-forms] [--seconds S] [--folder DIR] [--output F] [--add F ...]
        [--without NETWORK ...]
 """
 
@@ -50,13 +51,14 @@ from bench.drawn_layers import (
     LONG_LAYERS,
     PROJECTIONS,
     RESIDUALS,
+    SIGNALS,
     Layer,
     drawn_layer,
 )
 from bench.experiment import exit_status, kept_folder
 
 MERGED = {"chains": CHAINS, "residuals": RESIDUALS}  # whose kernels are one
-LONG = {"long": LONG_LAYERS, "projections": PROJECTIONS}  # products of many rows
+LONG = {"long": LONG_LAYERS, "projections": PROJECTIONS, "signals": SIGNALS}
 DRAWN = {"large": LARGE_LAYERS, **LONG, **MERGED}
 KINDS = tuple(make.__name__ for own in (LAYERS, *DRAWN.values()) for make, _ in own)
 SEED = 7
@@ -178,6 +180,7 @@ def main() -> int:
     p.add_argument("--other-forms", action="store_true", help="those with promising forms alone")
     p.add_argument("--long", action="store_true", help="products of many rows")
     p.add_argument("--projections", action="store_true", help="queries, keys, values as one")
+    p.add_argument("--signals", action="store_true", help="convolutions over time")
     p.add_argument("--chains", action="store_true", help="attention as one kernel")
     p.add_argument("--residuals", action="store_true", help="inverted residuals, likewise")
     p.add_argument("--seconds", type=seconds, default=7.0, metavar="S", help="a layer (7)")

@@ -267,6 +267,18 @@ def projections(net: Net, rng: np.random.Generator) -> Graph:
     return b.finish([net.linear(x, "project", width * _one(rng, (2, 3, 3, 3)))])
 
 
+def signal(net: Net, rng: np.random.Generator) -> Graph:
+    """A convolution over time, as sound and sensor data begin with; half of them skip places."""
+    stride, kernel = _one(rng, (1, 2)), _one(rng, (3, 3, 3, 5, 7))
+    channels = _one(rng, (80, 128, 256, 320, 384, 512)[1 if stride == 2 else 0 :])
+    b = net.builder
+    x = b.input("x", (1, channels, _one(rng, (1000, 1500, 2000, 3000, 4000))))
+    out = channels if stride == 2 else _one(rng, (256, 320, 384, 512))
+    y = net.conv(x, "conv", out, (kernel,), stride)
+    y = net.gelu(y) if rng.random() < 0.7 else b.emit("relu", [y])
+    return b.finish([b.emit("transpose", [y], perm=(0, 2, 1))])
+
+
 Layer = Callable[[Net, np.random.Generator], Graph]
 # What is drawn, and how often: as networks spend their time, and a little of everything else.
 LAYERS: tuple[tuple[Layer, float], ...] = (
@@ -360,6 +372,7 @@ def separable(net: Net, rng: np.random.Generator) -> Graph:
 # Products of many rows, which take seconds to search.
 LONG_LAYERS: tuple[tuple[Layer, float], ...] = ((long_dense, 1.0),)
 PROJECTIONS: tuple[tuple[Layer, float], ...] = ((projections, 1.0),)
+SIGNALS: tuple[tuple[Layer, float], ...] = ((signal, 1.0),)
 
 
 # Chains of kernels that one kernel may compute in their place (`graph.cuts`).
