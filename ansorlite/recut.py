@@ -53,8 +53,8 @@ MANY_SHARE, MANY_TRIALS, MANY_SECONDS = 0.4, 48, 1.5
 # (trials, times the separate kernels' time) by their number: merged ones that take longer after so
 # many wait until no other gains. Two took 1.3 to 2.7 times as long at first, 1.2 or less after 48.
 BEHIND = {2: (48, 1.2), 3: (8, 1.5)}
-# Share of a network's time that fewer bytes may cost: less than one run of it tells from another.
-LOST = 0.01
+# Share of a network's time that fewer bytes may cost: what one run of it hardly tells from another.
+LOST = 0.015
 MOST_CUTS = 3  # of a network, of which all merges are measured in their place
 WORTHS = 48  # values of a saved byte that are tried, each three quarters of the last one
 PREFIX, SKETCH, ENDS, LENGTHS = "cut:", "merged", "ends", "lengths"  # of the CHOSEN line
