@@ -46,6 +46,7 @@ PASSES: tuple[Pass, ...] = (
     rw.fold_flatten,
     rw.merge_views,
     rw.remove_identities,
+    rw.merge_duplicates,
     join_projections,
     rw.join_slices,
     rw.split_wide,

@@ -96,7 +96,9 @@ def _projection(graph: Graph, node: Node, readers: Readers) -> _Projection | Non
     (added,) = after
     others = [v for v in added.inputs if v != node.output]
     bias = graph.constants.get(others[0]) if len(others) == 1 else None
-    if bias is None or bias.shape[-1:] != weight.shape[1:] or bias.size != weight.shape[1]:
+    longer = graph.types[added.output].shape != graph.types[node.output].shape
+    columns = weight.shape[1:]
+    if bias is None or longer or bias.shape[-1:] != columns or bias.size != columns[0]:
         return _Projection(*own, None, node.output)
     return _Projection(*own, bias.reshape(-1), added.output)
 

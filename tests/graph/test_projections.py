@@ -135,3 +135,29 @@ def test_matrices_that_are_no_constants_stay_apart() -> None:
     w = net.input("w", (WIDTH, WIDTH))
     q = net.emit("matmul", [net.x, w], "q")
     check(net.attention(q, net.projection("k"), net.projection("v")), 1)
+
+
+def test_a_bias_that_adds_an_axis_stays_where_it_is() -> None:
+    net = GraphBuilder("axis")
+    x = net.input("x", (ROWS, WIDTH))
+    q, k = (net.emit("matmul", [x, net.constant(normal(WIDTH, WIDTH))]) for _ in "qk")
+    q = net.emit("add", [q, net.constant(normal(1, 1, WIDTH))])
+    y = net.emit("matmul", [q, net.emit("transpose", [k], perm=(1, 0))])
+    graph = net.finish([y])
+    joined = optimize(graph)
+    assert joined.types[joined.outputs[0]].shape == (1, ROWS, ROWS)
+    assert products(joined) == 2
+    data = normal(ROWS, WIDTH)
+    for got, want in zip(evaluate(joined, [data]), evaluate(graph, [data]), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
+def test_the_same_projection_twice_is_computed_once() -> None:
+    net = GraphBuilder("twice")
+    x, w = net.input("x", (ROWS, WIDTH)), net.constant(normal(WIDTH, WIDTH))
+    q, k = (net.emit("matmul", [x, w]) for _ in "qk")
+    graph = net.finish([net.emit("matmul", [q, net.emit("transpose", [k], perm=(1, 0))])])
+    once = optimize(graph)
+    own = [n.inputs[1] for n in once.nodes if n.op == "matmul"]
+    (weight,) = (once.constants[v] for v in own if v in once.constants)
+    assert weight.shape == (WIDTH, WIDTH)
