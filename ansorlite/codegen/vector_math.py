@@ -33,7 +33,10 @@ EXP_Q = (
     0.008368851085355988,
     0.0013814320359382976,
 )
-# The same for exp with relative error 2^-23.
+# exp(r) = 1 + r + r^2 q(r) on |r| <= ln(2)/32; relative error 2^-29. And 2^(k/16).
+NEAR_EXP_Q = (0.5000161580454175, 0.16666721380097235)
+SIXTEENTHS = tuple(2.0 ** (k / 16) for k in range(16))
+# The same as EXP_Q for exp with relative error 2^-23.
 SHORT_EXP_Q = (
     0.4999923030855245,
     0.1666711538865029,
@@ -113,6 +116,7 @@ EXP2_P = (
 
 # x * 2^n in one instruction, by the lanes of a vector of float.
 SCALES = {n: f"llvm.x86.avx512.mask.scalef.ps.{32 * n}" for n in (4, 8, 16)}
+PERMUTE = "llvm.x86.avx512.permvar.sf.512"  # the elements of a vector of 16 at these places
 
 B: TypeAlias = ir.IRBuilder
 V: TypeAlias = ir.Value
@@ -128,6 +132,8 @@ def exp(b: B, x: V, scales: bool = False, most: float = math.inf) -> V:
     # The results at the bounds are 0 and inf; a NaN fails both comparisons and stays NaN.
     x = _clamp(b, x, -104.0, math.inf if far else 89.0)
     if scales and isinstance(x.type, ir.VectorType) and x.type.count in SCALES:
+        if x.type.count == len(SIXTEENTHS):
+            return _exp_by_table(b, x)
         _, whole = _binary_exponent(b, x)
         return _scaled(b, b.fadd(_expm1(b, x, whole), splat(x, 1.0)), whole)
     # Where the result is subnormal or infinite, float cannot hold 2^n: multiply twice.
@@ -140,6 +146,23 @@ def exp(b: B, x: V, scales: bool = False, most: float = math.inf) -> V:
     power = _power_of_two(b, x, half)
     y = fma(b, _expm1(b, x, whole), power, power)
     return b.fmul(y, _power_of_two(b, x, b.sub(n, half)))
+
+
+def _exp_by_table(b: B, x: V) -> V:
+    """e^x = 2^n T(f) e^r, x = (n + f) ln 2 + r, f in sixteenths: one register holds T = 2^f.
+
+    Three multiplications fewer than without a table. For x of `exp`'s range, 16 lanes.
+    """
+    # The low four bits of the sum are f; permutations look at no others, scaling at n alone.
+    magic = splat(x, 1.5 * 2.0**19)
+    shifted = fma(b, x, splat(x, LOG2_E), magic)
+    whole = b.fsub(shifted, magic)
+    r = _remainder_of_ln2(b, x, whole)
+    low = fma(b, b.fmul(r, r), polynomial(b, r, NEAR_EXP_Q), r)
+    table, places = x.type(list(SIXTEENTHS)), bits_of(b, shifted)
+    permute = declared(b.module, PERMUTE, x.type, [x.type, places.type])
+    power = b.call(permute, [table, places])
+    return _scaled(b, fma(b, power, low, power), whole)
 
 
 def log(b: B, x: V) -> V:
@@ -362,7 +385,7 @@ def _binary_exponent(b: B, x: V) -> tuple[V, V]:
 
 
 def _scaled(b: B, x: V, n: V) -> V:
-    """x * 2^n, rounded once, for whole numbers n that are floats: vectors of `SCALES` lanes."""
+    """x * 2^floor(n), rounded once: vectors of `SCALES` lanes."""
     lanes = x.type.count
     mask, full = ir.I16 if lanes == 16 else ir.I8, (1 << lanes) - 1
     now = [ir.I32(4)] * (lanes == 16)  # the rounding mode that is set

@@ -14,12 +14,14 @@ accumulate in register buffers. The rewrites:
 - transposes: a copy that reads along k and stores along j -> V x V squares (`ir.copies`)
 - prefetches: operands of a tile's vectors some iterations ahead (`ir.prefetch`)
 - horizontal: a reduction loop with lanes V -> V partial accumulators, combined afterwards
+- choices: a loop over a list of different expressions -> these one by one (`ir.choices`)
 """
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from ansorlite.ir.choices import write_out
 from ansorlite.ir.collapse import collapsed
 from ansorlite.ir.copies import is_transposed
 from ansorlite.ir.epilogue import (
@@ -68,7 +70,7 @@ PARTIAL_VECTORS = 4  # vectors of partial results in a horizontal reduction
 def specialize(p: Program) -> Program:
     """The program that code generation compiles; the input must be concrete and tidied."""
     ready = reuse_buffers(p)
-    return replace(ready, body=_Specializer(ready).visit(ready.body))
+    return replace(ready, body=write_out(_Specializer(ready).visit(ready.body)))
 
 
 @dataclass(frozen=True)

@@ -135,8 +135,10 @@ def test_exp_and_sigmoid_underflow_gradually() -> None:
         got = evaluate(name, [x])
         assert (got > 0).all() and (np.diff(got.astype(np.float64)) >= 0).all()
         assert ulps(got, np.exp(x.astype(np.float64))) <= 1.0
-        for lanes in (4, 8):
-            np.testing.assert_array_equal(evaluate(name, [x], lanes), got)
+        few, more = (evaluate(name, [x], lanes) for lanes in (4, 8))
+        np.testing.assert_array_equal(few, more)
+        # 16 lanes may find the power of two in a table: as exact, but other last bits.
+        assert ulps(few, np.exp(x.astype(np.float64))) <= 1.0
 
 
 @pytest.mark.parametrize("lanes", [1, 4, 8, VECTOR])

@@ -1,0 +1,70 @@
+"""Loops over lists of different expressions are written out, others are not."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from native import run_native
+
+from ansorlite import te
+from ansorlite.graph.ops.combinations import chosen
+from ansorlite.graph.ops.strassen import fast_dense
+from ansorlite.ir.choices import MOST
+from ansorlite.ir.interpret import interpret
+from ansorlite.ir.program import For, Program, walk
+from ansorlite.ir.specialize import specialize
+from ansorlite.schedule.lower import lower
+from ansorlite.schedule.state import State
+from ansorlite.space.sketch import sketches
+from ansorlite.target import Target
+
+HOST = Target.detect()
+ROWS, COLUMNS = 3, 20
+
+
+def program_of(listed: int, value: Callable[[Any, Any, Any], Any]) -> Program:
+    x = te.placeholder((ROWS, COLUMNS), name="X")
+    y = te.compute((ROWS, listed, COLUMNS), lambda i, a, j: value(x[i, j], i, a), name="Y")
+    return lower(State(te.ComputeDAG([y])))
+
+
+def unrolled(p: Program) -> list[int]:
+    marked = [s for s in walk(specialize(p).body) if isinstance(s, For) and s.mark == "unroll"]
+    return [int(str(s.extent)) for s in marked]
+
+
+@pytest.mark.parametrize("listed", [2, 7, MOST, MOST + 1])
+def test_a_list_of_expressions_is_written_out_up_to_a_limit(listed: int) -> None:
+    p = program_of(listed, lambda x, i, a: chosen(a, [x * float(k) for k in range(listed)]))
+    assert unrolled(p) == [listed] * (listed <= MOST)
+    data = np.random.default_rng(0).standard_normal((ROWS, COLUMNS)).astype(np.float32)
+    data[0, :3] = np.nan, np.inf, -np.inf
+    with np.errstate(invalid="ignore"):
+        expected = data[:, None] * np.arange(listed, dtype=np.float32)[:, None]
+    for got in (interpret(p, {"X": data}), run_native(p, {"X": data}, HOST)):
+        np.testing.assert_array_equal(got["Y"], expected)
+
+
+def test_a_loop_that_is_compared_with_few_numbers_stays() -> None:
+    border = lambda x, i, a: te.select(te.equal(a, 0), 0.0, x)  # noqa: E731
+    assert unrolled(program_of(40, border)) == []
+    assert unrolled(program_of(2, border)) == [2]
+    two = lambda x, i, a: te.select(te.equal(a, i), 0.0, x)  # noqa: E731
+    assert unrolled(program_of(2, two)) == []
+
+
+def test_lists_of_lists_share_the_limit() -> None:
+    def both(x: Any, i: Any, a: Any) -> Any:
+        return chosen(a, [chosen(i, [x + float(3 * k + q) for q in range(ROWS)]) for k in range(n)])
+
+    for n, expected in ((4, [ROWS, 4]), (MOST // ROWS + 1, [MOST // ROWS + 1])):
+        assert unrolled(program_of(n, both)) == expected
+
+
+def test_transforms_leave_no_test_to_run_time() -> None:
+    x, w = te.placeholder((32, 512), name="X"), te.placeholder((512, 512), name="W", constant=True)
+    dag = te.ComputeDAG([fast_dense(x, w, levels=2)])
+    sketch = sketches(dag, HOST)[0]
+    p = sketch.fill(sketch.sample(1, np.random.default_rng(0))[0])
+    assert {4, 49} <= set(unrolled(p))
