@@ -28,6 +28,7 @@ from ansorlite.graph.cuts import (
     merges,
     with_merges,
 )
+from ansorlite.graph.ir import Node
 from ansorlite.graph.module import CompiledModule
 from ansorlite.graph.partition import Partition
 from ansorlite.records import Record
@@ -111,11 +112,10 @@ def cuts_of(
 
     A kernel that has hardly been searched says little about a cut, unless similar ones are known.
     Without a search the log tells; without a log those are taken that begin with programs of
-    similar chains: attention was never slower so, 1.03 to 1.3 times as fast. Networks with
-    elements other than float32 have none: those are packed by kernels of their own.
+    similar chains: attention was never slower so, 1.03 to 1.3 times as fast.
     """
     none = Cuts([()] * len(parts), 0.0, target)
-    if run.estimated or target.is_foreign or run.searcher.template:
+    if not _may_merge(run, target):
         return none
     share, untuned = SHARE, None if run.store.history else run.untuned
     if run.searches:
@@ -127,10 +127,7 @@ def cuts_of(
     elif not any(fuses_anchors(r.sketch) for r in run.store.history):
         return none
     through = None if share >= SHARE else is_softmax if untuned is not None else is_often_merged
-    found = [
-        merges(p, way.exact, through) if way.precision == "float32" else ()
-        for p, way in zip(parts, ways, strict=True)
-    ]
+    found = _merges(parts, ways, through)
     similar = shipped(target)
     known = [tuple(m for m in own if similar.has_kin(_task(m, target))) for own in found]
     if share < SHARE:
@@ -152,12 +149,11 @@ def begun_merged(
     That was never slower than kernels of its own for products and softmax; 1.03 to 1.3 times as
     fast. These are not searched then. Where the log has programs of them, it says which is faster.
     """
-    if run.estimated or target.is_foreign or run.searcher.template:
+    if not _may_merge(run, target):
         return list(parts)
     similar, known = shipped(target), run.store.has_answer
     out = []
-    for p, way in zip(parts, ways, strict=True):
-        own = merges(p, way.exact, is_softmax) if way.precision == "float32" else ()
+    for p, own in zip(parts, _merges(parts, ways, is_softmax), strict=True):
         apart = {s.name: SearchTask(s.dag, target, s.name) for s in p.subgraphs}
         taken = []
         for m in own:
@@ -170,6 +166,23 @@ def begun_merged(
         run.merged.update(m.subgraph.dag.workload_key for m in cut)
         out.append(with_merges(p, cut) if cut else p)
     return out
+
+
+def _may_merge(run: Session, target: Target) -> bool:
+    """False for what no log of merges is made of: estimates, other machines, templates."""
+    return not (run.estimated or target.is_foreign or run.searcher.template)
+
+
+def _merges(
+    parts: Sequence[Partition],
+    ways: Sequence[Lowering],
+    through: Callable[[Node], bool] | None,
+) -> list[tuple[Merge, ...]]:
+    """The merges of each network; none for elements other than float32, which are packed apart."""
+    return [
+        merges(p, way.exact, through) if way.precision == "float32" else ()
+        for p, way in zip(parts, ways, strict=True)
+    ]
 
 
 def shared_again(parts: Sequence[Partition], shared: SharedTasks, target: Target) -> SharedTasks:
