@@ -2,19 +2,19 @@
 
 Draws --layers layers in the sizes of common networks, tunes them in groups of similar size for
 --seconds each, and adds the fastest programs of all their forms to ansorlite/search/programs.json,
-for vectors of this machine's length. Groups whose logs are in --folder are not tuned again; --add
-takes files that other machines made, --large and --long draw layers that the others are far from,
---without leaves out layers that networks have (names or ONNX files), so that these can be measured,
---other-forms takes layers alone that have promising forms beside the plain one, --projections draws
-queries, keys and values as one product, --signals convolutions over time, --chains attention,
---residuals depthwise convolutions with what is before or after them: chains of kernels that one
-kernel may compute, each of which is tuned alone. --numbers takes these layers of all that may be
-drawn, in place of the first ones.
+for vectors of this machine's length or of --target's, whose code this machine runs. Groups whose
+logs are in --folder are not tuned again; --add takes files that other machines made, --large and
+--long draw layers that the others are far from, --without leaves out layers that networks have
+(names or ONNX files), so that these can be measured, --other-forms takes layers alone that have
+promising forms beside the plain one, --projections draws queries, keys and values as one product,
+--signals convolutions over time, --chains attention, --residuals depthwise convolutions with what
+is before or after them: chains of kernels that one kernel may compute, each of which is tuned
+alone. --numbers takes these layers of all that may be drawn, in place of the first ones.
 results/README.md says which layers and machines were used.
 Usage: python scripts/train_programs.py [--layers N] [--first K] [--numbers K ...]
        [--kinds KIND ...] [--large | --long | --projections | --signals | --chains |
-       --residuals] [--other-forms] [--seconds S] [--folder DIR] [--output F] [--add F ...]
-       [--without NETWORK ...]
+       --residuals] [--other-forms] [--seconds S] [--target NAME] [--folder DIR] [--output F]
+       [--add F ...] [--without NETWORK ...]
 """
 
 import argparse
@@ -29,7 +29,7 @@ import numpy as np
 import ansorlite as al
 from ansorlite.cli.inputs import network
 from ansorlite.cli.options import positive, seconds
-from ansorlite.errors import AnsorliteError
+from ansorlite.errors import AnsorliteError, UsageError
 from ansorlite.files import write_whole
 from ansorlite.graph.choice import Lowering
 from ansorlite.graph.cuts import merges
@@ -37,6 +37,7 @@ from ansorlite.graph.ir import Graph
 from ansorlite.graph.partition import Partition
 from ansorlite.records import Record, distill, read_log
 from ansorlite.search import shipped
+from ansorlite.search.arguments import target_of
 from ansorlite.search.kinship import Kinship, kinship, octaves
 from ansorlite.search.promise import promising
 from ansorlite.search.tune_tasks import WeightedTask
@@ -119,13 +120,13 @@ def tuned_alone(weighted: Sequence[WeightedTask], limit_s: float, log: Path) -> 
     part.rename(log)
 
 
-def tuned(graphs: Sequence[Graph], limit_s: float, log: Path) -> None:
+def tuned(graphs: Sequence[Graph], limit_s: float, log: Path, target: Target) -> None:
     """Tune layers together; a log that is there is whole."""
     if log.exists():
         return
     part = log.with_suffix(".part")
     part.unlink(missing_ok=True)
-    al.auto_schedule(graphs, timeout=limit_s, log=part, progress=False)
+    al.auto_schedule(graphs, timeout=limit_s, log=part, progress=False, target=target)
     part.rename(log)
 
 
@@ -184,6 +185,7 @@ def main() -> int:
     p.add_argument("--chains", action="store_true", help="attention as one kernel")
     p.add_argument("--residuals", action="store_true", help="inverted residuals, likewise")
     p.add_argument("--seconds", type=seconds, default=7.0, metavar="S", help="a layer (7)")
+    p.add_argument("--target", metavar="NAME", help="a preset; this machine")
     p.add_argument("--folder", type=Path, default=kept_folder("train_programs"), help="of logs")
     p.add_argument("--output", type=Path, default=shipped.SHIPPED, metavar="F")
     p.add_argument("--without", nargs="+", default=[], metavar="NETWORK", help="'s layers")
@@ -191,7 +193,9 @@ def main() -> int:
     args = p.parse_args()
     os.environ["ANSORLITE_KNOWLEDGE"] = "0"  # what this machine learned before does not count
     args.folder.mkdir(parents=True, exist_ok=True)
-    target = Target.detect()
+    target = target_of(args.target)
+    if target.is_foreign:
+        raise UsageError(f"this machine cannot run the code of {args.target}")
     wanted = args.numbers or range(args.first, args.first + args.layers)
     which = next((k for k in DRAWN if getattr(args, k)), "")
     drawn_of = DRAWN.get(which, LAYERS)
@@ -204,7 +208,7 @@ def main() -> int:
         if which in MERGED:
             tuned_alone([w for n in own for w in layers[n][1]], args.seconds, log)
         else:
-            tuned([layers[n][0] for n in own], args.seconds * len(own), log)
+            tuned([layers[n][0] for n in own], args.seconds * len(own), log, target)
     records: dict[str, list[Record]] = {}
     for log in sorted(args.folder.glob(f"{target.vector_bytes}.*.jsonl")):
         for r in read_log(log).records:
