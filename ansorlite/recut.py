@@ -169,7 +169,7 @@ def begun_merged(
 
 
 def _may_merge(run: Session, target: Target) -> bool:
-    """False for what no log of merges is made of: estimates, other machines, templates."""
+    """Whether kernels may be merged: what is not timed here, and templates, have none."""
     return not (run.estimated or target.is_foreign or run.searcher.template)
 
 

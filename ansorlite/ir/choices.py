@@ -8,9 +8,9 @@ The transforms of fast algorithms are such lists, where a loop would branch at e
 """
 
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, reduce
+from operator import or_
 
 from ansorlite.ir.expr import Const, Expr, Op
 from ansorlite.ir.program import Alloc, Block, For, If, Stmt, Store
@@ -24,7 +24,7 @@ def write_out(s: Stmt) -> Stmt:
     return _written_out(s)[0]
 
 
-def _written_out(s: Stmt) -> tuple[Stmt, int, Mapping[str, int]]:
+def _written_out(s: Stmt) -> tuple[Stmt, int, Counter[str]]:
     """The statement, its number of stores, and by variable how many numbers it is compared with."""
     match s:
         case Store():
@@ -42,20 +42,20 @@ def _written_out(s: Stmt) -> tuple[Stmt, int, Mapping[str, int]]:
             return replace(s, body=body), n, compared
         case Block():
             parts = [_written_out(x) for x in s.stmts]
-            compared = {v: k for _, _, found in parts for v, k in found.items()}
+            compared = reduce(or_, (found for _, _, found in parts), Counter[str]())
             return Block(tuple(x for x, _, _ in parts)), sum(n for _, n, _ in parts), compared
         case If():
             then, n, compared = _written_out(s.then)
             if s.orelse is None:
                 return replace(s, then=then), n, compared
             orelse, more, others = _written_out(s.orelse)
-            return If(s.cond, then, orelse), n + more, {**compared, **others}
+            return If(s.cond, then, orelse), n + more, compared | others
         case _:
-            return s, 0, {}
+            return s, 0, Counter()
 
 
 @lru_cache(maxsize=1 << 10)
-def _compared(e: Expr) -> Mapping[str, int]:
+def _compared(e: Expr) -> Counter[str]:
     """By variable, with how many numbers conditions of `select` compare it for equality."""
     tests, seen, stack = set[Expr](), set[Expr](), [e]
     while stack:

@@ -10,10 +10,12 @@ from native import run_native
 from ansorlite import te
 from ansorlite.graph.ops.combinations import chosen
 from ansorlite.graph.ops.strassen import fast_dense
-from ansorlite.ir.choices import MOST
+from ansorlite.ir.choices import MOST, write_out
+from ansorlite.ir.expr import Const, Var
 from ansorlite.ir.interpret import interpret
-from ansorlite.ir.program import For, Program, walk
+from ansorlite.ir.program import For, Program, block, map_exprs, walk
 from ansorlite.ir.specialize import specialize
+from ansorlite.ir.traverse import substitute
 from ansorlite.schedule.lower import lower
 from ansorlite.schedule.state import State
 from ansorlite.space.sketch import sketches
@@ -60,6 +62,20 @@ def test_lists_of_lists_share_the_limit() -> None:
 
     for n, expected in ((4, [ROWS, 4]), (MOST // ROWS + 1, [MOST // ROWS + 1])):
         assert unrolled(program_of(n, both)) == expected
+
+
+def test_the_longest_list_under_a_loop_counts() -> None:
+    """Of two stores one tests all numbers of the loop around them, in either order."""
+    x = te.placeholder((COLUMNS,), name="X")
+    long = te.compute((7, COLUMNS), lambda a, j: chosen(a, [x[j] * float(k) for k in range(7)]))
+    short = te.compute((7, COLUMNS), lambda a, j: te.select(te.equal(a, 2), x[j], 0.0))
+    bodies = [lower(State(te.ComputeDAG([t]))).body for t in (long, short)]
+    loops = [next(s for s in walk(b) if isinstance(s, For)) for b in bodies]
+    same = [map_exprs(lp.body, lambda e, v=lp.var: substitute(e, {v: Var("a")})) for lp in loops]
+    for parts in (same, same[::-1]):
+        around = For("a", Const(7), Const(7), False, block(parts))
+        written = write_out(around)
+        assert isinstance(written, For) and written.mark == "unroll"
 
 
 def test_transforms_leave_no_test_to_run_time() -> None:
