@@ -35,7 +35,7 @@ EXP_Q = (
 )
 # exp(r) = 1 + r + r^2 q(r) on |r| <= ln(2)/32; relative error 2^-29. And 2^(k/16).
 NEAR_EXP_Q = (0.5000161580454175, 0.16666721380097235)
-SIXTEENTHS = tuple(2.0 ** (k / 16) for k in range(16))
+SIXTEENTHS = [2.0 ** (k / 16) for k in range(16)]
 # The same as EXP_Q for exp with relative error 2^-23.
 SHORT_EXP_Q = (
     0.4999923030855245,
@@ -159,7 +159,7 @@ def _exp_by_table(b: B, x: V) -> V:
     whole = b.fsub(shifted, magic)
     r = _remainder_of_ln2(b, x, whole)
     low = fma(b, b.fmul(r, r), polynomial(b, r, NEAR_EXP_Q), r)
-    table, places = x.type(list(SIXTEENTHS)), bits_of(b, shifted)
+    table, places = x.type(SIXTEENTHS), bits_of(b, shifted)
     permute = declared(b.module, PERMUTE, x.type, [x.type, places.type])
     power = b.call(permute, [table, places])
     return _scaled(b, fma(b, power, low, power), whole)

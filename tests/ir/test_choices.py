@@ -64,6 +64,32 @@ def test_lists_of_lists_share_the_limit() -> None:
         assert unrolled(program_of(n, both)) == expected
 
 
+def test_lists_are_right_in_sums_and_side_by_side() -> None:
+    """Of every program of five sketches: a list along a sum, inside a maximum, innermost."""
+    x = te.placeholder((9, 33), name="X")
+    k, k3 = te.reduce_axis(9, name="k"), te.reduce_axis(3, name="k3")
+    terms = chosen(k, [x[k, 0] * float(q) for q in range(9)])
+
+    def signed(a: Any, j: Any) -> Any:
+        return te.max(chosen(k3, [chosen(a, [x[k3, j], -x[k3, j]])] * 2 + [x[k3 + a, j]]), axis=k3)
+
+    rng = np.random.default_rng(1)
+    data = rng.standard_normal((9, 33)).astype(np.float32)
+    data[0, 1:4] = np.nan, np.inf, -np.inf
+    for y in (
+        te.compute((4,), lambda i: te.sum(terms, axis=k), name="Y"),
+        te.compute((2, 33), signed, name="Y"),
+        te.compute((33, 5), lambda j, a: chosen(a, [x[q, j] for q in range(5)]), name="Y"),
+    ):
+        dag = te.ComputeDAG([y])
+        programs = [s.fill(row) for s in sketches(dag, HOST)[:4] for row in s.sample(2, rng)]
+        plain = lower(State(dag))
+        expected = interpret(plain, {"X": data})["Y"]
+        for p in (plain, *programs):
+            got = run_native(p, {"X": data}, HOST)["Y"]
+            np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
+
+
 def test_the_longest_list_under_a_loop_counts() -> None:
     """Of two stores one tests all numbers of the loop around them, in either order."""
     x = te.placeholder((COLUMNS,), name="X")
