@@ -7,6 +7,7 @@ accumulate in register buffers. The rewrites:
 - in place: local buffers that take the place of others (`ir.reuse`)
 - bodies: a register loop `range(min(t, N - base))` -> `if full: range(t) else: range(N mod t)`
 - register: `for k: for s in tile: C[s] += e` -> `acc = C; for k: for s: acc[s] += e; C = acc`
+- prologues: `x[s] = f(..)`, then `for k: for s: acc[s] += x[s]` -> one loop (`ir.prologue`)
 - epilogues: `C = acc`, then `for s in tile: y[s] = f(C[s])` -> `y = f(acc)` (`ir.epilogue`)
 - vectors: `for j in range(e)` with lanes V -> vectors of V, then one vector of the remainder
 - guards: iterations whose summand is zero by a condition outside the tile -> skipped (`ir.guards`)
@@ -35,7 +36,7 @@ from ansorlite.ir.epilogue import (
 )
 from ansorlite.ir.expr import Const, Expr, Load, Op, Var, add, floordiv, mod, mul
 from ansorlite.ir.extremum import maximum
-from ansorlite.ir.guards import hoist_guards, if_all, zero_borders
+from ansorlite.ir.guards import HoistedGuards, hoist_guards, if_all, zero_borders
 from ansorlite.ir.logic import combiner_identity
 from ansorlite.ir.prefetch import prefetches
 from ansorlite.ir.program import (
@@ -52,6 +53,7 @@ from ansorlite.ir.program import (
     block,
     map_exprs,
 )
+from ansorlite.ir.prologue import prologue_of
 from ansorlite.ir.reuse import reuse_buffers
 from ansorlite.ir.tiles import (
     extent_of,
@@ -65,6 +67,7 @@ from ansorlite.ir.traverse import substitute
 
 MAX_TILE_VECTORS = 64  # largest register tile, in vectors; larger tiles stay loops
 PARTIAL_VECTORS = 4  # vectors of partial results in a horizontal reduction
+MAPPED_VECTORS = 16  # accumulators of a reduction beside a map, which needs registers of its own
 
 
 def specialize(p: Program) -> Program:
@@ -75,10 +78,13 @@ def specialize(p: Program) -> Program:
 
 @dataclass(frozen=True)
 class _Ends:
-    """What surrounds a reduction: its initial value and the map of its results, where folded."""
+    """What surrounds a reduction: its initial value, the map of its results and the map whose
+    results it reads, where folded.
+    """
 
     start: Const | None = None
     then: Epilogue | None = None
+    before: Store | None = None
 
     def put(self, lp: For, index: Expr) -> "_Ends":
         """With the variable of a loop replaced by `index`."""
@@ -146,7 +152,7 @@ class _Specializer:
         out: list[Stmt] = []
         k = 0
         while k < len(s.stmts):
-            folded = self._folded(s.stmts, k, own)
+            folded = self._mapped(s.stmts[k : k + 3]) or self._folded(s.stmts, k, own)
             if folded is not None:
                 made, used = folded
                 out.append(made)
@@ -155,6 +161,30 @@ class _Specializer:
                 out.append(self.visit(s.stmts[k]))
                 k += 1
         return block(out)
+
+    def _mapped(self, stmts: Sequence[Stmt]) -> tuple[Stmt, int] | None:
+        """A map, the initialisation of a reduction and this reduction as one loop; otherwise None.
+
+        Also that this replaces three statements.
+        """
+        if len(stmts) < 3:
+            return None
+        first, start, nest = map(chain_of, stmts)
+        if first is None or start is None or nest is None or not nest.store.combiner:
+            return None
+        if not isinstance(start.store.value, Const) or not _same_elements(start, nest):
+            return None
+        store = prologue_of(first, nest, start.store)
+        if store is None:
+            return None
+        along, cut = nest.loops[-1], region_of(nest.loops)
+        sizes = full_and_tail(along)
+        most = extent_of(along) if isinstance(along.extent, Const) else sizes[0] if sizes else 0
+        if cut is None or not 0 < most <= MAPPED_VECTORS * lanes_of(along):
+            return None
+        loops = [*(replace(lp, notes=()) for lp in nest.loops[:-1]), along]
+        ends = _Ends(start.store.value, before=store)
+        return self._nest(Chain(loops, nest.store), *cut, ends), 3
 
     def _folded(self, stmts: Sequence[Stmt], k: int, own: set[str]) -> tuple[Stmt, int] | None:
         """A reduction from statement `k` on with what surrounds it, and the statements it replaces.
@@ -337,15 +367,20 @@ class _Specializer:
         piece: tuple[int, int, int],
         mark: Mark,
         around: Sequence[For] = (),
+        before: Store | None = None,
     ) -> Stmt:
-        """The vectors (first index, count, width) of a loop, each inside the loops `around`."""
+        """The vectors (first index, count, width) of a loop, each inside the loops `around`.
+
+        The vector of the store `before` precedes each of them.
+        """
         first, count, width = piece
         group, vec = self._var(lp, "o"), self._var(lp, "v")
         index = add(add(mul(group, width) if count > 1 else Const(0), vec), first)
         size, n = Const(width), Const(count)
-        put = _put(store, lp, index)
         kind: Mark = "stream" if lp.note("stream") is not NO_NOTE else "vector"
-        body: Stmt = For(vec.name, size, size, lp.reduce, put, mark=kind, axis=lp.axis)
+        puts = [_put(s, lp, index) for s in (before, store) if s is not None]
+        vector = For(vec.name, size, size, lp.reduce, store, mark=kind, axis=lp.axis)
+        body = block([replace(vector, body=put) for put in puts])
         for outer in reversed(around):
             body = replace(outer, body=body)
         if count > 1:
@@ -419,6 +454,8 @@ class _Specializer:
         at: tuple[Expr, ...] = tuple(Var(lp.var) for lp in tile) or (Const(0),)
         here = Load(store.buffer, store.indices, dtype)
         bare = hoist_guards(store, reduces, tile, self.outside, self.borders)
+        if ends.before is not None:  # a map has no terms to leave out
+            bare = HoistedGuards(store, (), tuple(() for _ in reduces))
         start = ends.start if ends.start is not None else here
         begin = Store(acc.name, at, start, None, store.stage)
         step = Store(acc.name, at, bare.store.value, store.combiner, store.stage)
@@ -426,7 +463,7 @@ class _Specializer:
         end = Store(store.buffer, store.indices, result, None, store.stage)
         if ends.then is not None:
             end, last = ends.then.of(result, store.buffer), ends.then.put(tile)
-        inner = self._spread(tile, tile, step, unroll=True)
+        inner = self._spread(tile, tile, step, unroll=True, before=ends.before)
         inner = block([*prefetches(step, reduces, tile, self.params, self.outside), inner])
         copies, nested = vectors, True
         for lp, tests in zip(reversed(reduces), reversed(bare.tests), strict=True):
@@ -477,8 +514,17 @@ class _Specializer:
         body = map_exprs(body, lambda e: substitute(e, values, memo))
         return For(var.name, Const(n), Const(n), True, body, mark="unroll", axis=lp.axis)
 
-    def _spread(self, loops: list[For], tile: list[For], store: Store, unroll: bool) -> Stmt:
+    def _spread(
+        self,
+        loops: list[For],
+        tile: list[For],
+        store: Store,
+        unroll: bool,
+        before: Store | None = None,
+    ) -> Stmt:
         """The loops around a store, with the vector loop innermost and cut into vectors.
+
+        The store `before` comes first for each vector.
 
         A sum into a tile with more vectors than rows goes vector by vector through all rows: one
         vector of one operand and the rows of the other operand are live, instead of all vectors.
@@ -493,7 +539,7 @@ class _Specializer:
             if unroll and store.combiner and pieces[0][1] > math.prod(map(extent_of, rest)):
                 around = [replace(lp, mark="unroll", notes=()) for lp in rest]
                 rest = []
-            bodies = [self._vectors(at, store, piece, kind, around) for piece in pieces]
+            bodies = [self._vectors(at, store, piece, kind, around, before) for piece in pieces]
         body = block(bodies)
         for lp in reversed(rest):
             mark: Mark = "unroll" if unroll and lp in tile else "serial"

@@ -153,6 +153,23 @@ def test_exp_of_what_is_known_to_be_small_is_as_accurate(lanes: int) -> None:
     np.testing.assert_array_equal(evaluate("exp", [x], lanes, most=40.0), anything)
 
 
+@pytest.mark.parametrize("lanes", [1, 8, VECTOR])
+def test_exp_of_negative_numbers(lanes: int) -> None:
+    """The stated errors; 0 where the result would be subnormal, or the number itself."""
+    special = np.resize(np.array([-np.inf, np.nan, 0.0, -0.0, -3e38, -1e-45], np.float32), VECTOR)
+    x = np.minimum(np.concatenate([sample(-110.0, 0.0), sample(-16.0, 0.0, 1), special]), 0.0)
+    with np.errstate(all="ignore"):
+        exact = np.exp(x.astype(np.float64))
+    for target in [HOST] if HOST.arch != "x86_64" else [HOST, without_fma()]:
+        got = evaluate("exp", [x], lanes, target, most=0.0)
+        near, far = x >= -16.0, (x < -16.0) & (x >= -87.336)
+        assert ulps(got[near], exact[near]) <= 1.5 and ulps(got[far], exact[far]) <= 5.0
+        tiny = x < -87.336
+        assert (np.abs(got[tiny] - exact[tiny]) <= 2.0**-125).all() and (got[tiny] >= 0).all()
+        assert (got[x == -np.inf] == 0).all() and (got[x == 0] == 1).all()
+        np.testing.assert_array_equal(np.isnan(got), np.isnan(x))
+
+
 def test_a_promise_about_exp_means_the_same_everywhere() -> None:
     x = te.placeholder((19,), name="X")
     low = te.compute((19,), lambda i: te.exp(te.minimum(x[i], 0.5), most=0.5), name="Y")

@@ -1,0 +1,107 @@
+"""Maps in the loops of the reduction that reads them: where they are, where not, the results."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from ansorlite import te
+from ansorlite.codegen.kernel import Kernel
+from ansorlite.ir.interpret import interpret
+from ansorlite.ir.program import For, Program, Store, verify, walk
+from ansorlite.ir.specialize import specialize
+from ansorlite.schedule.lower import lower
+from ansorlite.schedule.state import State
+from ansorlite.schedule.steps import Annotate, Reorder, Split, Step
+from ansorlite.target import Target
+
+HOST = Target.detect()
+Map = Callable[[te.Tensor, te.Expr, te.Expr], te.Expr]
+
+
+def columns(rows: int, width: int, mapped: Map, summed: Map) -> te.Tensor:
+    """y[i] = the sum over k of summed(x, k, i), for x[k, i] = mapped(A, k, i)."""
+    a = te.placeholder((rows, width), name="A")
+    x = te.compute((rows, width), lambda k, i: mapped(a, k, i), name="X")
+    k = te.reduce_axis(rows, "k")
+    return te.compute((width,), lambda i: te.sum(summed(x, k, i), axis=k), name="y")
+
+
+def scheduled(y: te.Tensor, own: int = 4, split: bool = False) -> Program:
+    """Vectors of `own` elements of X, and of 4 of y in registers, all or 8 at a time."""
+    tiles: tuple[Step, ...] = (Reorder("y", ("k", "i")),)
+    if split:
+        tiles = Split("y", "i", (8,)), Reorder("y", ("i.0", "k", "i.1"))
+    along = "i.1" if split else "i"
+    notes = (Annotate("y", along, key, n) for key, n in (("lanes", 4), ("register", 1)))
+    state = State(te.ComputeDAG([y]))
+    return lower(state.apply(Annotate("X", "i", "lanes", own), *tiles, *notes))
+
+
+def together(program: Program) -> bool:
+    """Do both stores of an element stand in one loop? The results must be right."""
+    rng = np.random.default_rng(3)
+    (a,) = (b for b in program.params if b.role != "output")
+    values = rng.standard_normal([int(str(e)) for e in a.logical]).astype(np.float32)
+    values.flat[::11] = rng.choice(
+        [np.inf, -np.inf, 3e38, -0.0, 1e-42], values[...].flat[::11].size
+    )
+    values[1, 2] = np.nan
+    with np.errstate(all="ignore"):
+        want = interpret(program, {a.name: values})["y"]
+        made = specialize(program)
+        verify(made)
+        np.testing.assert_array_equal(interpret(made, {a.name: values})["y"], want)
+    np.testing.assert_allclose(Kernel(program, HOST)(values), want, rtol=1e-5, atol=1e-6)
+    return any(
+        {"X", "y"} <= {x.stage for x in walk(s.body) if isinstance(x, Store)}
+        for s in walk(made.body)
+        if isinstance(s, For)
+    )
+
+
+def exponential(a: te.Tensor, k: te.Expr, i: te.Expr) -> te.Expr:
+    return te.exp(a[k, i] * 0.5)
+
+
+def same(x: te.Tensor, k: te.Expr, i: te.Expr) -> te.Expr:
+    return x[k, i]
+
+
+CASES: dict[str, tuple[int, int, Map, Map, bool]] = {
+    "whole vectors": (7, 16, exponential, same, True),
+    "a short vector at the end": (7, 19, exponential, same, True),
+    "a function of the element": (5, 16, exponential, lambda x, k, i: x[k, i] * x[k, i], True),
+    "a neighbour of the element": (5, 16, exponential, lambda x, k, i: x[k, (i + 1) % 16], False),
+    "the element and a neighbour": (
+        5,
+        16,
+        exponential,
+        lambda x, k, i: x[k, i] + x[(k + 1) % 5, i],
+        False,
+    ),
+    "more vectors than registers": (3, 80, exponential, same, False),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_map_stands_beside_the_sum(case: str) -> None:
+    rows, width, mapped, summed, expected = CASES[case]
+    assert together(scheduled(columns(rows, width, mapped, summed))) == expected
+
+
+def test_vectors_of_other_lengths_stay_apart() -> None:
+    assert not together(scheduled(columns(5, 16, exponential, same), own=2))
+
+
+def test_a_loop_outside_of_the_sum_stays_apart() -> None:
+    """The sum of a few columns at a time does not have the loops of the map."""
+    assert not together(scheduled(columns(5, 16, exponential, same), split=True))
+
+
+def test_a_largest_element_is_found_beside_the_map() -> None:
+    a = te.placeholder((6, 16), name="A")
+    x = te.compute((6, 16), lambda k, i: te.exp(a[k, i]), name="X")
+    k = te.reduce_axis(6, "k")
+    y = te.compute((16,), lambda i: te.max(x[k, i], axis=k), name="y")
+    assert together(scheduled(y))
