@@ -17,7 +17,8 @@ def prologue_of(first: Chain, nest: Chain, start: Store) -> Store | None:
     """The map `first` over the loops of the reduction `nest`; None where it does not precede.
 
     Conditions: the same loops, the last of them in vectors of the same length, the others summed
-    over; the reduction reads only the element just computed, and the map not what is reduced.
+    over; no loop of the map is shared among threads; the reduction reads only the element just
+    computed, and the map not what is reduced.
     `start` initialises the result between both.
     """
     store, into = first.store, nest.store.buffer
@@ -32,7 +33,10 @@ def prologue_of(first: Chain, nest: Chain, start: Store) -> Store | None:
         a.var: Var(b.var) for a, b in zip(first.loops, nest.loops, strict=True)
     }
     if any(
-        a.reduce or lanes_of(a) != lanes_of(b) or substitute(a.extent, names) != b.extent
+        a.reduce
+        or a.note("parallel") is not NO_NOTE
+        or lanes_of(a) != lanes_of(b)
+        or substitute(a.extent, names) != b.extent
         for a, b in zip(first.loops, nest.loops, strict=True)
     ):
         return None

@@ -531,7 +531,7 @@ class _Specializer:
         """
         at = next((lp for lp in tile if lanes_of(lp) > 1 and extent_of(lp) > 1), None)
         rest = [lp for lp in loops if lp is not at]
-        bodies: list[Stmt] = [store]
+        bodies: list[Stmt] = [s for s in (before, store) if s is not None]
         if at is not None:
             kind: Mark = "unroll" if unroll else "serial"
             pieces = pieces_of(extent_of(at), lanes_of(at))

@@ -175,7 +175,8 @@ def exp(x: Any, most: float | None = None) -> Expr:
     """e to the power x, for float32 and float64.
 
     With `most` the caller promises that x is at most so much, or NaN: kernels then need fewer
-    instructions for a `most` of 40 or less, and may return anything for a larger x.
+    instructions for a `most` of 40 or less, and may return anything for a larger x; for a `most` of
+    0 or less, the error may be a few ulp where x < -16, and results below 2^-126 may be 0.
     """
     return call("exp", x) if most is None else call("exp", x, float(most))
 

@@ -12,7 +12,7 @@ from ansorlite.ir.program import For, Program, Store, verify, walk
 from ansorlite.ir.specialize import specialize
 from ansorlite.schedule.lower import lower
 from ansorlite.schedule.state import State
-from ansorlite.schedule.steps import Annotate, Reorder, Split, Step
+from ansorlite.schedule.steps import Annotate, ComputeAt, Reorder, Split, Step
 from ansorlite.target import Target
 
 HOST = Target.detect()
@@ -38,8 +38,8 @@ def scheduled(y: te.Tensor, own: int = 4, split: bool = False) -> Program:
     return lower(state.apply(Annotate("X", "i", "lanes", own), *tiles, *notes))
 
 
-def together(program: Program) -> bool:
-    """Do both stores of an element stand in one loop? The results must be right."""
+def together(program: Program, reduction: str = "y") -> bool:
+    """Is X computed in the loops of the reduction? The results must be right."""
     rng = np.random.default_rng(3)
     (a,) = (b for b in program.params if b.role != "output")
     values = rng.standard_normal([int(str(e)) for e in a.logical]).astype(np.float32)
@@ -53,11 +53,9 @@ def together(program: Program) -> bool:
         verify(made)
         np.testing.assert_array_equal(interpret(made, {a.name: values})["y"], want)
     np.testing.assert_allclose(Kernel(program, HOST)(values), want, rtol=1e-5, atol=1e-6)
-    return any(
-        {"X", "y"} <= {x.stage for x in walk(s.body) if isinstance(x, Store)}
-        for s in walk(made.body)
-        if isinstance(s, For)
-    )
+    loops = (s for s in walk(made.body) if isinstance(s, For) and s.reduce)
+    stages = [{x.stage for x in walk(s) if isinstance(x, Store)} for s in loops]
+    return any({"X", reduction} <= own for own in stages)
 
 
 def exponential(a: te.Tensor, k: te.Expr, i: te.Expr) -> te.Expr:
@@ -97,6 +95,34 @@ def test_vectors_of_other_lengths_stay_apart() -> None:
 def test_a_loop_outside_of_the_sum_stays_apart() -> None:
     """The sum of a few columns at a time does not have the loops of the map."""
     assert not together(scheduled(columns(5, 16, exponential, same), split=True))
+
+
+@pytest.mark.parametrize("width", [17, 19, 24])
+def test_tiles_of_columns_that_end_early(width: int) -> None:
+    """Tiles of 8 columns; the last one may have a single column, for which no vector is needed."""
+    a = te.placeholder((5, width), name="A")
+    x = te.compute((5, width), lambda k, i: exponential(a, k, i), name="X")
+    k = te.reduce_axis(5, "k")
+    total = te.compute((width,), lambda i: te.sum(x[k, i], axis=k), name="T")
+    y = te.compute((width,), lambda i: total[i] * 3.0 + x[2, i], name="y")
+    state = State(te.ComputeDAG([y])).apply(
+        Split("y", "i", (8,)),
+        *(ComputeAt(stage, "y", "i.0") for stage in ("T", "X")),
+        Reorder("T", ("k", "i")),
+        *(Annotate(stage, "i", "lanes", 4) for stage in ("T", "X")),
+        Annotate("T", "i", "register", 1),
+    )
+    assert together(lower(state), "T")
+
+
+def test_a_map_of_several_threads_stays_apart() -> None:
+    state = State(te.ComputeDAG([columns(8, 16, exponential, same)])).apply(
+        Annotate("X", "k", "parallel", 1),
+        *(Annotate(stage, "i", "lanes", 4) for stage in ("X", "y")),
+        Reorder("y", ("k", "i")),
+        Annotate("y", "i", "register", 1),
+    )
+    assert not together(lower(state))
 
 
 def test_a_largest_element_is_found_beside_the_map() -> None:
