@@ -18,8 +18,7 @@ def prologue_of(first: Chain, nest: Chain, start: Store) -> Store | None:
 
     Conditions: the same loops, the last of them in vectors of the same length, the others summed
     over; no loop of the map is shared among threads; the reduction reads only the element just
-    computed, and the map not what is reduced.
-    `start` initialises the result between both.
+    computed, and the map not what is reduced. `start` initialises the result between both.
     """
     store, into = first.store, nest.store.buffer
     if store.combiner or len(first.loops) != len(nest.loops) or len(nest.loops) < 2:

@@ -182,7 +182,8 @@ class _Specializer:
         most = extent_of(along) if isinstance(along.extent, Const) else sizes[0] if sizes else 0
         if cut is None or not 0 < most <= MAPPED_VECTORS * lanes_of(along):
             return None
-        loops = [*(replace(lp, notes=()) for lp in nest.loops[:-1]), along]
+        # What the map stores is read again soon.
+        loops = [*(replace(lp, notes=()) for lp in nest.loops[:-1]), _through_caches(along)]
         ends = _Ends(start.store.value, before=store)
         return self._nest(Chain(loops, nest.store), *cut, ends), 3
 
@@ -453,8 +454,9 @@ class _Specializer:
         acc = Buffer(f"{store.stage}.acc{self.fresh}", shape, dtype, "register", "temp", shape)
         at: tuple[Expr, ...] = tuple(Var(lp.var) for lp in tile) or (Const(0),)
         here = Load(store.buffer, store.indices, dtype)
-        bare = hoist_guards(store, reduces, tile, self.outside, self.borders)
-        if ends.before is not None:  # a map has no terms to leave out
+        if ends.before is None:
+            bare = hoist_guards(store, reduces, tile, self.outside, self.borders)
+        else:  # the map is computed also where its result adds nothing
             bare = HoistedGuards(store, (), tuple(() for _ in reduces))
         start = ends.start if ends.start is not None else here
         begin = Store(acc.name, at, start, None, store.stage)

@@ -125,6 +125,16 @@ def test_a_map_of_several_threads_stays_apart() -> None:
     assert not together(lower(state))
 
 
+def test_the_elements_do_not_bypass_the_caches() -> None:
+    """They are read again, even where the sums are not."""
+    state = State(te.ComputeDAG([columns(5, 16, exponential, same)])).apply(
+        *(Annotate(stage, "i", "lanes", 4) for stage in ("X", "y")),
+        Reorder("y", ("k", "i")),
+        *(Annotate("y", "i", note, 1) for note in ("register", "stream")),
+    )
+    assert together(lower(state)) and "stream for" not in str(specialize(lower(state)))
+
+
 def test_a_largest_element_is_found_beside_the_map() -> None:
     a = te.placeholder((6, 16), name="A")
     x = te.compute((6, 16), lambda k, i: te.exp(a[k, i]), name="X")
