@@ -214,6 +214,10 @@ class Progress:
     def _print(self, text: str) -> None:
         print(text, file=self._stream, flush=True)
 
+    def limit(self, peak_flop_per_s: float | None) -> None:
+        """The limit that speeds are shares of from now on."""
+        self._peak = peak_flop_per_s
+
     def __enter__(self) -> Self:
         return self
 

@@ -26,7 +26,7 @@ from ansorlite.cost.prior import RowGroup, row_group
 from ansorlite.errors import UsageError
 from ansorlite.ir.program import Program
 from ansorlite.measure.builder import Builder, PoolBuilder
-from ansorlite.measure.peak import Peak, measure_peak, peak_soon
+from ansorlite.measure.peak import Peak, measure_peak, peak_soon, seen_again
 from ansorlite.measure.runner import LocalRunner, Runner, SideBySide
 from ansorlite.search import knowledge, lessons
 from ansorlite.search.arguments import check_able, check_budget, check_path
@@ -59,6 +59,7 @@ from ansorlite.task import SearchTask
 
 USUAL = "evolutionary"  # the policy
 SHORT_RUN_S = 100.0  # a run that has less does not wait until the machine's limits are steady
+FIRST_LOOK_S = 10.0  # of a run, after which its limits are looked at again, and after twice that
 COLLECT_FROM = 100_000  # new objects, from which the garbage collector runs
 LEARNING_S = 1.5  # left of the budget, so that a model may be trained at the end
 OVERDUE = 2.0  # times as many programs as that model has seen, where no time is left for it
@@ -127,7 +128,8 @@ class Session:
         self._trained_on = -1
         self._spaces: SpacesAhead | None = None
         self._wants_prior = False
-        self._peak: Peak | None = None  # of a short run
+        self._peak: Peak | None = None
+        self._look_s = FIRST_LOOK_S  # of the run, when the limits are looked at again
         self.keeps_lessons = learns(os.environ)
         self._known: dict[str, KnownPrograms] = {}
         self.merged: set[str] = set()  # workload keys of kernels in place of several tasks
@@ -266,14 +268,27 @@ class Session:
         runner = self.options.runner
         if isinstance(runner, SideBySide):
             return runner.peak()
-        short = (self.options.timeout or SHORT_RUN_S) < SHORT_RUN_S
-        if not short:
-            return measure_peak(target)
         if self._peak is None:
-            ops = {op for t in tasks for op in t.dag.run_flop_by_dot}
+            short = (self.options.timeout or SHORT_RUN_S) < SHORT_RUN_S
             with self.run.measuring.paused():
-                self._peak = peak_soon(target, ops)
+                self._peak = peak_soon(target, _dots(tasks)) if short else measure_peak(target)
         return self._peak
+
+    def look_again(
+        self, target: Target, tasks: Sequence[SearchTask], now: bool = False
+    ) -> Peak | None:
+        """The machine's limits, if a look at them, that is due or wanted now, shows more.
+
+        Too low a limit would end the search of every task that comes near it.
+        """
+        budget, known = self.budget, self._peak
+        due = now or budget.elapsed_s >= self._look_s
+        if known is None or not due or budget.search_left_s() <= 0:
+            return None
+        self._look_s = max(self._look_s, 2.0 * budget.elapsed_s)
+        with budget.clock.phase("measuring"), self.run.measuring.paused():
+            self._peak = seen_again(target, known, _dots(tasks))
+        return None if self._peak == known else self._peak
 
     @contextmanager
     def show(self, peak_flop_per_s: float | None) -> Iterator[Progress]:
@@ -412,6 +427,11 @@ def few_collections() -> Iterator[None]:
         yield
     finally:
         gc.set_threshold(*before)
+
+
+def _dots(tasks: Sequence[SearchTask]) -> set[str]:
+    """The packed products that tasks have."""
+    return {op for t in tasks for op in t.dag.run_flop_by_dot}
 
 
 def _closed_by(stack: ExitStack, thing: Any) -> Any:

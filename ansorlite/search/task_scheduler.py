@@ -52,8 +52,7 @@ class TaskScheduler(ABC):
         self.n_tasks = n_tasks
         self._early_stop_trials = early_stop_trials
         self._min_gain = min_gain
-        self._bounds = _per_task("bounds_s", bounds_s if bounds_s is not None else [0.0] * n_tasks)
-        _check_length("bounds_s", self._bounds, n_tasks)
+        self.bound(bounds_s if bounds_s is not None else [0.0] * n_tasks)
         self._bound_tolerance = bound_tolerance
         self._max_failed_rounds = max_failed_rounds
         self._rounds = np.zeros(n_tasks, np.int64)
@@ -74,6 +73,15 @@ class TaskScheduler(ABC):
         known = _per_task("stakes", stakes)
         _check_length("stakes", known, self.n_tasks)
         self._first = [int(k) for k in np.argsort(-known, kind="stable")]
+
+    def bound(self, bounds_s: Sequence[float]) -> None:
+        """New `bounds_s`, as the machine's limits are known by now: tasks may be unfinished again.
+
+        Raises UsageError where they are not one number >= 0 a task.
+        """
+        known = _per_task("bounds_s", bounds_s)
+        _check_length("bounds_s", known, self.n_tasks)
+        self._bounds = known
 
     def tell(self, index: int, best_latency_s: float | None, trials_used: int) -> None:
         """Report a round: the best latency of the task (of the round or so far; None or inf if
@@ -122,12 +130,17 @@ class TaskScheduler(ABC):
         """Programs measured for every task."""
         return tuple(self._trials.tolist())
 
+    def is_at_limit(self, index: int) -> bool:
+        """Is a task as fast as the machine allows, as far as its limits are known?"""
+        least_s = self._bounds[index] * (1.0 + self._bound_tolerance)
+        return bool(self.latency_s[index] <= least_s)
+
     def stop_reason(self, index: int) -> str:
         """Why a task gets no more rounds; empty while it may."""
         latency = self.latency_s[index]
         if self._exhausted[index]:
             return "no candidate is left"
-        if latency <= self._bounds[index] * (1.0 + self._bound_tolerance):
+        if self.is_at_limit(index):
             return "at the machine's limit"
         if not math.isfinite(latency):
             failed = self._rounds[index] >= self._max_failed_rounds

@@ -143,6 +143,7 @@ def tune_tasks(
                 if session.budget is not (more := go_on(found) or session.budget):
                     session.budget = more
                     replace(rounds, budget=more).run(weighted, found, plan, show)
+                peak = session.peak(every[0].target) if every else None  # as it is known by now
                 settle_all(session, found, manner.race, winners, race_follows)
             for f in found:  # looked at while problems can be told
                 _ = earlier_winner(session, f) or f.fastest.best
@@ -295,7 +296,12 @@ class Rounds:
         if windows:
             windows.run()
             return
-        while (k := next_task(weighted, found, plan)) is not None:
+        while True:
+            self.look_again(weighted, plan, show)
+            if (k := next_task(weighted, found, plan)) is None:
+                if self.look_again(weighted, plan, show, over=True):
+                    continue
+                break
             tuner = found[k].next()
             self.keep_time(found)
             n = self.candidates(tuner, found)
@@ -319,6 +325,27 @@ class Rounds:
             if stuck:
                 show.note(f"{tuner.task.name}: {SAME_ERRORS} failures alike in a row: {stuck}")
                 break
+
+    def look_again(
+        self,
+        weighted: Sequence[WeightedTask],
+        plan: TaskScheduler,
+        show: Progress,
+        over: bool = False,
+    ) -> bool:
+        """Tell the plan if the machine's limits are seen to be higher than they were known.
+
+        Looks now and then, or at once where the plan is `over`, maybe for limits that are too low.
+        """
+        if over and not any(map(plan.is_at_limit, range(len(weighted)))):
+            return False
+        every = [form for w in weighted for form in w.forms]
+        peak = self.session.look_again(every[0].target, every, over) if every else None
+        if peak is None:
+            return False
+        plan.bound([_least_s(w, peak) for w in weighted])
+        show.limit(_joint_peak(weighted, peak))
+        return True
 
     def _hurried(self, found: Sequence[Forms]) -> bool:
         """Are several tasks searched against the clock, on this machine?"""

@@ -120,13 +120,15 @@ class Windows:
         session, budget = self.rounds.session, self.rounds.budget
         built, self._first = self._first, []
         while True:
+            self._looked_again()
             began_s = budget.elapsed_s
             session.train([*self.rounds.counted, *self.rounds.known], NEWS)
             asked = self._asked(built)
             if not asked and not built:
-                if self._over or self._spaces is None or self._spaces.in_work is None:
+                if not self._over and self._spaces is not None and self._spaces.in_work is not None:
+                    self._spaces.wait()
+                elif self._over or not self._looked_again(over=True):
                     return
-                self._spaces.wait()
                 continue
             trials = self._measure(built)
             for one in asked if budget.search_left_s() > 0 else ():
@@ -134,6 +136,9 @@ class Windows:
             if trials:
                 budget.window_took(budget.elapsed_s - began_s, trials)
             built = asked
+
+    def _looked_again(self, over: bool = False) -> bool:
+        return self.rounds.look_again(self.weighted, self.plan, self.show, over)
 
     def _known_first(self) -> int:
         """Programs that need no search and that the first window measures, where time is short."""

@@ -209,6 +209,25 @@ def test_a_short_run_takes_what_a_busy_machine_showed_before(
     assert peak.cached_peak(target) is None  # other runs measure again
 
 
+@pytest.mark.parametrize("steady", [True, False])
+def test_a_look_later_raises_limits_that_were_too_low(
+    steady: bool, cache_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, shown = Target.detect(), SOME
+    monkeypatch.setattr(peak, "run_benchmarks", lambda *_: (shown, steady))
+    monkeypatch.setattr(peak, "vector_dots", lambda target: tuple(SOME.dots_all))
+    low = replace(SOME, flops_all=1e11)
+    cache_file.parent.mkdir(parents=True)
+    cache_file.write_text(json.dumps({target.fingerprint: asdict(low)}))
+    assert peak.measure_peak(target) == low
+    shown = replace(low, flops_all=1.005e11, copy_bytes_per_s=1e9)  # 1 % is noise, less is no limit
+    assert peak.seen_again(target, low) is low
+    shown = replace(SOME, copy_bytes_per_s=1e9)
+    assert peak.seen_again(target, low) == SOME
+    assert peak.measure_peak(target) == SOME
+    assert peak.cached_peak(target) == SOME  # and other processes know it
+
+
 def test_a_short_run_measures_the_packed_products_that_it_needs(
     cache_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

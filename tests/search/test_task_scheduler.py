@@ -173,6 +173,10 @@ def test_a_task_at_the_machines_limit_is_finished(make: Callable[..., TaskSchedu
     chosen = run(scheduler, [lambda t: 1.0 + 0.1 / t**4, lambda t: 1.0], 30)
     assert chosen.count(0) == 2  # 1.1, then 1.006, which is within 1 %
     assert scheduler.stop_reason(0) == "at the machine's limit"
+    scheduler.bound([0.5, 0.0])  # the machine is faster than it was thought to be
+    assert not scheduler.stop_reason(0) and not scheduler.is_at_limit(0)
+    with pytest.raises(ValueError, match="bounds_s"):
+        scheduler.bound([0.5])
 
 
 @every_scheduler

@@ -15,6 +15,7 @@ from ansorlite.codegen import object_cache
 from ansorlite.codegen.build import BuildRequest
 from ansorlite.errors import MachineError
 from ansorlite.measure.builder import BuildOutcome, PoolBuilder
+from ansorlite.measure.peak import Peak
 from ansorlite.measure.result import MeasureResult, Status
 from ansorlite.records import distill, read_log
 from ansorlite.search.ahead import BuildsAhead
@@ -66,6 +67,7 @@ class Watched(Pretender):
 def known_peak(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session_module, "measure_peak", lambda *_: PEAK)
     monkeypatch.setattr(session_module, "peak_soon", lambda *_: PEAK)
+    monkeypatch.setattr(session_module, "seen_again", lambda target, known, ops: known)
 
 
 def tuned(weighted: Sequence[WeightedTask], timeout: float, log: Path) -> list[tuple[str, int]]:
@@ -87,6 +89,28 @@ def test_every_task_has_a_program_before_any_has_a_second_round(tmp_path: Path) 
     second = rounds.index(2)
     assert {name for name, _ in found[:second]} == {w.task.name for w in tasks}
     assert set(rounds[:second]) == {1}
+
+
+@pytest.mark.parametrize("recovers", [True, False])
+def test_limits_measured_while_the_machine_was_busy_do_not_end_the_search(
+    tmp_path: Path, recovers: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    low = Peak(1e3, 1e3, 1e3)  # every program seems to be as fast as the machine allows
+    looks: list[Peak] = []
+
+    def seen_again(target: Target, known: Peak, ops: set[str]) -> Peak:
+        looks.append(known)
+        return PEAK if recovers else known
+
+    monkeypatch.setattr(session_module, "peak_soon", lambda *_: low)
+    monkeypatch.setattr(session_module, "seen_again", seen_again)
+    found = tuned(
+        [WeightedTask(matmul(8 + k, name=f"m{k}"), 1.0) for k in range(3)], 40.0, tmp_path / "log"
+    )
+    assert looks[0] == low
+    assert (max((n for _, n in found), default=0) > 3) == recovers
+    if recovers:  # at 10 seconds or more, and again at twice that at the earliest
+        assert all(known == PEAK for known in looks[1:]) and len(looks) in (2, 3)
 
 
 @pytest.mark.parametrize("more", [True, False])
