@@ -37,6 +37,11 @@ _ARITHMETIC = ("add", "sub", "mul", "div")
 _ORDERED = {"lt": "<", "le": "<=", "eq": "==", "ne": "!="}
 
 
+def _is_exact(product: Op) -> bool:
+    """True for a product with a power of two."""
+    return any(isinstance(f, Const) and abs(math.frexp(f.value)[0]) == 0.5 for f in product.args)
+
+
 class ExprEmitter(IndexEmitter):
     """Emits expressions with one builder; `env` is given to every call."""
 
@@ -218,8 +223,11 @@ class ExprEmitter(IndexEmitter):
                 return b.fadd(args[0], args[1], _FAST)
             case "sub":
                 # Not contracted to an FMA: x - max(x) must be 0 at the maximum, also where x is a
-                # product that was rounded before the maximum was taken.
-                return b.fsub(*args)
+                # product that was rounded before the maximum was taken. A power of two rounds
+                # nothing (but what is subnormal): the scores of most attention.
+                products = [a for a in e.args if isinstance(a, Op) and a.name == "mul"]
+                exact = products and all(map(_is_exact, products))
+                return b.fsub(args[0], args[1], _FAST if exact else ())
             case "mul":
                 return b.fmul(args[0], args[1], _FAST)
             case "div":

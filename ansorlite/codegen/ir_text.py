@@ -407,8 +407,8 @@ class IRBuilder:
     def fadd(self, x: Value, y: Value, flags: Flags = ()) -> Value:
         return self._binary("fadd", x, y, flags)
 
-    def fsub(self, x: Value, y: Value) -> Value:
-        return self._binary("fsub", x, y)
+    def fsub(self, x: Value, y: Value, flags: Flags = ()) -> Value:
+        return self._binary("fsub", x, y, flags)
 
     def fmul(self, x: Value, y: Value, flags: Flags = ()) -> Value:
         return self._binary("fmul", x, y, flags)

@@ -1,4 +1,4 @@
-"""Moves on populations: tile neighbours, mutation, crossover by DAG node.
+"""Moves on populations: tile neighbours, mutation, register tiles of another shape, crossover.
 
 Everything works on int32[P, holes] matrices of option indices with tables made once per hole; no
 Python object is made per candidate (paper section 5.1; TVM has no crossover).
@@ -17,6 +17,8 @@ BESIDE = (-2, -1, 1, 2)  # steps in the sorted list of register factors
 VECTORS = (-16, -8, 8, 16)  # elements of an AVX2 or AVX-512 vector, added to a register factor
 PRIMES = (2, 3, 5, 7)  # by which a level changes
 REDRAW = 0.25  # share of tile mutations that draw any option
+RESHAPED = 0.15  # share of mutants with two other register factors
+RATIOS = ((1, 2), (2, 1), (1, 3), (3, 1), (2, 3), (3, 2), (3, 4), (4, 3), (1, 4), (4, 1))
 KIND_WEIGHTS = {
     "tile": 1.0,
     "factor": 0.8,
@@ -121,7 +123,15 @@ class Neighbours:
         rank = np.searchsorted(kinds, last)
         wanted = [kinds[np.clip(rank + s, 0, len(kinds) - 1)] for s in BESIDE]  # at an end: its own
         wanted += [last + s for s in VECTORS]
-        factor = np.stack(wanted, axis=1)  # [rows, moves]
+        return self.reaching(rows, np.stack(wanted, axis=1))
+
+    def reaching(
+        self, rows: npt.NDArray[np.int64], factor: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.int64]:
+        """int64[rows, moves]: the nearest option with each of these register factors; -1 where
+        there is none, or where it is the option's own factor.
+        """
+        kinds, last = self._kinds, self._last[rows]
         kind = np.minimum(np.searchsorted(kinds, factor), len(kinds) - 1)
         at, move = np.nonzero((kinds[kind] == factor) & (factor != last[:, None]))
         to = self._of_kind[kind[at, move]]  # [pairs, options of a kind]
@@ -154,7 +164,10 @@ def neighbours(options: tuple[tuple[int, ...], ...]) -> Neighbours:
 
 
 def mutate(rows: Rows, holes: tuple[Hole, ...], rng: np.random.Generator) -> Rows:
-    """A copy with one hole of each row changed, chosen by the weight of its kind."""
+    """A copy with one hole of each row changed, chosen by the weight of its kind.
+
+    Of some rows (`RESHAPED`) it is the shape of a register tile, where there is one.
+    """
     n = len(rows)
     out = rows.copy()
     if n == 0 or not holes:
@@ -173,6 +186,43 @@ def mutate(rows: Rows, holes: tuple[Hole, ...], rng: np.random.Generator) -> Row
         anywhere = (draw[at] * len(h.options)).astype(np.int32)
         near = neighbours(h.options).of(out[at, k])[np.arange(at.size), slot[at]]
         out[at, k] = np.where(redraw[at], anywhere, near)
+    other = rng.random(n) < RESHAPED
+    out[other] = reshape(rows[other], out[other], holes, rng)
+    return out
+
+
+def reshape(rows: Rows, otherwise: Rows, holes: tuple[Hole, ...], rng: np.random.Generator) -> Rows:
+    """A copy of each row with two register factors of a node changed, their product little.
+
+    Either factor alone leads through tiles that are half as large or do not fit the registers. Rows
+    without such a change become what is given `otherwise`.
+    """
+    out = otherwise.copy()
+    by_node: dict[str, list[int]] = {}
+    for k, h in enumerate(holes):
+        if h.kind == "tile" and h.width > 1 and len(h.options) > 1:
+            by_node.setdefault(h.node, []).append(k)
+    pairs = [(a, b) for ks in by_node.values() for a in ks for b in ks if a != b]
+    if not pairs or not len(rows):
+        return out
+    pair = rng.integers(len(pairs), size=len(rows))
+    ratio = np.asarray(RATIOS)[rng.integers(len(RATIOS), size=len(rows))]
+    beside = rng.integers(-1, 2, size=len(rows))
+    for k, ends in enumerate(pairs):
+        at = np.flatnonzero(pair == k)
+        if at.size == 0:
+            continue
+        changed = []
+        for hole, (p, q), step in zip(ends, (ratio[at].T, ratio[at, ::-1].T), (0, 1), strict=True):
+            own = rows[at, hole].astype(np.int64)
+            factor = holes[hole].table[own, -1] * p
+            wanted = np.where(factor % q == 0, factor // q, 0) if step == 0 else factor // q
+            wanted = wanted + step * beside[at]
+            changed.append(neighbours(holes[hole].options).reaching(own, wanted[:, None])[:, 0])
+        found = (changed[0] >= 0) & (changed[1] >= 0)
+        out[at[found]] = rows[at[found]]
+        for hole, to in zip(ends, changed, strict=True):
+            out[at[found], hole] = to[found]
     return out
 
 

@@ -49,6 +49,17 @@ def rows_in(pop: Population, other: Population) -> Mask:
     return np.array([row.tobytes() in known for row in np.ascontiguousarray(pop, np.int32)])
 
 
+def equals_before(pop: Population) -> Indices:
+    """Return int64[P]: how many rows before each row are equal to it, by a 64-bit hash."""
+    _, group = np.unique(_row_hashes(pop), return_inverse=True)
+    order = np.argsort(group, kind="stable")
+    counts = np.bincount(group)
+    first = np.cumsum(counts) - counts
+    before = np.empty(len(pop), np.int64)
+    before[order] = np.arange(len(pop)) - np.repeat(first, counts)
+    return before
+
+
 def roulette(scores: Scores, n: int, rng: np.random.Generator) -> Indices:
     """Draw `n` rows with replacement, with probability proportional to max(score, 0).
 

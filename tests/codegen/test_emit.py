@@ -463,6 +463,25 @@ def test_workspace_is_shared_by_nests() -> None:
     check(z)
 
 
+@pytest.mark.parametrize(("factor", "fused"), [(0.125, True), (-4.0, True), (0.3, False)])
+def test_only_what_a_product_does_not_round_is_subtracted_with_it(
+    factor: float, fused: bool
+) -> None:
+    """x * c - max(x * c) is 0 at the maximum, whatever c is; scores are scaled by 1/8, mostly."""
+    x, m = te.placeholder((64,), name="X"), te.placeholder((64,), name="M")
+    y = te.compute((64,), lambda i: x[i] * factor - m[i], name="Y")
+    z = te.compute((64,), lambda i: m[i] - x[i] * factor, name="Z")
+    scaled = np.random.default_rng(0).normal(size=64).astype(np.float32)
+    inputs = {"X": scaled, "M": np.float32(factor) * scaled}
+    for out in (y, z):
+        steps = in_vectors(out.name, "i", 16)
+        check(out, steps=steps, inputs=inputs)
+        check(out, steps=steps, inputs={"X": scaled, "M": scaled[::-1].copy()})
+        program = lower(State(te.ComputeDAG([out])).apply(*steps))
+        text = kernel_assembly(program, Target.cross("x86-avx512"))
+        assert any(name in text for name in ("vfmadd", "vfmsub", "vfnmadd")) == fused
+
+
 # ---- other machines -----------------------------------------------------------------------------
 
 

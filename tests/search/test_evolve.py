@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from ansorlite.schedule.holes import tile_options
-from ansorlite.search.evolve import neighbours
+from ansorlite.schedule.holes import Hole, tile_options
+from ansorlite.search.evolve import mutate, neighbours, reshape
 
 Options = tuple[tuple[int, ...], ...]
 
@@ -43,3 +43,41 @@ def test_other_levels_stay_as_near_as_they_can() -> None:
 
 def test_an_option_without_another_is_its_own_neighbour() -> None:
     assert set(neighbours(((3, 2),)).of(np.zeros(1, np.int32)).ravel()) == {0}
+
+
+def test_a_register_tile_takes_another_shape_in_one_move() -> None:
+    """6 x 64 becomes 12 x 32: either factor alone is a tile of half the size, or too large."""
+    holes = (
+        Hole("C.i", "C", "tile", tile_options(384, 3)),
+        Hole("C.j", "C", "tile", tile_options(384, 3)),
+        Hole("C.k", "C", "tile", ((8,), (16,))),
+        Hole("D.i", "D", "tile", tile_options(384, 3)),  # alone in its node
+    )
+    start = [holes[0].find((4, 1, 6)), holes[1].find((1, 1, 64)), 1, 7]
+    rows = np.tile(np.asarray(start, np.int32), (4000, 1))
+    other = np.full_like(rows, -1)
+    found = reshape(rows, other, holes, np.random.default_rng(0))
+    changed = found[(found >= 0).all(axis=1)]
+    assert (found[(found < 0).any(axis=1)] == -1).all()  # what was given otherwise
+    assert len(changed) > 400 and (changed[:, 2:] == start[2:]).all()
+    tiles = {
+        tuple(int(h.table[v, -1]) for h, v in zip(holes[:2], row[:2], strict=True))
+        for row in changed
+    }
+    assert {(12, 32), (8, 48), (9, 43), (24, 16)} <= tiles
+    assert all(6 * 64 / 2 <= a * b <= 6 * 64 * 2 for a, b in tiles)
+    assert all(a != 6 and b != 64 for a, b in tiles)
+    one_step = mutate(rows, holes, np.random.default_rng(0))
+    both = (one_step[:, 0] != start[0]) & (one_step[:, 1] != start[1])
+    assert 0 < both.mean() < 0.15
+
+
+def test_a_node_of_one_tile_has_no_other_shape() -> None:
+    holes = (
+        Hole("C.i", "C", "tile", tile_options(64, 3)),
+        Hole("C.u", "C", "unroll", ((0,), (16,))),
+    )
+    rows = np.zeros((5, 2), np.int32)
+    np.testing.assert_array_equal(
+        reshape(rows, rows + 1, holes, np.random.default_rng(0)), rows + 1
+    )

@@ -299,6 +299,24 @@ def test_features_of_what_was_asked_are_not_made_again(monkeypatch: pytest.Monke
             np.testing.assert_array_equal(found, own)
 
 
+def test_a_round_has_tiles_that_were_not_measured() -> None:
+    """However good the variants of one tile are predicted to be."""
+    policy = evolutionary_policy(TASK, SPACE, 3)
+    told: set[tuple[str, tuple[int, ...]]] = set()
+
+    def tiles(c: Candidate, last: bool) -> tuple[str, tuple[int, ...]]:
+        values = [c.values[h.name] for h in c.sketch.holes if h.kind == "tile"]
+        inner = [v[-1:] if last else v for v in values if not last or len(v) > 1]
+        return c.sketch.name, tuple(x for v in inner for x in v)
+
+    for round_ in range(1, 9):
+        asked = policy.ask(16, round_)
+        assert sum(tiles(c, last=False) not in told for c in asked) >= 8
+        assert sum(tiles(c, last=True) not in told for c in asked) >= 4
+        told |= {tiles(c, last) for c in asked for last in (False, True)}
+        policy.tell(asked, [1e-3 if len(c.row) % 2 else 2e-3 for c in asked])
+
+
 def test_what_is_visited_is_not_only_the_best() -> None:
     """A sample of the generations lies far below what the same search would pick of them."""
     picked = evolutionary_policy(TASK, SPACE, 0).ask(24, 1)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from ansorlite.search import select
-from ansorlite.search.select import roulette, rows_in, unique_rows
+from ansorlite.search.select import equals_before, roulette, rows_in, unique_rows
 
 Rows = npt.NDArray[np.int32]
 
@@ -36,6 +36,13 @@ def test_unique_rows_are_the_first_of_their_kind(pop: Rows) -> None:
 def test_rows_in(pop: Rows, other: Rows) -> None:
     known = {tuple(r) for r in other.tolist()}
     assert rows_in(pop, other).tolist() == [tuple(r) in known for r in pop.tolist()]
+
+
+def test_equal_rows_are_counted_in_their_order() -> None:
+    pop = np.array([[1, 2], [3, 4], [1, 2], [1, 2], [3, 4], [0, 0]], np.int32)
+    assert equals_before(pop).tolist() == [0, 0, 1, 2, 1, 0]
+    assert equals_before(pop[:0]).tolist() == []
+    assert equals_before(pop[:, :0]).tolist() == [0, 1, 2, 3, 4, 5]
 
 
 def test_clashing_hashes_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

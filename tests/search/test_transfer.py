@@ -194,7 +194,8 @@ def test_against_the_clock_a_family_is_searched_once(monkeypatch: pytest.MonkeyP
             weighted = [WeightedTask(t, 1.0) for t in tasks]
             results = tune_tasks(session, weighted, on_round=stop)
         searched = len(set(asked))
-        assert searched <= 4 if timeout else searched == len(tasks)
+        # The programs of one size of eight do not fit every other, whatever is drawn.
+        assert searched <= 5 if timeout else searched == len(tasks)
         rounds = [[r for r in x.records if r.round == 1] for x in results]
         assert all(1 <= len(own) <= FIRST_ROUND for own in rounds)
         adapted_only = sum(len(own) <= FAMILY_ROUND for own in rounds)
