@@ -105,7 +105,7 @@ class EvolutionParams:
     same_tiles: int = 2  # picked rows of a round with equal tiles
     same_body: float = 0.2  # share of a round with one register body
     # Shares of a round with tiles, and with a register body, that their sketch was not measured
-    # with. Else most of 300 seconds went to variants of one tile, other things being better by 5 %.
+    # with. Without them most of 300 seconds went to variants of one tile, others being 5 % faster.
     new_tiles: float = 0.5
     new_bodies: float = 0.25
     same_sketch: float = 0.34  # share of a round with one sketch, where others are left
