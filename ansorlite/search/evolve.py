@@ -212,13 +212,17 @@ def reshape(rows: Rows, otherwise: Rows, holes: tuple[Hole, ...], rng: np.random
         at = np.flatnonzero(pair == k)
         if at.size == 0:
             continue
-        changed = []
-        for hole, (p, q), step in zip(ends, (ratio[at].T, ratio[at, ::-1].T), (0, 1), strict=True):
-            own = rows[at, hole].astype(np.int64)
-            factor = holes[hole].table[own, -1] * p
-            wanted = np.where(factor % q == 0, factor // q, 0) if step == 0 else factor // q
-            wanted = wanted + step * beside[at]
-            changed.append(neighbours(holes[hole].options).reaching(own, wanted[:, None])[:, 0])
+        own = [rows[at, hole].astype(np.int64) for hole in ends]
+        first, second = (holes[hole].table[o, -1] for hole, o in zip(ends, own, strict=True))
+        p, q = ratio[at].T
+        wanted = (
+            np.where(first * p % q == 0, first * p // q, 0),  # 0: no option has it
+            second * q // p + beside[at],
+        )
+        changed = [
+            neighbours(holes[hole].options).reaching(o, w[:, None])[:, 0]
+            for hole, o, w in zip(ends, own, wanted, strict=True)
+        ]
         found = (changed[0] >= 0) & (changed[1] >= 0)
         out[at[found]] = rows[at[found]]
         for hole, to in zip(ends, changed, strict=True):
