@@ -166,6 +166,8 @@ class EvolutionaryPolicy(SearchPolicy):
         self._validity = validity or ValidityModel()
         self._hints: tuple[str, ...] = ()
         self._looks: dict[str, Features] = {}
+        self._seen: dict[str, set[Likeness]] = {}  # tiles and bodies of so many measured rows
+        self._looked_through: dict[str, int] = {}
         self._kept_looks: Callable[[], Mapping[str, Features]] | None = None
         self._by_estimate = False  # scores are the estimate's, whatever the model knows
 
@@ -376,10 +378,15 @@ class EvolutionaryPolicy(SearchPolicy):
         """The places of all holes of tiles of a sketch."""
         return [k for k, h in enumerate(self.history.sketches[name].holes) if h.kind == "tile"]
 
-    def _measured_likeness(self, name: str) -> set[tuple[str, Likeness]]:
-        """The tiles and bodies that a sketch was measured with."""
-        alike = self._likeness(name, self.history.measured_rows(name))
-        return {(name, key) for both in alike.values() for key in both}
+    def _measured_likeness(self, name: str) -> set[Likeness]:
+        """The tiles and bodies that a sketch was measured with; each row is looked at once."""
+        seen, rows = self._seen.setdefault(name, set()), self.history.told[name].rows
+        new = rows[self._looked_through.get(name, 0) :]
+        if new:
+            own = np.asarray(new, np.int32).reshape(len(new), len(new[0]))
+            seen.update(key for both in self._likeness(name, own).values() for key in both)
+            self._looked_through[name] = len(rows)
+        return seen
 
     def _likeness(self, name: str, rows: Rows) -> dict[bytes, tuple[Likeness, Likeness]]:
         """By row, what those that tell little of each other share: tiles and register bodies.
@@ -437,7 +444,7 @@ class EvolutionaryPolicy(SearchPolicy):
         """
         p = self.params
         picked: Counter[str | Likeness] = Counter()
-        measured = set[tuple[str, Likeness]]().union(*map(self._measured_likeness, best.rows))
+        measured = {name: self._measured_likeness(name) for name in best.rows}
         known = [until - int(p.new_tiles * until), until - int(p.new_bodies * until)]  # at most
         alike = {name: self._likeness(name, rows) for name, rows in best.rows.items()}
         ranked = self.history.distinct(best.ranked(), SIGNED_ROWS * n + 1, taken)
@@ -452,7 +459,7 @@ class EvolutionaryPolicy(SearchPolicy):
                 c = self._candidate(name, row, score)
                 if c.key in out:
                     continue
-                seen = [(name, key) in measured for key in (tile, body)]
+                seen = [key in measured[name] for key in (tile, body)]
                 full = any(s and not k for s, k in zip(seen, known, strict=True))
                 if share < 1.0 and (full or picked[name] >= max(2, int(share * n))):
                     left.append((name, row, score))
